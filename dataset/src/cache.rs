@@ -1,0 +1,3 @@
+//! Disk cache of fetched ranges. (Door; to be filled.)
+pub struct DiskCacheOptions {}
+pub struct DiskCache {}

@@ -1,0 +1,1 @@
+//! SQL filters over the catalog. (Door; to be filled.)

@@ -1,0 +1,2 @@
+//! Layouts read in place. (Door; to be filled.)
+pub enum Layout {}

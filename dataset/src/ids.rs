@@ -1,0 +1,62 @@
+//! Ids as types, so that a position is never taken for a sample.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id! {
+    /// A sample's index in the catalog, counted over all samples, filtered or not.
+    SampleId(u64)
+}
+id! {
+    /// A block's index in the catalog.
+    BlockId(u32)
+}
+id! {
+    /// One of the C equal strands of the order.
+    Lane(u32)
+}
+id! {
+    /// An index into the order of one epoch, 0 … N−1.
+    Position(u64)
+}
+
+/// One data-parallel process among `world_size`, as in `torch.distributed`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rank {
+    /// 0 … `world_size` − 1.
+    pub rank: u32,
+    /// How many ranks share each global batch.
+    pub world_size: u32,
+}
+
+impl Rank {
+    /// Rank `rank` of `world_size`.
+    ///
+    /// # Panics
+    /// If `rank >= world_size`: no data would ever belong to it.
+    pub const fn new(rank: u32, world_size: u32) -> Self {
+        assert!(rank < world_size, "rank must be below world_size");
+        Self { rank, world_size }
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.rank, self.world_size)
+    }
+}
