@@ -1,0 +1,130 @@
+//! How many requests may be under way at once: additive increase, multiplicative decrease.
+//!
+//! A pure state machine: times are arguments. Throttling answers halve the limit, at most once per round
+//! trip (an answer to a request that started before the last decrease says nothing new); a full limit of
+//! successes raises it by one. Bounds: 1 ≤ limit ≤ max. From 1 the limit of 32 is reached again after
+//! 1 + 2 + … + 31 = 496 successes.
+
+use std::time::Duration;
+
+/// What happened to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// It was answered in full.
+    Success,
+    /// The store asked for fewer requests: 503 or 429.
+    Throttled,
+}
+
+/// The limit and what moves it.
+#[derive(Debug, Clone)]
+pub(crate) struct Aimd {
+    limit: usize,
+    max: usize,
+    successes: usize,
+    last_decrease: Option<Duration>,
+}
+
+impl Aimd {
+    /// Starts at `max`: an unthrottled store is used in full from the first batch on.
+    pub(crate) fn new(max: usize) -> Self {
+        let max = max.max(1);
+        Self { limit: max, max, successes: 0, last_decrease: None }
+    }
+
+    /// How many requests may be under way.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// A request that started at `started` ended at `now` (both since one fixed origin).
+    pub(crate) fn on_event(&mut self, now: Duration, started: Duration, event: Event) {
+        match event {
+            Event::Success => {
+                self.successes += 1;
+                if self.successes >= self.limit {
+                    self.successes = 0;
+                    self.limit = (self.limit + 1).min(self.max);
+                }
+            }
+            Event::Throttled => {
+                self.successes = 0;
+                if self.last_decrease.is_none_or(|at| started >= at) {
+                    self.limit = (self.limit / 2).max(1);
+                    self.last_decrease = Some(now);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn one_burst_of_throttling_halves_once() {
+        let mut aimd = Aimd::new(32);
+        for i in 0..32 {
+            aimd.on_event(MS * (10 + i), MS, Event::Throttled);
+        }
+        assert_eq!(aimd.limit(), 16);
+        aimd.on_event(MS * 60, MS * 50, Event::Throttled);
+        assert_eq!(aimd.limit(), 8);
+    }
+
+    #[test]
+    fn recovery_takes_the_stated_number_of_successes() {
+        let mut aimd = Aimd::new(32);
+        for i in 1..=6 {
+            aimd.on_event(MS * i * 2, MS * i * 2, Event::Throttled);
+        }
+        assert_eq!(aimd.limit(), 1);
+        let mut successes = 0;
+        while aimd.limit() < 32 {
+            aimd.on_event(MS * 100, MS * 99, Event::Success);
+            successes += 1;
+        }
+        assert_eq!(successes, 496);
+    }
+
+    proptest! {
+        #[test]
+        fn the_limit_keeps_its_bounds_and_moves_the_right_way(
+            max in 0_usize..100,
+            events in proptest::collection::vec((0_u32..1000, 0_u32..50, any::<bool>()), 0..300),
+        ) {
+            let mut aimd = Aimd::new(max);
+            let mut now = Duration::ZERO;
+            for (gap, age, throttled) in events {
+                now += MS * gap;
+                let before = aimd.limit();
+                let event = if throttled { Event::Throttled } else { Event::Success };
+                aimd.on_event(now, now.saturating_sub(MS * age), event);
+                let after = aimd.limit();
+                prop_assert!(1 <= after && after <= max.max(1));
+                match event {
+                    Event::Success => prop_assert!(after == before || after == before + 1),
+                    Event::Throttled => prop_assert!(after == before || after == (before / 2).max(1)),
+                }
+            }
+        }
+
+        #[test]
+        fn a_throttled_store_reaches_one_and_a_healthy_one_its_maximum(max in 1_usize..200) {
+            let mut aimd = Aimd::new(max);
+            for i in 0..8 {
+                aimd.on_event(MS * (2 * i + 1), MS * 2 * i, Event::Throttled);
+            }
+            prop_assert_eq!(aimd.limit(), 1);
+            for i in 0..max * max {
+                let now = MS * (100 + u32::try_from(i).unwrap());
+                aimd.on_event(now, now, Event::Success);
+            }
+            prop_assert_eq!(aimd.limit(), max);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! When to try again: exponential backoff with full jitter inside a deadline.
+//!
+//! A pure state machine: time and randomness are arguments. The n-th wait is uniform in
+//! [0, min(10 s, 50 ms · 2ⁿ)] ("full jitter": clients that failed together do not come back together), or
+//! what the store asked for in `Retry-After` where that is longer. With the default deadline of 120 s that
+//! is about 28 attempts: eight that double, then one every 5 s on average.
+
+use std::time::Duration;
+
+/// The first wait is at most this long: about one round trip of a cloud store.
+const BASE: Duration = Duration::from_millis(50);
+/// No wait is longer, unless the store says so: an outage should end within ten seconds of its end.
+const CAP: Duration = Duration::from_secs(10);
+/// A store that fails at once must not be asked more often than this inside a very long deadline.
+pub(crate) const MAX_ATTEMPTS: u32 = 1_000;
+
+/// Attempts so far and the time they may take.
+#[derive(Debug, Clone)]
+pub(crate) struct Backoff {
+    deadline: Duration,
+    attempts: u32,
+}
+
+impl Backoff {
+    pub(crate) fn new(deadline: Duration) -> Self {
+        Self { deadline, attempts: 0 }
+    }
+
+    /// Attempts that failed.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// An attempt failed `elapsed` after the first one began: wait this long, or give up (`None`).
+    /// `random` is uniform in [0, 1).
+    pub(crate) fn on_failure(
+        &mut self,
+        elapsed: Duration,
+        random: f64,
+        retry_after: Option<Duration>,
+    ) -> Option<Duration> {
+        let doublings = self.attempts.min(20); // 50 ms · 2²⁰ is far over the cap
+        self.attempts += 1;
+        let ceiling = BASE.saturating_mul(1 << doublings).min(CAP);
+        let wait = ceiling.mul_f64(random.clamp(0.0, 1.0)).max(retry_after.unwrap_or_default());
+        (self.attempts < MAX_ATTEMPTS && elapsed.saturating_add(wait) < self.deadline).then_some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_longer_retry_after_is_obeyed_and_one_beyond_the_deadline_ends_the_wait() {
+        let mut backoff = Backoff::new(Duration::from_secs(60));
+        let asked = Duration::from_secs(7);
+        assert_eq!(backoff.on_failure(Duration::ZERO, 0.5, Some(asked)), Some(asked));
+        assert_eq!(backoff.on_failure(Duration::ZERO, 0.5, Some(Duration::from_secs(61))), None);
+    }
+
+    proptest! {
+        #[test]
+        fn waits_stay_inside_ceiling_and_deadline(
+            deadline_ms in 0_u64..200_000,
+            randoms in proptest::collection::vec(0.0_f64..1.0, 1..200),
+        ) {
+            let deadline = Duration::from_millis(deadline_ms);
+            let mut backoff = Backoff::new(deadline);
+            let mut elapsed = Duration::ZERO;
+            for (n, random) in randoms.into_iter().enumerate() {
+                let Some(wait) = backoff.on_failure(elapsed, random, None) else { break };
+                let doubled = BASE * 2_u32.pow(u32::try_from(n.min(20)).unwrap());
+                prop_assert!(wait <= doubled && wait <= CAP);
+                elapsed += wait;
+                prop_assert!(elapsed < deadline);
+            }
+        }
+
+        #[test]
+        fn it_always_ends(random in 0.0_f64..1.0) {
+            let mut backoff = Backoff::new(Duration::MAX);
+            let mut waits = 0;
+            while backoff.on_failure(Duration::ZERO, random, None).is_some() {
+                waits += 1;
+            }
+            prop_assert_eq!(waits, MAX_ATTEMPTS - 1);
+        }
+    }
+}

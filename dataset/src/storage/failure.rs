@@ -1,0 +1,280 @@
+//! What one failed attempt means: try again, slow down, or give up with which error.
+
+use super::observe::Answer;
+use super::secret::Cleaner;
+use crate::{Error, ErrorKind};
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+/// A failed attempt as the store's library or our own checks report it.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Store(object_store::Error),
+    Io(io::Error),
+    /// The answer ended early or went on too long.
+    Length {
+        expected: u64,
+        got: u64,
+    },
+    /// Nothing arrived for this long.
+    Stalled(Duration),
+    /// The object is not the one that the catalog saw.
+    Changed(String),
+    /// Nothing to retry; the message says why.
+    Refused(String),
+}
+
+impl From<object_store::Error> for Fault {
+    fn from(error: object_store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// What the caller's loop does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The store wants fewer requests.
+    Throttled,
+    /// A passing fault.
+    Transient,
+    Missing,
+    /// No such bucket, container or host folder.
+    NoStore,
+    Changed,
+    Denied,
+    NoCredentials,
+    Exists,
+    Config,
+}
+
+impl Verdict {
+    pub(crate) fn retryable(self) -> bool {
+        matches!(self, Self::Throttled | Self::Transient)
+    }
+
+    fn kind(self) -> ErrorKind {
+        match self {
+            Self::Throttled | Self::Transient => ErrorKind::Retryable,
+            Self::Missing | Self::NoStore | Self::Changed => ErrorKind::Gone,
+            Self::Denied | Self::NoCredentials => ErrorKind::Denied,
+            Self::Exists | Self::Config => ErrorKind::BadConfig,
+        }
+    }
+}
+
+/// A judged failure; its cause is safe to print.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) verdict: Verdict,
+    pub(crate) cause: String,
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Failure {
+    pub(crate) fn new(verdict: Verdict, cause: impl Into<String>) -> Self {
+        Self { verdict, cause: cause.into(), retry_after: None }
+    }
+
+    /// Judges `fault` by its type, the HTTP answer and the store's own error code.
+    pub(crate) fn judge(fault: Fault, answer: Answer, cleaner: &Cleaner) -> Self {
+        match fault {
+            Fault::Store(error) => judge_store(&error, answer, cleaner),
+            Fault::Io(error) => judge_io(&error),
+            Fault::Length { expected, got } => {
+                Self::new(Verdict::Transient, format!("the answer holds {got} bytes, not {expected}"))
+            }
+            Fault::Stalled(limit) => {
+                Self::new(Verdict::Transient, format!("nothing arrived for {:.1} s", limit.as_secs_f64()))
+            }
+            Fault::Changed(how) => Self::new(Verdict::Changed, how),
+            Fault::Refused(why) => Self::new(Verdict::Config, cleaner.clean(&why)),
+        }
+    }
+
+    /// The error for `what` (an object, a listing, with its URI). `tries` says how often and how long.
+    pub(crate) fn into_error(self, what: &str, tries: Option<String>) -> Error {
+        let cause = self.cause;
+        let message = match self.verdict {
+            Verdict::Throttled | Verdict::Transient => match tries {
+                Some(tries) => format!("{what}: {tries}: {cause}"),
+                None => format!("{what}: {cause}"),
+            },
+            Verdict::Missing => format!("{what}: there is no such object ({cause})"),
+            Verdict::NoStore => {
+                format!("{what}: the bucket does not exist ({cause}); check its name, region and endpoint")
+            }
+            Verdict::Changed => format!(
+                "{what}: the object changed since the catalog was built ({cause}); build the catalog again"
+            ),
+            Verdict::Denied => format!(
+                "{what}: the storage refuses access ({cause}); check the credentials and their permissions"
+            ),
+            Verdict::NoCredentials => format!(
+                "{what}: no credentials were found ({cause}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
+                 (or the cloud's own variables), or ask for anonymous access"
+            ),
+            Verdict::Exists => format!("{what}: it exists already ({cause})"),
+            Verdict::Config => format!("{what}: {cause}"),
+        };
+        Error::new(self.verdict.kind(), message)
+    }
+}
+
+fn judge_store(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -> Failure {
+    use object_store::Error as E;
+    let text = chain(error);
+    let code = tag(&text, "Code");
+    let cause = cause_text(error, &text, answer, cleaner);
+    if answer.for_credentials || lacks_credentials(&text) {
+        return Failure::new(Verdict::NoCredentials, cause);
+    }
+    let verdict = match error {
+        _ if matches!(code, Some("NoSuchBucket" | "ContainerNotFound")) => Verdict::NoStore,
+        E::NotFound { .. } => Verdict::Missing,
+        E::Precondition { .. } | E::NotModified { .. } => Verdict::Changed,
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => Verdict::Denied,
+        // 409 on S3 may also mean "another conditional write is under way": that one passes
+        E::AlreadyExists { .. } if code == Some("ConditionalRequestConflict") => Verdict::Transient,
+        E::AlreadyExists { .. } => Verdict::Exists,
+        E::Generic { .. } | E::JoinError { .. } => judge_status(answer.status, code, &text),
+        _ => Verdict::Config,
+    };
+    Failure { verdict, cause, retry_after: answer.retry_after }
+}
+
+fn judge_status(status: Option<u16>, code: Option<&str>, text: &str) -> Verdict {
+    match (status, code) {
+        (_, Some("SlowDown" | "TooManyRequests" | "ServerBusy")) => Verdict::Throttled,
+        (_, Some("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")) => Verdict::Denied,
+        (_, Some("RequestTimeout" | "InternalError" | "OperationTimedOut")) => Verdict::Transient,
+        (Some(429 | 503), _) => Verdict::Throttled,
+        (Some(408 | 425 | 500 | 502 | 504), _) => Verdict::Transient,
+        (Some(401 | 403), _) => Verdict::Denied,
+        (Some(404 | 410), _) => Verdict::Missing,
+        (Some(412 | 416), _) => Verdict::Changed,
+        (Some(300..=499 | 501 | 505..=599), _) => Verdict::Config,
+        _ if text.contains("non-partial response") => Verdict::Config,
+        // a header arrived and the body broke, or no header arrived at all
+        _ => Verdict::Transient,
+    }
+}
+
+fn lacks_credentials(text: &str) -> bool {
+    text.contains("Missing AccessKeyId")
+        || text.contains("Missing SecretAccessKey")
+        || text.contains("Could not find environment variable")
+}
+
+fn judge_io(error: &io::Error) -> Failure {
+    use io::ErrorKind as K;
+    /// `EMFILE`: too many open files here and now.
+    const EMFILE: i32 = 24;
+    /// `ESTALE`: a network file system lost its handle.
+    const ESTALE: i32 = 116;
+    let verdict = match error.kind() {
+        K::NotFound | K::NotADirectory => Verdict::Missing,
+        K::PermissionDenied | K::ReadOnlyFilesystem => Verdict::Denied,
+        K::AlreadyExists => Verdict::Exists,
+        K::Interrupted | K::TimedOut | K::WouldBlock | K::ConnectionReset | K::StaleNetworkFileHandle => {
+            Verdict::Transient
+        }
+        _ if matches!(error.raw_os_error(), Some(EMFILE | ESTALE)) => Verdict::Transient,
+        _ => Verdict::Config,
+    };
+    Failure::new(verdict, error.to_string())
+}
+
+/// One line for people: the status and the store's own code and message, else the innermost cause.
+fn cause_text(error: &object_store::Error, text: &str, answer: Answer, cleaner: &Cleaner) -> String {
+    let mut out = String::new();
+    if let Some(status) = answer.status.filter(|s| *s >= 300) {
+        out = format!("HTTP {status}");
+    }
+    for part in [tag(text, "Code"), tag(text, "Message")].into_iter().flatten() {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        out.push_str(part);
+    }
+    if out.is_empty() {
+        let mut cause: &dyn StdError = error;
+        let mut last = error.to_string();
+        while let Some(next) = cause.source() {
+            last = next.to_string();
+            cause = next;
+        }
+        out = if answer.for_credentials { format!("the machine's metadata service: {last}") } else { last };
+    }
+    cleaner.clean(&out)
+}
+
+fn chain(error: &object_store::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause: &dyn StdError = error;
+    while let Some(next) = cause.source() {
+        let line = next.to_string();
+        if !text.contains(&line) {
+            text.push_str(": ");
+            text.push_str(&line);
+        }
+        cause = next;
+    }
+    text
+}
+
+/// The content of the first `<name>…</name>` in an XML error body.
+fn tag<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let start = text.find(&format!("<{name}>"))? + name.len() + 2;
+    let end = text[start..].find('<')? + start;
+    Some(text[start..end].trim()).filter(|content| !content.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(text: &str) -> Fault {
+        Fault::Store(object_store::Error::Generic { store: "S3", source: text.to_owned().into() })
+    }
+
+    fn verdict(fault: Fault, status: Option<u16>) -> Verdict {
+        let answer = Answer { status, ..Answer::default() };
+        Failure::judge(fault, answer, &Cleaner::default()).verdict
+    }
+
+    #[test]
+    fn statuses_are_judged() {
+        for (status, expected) in [
+            (503, Verdict::Throttled),
+            (429, Verdict::Throttled),
+            (500, Verdict::Transient),
+            (502, Verdict::Transient),
+            (504, Verdict::Transient),
+            (416, Verdict::Changed),
+            (301, Verdict::Config),
+            (501, Verdict::Config),
+        ] {
+            assert_eq!(verdict(generic("x"), Some(status)), expected, "{status}");
+        }
+        assert_eq!(verdict(generic("connection reset"), None), Verdict::Transient);
+        assert_eq!(verdict(generic("body broke"), Some(206)), Verdict::Transient);
+        assert_eq!(verdict(generic("<Error><Code>ExpiredToken</Code></Error>"), Some(400)), Verdict::Denied);
+        assert_eq!(verdict(generic("<Error><Code>NoSuchBucket</Code></Error>"), Some(404)), Verdict::NoStore);
+    }
+
+    #[test]
+    fn only_the_code_and_message_of_an_error_body_are_shown() {
+        let body = "<Error><Code>SignatureDoesNotMatch</Code><Message>no</Message>\
+                    <StringToSign>AWS4-HMAC</StringToSign></Error>";
+        let answer = Answer { status: Some(403), ..Answer::default() };
+        let failure = Failure::judge(generic(body), answer, &Cleaner::default());
+        assert_eq!(failure.cause, "HTTP 403 SignatureDoesNotMatch no");
+    }
+}

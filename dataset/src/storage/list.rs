@@ -1,0 +1,320 @@
+//! What is there: listings and single objects.
+
+use super::failure::Verdict;
+use super::read::{blocking, path};
+use super::retry::{Ended, within};
+use super::secret::shown;
+use super::store::{Backend, Remote, Store};
+use super::uri::{Location, Scheme};
+use super::{Fault, ObjectRef, local};
+use crate::{Error, ErrorKind, Result};
+use futures::{StreamExt, TryStreamExt};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::{ObjectMeta, ObjectStoreExt};
+use std::sync::Arc;
+
+/// Folders listed at once: a page of 1,000 keys takes a cloud about 100 ms, so 16 at once list 160,000
+/// keys/s and ImageNet's 1,000 class folders in some 10 s instead of two minutes.
+const FOLDERS_AT_ONCE: usize = 16;
+/// Descend while there are fewer folders than this: fewer would leave listers idle.
+const FOLDERS_MIN: usize = 8;
+/// With more folders than this, one page of many folders is cheaper than one page for each.
+const FOLDERS_MAX: usize = 2_000;
+/// `corpus/imagenet/data/train` is four deep; below that a flat listing takes over.
+const FOLDERS_DEPTH: usize = 4;
+/// A page is what all clouds give at most.
+const PAGE_KEYS: usize = 1_000;
+/// Listings without ETags are completed by asking for each object, if there are no more than this many:
+/// 4,096 shards of 256 MiB are a terabyte, and at 16 at once cost some 10 s.
+const PIN_MAX: usize = 4_096;
+
+impl Store {
+    /// Everything below `at` or the object itself, at most `limit`, sorted bytewise by key.
+    pub(super) async fn list(&self, at: &Location, limit: usize) -> Result<Vec<ObjectRef>> {
+        let what = format!("listing of {}", shown(&at.uri_of(&at.key)));
+        let Backend::Remote(remote) = &self.backend else {
+            return self.list_files(at, limit, &what).await;
+        };
+        if self.scheme == Scheme::Http {
+            return self.list_http(remote, at, limit, &what).await;
+        }
+        let prefix = at.folder_key();
+        let listed = match &remote.pages {
+            Some(pages) if limit <= PAGE_KEYS => {
+                self.pages(pages, &prefix, None, limit).await.map(|found| found.0)
+            }
+            Some(pages) => self.fan_out(pages, &prefix).await,
+            None => self.list_stream(remote, &prefix).await,
+        };
+        let mut metas = match listed {
+            Ok(metas) => metas,
+            Err(mut ended) => {
+                if ended.failure.verdict == Verdict::Missing {
+                    ended.failure.verdict = Verdict::NoStore; // an empty prefix is no error, so the bucket is missing
+                }
+                return Err(ended.into_error(&what));
+            }
+        };
+        metas.sort_unstable_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
+        drop_folder_marks(&mut metas, &prefix);
+        metas.truncate(limit);
+        let mut objects: Vec<_> = metas.into_iter().map(|meta| object(at, meta)).collect();
+        if objects.is_empty() && !at.key.is_empty() && !at.key.ends_with('/') {
+            objects.extend(self.find(at).await?);
+        }
+        self.pin(at, objects).await
+    }
+
+    async fn list_files(&self, at: &Location, limit: usize, what: &str) -> Result<Vec<ObjectRef>> {
+        let found = self
+            .until_done(|_| {
+                let root = at.key.clone();
+                blocking(move || local::list(&root, limit))
+            })
+            .await;
+        match found {
+            Ok(files) => Ok(files.into_iter().map(|file| file_object(at, file)).collect()),
+            Err(ended) if ended.failure.verdict == Verdict::Missing => Err(Error::new(
+                ErrorKind::Gone,
+                format!("{what}: there is no such file or folder; check the path"),
+            )),
+            Err(ended) => Err(ended.into_error(what)),
+        }
+    }
+
+    /// The single object at `at`.
+    pub(super) async fn head(&self, at: &Location) -> Result<ObjectRef> {
+        let what = shown(&at.uri_of(&at.key));
+        match self.try_head(at).await {
+            Ok(found) => Ok(found),
+            Err(ended) => Err(self.explain(ended, &what).await),
+        }
+    }
+
+    async fn try_head(&self, at: &Location) -> Result<ObjectRef, Ended> {
+        match &self.backend {
+            Backend::Local => self
+                .until_done(|_| {
+                    let key = at.key.clone();
+                    blocking(move || local::head(&key))
+                })
+                .await
+                .map(|file| file_object(at, file)),
+            Backend::Remote(remote) => self
+                .until_done(|_| async move {
+                    let path = path(&at.key).map_err(|e| Fault::Refused(e.message().to_owned()))?;
+                    within(self.stall(), remote.objects.head(&path)).await
+                })
+                .await
+                .map(|meta| ObjectRef { uri: at.uri_of(&at.key), size: meta.size, etag: meta.e_tag }),
+        }
+    }
+
+    /// The object at `at`, or `None` when there is none.
+    async fn find(&self, at: &Location) -> Result<Option<ObjectRef>> {
+        match self.try_head(at).await {
+            Ok(found) => Ok(Some(found)),
+            Err(ended) if ended.failure.verdict == Verdict::Missing => Ok(None),
+            Err(ended) => Err(self.explain(ended, &shown(&at.uri_of(&at.key))).await),
+        }
+    }
+
+    /// One folder's pages: objects, and with a delimiter the folders in it.
+    async fn pages(
+        &self,
+        pages: &Arc<dyn PaginatedListStore>,
+        prefix: &str,
+        delimiter: Option<&'static str>,
+        limit: usize,
+    ) -> Result<(Vec<ObjectMeta>, Vec<String>), Ended> {
+        let (mut objects, mut folders) = (Vec::new(), Vec::new());
+        let mut options = PaginatedListOptions {
+            delimiter: delimiter.map(Into::into),
+            // one more: the folder's own mark may be among them
+            max_keys: (limit < PAGE_KEYS).then_some(limit + 1),
+            ..PaginatedListOptions::default()
+        };
+        loop {
+            let prefix = Some(prefix).filter(|p| !p.is_empty());
+            let page = self
+                .until_done(|_| within(self.stall(), pages.list_paginated(prefix, options.clone())))
+                .await?;
+            objects.extend(page.result.objects);
+            folders.extend(page.result.common_prefixes.into_iter().map(|p| format!("{p}/")));
+            options.page_token = page.page_token;
+            if options.page_token.is_none() || objects.len() > limit {
+                return Ok((objects, folders));
+            }
+        }
+    }
+
+    /// Walks down to a level with many folders and lists those at once.
+    async fn fan_out(
+        &self,
+        pages: &Arc<dyn PaginatedListStore>,
+        prefix: &str,
+    ) -> Result<Vec<ObjectMeta>, Ended> {
+        let mut objects = Vec::new();
+        let mut folders = vec![prefix.to_owned()];
+        for _ in 0..FOLDERS_DEPTH {
+            let level: Vec<_> = futures::stream::iter(folders)
+                .map(|folder| async move { self.pages(pages, &folder, Some("/"), usize::MAX).await })
+                .buffered(FOLDERS_AT_ONCE)
+                .try_collect()
+                .await?;
+            folders = Vec::new();
+            for (found, below) in level {
+                objects.extend(found);
+                folders.extend(below);
+            }
+            if folders.len() > FOLDERS_MAX {
+                return Ok(self.pages(pages, prefix, None, usize::MAX).await?.0);
+            }
+            if folders.is_empty() || folders.len() >= FOLDERS_MIN {
+                break;
+            }
+        }
+        let below: Vec<_> = futures::stream::iter(folders)
+            .map(|folder| async move { self.pages(pages, &folder, None, usize::MAX).await })
+            .buffered(FOLDERS_AT_ONCE)
+            .try_collect()
+            .await?;
+        objects.extend(below.into_iter().flat_map(|found| found.0));
+        Ok(objects)
+    }
+
+    async fn list_stream(&self, remote: &Remote, prefix: &str) -> Result<Vec<ObjectMeta>, Ended> {
+        self.until_done(|_| async move {
+            let path = path(prefix).map_err(|e| Fault::Refused(e.message().to_owned()))?;
+            let listed = remote.objects.list(Some(&path)).try_collect();
+            within(self.stall() * 10, listed).await // one answer holds the whole listing
+        })
+        .await
+    }
+
+    /// Plain HTTP servers serve files and list nothing; WebDAV servers answer PROPFIND.
+    async fn list_http(
+        &self,
+        remote: &Remote,
+        at: &Location,
+        limit: usize,
+        what: &str,
+    ) -> Result<Vec<ObjectRef>> {
+        if !at.key.is_empty() && !at.key.ends_with('/') {
+            if let Some(found) = self.find(at).await? {
+                return Ok(vec![found]);
+            }
+        }
+        const HOW: &str = "name the files themselves, or a manifest (CSV, TSV or Parquet) that lists them";
+        let listed = self
+            .until_done(|_| async move {
+                let path = path(&at.key).map_err(|e| Fault::Refused(e.message().to_owned()))?;
+                let listed = remote.objects.list(Some(&path)).try_collect::<Vec<_>>();
+                match within(self.stall() * 10, listed).await {
+                    Err(Fault::Store(e)) if e.to_string().contains("PROPFIND response") => {
+                        Err(Fault::Refused("the answer to PROPFIND is no WebDAV listing".into()))
+                    }
+                    other => other,
+                }
+            })
+            .await;
+        let mut metas = match listed {
+            Ok(metas) if metas.is_empty() => {
+                return Err(Error::new(
+                    ErrorKind::Gone,
+                    format!("{what}: there is nothing, or the server cannot list folders; {HOW}"),
+                ));
+            }
+            Ok(metas) => metas,
+            Err(ended)
+                if matches!(ended.failure.verdict, Verdict::Config | Verdict::Denied | Verdict::Changed) =>
+            {
+                let cause = ended.failure.cause;
+                return Err(Error::config(format!(
+                    "{what}: this server cannot list folders ({cause}); {HOW}"
+                )));
+            }
+            Err(ended) => return Err(ended.into_error(what)),
+        };
+        metas.sort_unstable_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
+        metas.truncate(limit);
+        let objects = metas.into_iter().map(|meta| object(at, meta)).collect();
+        self.pin(at, objects).await
+    }
+
+    /// Asks for the ETags that the listing left out, so that a replaced object is noticed.
+    async fn pin(&self, at: &Location, objects: Vec<ObjectRef>) -> Result<Vec<ObjectRef>> {
+        let bare = objects.iter().filter(|o| o.etag.is_none()).count();
+        if bare == 0 || bare > PIN_MAX {
+            if bare > PIN_MAX {
+                tracing::warn!(
+                    "{}: {bare} of {} listed objects have no ETag; over {PIN_MAX} none is asked for, so that only \
+                     a change of size will be noticed",
+                    self.name,
+                    objects.len()
+                );
+            }
+            return Ok(objects);
+        }
+        futures::stream::iter(objects)
+            .map(|object| async move {
+                if object.etag.is_some() {
+                    return Ok(object);
+                }
+                let one = Location { key: Location::parse(&object.uri)?.key, ..at.clone() };
+                let found = self.head(&one).await?;
+                Ok(ObjectRef { uri: object.uri, ..found })
+            })
+            .buffered(FOLDERS_AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    /// The error of a failed operation; a missing object in a missing bucket is told apart.
+    pub(super) async fn explain(&self, mut ended: Ended, what: &str) -> Error {
+        if let (Verdict::Missing, Backend::Remote(Remote { pages: Some(pages), .. })) =
+            (ended.failure.verdict, &self.backend)
+        {
+            let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
+            let probe =
+                self.until_done(|_| within(self.stall(), pages.list_paginated(None, options.clone()))).await;
+            if let Err(probe) = probe {
+                if matches!(probe.failure.verdict, Verdict::NoStore | Verdict::Missing) {
+                    ended.failure.verdict = Verdict::NoStore;
+                }
+            }
+        }
+        let what = if ended.failure.verdict == Verdict::NoStore {
+            format!("{what} in {}", self.name)
+        } else {
+            what.into()
+        };
+        ended.into_error(&what)
+    }
+}
+
+fn object(at: &Location, meta: ObjectMeta) -> ObjectRef {
+    ObjectRef { uri: at.uri_of(meta.location.as_ref()), size: meta.size, etag: meta.e_tag }
+}
+
+fn file_object(at: &Location, file: local::Found) -> ObjectRef {
+    ObjectRef { uri: at.uri_of(&file.path), size: file.size, etag: Some(file.etag) }
+}
+
+/// Consoles mark folders with empty objects named `folder/`, which arrive here without their slash: one is
+/// the listed folder itself or has entries below it. `metas` is sorted.
+fn drop_folder_marks(metas: &mut Vec<ObjectMeta>, prefix: &str) {
+    let folder = prefix.trim_end_matches('/');
+    let mut parents = std::collections::HashSet::new();
+    for meta in metas.iter() {
+        if let Some((parent, _)) = meta.location.as_ref().rsplit_once('/') {
+            if !parents.contains(parent) {
+                parents.insert(parent.to_owned());
+            }
+        }
+    }
+    metas.retain(|meta| {
+        let key = meta.location.as_ref();
+        !(meta.size == 0 && (key == folder || parents.contains(key)))
+    });
+}

@@ -1,0 +1,75 @@
+//! Sees each HTTP answer before object_store folds it into an error.
+//!
+//! object_store keeps status codes and `Retry-After` to itself, and the retry decision needs both. The
+//! connector here notes them in a task-local that the retry loop opens around every attempt.
+
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use std::cell::RefCell;
+use std::future::Future;
+use std::time::Duration;
+
+/// What the last HTTP exchange of an attempt looked like.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Answer {
+    /// The status, when a whole header arrived.
+    pub(crate) status: Option<u16>,
+    /// `Retry-After` in seconds form.
+    pub(crate) retry_after: Option<Duration>,
+    /// The exchange was with a cloud's metadata service: credentials were looked for there.
+    pub(crate) for_credentials: bool,
+}
+
+tokio::task_local! {
+    static ANSWER: RefCell<Answer>;
+}
+
+/// Runs one attempt and returns its result with the last answer it saw.
+pub(crate) async fn observed<T>(attempt: impl Future<Output = T>) -> (T, Answer) {
+    ANSWER
+        .scope(RefCell::default(), async move {
+            let result = attempt.await;
+            (result, ANSWER.with(|answer| *answer.borrow()))
+        })
+        .await
+}
+
+fn note(answer: Answer) {
+    let _ = ANSWER.try_with(|cell| *cell.borrow_mut() = answer); // nobody asks outside an attempt
+}
+
+/// Makes clients that note their answers.
+#[derive(Debug)]
+pub(crate) struct ObservedConnector;
+
+impl HttpConnector for ObservedConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Observed(ReqwestConnector::default().connect(options)?)))
+    }
+}
+
+#[derive(Debug)]
+struct Observed(HttpClient);
+
+/// Where the clouds hand credentials to machines: link-local, so never a store.
+const METADATA_HOSTS: [&str; 4] =
+    ["169.254.169.254", "169.254.170.2", "169.254.170.23", "metadata.google.internal"];
+
+#[async_trait]
+impl HttpService for Observed {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let for_credentials = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
+        note(Answer { for_credentials, ..Answer::default() });
+        let response = self.0.execute(request).await?;
+        let retry_after = response
+            .headers()
+            .get("retry-after")
+            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+            .map(Duration::from_secs);
+        note(Answer { status: Some(response.status().as_u16()), retry_after, for_credentials });
+        Ok(response)
+    }
+}

@@ -1,0 +1,163 @@
+//! Strings that must never be printed, and the text that error messages are cleaned with.
+
+use std::fmt;
+
+/// A string whose Debug and Display print `***`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps `value`.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The string itself, for the one who signs with it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(value: String) -> Self {
+        Self(value)
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(value: &str) -> Self {
+        Self(value.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Shorter values ("1", "true") would blank out half of every message and are no secrets.
+const SECRET_MIN_CHARS: usize = 6;
+
+/// Configuration keys whose values may be shown: everything else counts as secret.
+const OPEN_KEYS: [&str; 10] = [
+    "region",
+    "endpoint",
+    "bucket",
+    "allow_http",
+    "virtual_hosted",
+    "timeout",
+    "retr",
+    "account_name",
+    "skip",
+    "container",
+];
+
+/// Removes what must not be printed from a text that a library wrote.
+#[derive(Default)]
+pub(crate) struct Cleaner {
+    secrets: Vec<String>,
+}
+
+impl Cleaner {
+    /// A cleaner that knows the values among `config` (key, value) that are secret.
+    pub(crate) fn new<'a>(config: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let secrets = config
+            .filter(|(key, value)| {
+                let key = key.to_ascii_lowercase();
+                value.len() >= SECRET_MIN_CHARS && !OPEN_KEYS.iter().any(|open| key.contains(open))
+            })
+            .map(|(_, value)| value.to_owned());
+        Self { secrets: secrets.collect() }
+    }
+
+    /// `text` with known secrets, URL queries and URL passwords replaced by `***`, cut to a readable length.
+    pub(crate) fn clean(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for secret in &self.secrets {
+            if text.contains(secret.as_str()) {
+                text = text.replace(secret.as_str(), "***");
+            }
+        }
+        shorten(&hide_urls(&text))
+    }
+}
+
+/// Longer causes are server pages that help nobody.
+const CAUSE_MAX_CHARS: usize = 400;
+
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(CAUSE_MAX_CHARS) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// Hides the query and the password of every http(s) URL in `text`: signed URLs carry their key there.
+fn hide_urls(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = ["http://", "https://"].iter().filter_map(|s| rest.find(s)).min() {
+        out.push_str(&rest[..at]);
+        let end = rest[at..]
+            .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ')' | '>' | '<' | ','))
+            .map_or(rest.len(), |n| at + n);
+        out.push_str(&shown(&rest[at..end]));
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// `uri` as it may be printed: an http(s) URL without its query and password.
+pub(crate) fn shown(uri: &str) -> String {
+    let Some(scheme) = ["http://", "https://"].iter().find(|s| uri.starts_with(**s)) else {
+        return uri.to_owned();
+    };
+    let rest = &uri[scheme.len()..];
+    let (rest, query) = match rest.split_once('?') {
+        Some((rest, _)) => (rest, "?***"),
+        None => (rest, ""),
+    };
+    let slash = rest.find('/').unwrap_or(rest.len());
+    match rest[..slash].rfind('@') {
+        Some(at) => format!("{scheme}***@{}{query}", &rest[at + 1..]),
+        None => format!("{scheme}{rest}{query}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_print_as_stars() {
+        let secret = Secret::new("wJalrXUtnFEMI");
+        assert_eq!(format!("{secret:?} {secret}"), "*** ***");
+        assert_eq!(secret.expose(), "wJalrXUtnFEMI");
+    }
+
+    #[test]
+    fn a_signed_url_loses_its_query_and_password() {
+        assert_eq!(shown("https://u:pw@h.example/a/b?X-Amz-Signature=1f"), "https://***@h.example/a/b?***");
+        assert_eq!(shown("http://h/a@b"), "http://h/a@b");
+        assert_eq!(shown("s3://bucket/what?not"), "s3://bucket/what?not");
+    }
+
+    #[test]
+    fn a_cleaned_text_keeps_no_secret() {
+        let config = [("aws_secret_access_key", "wJalrXUtnFEMI"), ("aws_region", "us-east-1")];
+        let cleaner = Cleaner::new(config.into_iter());
+        let text = "GET https://h/x?sig=abc (key wJalrXUtnFEMI, region us-east-1): https://u:p@h/y failed";
+        assert_eq!(
+            cleaner.clean(text),
+            "GET https://h/x?*** (key ***, region us-east-1): https://***@h/y failed"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! One store (a bucket, a host, this machine's files) and how it is opened.
+
+use super::limiter::Limiter;
+use super::observe::ObservedConnector;
+use super::retry::{Ended, Shared, until_done};
+use super::secret::{Secret, shown};
+use super::uri::{Location, Scheme};
+use super::{Fault, StorageOptions};
+use crate::{Error, Result};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::list::PaginatedListStore;
+use object_store::memory::InMemory;
+use object_store::multipart::MultipartStore;
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the bytes are.
+pub(crate) enum Backend {
+    Local,
+    Remote(Remote),
+}
+
+/// An object store and the finer doors that some have.
+#[derive(Clone)]
+pub(crate) struct Remote {
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    /// Listing page by page; stores without it list in one stream.
+    pub(crate) pages: Option<Arc<dyn PaginatedListStore>>,
+    /// Writing part by part; stores without it take any size in one request.
+    pub(crate) parts: Option<Arc<dyn MultipartStore>>,
+}
+
+/// A store, its adaptive limit and what it shares with the others.
+pub(crate) struct Store {
+    pub(crate) backend: Backend,
+    pub(crate) scheme: Scheme,
+    pub(crate) name: String,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) limiter: Arc<Limiter>,
+}
+
+impl Store {
+    pub(crate) fn open(at: &Location, options: &StorageOptions, shared: &Arc<Shared>) -> Result<Self> {
+        let backend = match at.scheme {
+            Scheme::Local => Ok(Backend::Local),
+            Scheme::Memory => Ok(memory()),
+            Scheme::S3 => s3(at, options),
+            Scheme::Gcs => gcs(at, options),
+            Scheme::Azure => azure(at, options),
+            Scheme::Http => http(at, options),
+        };
+        let backend = backend.map_err(|e| {
+            let cause = shared.cleaner.clean(&e.to_string());
+            Error::config(format!("{}: cannot be opened: {cause}", at.store_name()))
+        })?;
+        Ok(Self {
+            backend,
+            scheme: at.scheme,
+            name: at.store_name(),
+            shared: Arc::clone(shared),
+            limiter: Limiter::new(options.max_concurrency),
+        })
+    }
+
+    /// The retry loop with this store's limiter.
+    pub(crate) async fn until_done<T, F, Fut>(&self, attempt: F) -> Result<T, Ended>
+    where
+        F: Fn(u32) -> Fut,
+        Fut: Future<Output = Result<T, Fault>>,
+    {
+        until_done(&self.shared, &self.limiter, attempt).await
+    }
+
+    pub(crate) fn stall(&self) -> Duration {
+        self.shared.stall
+    }
+}
+
+type Opened = Result<Backend, object_store::Error>;
+
+/// Our loop retries; a second layer would hide throttling from it.
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+/// A connection that is not made by then is tried again: the time of about three lost SYNs.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+fn client(allow_http: bool) -> ClientOptions {
+    // no limit on a whole request: a large block on a slow line is no fault; stalls are cut by `within`
+    ClientOptions::new()
+        .with_timeout_disabled()
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_allow_http(allow_http)
+}
+
+fn memory() -> Backend {
+    let store = Arc::new(InMemory::new());
+    Backend::Remote(Remote { objects: Arc::clone(&store) as _, pages: None, parts: Some(store) })
+}
+
+fn s3(at: &Location, options: &StorageOptions) -> Opened {
+    let mut builder = AmazonS3Builder::from_env().with_client_options(client(false));
+    for (key, value) in keys::<AmazonS3ConfigKey>(options) {
+        builder = builder.with_config(key, value.expose());
+    }
+    let endpoint = builder
+        .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
+        .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+    if let Some(endpoint) = &endpoint {
+        builder = builder.with_allow_http(endpoint.starts_with("http://"));
+    }
+    if let Some(path_style) = options.path_style {
+        builder = builder.with_virtual_hosted_style_request(!path_style);
+        if let (false, Some((scheme, host))) =
+            (path_style, endpoint.as_deref().and_then(|e| e.split_once("://")))
+        {
+            let hosted = format!("{scheme}://{}.{host}", at.authority());
+            builder = builder.with_config(AmazonS3ConfigKey::Endpoint, hosted.clone());
+            builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, hosted);
+        }
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    let store = builder
+        .with_bucket_name(at.authority())
+        .with_retry(no_retries())
+        .with_http_connector(ObservedConnector)
+        .build()?;
+    let store = Arc::new(store);
+    let objects = Arc::clone(&store) as _;
+    Ok(Backend::Remote(Remote { objects, pages: Some(Arc::clone(&store) as _), parts: Some(store) }))
+}
+
+fn gcs(at: &Location, options: &StorageOptions) -> Opened {
+    let mut builder = GoogleCloudStorageBuilder::from_env().with_client_options(client(false));
+    for (key, value) in keys::<GoogleConfigKey>(options) {
+        builder = builder.with_config(key, value.expose());
+    }
+    if builder.get_config_value(&GoogleConfigKey::BaseUrl).is_some_and(|url| url.starts_with("http://")) {
+        builder = builder.with_client_options(client(true));
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    let store = builder
+        .with_bucket_name(at.authority())
+        .with_retry(no_retries())
+        .with_http_connector(ObservedConnector)
+        .build()?;
+    let store = Arc::new(store);
+    let objects = Arc::clone(&store) as _;
+    Ok(Backend::Remote(Remote { objects, pages: Some(Arc::clone(&store) as _), parts: Some(store) }))
+}
+
+fn azure(at: &Location, options: &StorageOptions) -> Opened {
+    let mut builder = MicrosoftAzureBuilder::from_env().with_client_options(client(false));
+    for (key, value) in keys::<AzureConfigKey>(options) {
+        builder = builder.with_config(key, value.expose());
+    }
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    if endpoint.is_some_and(|e| e.starts_with("http://")) {
+        builder = builder.with_allow_http(true);
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    // `az://container` or `abfs://container@account.dfs.core.windows.net`
+    let url =
+        format!("{}{}", if at.authority().contains('@') { "abfss://" } else { "az://" }, at.authority());
+    let store =
+        builder.with_url(url).with_retry(no_retries()).with_http_connector(ObservedConnector).build()?;
+    let store = Arc::new(store);
+    let objects = Arc::clone(&store) as _;
+    Ok(Backend::Remote(Remote { objects, pages: Some(Arc::clone(&store) as _), parts: Some(store) }))
+}
+
+/// The query of a signed URL belongs to the base, so that every request carries it.
+fn http(at: &Location, options: &StorageOptions) -> Opened {
+    let mut client = client(true);
+    for (key, value) in keys::<ClientConfigKey>(options) {
+        client = client.with_config(key, value.expose());
+    }
+    let store = HttpBuilder::new()
+        .with_url(format!("{}{}", at.prefix, at.suffix))
+        .with_client_options(client)
+        .with_retry(no_retries())
+        .with_http_connector(ObservedConnector)
+        .build()?;
+    Ok(Backend::Remote(Remote { objects: Arc::new(store), pages: None, parts: None }))
+}
+
+/// The configured keys that this kind of store knows.
+fn keys<K: std::str::FromStr>(options: &StorageOptions) -> impl Iterator<Item = (K, &Secret)> {
+    options.config.iter().filter_map(|(key, value)| Some((key.to_ascii_lowercase().parse().ok()?, value)))
+}
+
+/// Refuses a key that no store knows: a typo in `aws_endpont` must not mean Amazon itself.
+pub(crate) fn check_keys(options: &StorageOptions) -> Result<()> {
+    for key in options.config.keys() {
+        let lower = key.to_ascii_lowercase();
+        let known = lower.parse::<AmazonS3ConfigKey>().is_ok()
+            || lower.parse::<GoogleConfigKey>().is_ok()
+            || lower.parse::<AzureConfigKey>().is_ok()
+            || lower.parse::<ClientConfigKey>().is_ok();
+        if !known {
+            return Err(Error::config(format!(
+                "storage option '{}' is unknown; examples are aws_endpoint, aws_region, aws_access_key_id, \
+                 google_service_account, azure_storage_account_name",
+                shown(key)
+            )));
+        }
+    }
+    Ok(())
+}

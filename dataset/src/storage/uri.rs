@@ -1,0 +1,214 @@
+//! Which store a URI names, and which key in it.
+//!
+//! | form | key |
+//! |---|---|
+//! | `/data/x y#1.jpg`, `data/x` | the path, taken literally |
+//! | `file:///data/x%20y` | the path, percent-decoded |
+//! | `s3://bucket/key`, `gs://…`, `az://container/…`, `memory://name/…` | the key, taken literally, as the clouds' own tools do |
+//! | `http(s)://host/x%20y?query` | the path, percent-decoded; the query goes with every request |
+
+use super::secret::shown;
+use crate::{Error, Result};
+use std::fmt::Write as _;
+
+/// The kinds of store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Scheme {
+    Local,
+    S3,
+    Gcs,
+    Azure,
+    Http,
+    Memory,
+}
+
+/// A URI taken apart. `prefix + encode(key) + suffix` is the URI again.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) scheme: Scheme,
+    /// What stands before the key: `s3://bucket/`, `file://`, or nothing for a plain path.
+    pub(crate) prefix: String,
+    /// The query of an http URL, with its `?`.
+    pub(crate) suffix: String,
+    /// The object's name in its store, or the path of a file.
+    pub(crate) key: String,
+}
+
+impl Location {
+    /// Takes `uri` apart; `BadConfig` when no store answers to it.
+    pub(crate) fn parse(uri: &str) -> Result<Self> {
+        if uri.is_empty() {
+            return Err(Error::config("an empty URI names no data; give a path or s3://bucket/prefix"));
+        }
+        if uri.contains('\0') {
+            return Err(Error::config("a URI with a NUL byte names no object"));
+        }
+        let Some((scheme, rest)) = uri.split_once("://").filter(|(s, _)| is_scheme(s)) else {
+            return Ok(Self {
+                scheme: Scheme::Local,
+                prefix: String::new(),
+                suffix: String::new(),
+                key: uri.into(),
+            });
+        };
+        let lower = scheme.to_ascii_lowercase();
+        match lower.as_str() {
+            "file" => file(uri, rest),
+            "http" | "https" => http(uri, scheme, rest),
+            "s3" | "s3a" => bucket(uri, scheme, rest, Scheme::S3),
+            "gs" | "gcs" => bucket(uri, scheme, rest, Scheme::Gcs),
+            "az" | "azure" | "abfs" | "abfss" | "adl" => bucket(uri, scheme, rest, Scheme::Azure),
+            "memory" => {
+                let (name, key) = rest.split_once('/').unwrap_or((rest, ""));
+                let prefix = format!("memory://{name}/");
+                Ok(Self { scheme: Scheme::Memory, prefix, suffix: String::new(), key: key.into() })
+            }
+            _ => Err(Error::config(format!(
+                "{}: no storage for the scheme '{scheme}'; known are plain paths, file, s3, gs, az, http, https, memory",
+                shown(uri)
+            ))),
+        }
+    }
+
+    /// The URI of another key in the same store.
+    pub(crate) fn uri_of(&self, key: &str) -> String {
+        match self.scheme {
+            Scheme::Http => format!("{}{}{}", self.prefix, encode(key), self.suffix),
+            Scheme::Local if !self.prefix.is_empty() => format!("{}{}", self.prefix, encode(key)),
+            _ => format!("{}{key}", self.prefix),
+        }
+    }
+
+    /// The same place as a folder: its key ends with `/` unless it is the root.
+    pub(crate) fn folder_key(&self) -> String {
+        let key = self.key.trim_end_matches('/');
+        if key.is_empty() { String::new() } else { format!("{key}/") }
+    }
+
+    /// What the store is called in messages.
+    pub(crate) fn store_name(&self) -> String {
+        match self.scheme {
+            Scheme::Local => "local files".into(),
+            _ => shown(&self.prefix),
+        }
+    }
+
+    /// Bucket, container or host.
+    pub(crate) fn authority(&self) -> &str {
+        let rest = self.prefix.split_once("://").map_or("", |(_, rest)| rest);
+        rest.trim_end_matches('/')
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+}
+
+fn file(uri: &str, rest: &str) -> Result<Location> {
+    let path = rest.strip_prefix("localhost").unwrap_or(rest);
+    if !path.starts_with('/') {
+        return Err(Error::config(format!(
+            "{uri}: a file URI has no host; write file:///path or the path alone"
+        )));
+    }
+    let key = decode(path).ok_or_else(|| not_utf8(uri))?;
+    Ok(Location { scheme: Scheme::Local, prefix: "file://".into(), suffix: String::new(), key })
+}
+
+fn http(uri: &str, scheme: &str, rest: &str) -> Result<Location> {
+    let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if host.is_empty() {
+        return Err(Error::config(format!("{}: the host is missing", shown(uri))));
+    }
+    Ok(Location {
+        scheme: Scheme::Http,
+        prefix: format!("{scheme}://{host}/"),
+        suffix: query.map_or(String::new(), |q| format!("?{q}")),
+        key: decode(path).ok_or_else(|| not_utf8(uri))?,
+    })
+}
+
+fn bucket(uri: &str, scheme: &str, rest: &str, kind: Scheme) -> Result<Location> {
+    let (name, key) = rest.split_once('/').unwrap_or((rest, ""));
+    if name.is_empty() {
+        return Err(Error::config(format!("{uri}: the bucket is missing; write {scheme}://bucket/prefix")));
+    }
+    let prefix = format!("{scheme}://{name}/");
+    Ok(Location { scheme: kind, prefix, suffix: String::new(), key: key.into() })
+}
+
+fn not_utf8(uri: &str) -> Error {
+    Error::config(format!("{}: the percent-encoding is broken or hides bytes that are not UTF-8", shown(uri)))
+}
+
+/// Percent-encodes all but RFC 3986's unreserved characters and `/`.
+fn encode(key: &str) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}"); // writing to a String cannot fail
+        }
+    }
+    out
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let hex = [bytes.next()?, bytes.next()?];
+        out.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
+    }
+    String::from_utf8(out).ok().filter(|s| !s.contains('\0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parts(uri: &str) -> (Scheme, String, String) {
+        let at = Location::parse(uri).unwrap();
+        (at.scheme, at.prefix, at.key)
+    }
+
+    #[test]
+    fn every_form_is_taken_apart() {
+        assert_eq!(parts("/a b/#1%.jpg"), (Scheme::Local, "".into(), "/a b/#1%.jpg".into()));
+        assert_eq!(parts("file:///a%20b/%231"), (Scheme::Local, "file://".into(), "/a b/#1".into()));
+        assert_eq!(parts("s3://b/k %20#?"), (Scheme::S3, "s3://b/".into(), "k %20#?".into()));
+        assert_eq!(parts("s3://b"), (Scheme::S3, "s3://b/".into(), "".into()));
+        assert_eq!(parts("https://h:1/x%20y?sig=1#top"), (Scheme::Http, "https://h:1/".into(), "x y".into()));
+        assert_eq!(parts("memory:///x"), (Scheme::Memory, "memory:///".into(), "x".into()));
+        assert_eq!(parts("az://c/x").0, Scheme::Azure);
+    }
+
+    #[test]
+    fn what_names_no_store_is_refused() {
+        for bad in ["", "s3:///key", "ftp://h/x", "file://host/x", "http:///x", "file:///%zz", "a\0b"] {
+            let error = Location::parse(bad).err().unwrap_or_else(|| panic!("{bad:?} was accepted"));
+            assert_eq!(error.kind(), crate::ErrorKind::BadConfig);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_key_survives_the_round_trip(key in "[^\0/][^\0]{0,24}") {
+            for root in ["s3://b/", "http://h/", "file:///", "/", "memory://m/"] {
+                let mut at = Location::parse(root).unwrap();
+                at.key = if at.scheme == Scheme::Local { format!("/{key}") } else { key.clone() };
+                let uri = at.uri_of(&at.key);
+                prop_assert_eq!(&Location::parse(&uri).unwrap().key, &at.key, "{}", uri);
+            }
+        }
+    }
+}
