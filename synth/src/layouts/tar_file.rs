@@ -1,0 +1,37 @@
+//! Tar members with fixed times and owners, so that equal samples make equal files.
+
+use crate::output::OutFile;
+use crate::{Error, Result};
+use std::io::Write;
+use tar::{EntryType, Header};
+
+/// A plain ustar header of a file.
+pub(crate) fn header(name: &str, size: u64, file: &OutFile) -> Result<Header> {
+    let mut header = Header::new_ustar();
+    header.set_path(name).map_err(|e| Error::write(file.path(), e))?;
+    header.set_entry_type(EntryType::Regular);
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_mtime(0);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_cksum();
+    Ok(header)
+}
+
+/// Appends one member; returns the bytes it takes.
+pub(crate) fn append(file: &mut OutFile, name: &str, data: &[u8]) -> Result<u64> {
+    let header = header(name, data.len() as u64, file)?;
+    let padding = data.len().next_multiple_of(512) - data.len();
+    let parts: [&[u8]; 3] = [header.as_bytes(), data, &[0; 511][..padding]];
+    for part in parts {
+        file.write_all(part).map_err(|e| Error::write(file.path(), e))?;
+    }
+    Ok((512 + data.len() + padding) as u64)
+}
+
+/// The two empty records that end a tar; returns their size.
+pub(crate) fn end(file: &mut OutFile) -> Result<u64> {
+    file.write_all(&[0; 1024]).map_err(|e| Error::write(file.path(), e))?;
+    Ok(1024)
+}

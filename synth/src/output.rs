@@ -1,0 +1,119 @@
+//! The target folder and the files in it.
+
+use crate::{Error, Result};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// What has been written so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Written {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A folder that holds nothing but what we write.
+pub(crate) struct Target {
+    root: PathBuf,
+}
+
+impl Target {
+    /// Makes the folder, or checks that it is empty; with `overwrite`, removes earlier sample data.
+    pub(crate) fn prepare(root: &Path, overwrite: bool) -> Result<Self> {
+        fs::create_dir_all(root).map_err(|e| Error::write(root, e))?;
+        let entries = fs::read_dir(root).map_err(|e| Error::write(root, e))?;
+        let names: Vec<PathBuf> = entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<_>>()
+            .map_err(|e| Error::write(root, e))?;
+        if !names.is_empty() && !overwrite {
+            return Err(Error::config(format!(
+                "{} is not empty: name another folder, or replace earlier sample data with force",
+                root.display()
+            )));
+        }
+        if let Some(foreign) = names.iter().find(|path| !is_sample_data(path)) {
+            return Err(Error::config(format!(
+                "{} is no sample data, so nothing in {} is replaced: name another folder",
+                foreign.display(),
+                root.display()
+            )));
+        }
+        for path in names {
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|e| Error::write(&path, e))?;
+        }
+        Ok(Self { root: root.to_owned() })
+    }
+
+    /// A folder whose files are links that a test laid beforehand.
+    #[cfg(test)]
+    pub(crate) fn unchecked(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// A folder below the target.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.root.join(name);
+        fs::create_dir_all(&path).map_err(|e| Error::write(&path, e))?;
+        Ok(path)
+    }
+
+    /// A new file; `name` may hold folders that exist.
+    pub(crate) fn file(&self, name: &str) -> Result<OutFile> {
+        let path = self.root.join(name);
+        let file = File::create(&path).map_err(|e| Error::write(&path, e))?;
+        Ok(OutFile { path, file: BufWriter::with_capacity(1 << 20, file) })
+    }
+}
+
+/// Whether an entry of the target's root is one that this crate writes.
+fn is_sample_data(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    let stem = |prefix: &str, suffix: &str| name.starts_with(prefix) && name.ends_with(suffix);
+    if path.is_dir() {
+        let class = name.len() == 9 && name.starts_with('n') && name[1..].bytes().all(|b| b.is_ascii_digit());
+        return class || name == "data";
+    }
+    matches!(name, "dataset_info.json" | "state.json" | "ILSVRC2012_img_train.tar")
+        || stem("data-", ".arrow")
+        || stem("imagenet-train-", ".tar")
+}
+
+/// A buffered file whose errors name it.
+pub(crate) struct OutFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl OutFile {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Flushes, and adds the file to `written`.
+    pub(crate) fn close(self, written: &mut Written) -> Result<()> {
+        let Self { path, file } = self;
+        let file = file.into_inner().map_err(|e| Error::write(&path, e.into_error()))?;
+        let size = file.metadata().map_err(|e| Error::write(&path, e))?.len();
+        written.files += 1;
+        written.bytes += size;
+        Ok(())
+    }
+}
+
+impl Write for OutFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for OutFile {
+    fn seek(&mut self, place: SeekFrom) -> io::Result<u64> {
+        self.file.seek(place)
+    }
+}
