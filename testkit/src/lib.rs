@@ -1,1 +1,20 @@
-//! placeholder
+//! Servers that feedstock's tests, examples and benches run against.
+//!
+//! ```text
+//! test ─▶ FaultProxy ─▶ S3Server (the real s3s-fs) or StaticServer (files over HTTP/1.1)
+//!          └ 503, 429, resets, short bodies, stalls, changed objects, by script; a log of what passed
+//! ```
+//! Each server listens on 127.0.0.1 at a port of its own, runs on its own thread, and ends when dropped.
+//! Only tests, examples and benches depend on this crate.
+
+mod background;
+mod fault_proxy;
+mod s3_process;
+mod s3_server;
+mod static_server;
+mod wire;
+
+pub use fault_proxy::{Exchange, Fault, FaultProxy, Rule};
+pub use s3_process::S3Process;
+pub use s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
+pub use static_server::StaticServer;

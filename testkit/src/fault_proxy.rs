@@ -1,0 +1,422 @@
+//! A proxy that breaks HTTP by script.
+//!
+//! Each request is answered by the first rule that fits and is still due, or passed on. The proxy reads whole
+//! requests, opens a connection upstream for each, and owns the client's socket, so it can reset it, close it
+//! early or go quiet at any byte.
+
+use crate::background::Background;
+use crate::wire::{Head, read_body, read_head};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What happens to a request.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// Answered with this status at once; the request does not reach the server.
+    Status(u16),
+    /// The same with `Retry-After` in seconds.
+    StatusRetryAfter(u16, u64),
+    /// The connection is reset before any answer.
+    ResetBeforeHead,
+    /// The connection is reset after this many bytes of the body.
+    ResetMidBody(usize),
+    /// The connection is closed in good order after this many bytes; `Content-Length` promised more.
+    ShortBody(usize),
+    /// This many bytes arrive, and `Content-Length` agrees with them; `Content-Range` promised more.
+    ShortLength(usize),
+    /// Nothing is answered for this long; then the request passes.
+    StallBeforeHead(Duration),
+    /// After this many bytes of the body nothing comes for this long; then the rest.
+    StallMidBody(usize, Duration),
+    /// The answer comes this much later.
+    Latency(Duration),
+    /// The answer carries this ETag: another version of the object.
+    OtherEtag(String),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Due {
+    Always,
+    Times(u64),
+    Every(u64),
+}
+
+/// Which requests meet a fault, and how often.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    fault: Fault,
+    due: Due,
+    skip: u64,
+    method: Option<String>,
+    path_part: Option<String>,
+    over_concurrency: Option<usize>,
+    seen: u64,
+}
+
+impl Rule {
+    /// `fault` for every request.
+    pub fn always(fault: Fault) -> Self {
+        let (due, skip) = (Due::Always, 0);
+        Self { fault, due, skip, method: None, path_part: None, over_concurrency: None, seen: 0 }
+    }
+
+    /// `fault` for the next `n` requests that fit.
+    pub fn times(n: u64, fault: Fault) -> Self {
+        Self { due: Due::Times(n), ..Self::always(fault) }
+    }
+
+    /// `fault` for each `k`-th request that fits, the first of them being the `k`-th.
+    pub fn every(k: u64, fault: Fault) -> Self {
+        Self { due: Due::Every(k.max(1)), ..Self::always(fault) }
+    }
+
+    /// Lets `n` requests that fit pass first.
+    #[must_use]
+    pub fn after(self, n: u64) -> Self {
+        Self { skip: n, ..self }
+    }
+
+    /// Only requests with this method.
+    #[must_use]
+    pub fn on(self, method: &str) -> Self {
+        Self { method: Some(method.to_owned()), ..self }
+    }
+
+    /// Only requests whose path and query contain `part`.
+    #[must_use]
+    pub fn at(self, part: &str) -> Self {
+        Self { path_part: Some(part.to_owned()), ..self }
+    }
+
+    /// Only while more than `n` requests are in the proxy: how real stores throttle.
+    #[must_use]
+    pub fn over_concurrency(self, n: usize) -> Self {
+        Self { over_concurrency: Some(n), ..self }
+    }
+
+    fn take(&mut self, method: &str, path: &str, in_flight: usize) -> Option<Fault> {
+        let fits = self.method.as_deref().is_none_or(|m| m == method)
+            && self.path_part.as_deref().is_none_or(|part| path.contains(part))
+            && self.over_concurrency.is_none_or(|n| in_flight > n);
+        if !fits {
+            return None;
+        }
+        self.seen += 1;
+        let number = self.seen.checked_sub(self.skip).filter(|n| *n > 0)?;
+        let due = match self.due {
+            Due::Always => true,
+            Due::Times(n) => number <= n,
+            Due::Every(k) => number % k == 0,
+        };
+        due.then(|| self.fault.clone())
+    }
+}
+
+/// One request that came through.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    /// GET, HEAD, PUT …
+    pub method: String,
+    /// Path and query, as sent.
+    pub path: String,
+    /// The `Range` header.
+    pub range: Option<String>,
+    /// The `If-Match` header.
+    pub if_match: Option<String>,
+    /// The status sent to the client; `None` when the connection broke first.
+    pub status: Option<u16>,
+    /// Whether a rule applied.
+    pub faulty: bool,
+}
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Rule>,
+    log: Vec<Exchange>,
+    in_flight: usize,
+    peak: usize,
+}
+
+struct Shared {
+    upstream: SocketAddr,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The running proxy.
+pub struct FaultProxy {
+    background: Background,
+    shared: Arc<Shared>,
+}
+
+impl FaultProxy {
+    /// A proxy in front of `endpoint` (`http://127.0.0.1:port`).
+    ///
+    /// # Errors
+    /// When the endpoint has no address or no port is free.
+    pub fn start(endpoint: &str) -> io::Result<Self> {
+        let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
+        let upstream = address.parse().map_err(io::Error::other)?;
+        let shared = Arc::new(Shared { upstream, state: Mutex::default() });
+        let for_connections = Arc::clone(&shared);
+        let background = Background::serve("test-proxy", move |socket| {
+            let shared = Arc::clone(&for_connections);
+            async move {
+                let _ = serve(socket, &shared).await; // broken connections are the point
+            }
+        })?;
+        Ok(Self { background, shared })
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.background.address())
+    }
+
+    /// Adds a rule; earlier rules go first.
+    pub fn inject(&self, rule: Rule) {
+        self.shared.lock().rules.push(rule);
+    }
+
+    /// Removes all rules.
+    pub fn heal(&self) {
+        self.shared.lock().rules.clear();
+    }
+
+    /// Everything that came through since the start or the last [`forget`](Self::forget).
+    pub fn log(&self) -> Vec<Exchange> {
+        self.shared.lock().log.clone()
+    }
+
+    /// The most requests that were in the proxy at once since then.
+    pub fn concurrency_peak(&self) -> usize {
+        self.shared.lock().peak
+    }
+
+    /// Empties the log and the peak.
+    pub fn forget(&self) {
+        let mut state = self.shared.lock();
+        state.log.clear();
+        state.peak = state.in_flight;
+    }
+}
+
+/// Counts one request as in the proxy until dropped.
+struct InFlight<'a>(&'a Shared);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.lock().in_flight -= 1;
+    }
+}
+
+/// Answers the requests of one connection until either side ends it.
+async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    while let Some(head) = read_head(&mut client, &mut buffer).await? {
+        let length = head.length().unwrap_or(0);
+        let body =
+            read_body(&mut client, &mut buffer, usize::try_from(length).map_err(io::Error::other)?).await?;
+        let mut parts = head.first_line.split(' ');
+        let method = parts.next().unwrap_or_default().to_owned();
+        let path = parts.next().unwrap_or_default().to_owned();
+        let (fault, _in_flight, slot) = {
+            let mut state = shared.lock();
+            state.in_flight += 1;
+            state.peak = state.peak.max(state.in_flight);
+            let in_flight = state.in_flight;
+            let fault = state.rules.iter_mut().find_map(|rule| rule.take(&method, &path, in_flight));
+            let slot = state.log.len();
+            state.log.push(Exchange {
+                range: head.get("range").map(str::to_owned),
+                if_match: head.get("if-match").map(str::to_owned),
+                method,
+                path,
+                status: None,
+                faulty: fault.is_some(),
+            });
+            (fault, InFlight(shared), slot)
+        };
+        let note = |status| {
+            if let Some(exchange) = shared.lock().log.get_mut(slot) {
+                exchange.status = status;
+            }
+        };
+        if !answer(&mut client, shared.upstream, head, body, fault, note).await? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Answers one request; `false` when the connection must end.
+async fn answer(
+    client: &mut TcpStream,
+    upstream: SocketAddr,
+    head: Head,
+    body: Vec<u8>,
+    fault: Option<Fault>,
+    note: impl Fn(Option<u16>),
+) -> io::Result<bool> {
+    match fault {
+        Some(Fault::Status(code)) => return refuse(client, code, None, note).await,
+        Some(Fault::StatusRetryAfter(code, seconds)) => {
+            return refuse(client, code, Some(seconds), note).await;
+        }
+        Some(Fault::ResetBeforeHead) => {
+            client.set_zero_linger()?;
+            return Ok(false);
+        }
+        Some(Fault::StallBeforeHead(time) | Fault::Latency(time)) => tokio::time::sleep(time).await,
+        _ => {}
+    }
+    let bodiless = head.first_line.starts_with("HEAD ");
+    let (mut answer, body) = ask(upstream, head, &body, bodiless).await?;
+    answer.remove("connection");
+    if let Some(Fault::OtherEtag(etag)) = &fault {
+        answer.set("etag", format!("\"{etag}\""));
+    }
+    if !bodiless {
+        answer.remove("transfer-encoding"); // the body is whole by now
+        answer.set("content-length", body.len().to_string());
+    }
+    note(answer.status());
+    let cut = |n: usize| n.min(body.len());
+    match fault {
+        Some(Fault::ResetMidBody(n)) => {
+            client.write_all(&answer.to_bytes()).await?;
+            client.write_all(&body[..cut(n)]).await?;
+            client.flush().await?;
+            tokio::time::sleep(RESET_DELAY).await;
+            client.set_zero_linger()?;
+            return Ok(false);
+        }
+        Some(Fault::ShortBody(n)) => {
+            client.write_all(&answer.to_bytes()).await?;
+            client.write_all(&body[..cut(n)]).await?;
+            client.shutdown().await?;
+            return Ok(false);
+        }
+        Some(Fault::ShortLength(n)) => {
+            answer.set("content-length", cut(n).to_string());
+            client.write_all(&answer.to_bytes()).await?;
+            client.write_all(&body[..cut(n)]).await?;
+        }
+        Some(Fault::StallMidBody(n, time)) => {
+            client.write_all(&answer.to_bytes()).await?;
+            client.write_all(&body[..cut(n)]).await?;
+            client.flush().await?;
+            tokio::time::sleep(time).await;
+            client.write_all(&body[cut(n)..]).await?;
+        }
+        _ => {
+            client.write_all(&answer.to_bytes()).await?;
+            client.write_all(&body).await?;
+        }
+    }
+    client.flush().await?;
+    Ok(true)
+}
+
+/// A reset right behind the bytes would let the kernel drop them unread.
+const RESET_DELAY: Duration = Duration::from_millis(20);
+
+async fn refuse(
+    client: &mut TcpStream,
+    code: u16,
+    retry_after: Option<u64>,
+    note: impl Fn(Option<u16>),
+) -> io::Result<bool> {
+    let s3_code = match code {
+        503 => "SlowDown",
+        429 => "TooManyRequests",
+        412 => "PreconditionFailed",
+        403 => "AccessDenied",
+        _ => "InternalError",
+    };
+    let body = format!("<Error><Code>{s3_code}</Code><Message>injected</Message></Error>");
+    let mut head = Head { first_line: format!("HTTP/1.1 {code} Injected"), headers: Vec::new() };
+    head.set("content-type", "application/xml");
+    head.set("content-length", body.len().to_string());
+    if let Some(seconds) = retry_after {
+        head.set("retry-after", seconds.to_string());
+    }
+    note(Some(code));
+    client.write_all(&head.to_bytes()).await?;
+    client.write_all(body.as_bytes()).await?;
+    client.flush().await?;
+    Ok(true)
+}
+
+/// Passes the request on and reads the whole answer.
+async fn ask(
+    upstream: SocketAddr,
+    mut head: Head,
+    body: &[u8],
+    bodiless: bool,
+) -> io::Result<(Head, Vec<u8>)> {
+    let mut server = TcpStream::connect(upstream).await?;
+    server.set_nodelay(true)?;
+    head.set("connection", "close");
+    server.write_all(&head.to_bytes()).await?;
+    server.write_all(body).await?;
+    let mut buffer = Vec::new();
+    let answer = read_head(&mut server, &mut buffer).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    if bodiless {
+        return Ok((answer, Vec::new()));
+    }
+    server.read_to_end(&mut buffer).await?;
+    let chunked = answer.get("transfer-encoding").is_some_and(|e| e.eq_ignore_ascii_case("chunked"));
+    let body = if chunked { dechunk(&buffer)? } else { buffer };
+    Ok((answer, body))
+}
+
+fn dechunk(mut bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let broken = || io::Error::from(io::ErrorKind::InvalidData);
+    let mut out = Vec::with_capacity(bytes.len());
+    loop {
+        let end = bytes.windows(2).position(|w| w == b"\r\n").ok_or_else(broken)?;
+        let size = std::str::from_utf8(&bytes[..end]).map_err(|_| broken())?;
+        let size =
+            usize::from_str_radix(size.split(';').next().unwrap_or("").trim(), 16).map_err(|_| broken())?;
+        if size == 0 {
+            return Ok(out);
+        }
+        let start = end + 2;
+        out.extend_from_slice(bytes.get(start..start + size).ok_or_else(broken)?);
+        bytes = bytes.get(start + size + 2..).ok_or_else(broken)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_due_as_told() {
+        let due = |mut rule: Rule| (0..8).map(|_| rule.take("GET", "/b/k", 3).is_some()).collect::<Vec<_>>();
+        let t = true;
+        let f = false;
+        assert_eq!(due(Rule::times(2, Fault::Status(503))), [t, t, f, f, f, f, f, f]);
+        assert_eq!(due(Rule::every(3, Fault::Status(503))), [f, f, t, f, f, t, f, f]);
+        assert_eq!(due(Rule::times(1, Fault::Status(503)).after(2)), [f, f, t, f, f, f, f, f]);
+        assert_eq!(due(Rule::always(Fault::Status(503)).on("PUT")), [f; 8]);
+        assert_eq!(due(Rule::always(Fault::Status(503)).at("/k")), [t; 8]);
+        assert_eq!(due(Rule::always(Fault::Status(503)).over_concurrency(3)), [f; 8]);
+    }
+
+    #[test]
+    fn chunks_are_joined() {
+        assert_eq!(dechunk(b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n").unwrap(), b"abcde");
+        assert!(dechunk(b"5\r\nab").is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! The real S3 server s3s-fs, in this process.
+
+use crate::background::{Background, BlockOnElsewhere};
+use bytes::Bytes;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use s3s::auth::SimpleAuth;
+use s3s::dto::{PutObjectInput, StreamingBlob};
+use s3s::service::S3ServiceBuilder;
+use s3s::{Body, S3, S3Request};
+use s3s_fs::FileSystem;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The access key that the test servers accept.
+pub const ACCESS_KEY: &str = "feedstock-test-access";
+/// The secret key that the test servers accept. Tests look for it in every message.
+pub const SECRET_KEY: &str = "feedstock-test-SECRET-4f7a";
+
+/// An S3 server over a folder: buckets are its sub-folders. Signatures are checked.
+///
+/// s3s-fs leaves ETags out of listings and ignores `If-Match` on GET; it sends an ETag with each object.
+/// Objects copied into the folder by hand are hashed whole at every request: use [`put`](Self::put) or
+/// [`import`](Self::import), which note the hash once.
+pub struct S3Server {
+    background: Background,
+    root: PathBuf,
+    files: std::sync::Arc<FileSystem>,
+}
+
+impl S3Server {
+    /// Serves `root`, which must exist.
+    ///
+    /// # Errors
+    /// When the folder cannot be used or no port is free.
+    pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
+        let root = root.into();
+        let files =
+            std::sync::Arc::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
+        let mut builder =
+            S3ServiceBuilder::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
+        builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        let service = builder.build();
+        let background = Background::serve("test-s3", move |socket| {
+            let service = service.clone();
+            async move {
+                // a client that goes away is its own affair
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
+            }
+        })?;
+        Ok(Self { background, root, files })
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.background.address())
+    }
+
+    /// The options, by object_store's names, that reach this server with the right key.
+    pub fn config(&self) -> Vec<(String, String)> {
+        Self::config_at(&self.endpoint())
+    }
+
+    /// The same for an endpoint in front of a server, such as a [`FaultProxy`](crate::FaultProxy)'s.
+    pub fn config_at(endpoint: &str) -> Vec<(String, String)> {
+        [
+            ("aws_endpoint", endpoint),
+            ("aws_region", "us-east-1"),
+            ("aws_access_key_id", ACCESS_KEY),
+            ("aws_secret_access_key", SECRET_KEY),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    /// Makes a bucket; no error when it exists.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn create_bucket(&self, bucket: &str) -> io::Result<()> {
+        fs::create_dir_all(self.root.join(bucket))
+    }
+
+    /// Stores an object through the server's own code, with its ETag.
+    ///
+    /// # Errors
+    /// When the server refuses it.
+    pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) -> io::Result<()> {
+        let handle = self.background.handle().ok_or_else(|| io::Error::other("the server has ended"))?;
+        let (files, bucket, key) = (self.files.clone(), bucket.to_owned(), key.to_owned());
+        let bytes = bytes.into();
+        handle.block_on_elsewhere(async move { put(&files, bucket, key, bytes).await })
+    }
+
+    /// Stores every file below `folder` under `prefix`; returns how many.
+    ///
+    /// # Errors
+    /// When a file cannot be read or stored.
+    pub fn import(&self, bucket: &str, prefix: &str, folder: &Path) -> io::Result<usize> {
+        self.create_bucket(bucket)?;
+        let mut count = 0;
+        let mut open = vec![(folder.to_owned(), prefix.trim_end_matches('/').to_owned())];
+        while let Some((folder, prefix)) = open.pop() {
+            for entry in fs::read_dir(folder)? {
+                let entry = entry?;
+                let name = entry.file_name().into_string().map_err(|n| io::Error::other(format!("{n:?}")))?;
+                let key = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+                if entry.file_type()?.is_dir() {
+                    open.push((entry.path(), key));
+                } else {
+                    self.put(bucket, &key, fs::read(entry.path())?)?;
+                    count += 1;
+                }
+            }
+        }
+        Ok(count)
+    }
+}
+
+async fn put(files: &FileSystem, bucket: String, key: String, bytes: Bytes) -> io::Result<()> {
+    let input = PutObjectInput::builder()
+        .bucket(bucket)
+        .key(key)
+        .body(Some(StreamingBlob::from(Body::from(bytes))))
+        .build()
+        .map_err(io::Error::other)?;
+    let request = S3Request {
+        input,
+        method: hyper::Method::PUT,
+        uri: hyper::Uri::from_static("/"),
+        headers: hyper::HeaderMap::new(),
+        extensions: hyper::http::Extensions::new(),
+        credentials: None,
+        region: None,
+        service: None,
+        trailing_headers: None,
+    };
+    files.put_object(request).await.map(|_| ()).map_err(io::Error::other)
+}

@@ -1,0 +1,201 @@
+//! Files over plain HTTP/1.1: what a web server without WebDAV offers.
+
+use crate::background::Background;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH, RANGE,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// Serves the files below a folder: GET and HEAD, one range a request, strong ETags, `If-Match` (412) and
+/// `If-None-Match` (304). Folders are 404; PROPFIND and all else are 405.
+pub struct StaticServer {
+    background: Background,
+}
+
+/// What the server is able to do.
+#[derive(Debug, Clone, Copy)]
+struct Abilities {
+    ranges: bool,
+}
+
+impl StaticServer {
+    /// Serves `root`.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
+        Self::with(root.into(), Abilities { ranges: true })
+    }
+
+    /// Serves `root` and answers ranged requests with the whole file, as simple servers do.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn start_without_ranges(root: impl Into<PathBuf>) -> io::Result<Self> {
+        Self::with(root.into(), Abilities { ranges: false })
+    }
+
+    fn with(root: PathBuf, abilities: Abilities) -> io::Result<Self> {
+        let root: Arc<Path> = root.into();
+        let background = Background::serve("test-static", move |socket| {
+            let root = Arc::clone(&root);
+            async move {
+                let service = service_fn(move |request| answer(Arc::clone(&root), abilities, request));
+                // a client that goes away is its own affair
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
+            }
+        })?;
+        Ok(Self { background })
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.background.address())
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+async fn answer(
+    root: Arc<Path>,
+    abilities: Abilities,
+    request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
+    let done = tokio::task::spawn_blocking(move || respond(&root, abilities, &request)).await;
+    Ok(match done {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound => status(StatusCode::NOT_FOUND),
+        _ => status(StatusCode::INTERNAL_SERVER_ERROR),
+    })
+}
+
+fn status(code: StatusCode) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(format!("{code}\n"))));
+    *answer.status_mut() = code;
+    answer
+}
+
+fn respond<B>(root: &Path, abilities: Abilities, request: &Request<B>) -> io::Result<Answer> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(status(StatusCode::METHOD_NOT_ALLOWED));
+    }
+    let mut file = File::open(resolve(root, request.uri().path())?)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Ok(status(StatusCode::NOT_FOUND));
+    }
+    let etag = etag(&meta);
+    let headers = request.headers();
+    let named = |name: &HeaderName| text(headers, name).map(|tags| tags == "*" || tags.contains(&etag));
+    if named(&IF_MATCH) == Some(false) {
+        return Ok(status(StatusCode::PRECONDITION_FAILED));
+    }
+    if named(&IF_NONE_MATCH) == Some(true) {
+        return Ok(status(StatusCode::NOT_MODIFIED));
+    }
+    let size = meta.len();
+    let ranged = text(headers, &RANGE).filter(|_| abilities.ranges);
+    let range = match ranged.map(|text| parse_range(text, size)) {
+        None => 0..size,
+        Some(Some(range)) => range,
+        Some(None) => return Ok(status(StatusCode::RANGE_NOT_SATISFIABLE)),
+    };
+    let length = range.end - range.start;
+    let head_only = request.method() == Method::HEAD;
+    let body = if head_only { Bytes::new() } else { read(&mut file, &range)? };
+    let mut builder = Response::builder().header(ETAG, &etag).header(CONTENT_LENGTH, length);
+    if abilities.ranges {
+        builder = builder.header(ACCEPT_RANGES, "bytes");
+    }
+    if ranged.is_some() {
+        let shown = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+        builder = builder.status(StatusCode::PARTIAL_CONTENT).header(CONTENT_RANGE, shown);
+    }
+    builder.body(Full::new(body)).map_err(io::Error::other)
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn etag(meta: &Metadata) -> String {
+    format!("\"{:x}-{:x}.{:x}-{:x}\"", meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len())
+}
+
+fn read(file: &mut File, range: &Range<u64>) -> io::Result<Bytes> {
+    let length = range.end - range.start;
+    let mut bytes = Vec::with_capacity(usize::try_from(length).map_err(io::Error::other)?);
+    file.seek(SeekFrom::Start(range.start))?;
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes.into())
+}
+
+/// `bytes=a-b`, `bytes=a-` or `bytes=-n`; `None` when it cannot be satisfied.
+fn parse_range(text: &str, size: u64) -> Option<Range<u64>> {
+    let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
+    let range = match (first, last) {
+        ("", suffix) => size.saturating_sub(suffix.parse().ok()?)..size,
+        (first, "") => first.parse().ok()?..size,
+        (first, last) => first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?.min(size),
+    };
+    (range.start < range.end).then_some(range)
+}
+
+/// The file that a URL path names, never outside `root`.
+fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let mut decoded = Vec::new();
+    let mut bytes = path.trim_start_matches('/').bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let hex = [bytes.next().ok_or_else(missing)?, bytes.next().ok_or_else(missing)?];
+            let hex = std::str::from_utf8(&hex).map_err(|_| missing())?;
+            decoded.push(u8::from_str_radix(hex, 16).map_err(|_| missing())?);
+        } else {
+            decoded.push(byte);
+        }
+    }
+    let relative = PathBuf::from(String::from_utf8(decoded).map_err(|_| missing())?);
+    if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(missing());
+    }
+    fs::canonicalize(root.join(relative))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_parsed_as_rfc_9110_says() {
+        assert_eq!(parse_range("bytes=0-3", 10), Some(0..4));
+        assert_eq!(parse_range("bytes=4-", 10), Some(4..10));
+        assert_eq!(parse_range("bytes=-3", 10), Some(7..10));
+        assert_eq!(parse_range("bytes=4-99", 10), Some(4..10));
+        assert_eq!(parse_range("bytes=10-12", 10), None);
+        assert_eq!(parse_range("lines=1-2", 10), None);
+    }
+
+    #[test]
+    fn no_path_leads_out_of_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a b"), b"x").unwrap();
+        assert!(resolve(dir.path(), "/a%20b").is_ok());
+        for path in ["/../etc/passwd", "/%2e%2e/x", "//etc/passwd/../..", "/a%2"] {
+            assert!(resolve(dir.path(), path).is_err(), "{path}");
+        }
+    }
+}
