@@ -1,14 +1,179 @@
-//! Fetching blocks. (Door; to be filled.)
-use crate::{BlockId, Result};
+//! Fetching blocks: the bytes of a run of samples, as one record batch.
+//!
+//! ```text
+//! BlockId ─▶ catalog (which ranges) ─▶ disk cache ─▶ storage ─▶ RecordBatch: metadata columns, payload views
+//! ```
+//! Payload columns are [`arrow::array::BinaryViewArray`]s over the very bytes that storage delivered: for a block of
+//! 4 MiB nothing is copied but 16 bytes a sample. Holding one row therefore holds its block's buffer.
+
+use crate::catalog::{Catalog, Content};
+use crate::format::{located, parquet};
+use crate::{BlockId, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// A fetched block: one row a sample of the block, selected or not, in catalog order.
+///
+/// Row `i` is sample `first_sample + i`. Payload columns are `BinaryView`; a null or empty payload stays null or
+/// empty here, and whoever decodes it decides what that means.
 #[derive(Debug, Clone)]
-pub struct Block { pub id: BlockId, pub first_sample: u64, pub rows: RecordBatch }
+pub struct Block {
+    /// Which block.
+    pub id: BlockId,
+    /// The sample of row 0.
+    pub first_sample: u64,
+    /// The data set's selected columns.
+    pub rows: RecordBatch,
+}
+
+impl Block {
+    /// The sample in a row.
+    pub fn sample(&self, row: usize) -> SampleId {
+        SampleId(self.first_sample + row as u64)
+    }
+}
+
+/// Fetches blocks of one data set; clones share everything, and many fetches may be under way at once.
 #[derive(Clone)]
-pub struct BlockReader {}
+pub struct BlockReader(Arc<Inner>);
+
+struct Inner {
+    catalog: Arc<Catalog>,
+    storage: Storage,
+    columns: Vec<usize>,
+    schema: SchemaRef,
+}
+
 impl BlockReader {
+    /// Reads `columns`, places in the catalog's schema.
+    pub(crate) fn new(catalog: Arc<Catalog>, storage: Storage, columns: Vec<usize>) -> Self {
+        let fields: Vec<FieldRef> = columns.iter().map(|&c| catalog.schema.fields()[c].clone()).collect();
+        Self(Arc::new(Inner { catalog, storage, columns, schema: Arc::new(Schema::new(fields)) }))
+    }
+
+    /// The columns of every block.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.0.schema
+    }
+
     /// Fetches with one (coalesced) ranged read, through the disk cache if there is one.
-    /// `next_use`: how soon the plan needs this block again (smaller is sooner, u64::MAX never), for the cache's eviction.
-    pub async fn fetch(&self, _id: BlockId, _next_use: u64) -> Result<Block> { todo!() }
+    ///
+    /// `next_use`: how soon the plan needs this block again (smaller is sooner, `u64::MAX` never), for the cache's
+    /// eviction.
+    ///
+    /// # Errors
+    /// `Gone` when an object changed or vanished since it was catalogued, `Retryable` after storage's deadline,
+    /// `BadConfig` for a damaged file. All name the block.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub async fn fetch(&self, id: BlockId, next_use: u64) -> Result<Block> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        io.run(async move {
+            let samples = inner.catalog.block_samples(id);
+            let rows = inner.read(id, next_use).await;
+            let rows = rows.map_err(|e| e.context(inner.catalog.describe_block(id)))?;
+            if rows.num_rows() as u64 != samples.end - samples.start {
+                let what =
+                    format!("{}: {} rows came back", inner.catalog.describe_block(id), rows.num_rows());
+                return Err(Error::new(ErrorKind::Bug, what));
+            }
+            Ok(Block { id, first_sample: samples.start, rows })
+        })
+        .await
+    }
+
+    /// Fetches one sample on its own, as a block of one row: for a full shuffle, where the rest of the sample's
+    /// block would be wasted. Errors as [`fetch`](Self::fetch).
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub async fn fetch_sample(&self, sample: SampleId, next_use: u64) -> Result<Block> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        io.run(async move {
+            let id = inner.catalog.block_of(sample);
+            let row = inner.catalog.blocks.row(id);
+            let first_row = row.first_row + sample.0 - inner.catalog.block_samples(id).start;
+            let samples = sample.0..sample.0 + 1;
+            let rows = inner.read_rows(row.shard, row.unit, first_row, samples, next_use).await;
+            let rows = rows.map_err(|e| e.context(inner.catalog.describe_sample(sample)))?;
+            Ok(Block { id, first_sample: sample.0, rows })
+        })
+        .await
+    }
+
+    /// Rows of several consecutive blocks cut from one unit, for scans that read no payload.
+    pub(crate) async fn fetch_run(&self, blocks: Range<u32>) -> Result<(u64, RecordBatch)> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        io.run(async move {
+            let first = inner.catalog.block_samples(BlockId(blocks.start)).start;
+            let end = inner.catalog.block_samples(BlockId(blocks.end - 1)).end;
+            let row = inner.catalog.blocks.row(BlockId(blocks.start));
+            let rows = inner.read_rows(row.shard, row.unit, row.first_row, first..end, u64::MAX).await;
+            rows.map(|rows| (first, rows))
+                .map_err(|e| e.context(inner.catalog.describe_block(BlockId(blocks.start))))
+        })
+        .await
+    }
+}
+
+impl Inner {
+    async fn read(&self, id: BlockId, next_use: u64) -> Result<RecordBatch> {
+        let row = self.catalog.blocks.row(id);
+        self.read_rows(row.shard, row.unit, row.first_row, self.catalog.block_samples(id), next_use).await
+    }
+
+    async fn read_rows(
+        &self,
+        shard: u32,
+        unit: u32,
+        first_row: u64,
+        samples: Range<u64>,
+        next_use: u64,
+    ) -> Result<RecordBatch> {
+        let reader = RangeReader { storage: self.storage.clone(), next_use };
+        let catalog = &self.catalog;
+        let (units, source_schema, mapping) = match &catalog.content {
+            Content::Located(table) => {
+                return located::read(catalog, table, samples, &self.columns, &reader).await;
+            }
+            Content::Units { units, source_schema, mapping } => (units, source_schema, mapping),
+        };
+        let unit = units.read(unit as usize, &self.storage).await?;
+        let object = catalog.objects.get(shard as usize);
+        let rows = first_row..first_row + (samples.end - samples.start);
+        match catalog.layout {
+            Layout::HfParquet => {
+                parquet::read(&unit, rows, source_schema, mapping, &self.columns, object, &reader).await
+            }
+            other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
+        }
+    }
+}
+
+impl fmt::Debug for BlockReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockReader").field("schema", &self.0.schema).finish_non_exhaustive()
+    }
+}
+
+/// Reads ranges of objects for one block, through the disk cache if there is one.
+#[derive(Clone)]
+pub(crate) struct RangeReader {
+    storage: Storage,
+    next_use: u64,
+}
+
+impl RangeReader {
+    pub(crate) async fn read_ranges(&self, object: &ObjectRef, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let _ = self.next_use;
+        self.storage.read_ranges(object, ranges).await
+    }
 }

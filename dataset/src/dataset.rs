@@ -1,28 +1,217 @@
-//! The opened data set. (Door; to be filled.)
-use crate::*;
-use datafusion::prelude::SessionContext;
-use std::sync::Arc;
-use arrow::record_batch::RecordBatch;
+//! The opened data set: a catalog, a choice of samples and of columns.
 
-pub struct OpenOptions { pub storage: StorageOptions, pub catalog: CatalogOptions, pub layout: Option<Layout>, pub disk_cache: Option<DiskCacheOptions>, pub block_bytes: u64, pub functions: Vec<Arc<datafusion::logical_expr::ScalarUDF>> }
+use crate::catalog::{open_or_build, project};
+use crate::{
+    BlockReader, Catalog, CatalogOptions, DiskCacheOptions, Error, IoRuntime, Layout, Result, Selection,
+    Storage, StorageOptions,
+};
+use arrow::record_batch::RecordBatch;
+use datafusion::logical_expr::ScalarUDF;
+use datafusion::prelude::SessionContext;
+use std::fmt;
+use std::sync::Arc;
+
+/// Encoded bytes that a block aims at: 38 pictures of 110 KB; one request to object storage, whose time to first
+/// byte (about 20 ms) it outlasts at 1.6 Gbit/s.
+pub(crate) const DEFAULT_BLOCK_BYTES: u64 = 4 << 20;
+/// Below this, requests would cost more than their bytes.
+const MIN_BLOCK_BYTES: u64 = 4 << 10;
+
+/// How a data set is opened. Start from `OpenOptions::default()`.
+pub struct OpenOptions {
+    /// Endpoints, credentials, deadlines.
+    pub storage: StorageOptions,
+    /// Where the catalog is kept, and who is told of its building.
+    pub catalog: CatalogOptions,
+    /// `None`, the default: recognised from the objects.
+    pub layout: Option<Layout>,
+    /// `None`, the default: blocks are not cached on disk.
+    pub disk_cache: Option<DiskCacheOptions>,
+    /// Encoded bytes a block aims at; default 4 MiB, at least 4 KiB. Part of the catalog's content hash: other
+    /// blocks are another order.
+    pub block_bytes: u64,
+    /// Functions for filters and queries, such as `image_width(image)`; default none.
+    pub functions: Vec<Arc<ScalarUDF>>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            storage: StorageOptions::default(),
+            catalog: CatalogOptions::default(),
+            layout: None,
+            disk_cache: None,
+            block_bytes: DEFAULT_BLOCK_BYTES,
+            functions: Vec::new(),
+        }
+    }
+}
+
+/// A data set: which samples there are, and which of them and of their columns are wanted.
+///
+/// Cheap to clone; filters and column choices make a new value and share everything else.
 #[derive(Clone)]
-pub struct Dataset {}
+pub struct Dataset {
+    pub(crate) opened: Arc<Opened>,
+    selection: Option<Arc<Selection>>,
+    filter_sql: Option<Arc<str>>,
+    columns: Arc<[usize]>,
+}
+
+pub(crate) struct Opened {
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) storage: Storage,
+    pub(crate) functions: Vec<Arc<ScalarUDF>>,
+}
+
 impl Dataset {
-    pub async fn open(_uri: &str) -> Result<Self> { todo!() }
-    pub async fn open_with(_uri: &str, _options: OpenOptions) -> Result<Self> { todo!() }
+    /// Opens `uri` (a folder or prefix, one object, or a pattern such as `s3://b/train-{000..099}.tar`) with
+    /// default options.
+    ///
+    /// # Errors
+    /// `Gone` when nothing is there, `Denied`, `BadConfig` when the objects are not a data set; the message says
+    /// which object and why.
+    pub async fn open(uri: &str) -> Result<Self> {
+        Self::open_with(uri, OpenOptions::default()).await
+    }
+
+    /// Opens `uri` with `options`: from its stored catalog if one fits, else by building one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_with(uri: &str, options: OpenOptions) -> Result<Self> {
+        if options.block_bytes < MIN_BLOCK_BYTES {
+            return Err(Error::config(format!(
+                "block_bytes is {}, below the least of {MIN_BLOCK_BYTES}",
+                options.block_bytes
+            )));
+        }
+        let storage = Storage::new(options.storage.clone(), IoRuntime::new()?)?;
+        let io = storage.io().clone();
+        let uri = uri.to_owned();
+        io.run(async move {
+            let catalog = open_or_build(&uri, &options, &storage).await?;
+            for note in catalog.notes() {
+                tracing::info!(uri, "{note}");
+            }
+            let columns = (0..catalog.schema().fields().len()).collect();
+            let opened = Opened { catalog: Arc::new(catalog), storage, functions: options.functions };
+            Ok(Self { opened: Arc::new(opened), selection: None, filter_sql: None, columns })
+        })
+        .await
+    }
+
     /// Keeps the samples for which the SQL expression is true; successive filters are ANDed.
-    pub async fn filter(self, _sql: &str) -> Result<Self> { todo!() }
-    /// Keeps these columns (metadata and payload) in blocks and batches.
-    pub fn columns(self, _names: &[&str]) -> Result<Self> { todo!() }
-    pub fn uri(&self) -> &str { todo!() }
-    pub fn catalog(&self) -> &Arc<Catalog> { todo!() }
-    /// None: everything.
-    pub fn selection(&self) -> Option<&Selection> { todo!() }
-    pub fn filter_sql(&self) -> Option<&str> { todo!() }
-    pub fn len(&self) -> u64 { todo!() }
-    pub fn io(&self) -> &IoRuntime { todo!() }
-    pub fn block_reader(&self) -> BlockReader { todo!() }
-    /// A DataFusion context with the table `catalog`.
-    pub fn sql_context(&self) -> Result<SessionContext> { todo!() }
-    pub async fn sql(&self, _query: &str) -> Result<Vec<RecordBatch>> { todo!() }
+    ///
+    /// Columns are the catalog's (see [`Catalog::schema`]) and `sample_id`; functions are DataFusion's and those of
+    /// [`OpenOptions::functions`].
+    ///
+    /// # Errors
+    /// `BadConfig` for an expression that does not fit (the message lists the columns) or keeps nothing.
+    pub async fn filter(mut self, sql: &str) -> Result<Self> {
+        let starts = self.opened.catalog.block_starts();
+        let bits = crate::filter::evaluate(&self, sql).await?;
+        let mut selection = Selection::from_bools(bits, starts);
+        if let Some(before) = &self.selection {
+            selection = before.and(&selection, starts);
+        }
+        if selection.is_empty() {
+            return Err(Error::config(format!(
+                "the filter `{sql}` keeps none of the {} samples of {}",
+                self.len(),
+                self.uri()
+            )));
+        }
+        self.filter_sql = Some(match self.filter_sql.take() {
+            Some(before) => format!("({before}) AND ({sql})").into(),
+            None => sql.into(),
+        });
+        self.selection = Some(Arc::new(selection));
+        Ok(self)
+    }
+
+    /// Keeps these columns (metadata and payload) in blocks and batches, in this order; only they are read.
+    ///
+    /// # Errors
+    /// `BadConfig` for an unknown column (the message lists the known ones) or one named twice.
+    pub fn columns(mut self, names: &[&str]) -> Result<Self> {
+        let columns = project(self.opened.catalog.schema(), names)?;
+        if let Some(twice) = names.iter().enumerate().find(|(i, n)| names[..*i].contains(n)) {
+            return Err(Error::config(format!("column {} is chosen twice", twice.1)));
+        }
+        self.columns = columns.into();
+        Ok(self)
+    }
+
+    /// The URI it was opened by.
+    pub fn uri(&self) -> &str {
+        self.opened.catalog.uri()
+    }
+
+    /// All of its samples and blocks, filtered or not.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.opened.catalog
+    }
+
+    /// The samples that the filters keep; `None`: everything.
+    pub fn selection(&self) -> Option<&Selection> {
+        self.selection.as_deref()
+    }
+
+    /// The filters so far as one SQL expression.
+    pub fn filter_sql(&self) -> Option<&str> {
+        self.filter_sql.as_deref()
+    }
+
+    /// Samples that the filters keep.
+    pub fn len(&self) -> u64 {
+        self.selection.as_ref().map_or_else(|| self.opened.catalog.samples(), |s| s.len())
+    }
+
+    /// Never true: an empty data set is refused when it is opened, an empty filter when it is applied.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The threads its reads run on.
+    pub fn io(&self) -> &IoRuntime {
+        self.opened.storage.io()
+    }
+
+    /// The storage it is read from.
+    pub fn storage(&self) -> &Storage {
+        &self.opened.storage
+    }
+
+    /// Reads its blocks, with the chosen columns.
+    pub fn block_reader(&self) -> BlockReader {
+        BlockReader::new(self.opened.catalog.clone(), self.opened.storage.clone(), self.columns.to_vec())
+    }
+
+    /// A DataFusion context with the table `catalog`: all metadata and payload columns and `sample_id` (UInt64),
+    /// of all samples, filtered or not.
+    ///
+    /// # Errors
+    /// `Bug` when DataFusion refuses the table.
+    pub fn sql_context(&self) -> Result<SessionContext> {
+        crate::filter::context(&self.opened)
+    }
+
+    /// Runs a query over the table `catalog`, as `select label, count(*) from catalog group by label`.
+    ///
+    /// # Errors
+    /// `BadConfig` for a query that does not fit, with DataFusion's message and the columns; storage's errors.
+    pub async fn sql(&self, query: &str) -> Result<Vec<RecordBatch>> {
+        crate::filter::query(self, query).await
+    }
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dataset")
+            .field("catalog", &self.opened.catalog)
+            .field("filter", &self.filter_sql)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
 }

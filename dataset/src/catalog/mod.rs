@@ -1,30 +1,303 @@
-//! The catalog. (Door; to be filled.)
-use crate::{BlockId, SampleId, Layout};
-use std::ops::Range;
-use std::sync::Arc;
-use arrow::datatypes::SchemaRef;
+//! The catalog: which objects, blocks and samples a data set consists of.
+//!
+//! ```text
+//! listing ─▶ format::catalog_* ─▶ Draft ─▶ Catalog ─▶ store (Arrow IPC tables, then catalog.json)
+//!                                            ▲                 │
+//!                                            └──── open ◀──────┘  checked against one listing
+//! ```
+//! Invariants: samples are numbered in catalog order (objects sorted by URI, rows in object order), a block is a
+//! contiguous run of them in one shard, and blocks follow one another without gaps.
+//! Cost: 36 bytes a block in memory; per-sample tables only where the layout needs them (folders, tars, manifests:
+//! about 20 bytes and the metadata columns a sample). Parquet footers and IPC messages stay in the store and are
+//! read back one unit at a time.
 
-/// Told while a catalog is built: (what is being done, done, total if known).
-pub struct Progress { pub stage: &'static str, pub done: u64, pub total: Option<u64> }
+mod blocks;
+mod build;
+mod objects;
+mod samples;
+mod store;
+mod units;
+
+pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder};
+pub(crate) use build::open_or_build;
+pub use objects::Objects;
+pub(crate) use samples::{Places, SampleChunk, SampleTable};
+pub(crate) use units::{UnitStore, UnitStoreBuilder};
+
+use crate::format::columns::Mapping;
+use crate::{BlockId, Layout, Result, SampleId};
+use arrow::datatypes::SchemaRef;
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Key of the field metadata that holds a label column's class names, as a JSON array of strings.
+pub(crate) const CLASS_NAMES_KEY: &str = "feedstock.class_names";
+
+/// The column that numbers samples in queries.
+pub(crate) const SAMPLE_ID: &str = "sample_id";
+
+/// How far building a catalog has come; reported about once an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done, as a person would say it: `listing`, `reading footers` …
+    pub stage: &'static str,
+    /// Objects done.
+    pub done: u64,
+    /// Objects in all, where that is known.
+    pub total: Option<u64>,
+}
+
+/// Told of [`Progress`], from an I/O thread: keep it short.
 pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
-pub enum CatalogStore { Cache(std::path::PathBuf), Beside, Nowhere }
-pub struct CatalogOptions { pub store: CatalogStore, pub rebuild: bool, pub progress: Option<ProgressFn> }
-pub struct Objects {}
+
+/// Where catalogs are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CatalogStore {
+    /// In this folder, one subfolder a data set.
+    Cache(PathBuf),
+    /// In `_feedstock/` beside the data; needs write access there.
+    Beside,
+    /// In memory only: built again at each open.
+    Nowhere,
+}
+
+impl Default for CatalogStore {
+    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs`, else nowhere.
+    fn default() -> Self {
+        let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        match set("FEEDSTOCK_CACHE").or_else(|| set("HOME").map(|home| home.join(".cache/feedstock"))) {
+            Some(root) => Self::Cache(root.join("catalogs")),
+            None => Self::Nowhere,
+        }
+    }
+}
+
+/// How the catalog is kept and built.
+#[derive(Clone, Default)]
+pub struct CatalogOptions {
+    /// Where it is kept; by default the cache folder.
+    pub store: CatalogStore,
+    /// Build it anew even if a stored one fits; default false.
+    pub rebuild: bool,
+    /// Told how the building goes; default nobody.
+    pub progress: Option<ProgressFn>,
+}
+
+impl fmt::Debug for CatalogOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CatalogOptions")
+            .field("store", &self.store)
+            .field("rebuild", &self.rebuild)
+            .field("progress", &self.progress.is_some())
+            .finish()
+    }
+}
+
+impl CatalogOptions {
+    pub(crate) fn report(&self, stage: &'static str, done: u64, total: Option<u64>) {
+        if let Some(progress) = &self.progress {
+            progress(Progress { stage, done, total });
+        }
+    }
+}
+
 /// One block: what a plan and a prefetcher need to know without touching storage.
-pub struct BlockSpec { pub shard: u32, pub samples: u32, pub bytes: u64 }
-pub struct Catalog {}
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSpec {
+    /// The object it lies in, as an index into [`Catalog::objects`]; for folders the first of its files.
+    pub shard: u32,
+    /// Samples in it, selected or not.
+    pub samples: u32,
+    /// Bytes it occupies once fetched, all columns together: what a memory budget should count.
+    pub bytes: u64,
+}
+
+/// What a format finds in the objects: the catalog before hashing and storing.
+pub(crate) struct Draft {
+    pub(crate) objects: Objects,
+    pub(crate) blocks: BlockTable,
+    pub(crate) content: Content,
+    /// Metadata columns, then payload columns.
+    pub(crate) schema: SchemaRef,
+    pub(crate) payload: Vec<String>,
+    /// What a person should know: files ignored, labels missing.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Where the samples' columns come from.
+#[derive(Clone)]
+pub(crate) enum Content {
+    /// Metadata in memory, payloads at byte ranges of objects: folders, tars, manifests.
+    Located(SampleTable),
+    /// Columnar files read in units (row groups, record batches), whose descriptions the catalog keeps.
+    Units { units: UnitStore, source_schema: SchemaRef, mapping: Arc<Mapping> },
+}
+
+/// The objects, blocks and columns of one data set. Immutable; shared by everything that reads it.
+pub struct Catalog {
+    pub(crate) uri: String,
+    pub(crate) layout: Layout,
+    pub(crate) block_bytes: u64,
+    pub(crate) objects: Objects,
+    pub(crate) blocks: BlockTable,
+    pub(crate) content: Content,
+    pub(crate) schema: SchemaRef,
+    pub(crate) payload: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) content_hash: u64,
+}
+
 impl Catalog {
-    pub fn layout(&self) -> Layout { todo!() }
-    pub fn samples(&self) -> u64 { todo!() }
-    pub fn blocks(&self) -> usize { todo!() }
-    pub fn block(&self, _id: BlockId) -> BlockSpec { todo!() }
-    pub fn block_samples(&self, _id: BlockId) -> Range<u64> { todo!() }
-    pub fn block_of(&self, _sample: SampleId) -> BlockId { todo!() }
-    pub fn content_hash(&self) -> u64 { todo!() }
-    /// Metadata columns, then payload columns (BinaryView).
-    pub fn schema(&self) -> &SchemaRef { todo!() }
-    pub fn payload_columns(&self) -> &[String] { todo!() }
+    /// The URI it was built from.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// How the objects are read.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Samples in all, filtered or not.
+    pub fn samples(&self) -> u64 {
+        self.blocks.samples()
+    }
+
+    /// Blocks in all.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// One block's shard, samples and bytes.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn block(&self, id: BlockId) -> BlockSpec {
+        let row = self.blocks.row(id);
+        BlockSpec { shard: row.shard, samples: row.samples, bytes: row.bytes }
+    }
+
+    /// The sample ids of one block.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn block_samples(&self, id: BlockId) -> Range<u64> {
+        self.blocks.samples_of(id)
+    }
+
+    /// The first sample of every block, then the number of samples: blocks + 1 values, rising.
+    pub fn block_starts(&self) -> &[u64] {
+        self.blocks.starts()
+    }
+
+    /// The block that holds a sample; O(log blocks).
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn block_of(&self, sample: SampleId) -> BlockId {
+        self.blocks.block_of(sample)
+    }
+
+    /// A hash of everything the order depends on: names, sizes and ETags of the objects, the layout and how blocks
+    /// were cut. Changes when the data do.
+    pub fn content_hash(&self) -> u64 {
+        self.content_hash
+    }
+
+    /// Metadata columns, then payload columns ([`arrow::datatypes::DataType::BinaryView`]).
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Names of the columns that hold encoded bytes (pictures, audio).
+    pub fn payload_columns(&self) -> &[String] {
+        &self.payload
+    }
+
+    /// Is this a payload column?
+    pub fn is_payload(&self, column: &str) -> bool {
+        self.payload.iter().any(|p| p == column)
+    }
+
+    /// The stored objects.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// What a person should know about the data set: files ignored, labels that could not be found.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The names behind an integer label column (folder names, the `ClassLabel` of a Hugging Face file), if known.
+    pub fn class_names(&self, column: &str) -> Option<Vec<String>> {
+        let field = self.schema.field_with_name(column).ok()?;
+        serde_json::from_str(field.metadata().get(CLASS_NAMES_KEY)?).ok()
+    }
+
     /// What an error calls a sample: `train-0042.parquet row 17`.
-    pub fn describe_sample(&self, _sample: SampleId) -> String { todo!() }
-    pub fn describe_block(&self, _block: BlockId) -> String { todo!() }
+    pub fn describe_sample(&self, sample: SampleId) -> String {
+        if sample.0 >= self.samples() {
+            return format!("sample {sample} (of {})", self.samples());
+        }
+        let block = self.block_of(sample);
+        match &self.content {
+            Content::Located(table) => {
+                let (object, key) = table.describe(sample.0);
+                match key {
+                    Some(key) => format!("{} member {key}", self.objects.name(object)),
+                    None => self.objects.name(object).to_owned(),
+                }
+            }
+            Content::Units { .. } => {
+                let shard = self.blocks.row(block).shard;
+                let row = sample.0 - self.blocks.first_sample_of_shard(shard);
+                format!("{} row {row}", self.objects.name(shard as usize))
+            }
+        }
+    }
+
+    /// What an error calls a block: `block 7 (train-0042.parquet rows 400..500)`.
+    pub fn describe_block(&self, block: BlockId) -> String {
+        if block.0 as usize >= self.blocks() {
+            return format!("block {block} (of {})", self.blocks());
+        }
+        let range = self.block_samples(block);
+        let shard = self.blocks.row(block).shard;
+        let name = self.objects.name(shard as usize);
+        match &self.content {
+            Content::Located(_) => format!("block {block} ({name}, samples {}..{})", range.start, range.end),
+            Content::Units { .. } => {
+                let first = self.blocks.first_sample_of_shard(shard);
+                format!("block {block} ({name} rows {}..{})", range.start - first, range.end - first)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Catalog")
+            .field("uri", &self.uri)
+            .field("layout", &self.layout)
+            .field("objects", &self.objects.len())
+            .field("blocks", &self.blocks())
+            .field("samples", &self.samples())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The columns `names` of `schema`, in that order.
+pub(crate) fn project(schema: &SchemaRef, names: &[&str]) -> Result<Vec<usize>> {
+    names
+        .iter()
+        .map(|name| {
+            schema.index_of(name).map_err(|_| {
+                let known: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
+                crate::Error::config(format!("no column named {name}; the columns are: {}", known.join(", ")))
+            })
+        })
+        .collect()
 }

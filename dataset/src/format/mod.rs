@@ -1,2 +1,45 @@
-//! Layouts read in place. (Door; to be filled.)
-pub enum Layout {}
+//! Layouts read in place: what each finds in the objects, and how a block of it is read back.
+//!
+//! ```text
+//! objects ─▶ recognise ─▶ Layout ─▶ parquet | ipc        units: row groups, record batches
+//!                                   folder | tar | …     samples at byte ranges
+//! ```
+//! A format has two faces: `catalog` makes a [`crate::catalog::Draft`] of the listed objects, and `read` turns one
+//! block into a record batch. Nothing here copies encoded bytes: payload columns are views into what storage
+//! delivered.
+
+pub(crate) mod columns;
+mod features;
+mod folder;
+mod layout;
+pub(crate) mod located;
+pub(crate) mod parquet;
+mod parquet_pages;
+mod pattern;
+mod sources;
+
+pub use layout::Layout;
+pub(crate) use sources::{Sources, find_sources, split_root};
+
+use crate::catalog::{CatalogOptions, Draft};
+use crate::{Result, Storage};
+
+/// What a format needs in order to catalog a data set.
+pub(crate) struct Cataloguing<'a> {
+    pub(crate) storage: &'a Storage,
+    pub(crate) options: &'a CatalogOptions,
+    /// Encoded bytes that a block aims at.
+    pub(crate) block_bytes: u64,
+}
+
+/// Objects whose headers or footers are read at a time; storage bounds its own requests below that.
+pub(crate) const CATALOG_READS: usize = 32;
+
+/// Catalogs `sources` as what they are.
+pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    match sources.layout {
+        Layout::HfParquet => parquet::catalog(sources, with).await,
+        Layout::Folder => folder::catalog(sources, with),
+        other => Err(crate::Error::config(format!("layout {other} is not read yet"))),
+    }
+}

@@ -1,0 +1,135 @@
+//! The stored objects of a data set, kept as Arrow columns: names without their common prefix, sizes, ETags.
+
+use crate::{Error, ErrorKind, ObjectRef, Result};
+use arrow::array::{Array, ArrayRef, LargeStringArray, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::record_batch::RecordBatch;
+use std::sync::Arc;
+
+/// The objects of a data set as the catalog saw them, sorted by URI.
+#[derive(Debug, Clone)]
+pub struct Objects {
+    base: String,
+    names: LargeStringArray,
+    sizes: UInt64Array,
+    etags: LargeStringArray,
+}
+
+impl Objects {
+    /// Columns of `objects`, in the order given; the common folder is kept once.
+    pub(crate) fn new(objects: &[ObjectRef]) -> Self {
+        let base = common_folder(objects);
+        Self {
+            names: LargeStringArray::from_iter_values(objects.iter().map(|o| &o.uri[base.len()..])),
+            sizes: UInt64Array::from_iter_values(objects.iter().map(|o| o.size)),
+            etags: objects.iter().map(|o| o.etag.as_deref()).collect(),
+            base,
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One object, to be read from storage.
+    ///
+    /// # Panics
+    /// If there is no such object.
+    pub fn get(&self, index: usize) -> ObjectRef {
+        ObjectRef {
+            uri: format!("{}{}", self.base, self.names.value(index)),
+            size: self.sizes.value(index),
+            etag: self.etags.is_valid(index).then(|| self.etags.value(index).to_owned()),
+        }
+    }
+
+    /// An object's name below the folder that all share: `data/train-0042.parquet`.
+    ///
+    /// # Panics
+    /// If there is no such object.
+    pub fn name(&self, index: usize) -> &str {
+        self.names.value(index)
+    }
+
+    /// Its size in bytes.
+    ///
+    /// # Panics
+    /// If there is no such object.
+    pub fn size(&self, index: usize) -> u64 {
+        self.sizes.value(index)
+    }
+
+    /// Bytes of all objects together.
+    pub fn total_bytes(&self) -> u64 {
+        self.sizes.values().iter().sum()
+    }
+
+    /// The folder that all objects share, ending in `/` (or empty).
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub(crate) fn to_batch(&self) -> Result<RecordBatch> {
+        let schema = Schema::new(vec![
+            Field::new("name", DataType::LargeUtf8, false),
+            Field::new("size", DataType::UInt64, false),
+            Field::new("etag", DataType::LargeUtf8, true),
+        ]);
+        let columns: Vec<ArrayRef> =
+            vec![Arc::new(self.names.clone()), Arc::new(self.sizes.clone()), Arc::new(self.etags.clone())];
+        RecordBatch::try_new(Arc::new(schema), columns)
+            .map_err(|e| Error::new(ErrorKind::Bug, "objects do not make a table").with_source(e))
+    }
+
+    pub(crate) fn from_batch(base: String, batch: &RecordBatch) -> Result<Self, String> {
+        let strings = |name: &str| -> Result<LargeStringArray, String> {
+            let column = batch.column_by_name(name).ok_or_else(|| format!("no column {name}"))?;
+            column.as_any().downcast_ref().cloned().ok_or_else(|| format!("column {name} is not text"))
+        };
+        let sizes = super::blocks::column::<arrow::datatypes::UInt64Type>(batch, "size")?;
+        Ok(Self {
+            base,
+            names: strings("name")?,
+            sizes: UInt64Array::new(sizes, None),
+            etags: strings("etag")?,
+        })
+    }
+}
+
+/// The longest prefix ending in `/` that all URIs share, without swallowing a whole name.
+fn common_folder(objects: &[ObjectRef]) -> String {
+    let Some(first) = objects.first() else { return String::new() };
+    let mut shared = first.uri.rfind('/').map_or(0, |at| at + 1);
+    for object in objects {
+        while shared > 0 && !object.uri.as_bytes().starts_with(&first.uri.as_bytes()[..shared]) {
+            shared = first.uri[..shared - 1].rfind('/').map_or(0, |at| at + 1);
+        }
+    }
+    first.uri[..shared].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(uri: &str) -> ObjectRef {
+        ObjectRef { uri: uri.into(), size: 1, etag: None }
+    }
+
+    #[test]
+    fn names_lose_the_shared_folder_only() {
+        let objects = Objects::new(&[object("s3://b/train/a/1.jpg"), object("s3://b/train/ab/1.jpg")]);
+        assert_eq!(objects.base(), "s3://b/train/");
+        assert_eq!(objects.name(1), "ab/1.jpg");
+        assert_eq!(objects.get(1).uri, "s3://b/train/ab/1.jpg");
+        let apart = Objects::new(&[object("s3://b/x"), object("gs://b/x")]);
+        assert_eq!(apart.get(1).uri, "gs://b/x");
+        assert_eq!(Objects::new(&[object("file:///x.tar")]).name(0), "x.tar");
+    }
+}

@@ -1,0 +1,341 @@
+//! Catalogs on disk or beside the data: Arrow IPC tables, and a small `catalog.json` written last.
+//!
+//! The tables carry the content hash in their names, so that writers of different catalogs never meet, and the JSON
+//! holds each table's size and CRC-32: what does not match is rebuilt, never trusted.
+
+use super::{BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore};
+use crate::format::columns::map_columns;
+use crate::{Error, ErrorKind, Layout, ObjectRef, OpenOptions, Result, Storage};
+use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
+use arrow::record_batch::RecordBatch;
+use arrow_ipc::reader::FileReader;
+use arrow_ipc::writer::FileWriter;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hasher;
+use std::io::Cursor;
+use std::sync::Arc;
+
+/// Raised whenever what is stored changes its form or its meaning; catalogs of other versions are rebuilt.
+pub(super) const VERSION: u32 = 1;
+const INDEX: &str = "catalog.json";
+/// Units larger than this stay in the store instead of in memory.
+const UNITS_IN_MEMORY_BYTES: usize = 64 << 20;
+
+/// The folder of one stored catalog.
+pub(super) struct Place {
+    folder: String,
+    cache: bool,
+}
+
+impl Place {
+    /// `None` where catalogs are not kept.
+    pub(super) fn of(uri: &str, options: &OpenOptions) -> Result<Option<Self>> {
+        let mut hasher = twox_hash::XxHash64::with_seed(u64::from(VERSION));
+        hasher.write(options.layout.map_or("", Layout::name).as_bytes());
+        hasher.write_u64(options.block_bytes);
+        match &options.catalog.store {
+            CatalogStore::Nowhere => Ok(None),
+            CatalogStore::Cache(root) => {
+                hasher.write(absolute(uri)?.as_bytes());
+                let folder = root.join(format!("{:016x}", hasher.finish()));
+                let folder = folder.to_str().ok_or_else(|| {
+                    Error::config(format!("the catalog cache folder {} is not UTF-8", root.display()))
+                })?;
+                Ok(Some(Self { folder: folder.to_owned(), cache: true }))
+            }
+            CatalogStore::Beside => {
+                let (root, rest) = crate::format::split_root(uri);
+                hasher.write(rest.as_bytes());
+                let slash = if root.is_empty() || root.ends_with('/') { "" } else { "/" };
+                let folder = format!("{root}{slash}_feedstock/{:016x}", hasher.finish());
+                Ok(Some(Self { folder, cache: false }))
+            }
+        }
+    }
+
+    pub(super) fn is_cache(&self) -> bool {
+        self.cache
+    }
+
+    pub(super) fn folder(&self) -> &str {
+        &self.folder
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.folder)
+    }
+}
+
+/// A plain path means another place from another working directory.
+fn absolute(uri: &str) -> Result<String> {
+    if uri.contains("://") {
+        return Ok(uri.trim_end_matches('/').to_owned());
+    }
+    let path = std::path::absolute(uri)
+        .map_err(|e| Error::config(format!("{uri}: not a path on this machine")).with_source(e))?;
+    Ok(path.to_string_lossy().trim_end_matches('/').to_owned())
+}
+
+/// A stored catalog and what it was built from.
+pub(super) struct Found {
+    pub(super) catalog: Catalog,
+    pub(super) fingerprint: u64,
+    /// Objects that its listing had.
+    pub(super) listed: usize,
+}
+
+pub(super) enum Stored {
+    Found(Box<Found>),
+    Nothing,
+    Unusable(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Index {
+    version: u32,
+    uri: String,
+    layout: Layout,
+    block_bytes: u64,
+    content_hash: u64,
+    fingerprint: u64,
+    base: String,
+    payload: Vec<String>,
+    key: Option<usize>,
+    notes: Vec<String>,
+    tables: BTreeMap<String, Table>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Table {
+    file: String,
+    bytes: u64,
+    /// `None` for the units, which are checked one by one as they are read.
+    crc32: Option<u32>,
+}
+
+pub(super) async fn save(
+    catalog: &mut Catalog,
+    fingerprint: u64,
+    place: &Place,
+    storage: &Storage,
+) -> Result<()> {
+    let mut tables = BTreeMap::new();
+    let mut files: Vec<(&str, Bytes)> = vec![
+        ("objects", table(&catalog.objects.to_batch()?.schema(), &[catalog.objects.to_batch()?])?),
+        ("blocks", table(&catalog.blocks.to_batch()?.schema(), &[catalog.blocks.to_batch()?])?),
+        ("schema", table(&catalog.schema, &[])?),
+    ];
+    let mut key = None;
+    match &catalog.content {
+        Content::Located(samples) => {
+            key = samples.key();
+            let metadata = samples.metadata_batches();
+            let places = samples.place_batches()?;
+            let first = |batches: &[RecordBatch]| {
+                batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema)
+            };
+            files.push(("samples", table(&first(&metadata), &metadata)?));
+            files.push(("places", table(&first(&places), &places)?));
+        }
+        Content::Units { units, source_schema, .. } => {
+            let index = unit_index(units)?;
+            files.push(("source", table(source_schema, &[])?));
+            files.push(("unit_index", table(&index.schema(), &[index])?));
+            if let Some(bytes) = units.bytes() {
+                files.push(("units", bytes.clone()));
+            }
+        }
+    }
+    for (name, bytes) in files {
+        let file =
+            format!("{name}-{:016x}.{}", catalog.content_hash, if name == "units" { "bin" } else { "arrow" });
+        let crc32 = (name != "units").then(|| crc32fast::hash(&bytes));
+        tables.insert(name.to_owned(), Table { file: file.clone(), bytes: bytes.len() as u64, crc32 });
+        storage.write(&place.file(&file), bytes).await?;
+    }
+    let index = Index {
+        version: VERSION,
+        uri: catalog.uri.clone(),
+        layout: catalog.layout,
+        block_bytes: catalog.block_bytes,
+        content_hash: catalog.content_hash,
+        fingerprint,
+        base: catalog.objects.base().to_owned(),
+        payload: catalog.payload.clone(),
+        key,
+        notes: catalog.notes.clone(),
+        tables,
+    };
+    let json = serde_json::to_vec_pretty(&index)
+        .map_err(|e| Error::new(ErrorKind::Bug, "the catalog's index is not JSON").with_source(e))?;
+    storage.write(&place.file(INDEX), Bytes::from(json)).await?;
+    drop_old_tables(&index, place, storage).await;
+    release_units(catalog, &index, place);
+    Ok(())
+}
+
+/// Tables of catalogs that this one replaces; leaving them behind costs space only.
+async fn drop_old_tables(index: &Index, place: &Place, storage: &Storage) {
+    let Ok(found) = storage.list_some(&format!("{}/", place.folder), 1_000).await else { return };
+    for object in found {
+        let name = object.uri.rsplit('/').next().unwrap_or_default();
+        if name != INDEX && !index.tables.values().any(|t| t.file == name) {
+            if let Err(error) = storage.delete(&object.uri).await {
+                tracing::debug!(uri = object.uri, %error, "an old catalog table could not be deleted");
+            }
+        }
+    }
+}
+
+/// Large units go back to the store once they are written.
+fn release_units(catalog: &mut Catalog, index: &Index, place: &Place) {
+    let (Content::Units { units, .. }, Some(table)) = (&mut catalog.content, index.tables.get("units"))
+    else {
+        return;
+    };
+    if units.bytes().is_some_and(|bytes| bytes.len() > UNITS_IN_MEMORY_BYTES) {
+        let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
+        if let Ok(stored) = UnitStore::stored(units.ends().into(), units.checks().into(), object) {
+            *units = stored;
+        }
+    }
+}
+
+pub(super) async fn load(place: &Place, storage: &Storage) -> Result<Stored> {
+    let json = match read_whole(&place.file(INDEX), storage).await {
+        Ok(json) => json,
+        Err(error) if error.kind() == ErrorKind::Gone => return Ok(Stored::Nothing),
+        Err(error) if place.is_cache() => return Ok(Stored::Unusable(error.to_string())),
+        Err(error) => return Err(error.context("reading the stored catalog")),
+    };
+    let index: Index = match serde_json::from_slice(&json) {
+        Ok(index) => index,
+        Err(error) => return Ok(Stored::Unusable(format!("{INDEX}: {error}"))),
+    };
+    if index.version != VERSION {
+        return Ok(Stored::Unusable(format!(
+            "it has version {}, this program reads {VERSION}",
+            index.version
+        )));
+    }
+    match load_tables(index, place, storage).await {
+        Ok(found) => Ok(Stored::Found(Box::new(found))),
+        Err(why) => Ok(Stored::Unusable(why)),
+    }
+}
+
+async fn read_whole(uri: &str, storage: &Storage) -> Result<Bytes> {
+    let object = storage.head(uri).await?;
+    let size = object.size;
+    storage.read(&object, 0..size).await
+}
+
+async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<Found, String> {
+    let mut found: BTreeMap<&str, (SchemaRef, Vec<RecordBatch>)> = BTreeMap::new();
+    for (name, table) in &index.tables {
+        let Some(crc32) = table.crc32 else { continue };
+        let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
+        let bytes = storage.read(&object, 0..table.bytes).await.map_err(|e| e.to_string())?;
+        if crc32fast::hash(&bytes) != crc32 {
+            return Err(format!("{} is damaged", table.file));
+        }
+        found.insert(name, parse_table(bytes).map_err(|e| format!("{}: {e}", table.file))?);
+    }
+    let one = |name: &str| -> Result<&RecordBatch, String> {
+        match found.get(name).map(|(_, batches)| batches.as_slice()) {
+            Some([batch]) => Ok(batch),
+            _ => Err(format!("no table {name}")),
+        }
+    };
+    let schema_of =
+        |name: &str| found.get(name).map(|(s, _)| s.clone()).ok_or_else(|| format!("no table {name}"));
+    let objects = Objects::from_batch(index.base.clone(), one("objects")?)?;
+    let blocks = BlockTable::from_batch(one("blocks")?)?;
+    let schema = schema_of("schema")?;
+    if index.payload.iter().any(|p| schema.index_of(p).is_err())
+        || index.payload.len() > schema.fields().len()
+    {
+        return Err("a payload column is missing from the schema".into());
+    }
+    let content = if found.contains_key("samples") {
+        let (metadata, places) =
+            (found.remove("samples").unwrap_or_else(empty).1, found.remove("places").unwrap_or_else(empty).1);
+        let samples =
+            SampleTable::from_batches(metadata, &places, index.payload.len(), objects.len(), index.key)?;
+        if samples.len() != blocks.samples() {
+            return Err(format!("{} samples in {} samples of blocks", samples.len(), blocks.samples()));
+        }
+        Content::Located(samples)
+    } else {
+        let table = index.tables.get("units").ok_or("no units")?;
+        let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
+        let batch = one("unit_index")?;
+        let ends = super::blocks::column::<UInt64Type>(batch, "end")?;
+        let checks = super::blocks::column::<UInt32Type>(batch, "crc32")?;
+        let units = UnitStore::stored(ends.to_vec().into(), checks.to_vec().into(), object)?;
+        if !blocks.units_fit(units.len(), objects.len()) {
+            return Err("a block lies in a unit that is not there".into());
+        }
+        let source_schema = schema_of("source")?;
+        let mut mapping = map_columns(&source_schema, &HashMap::new()).map_err(|e| e.to_string())?;
+        if mapping.schema.fields().len() != schema.fields().len() {
+            return Err("the columns are not those of the files".into());
+        }
+        mapping.schema = schema.clone(); // with its class names
+        Content::Units { units, source_schema, mapping: Arc::new(mapping) }
+    };
+    let catalog = Catalog {
+        uri: index.uri,
+        layout: index.layout,
+        block_bytes: index.block_bytes,
+        objects,
+        blocks,
+        content,
+        schema,
+        payload: index.payload,
+        notes: index.notes,
+        content_hash: index.content_hash,
+    };
+    let listed = catalog.objects.len();
+    Ok(Found { catalog, fingerprint: index.fingerprint, listed })
+}
+
+fn empty() -> (SchemaRef, Vec<RecordBatch>) {
+    (Arc::new(Schema::empty()), Vec::new())
+}
+
+fn unit_index(units: &UnitStore) -> Result<RecordBatch> {
+    let schema = Schema::new(vec![
+        Field::new("end", DataType::UInt64, false),
+        Field::new("crc32", DataType::UInt32, false),
+    ]);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt64Array::from(units.ends().to_vec())),
+        Arc::new(UInt32Array::from(units.checks().to_vec())),
+    ];
+    RecordBatch::try_new(Arc::new(schema), columns)
+        .map_err(|e| Error::new(ErrorKind::Bug, "units do not make a table").with_source(e))
+}
+
+fn table(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
+    let write = || {
+        let mut writer = FileWriter::try_new(Vec::new(), schema)?;
+        for batch in batches {
+            writer.write(batch)?;
+        }
+        writer.into_inner()
+    };
+    let bytes = write()
+        .map_err(|e| Error::new(ErrorKind::Bug, "a catalog table cannot be written").with_source(e))?;
+    Ok(Bytes::from(bytes))
+}
+
+fn parse_table(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
+    let reader = FileReader::try_new(Cursor::new(bytes), None).map_err(|e| e.to_string())?;
+    let schema = reader.schema();
+    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
+    Ok((schema, batches))
+}

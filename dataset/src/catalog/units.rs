@@ -1,0 +1,111 @@
+//! Descriptions of the units that columnar files are read in: a Parquet row group's footer, an IPC message.
+//!
+//! A unit's description is a few hundred bytes that are needed only when one of its blocks is fetched. A million of
+//! them would be most of a gigabyte, so they stay in one stored object and are read back by range, one at a time;
+//! the index in memory is 12 bytes a unit. A catalog that was just built and is kept nowhere holds them in memory.
+
+use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// The descriptions of all units.
+#[derive(Clone)]
+pub(crate) struct UnitStore {
+    ends: Arc<[u64]>, // running end of each unit in the store
+    checks: Arc<[u32]>,
+    source: Source,
+}
+
+#[derive(Clone)]
+enum Source {
+    Memory(Bytes),
+    Stored(ObjectRef),
+}
+
+impl UnitStore {
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn ends(&self) -> &[u64] {
+        &self.ends
+    }
+
+    pub(crate) fn checks(&self) -> &[u32] {
+        &self.checks
+    }
+
+    /// All descriptions back to back, while they are still in memory.
+    pub(crate) fn bytes(&self) -> Option<&Bytes> {
+        match &self.source {
+            Source::Memory(bytes) => Some(bytes),
+            Source::Stored(_) => None,
+        }
+    }
+
+    pub(crate) fn stored(ends: Arc<[u64]>, checks: Arc<[u32]>, object: ObjectRef) -> Result<Self, String> {
+        if ends.len() != checks.len() || !ends.is_sorted() {
+            return Err("the index of units is inconsistent".into());
+        }
+        if ends.last().copied().unwrap_or(0) != object.size {
+            return Err(format!("units.bin has {} bytes, not what its index says", object.size));
+        }
+        Ok(Self { ends, checks, source: Source::Stored(object) })
+    }
+
+    fn range(&self, unit: usize) -> std::ops::Range<u64> {
+        let start = if unit == 0 { 0 } else { self.ends[unit - 1] };
+        start..self.ends[unit]
+    }
+
+    /// One unit's description, checked.
+    pub(crate) async fn read(&self, unit: usize, storage: &Storage) -> Result<Bytes> {
+        assert!(unit < self.len(), "unit {unit} of {}", self.len());
+        let range = self.range(unit);
+        let (bytes, place) = match &self.source {
+            Source::Memory(all) => {
+                #[expect(clippy::cast_possible_truncation, reason = "a range of bytes held in memory")]
+                let range = range.start as usize..range.end as usize;
+                (all.slice(range), "memory")
+            }
+            Source::Stored(object) => (storage.read(object, range).await?, object.uri.as_str()),
+        };
+        if crc32fast::hash(&bytes) != self.checks[unit] {
+            return Err(Error::new(
+                ErrorKind::Gone,
+                format!(
+                    "the stored catalog is damaged ({place}, unit {unit}); open the data set with rebuild = true"
+                ),
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
+/// Collects descriptions in catalog order.
+#[derive(Default)]
+pub(crate) struct UnitStoreBuilder {
+    ends: Vec<u64>,
+    checks: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl UnitStoreBuilder {
+    /// Adds one unit and returns its number.
+    pub(crate) fn push(&mut self, description: &[u8]) -> Result<u32> {
+        let unit = u32::try_from(self.ends.len())
+            .map_err(|_| Error::config("more than 2^32 row groups or record batches in one data set"))?;
+        self.bytes.extend_from_slice(description);
+        self.ends.push(self.bytes.len() as u64);
+        self.checks.push(crc32fast::hash(description));
+        Ok(unit)
+    }
+
+    pub(crate) fn finish(self) -> UnitStore {
+        UnitStore {
+            ends: self.ends.into(),
+            checks: self.checks.into(),
+            source: Source::Memory(Bytes::from(self.bytes)),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Folders of pictures: `class/*.jpg`, or pictures without classes.
+//!
+//! Columns: `label` int64 and `class` text (where there are class folders; a label is the class name's place in the
+//! sorted names), `path` text below the URI, `image` the encoded bytes. Blocks are runs of consecutive files.
+
+use super::Cataloguing;
+use super::columns::{label_field, payload_field};
+use super::located::{BlockCut, Row};
+use super::sources::{Sources, counted, shared_split_folder};
+use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
+use crate::{Error, Result};
+use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Files whose metadata make one run of the sample table.
+const CHUNK_FILES: usize = 1 << 16;
+
+pub(super) fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    let mut sources = sources;
+    let prefix = shared_split_folder(&sources.names).map_or(0, |split| split.len() + 1);
+    let classes = number_classes(&mut sources, prefix);
+    let labels: Option<Vec<String>> = (!classes.is_empty()).then(|| classes.keys().cloned().collect());
+    let schema = schema(labels.as_deref())?;
+
+    let objects = Objects::new(&sources.objects);
+    let mut cut = BlockCut::new(with.block_bytes);
+    let mut chunks = Vec::new();
+    let mut start = 0;
+    for (i, object) in sources.objects.iter().enumerate() {
+        let index = u32::try_from(i).map_err(|_| Error::config("more than 2^32 files in one data set"))?;
+        // a new run of the table starts a new block
+        if i - start == CHUNK_FILES {
+            cut.close()?;
+            chunks.push(chunk(&sources, start..i, &classes, prefix, &schema)?);
+            start = i;
+        }
+        cut.add(Row { shard: index, bytes: object.size })?;
+    }
+    chunks.push(chunk(&sources, start..sources.objects.len(), &classes, prefix, &schema)?);
+    Ok(Draft {
+        objects,
+        blocks: cut.finish()?,
+        content: Content::Located(SampleTable::new(chunks, None)?),
+        schema,
+        payload: vec!["image".into()],
+        notes: sources.notes,
+    })
+}
+
+/// Class names with their labels; pictures beside class folders are dropped with a note, as torchvision drops them.
+fn number_classes(sources: &mut Sources, prefix: usize) -> BTreeMap<String, i64> {
+    let mut classes: BTreeMap<String, i64> = BTreeMap::new();
+    for name in &sources.names {
+        if let Some(class) = class_of(name, prefix) {
+            classes.entry(class.to_owned()).or_default();
+        }
+    }
+    for (label, number) in classes.values_mut().zip(0..) {
+        *label = number;
+    }
+    let before = sources.names.len();
+    if !classes.is_empty() {
+        let keep: Vec<bool> = sources.names.iter().map(|n| class_of(n, prefix).is_some()).collect();
+        let mut kept = keep.iter().copied();
+        sources.objects.retain(|_| kept.next().unwrap_or(false));
+        let mut kept = keep.iter().copied();
+        sources.names.retain(|_| kept.next().unwrap_or(false));
+    }
+    let dropped = before - sources.names.len();
+    if dropped > 0 {
+        sources.notes.push(format!(
+            "{} ignored: they lie beside the class folders, not in one",
+            counted(dropped, "picture")
+        ));
+    }
+    classes
+}
+
+fn class_of(name: &str, prefix: usize) -> Option<&str> {
+    name[prefix..].split_once('/').map(|(class, _)| class)
+}
+
+fn schema(labels: Option<&[String]>) -> Result<SchemaRef> {
+    let mut fields = Vec::new();
+    if labels.is_some() {
+        fields.push(label_field(&Field::new("label", DataType::Int64, false), labels)?);
+        fields.push(Arc::new(Field::new("class", DataType::Utf8, false)));
+    }
+    fields.push(Arc::new(Field::new("path", DataType::Utf8, false)));
+    fields.push(payload_field("image"));
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+fn chunk(
+    sources: &Sources,
+    files: std::ops::Range<usize>,
+    classes: &BTreeMap<String, i64>,
+    prefix: usize,
+    schema: &SchemaRef,
+) -> Result<SampleChunk> {
+    let names = &sources.names[files.clone()];
+    let mut columns: Vec<ArrayRef> = Vec::new();
+    if !classes.is_empty() {
+        let class = |name: &String| class_of(name, prefix).unwrap_or_default().to_owned();
+        let labels = names.iter().map(|n| classes.get(&class(n)).copied().unwrap_or(-1));
+        columns.push(Arc::new(Int64Array::from_iter_values(labels)));
+        columns.push(Arc::new(StringArray::from_iter_values(names.iter().map(class))));
+    }
+    columns.push(Arc::new(StringArray::from_iter_values(names)));
+    let metadata: Vec<usize> = (0..columns.len()).collect();
+    let metadata = schema.project(&metadata).map_err(super::columns::bug)?;
+    let metadata = RecordBatch::try_new(Arc::new(metadata), columns).map_err(super::columns::bug)?;
+    #[expect(clippy::cast_possible_truncation, reason = "file numbers were checked to be u32")]
+    let object = UInt32Array::from_iter_values(files.clone().map(|i| i as u32));
+    let sizes = UInt64Array::from_iter_values(sources.objects[files.clone()].iter().map(|o| o.size));
+    let offsets = UInt64Array::from(vec![0; files.len()]);
+    Ok(SampleChunk { metadata, places: Places::new(object, vec![(offsets, sizes)]) })
+}

@@ -1,0 +1,69 @@
+//! Names of layouts.
+
+use crate::Error;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// How a data set's objects are laid out. Recognised from the objects, or named in
+/// [`crate::OpenOptions::layout`] when they could be read in more than one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Parquet files as on the Hugging Face hub: payloads in `struct<bytes, path>` or binary columns.
+    #[serde(rename = "parquet")]
+    HfParquet,
+    /// `class/*.jpg`, or files without classes.
+    Folder,
+    /// Tars whose members are grouped by key, as WebDataset writes them.
+    WebDataset,
+    /// ILSVRC's original `ILSVRC2012_img_train.tar` (a tar of tars) or its flat `…_val.tar`.
+    #[serde(rename = "ilsvrc")]
+    IlsvrcTar,
+    /// Arrow IPC files or streams, as `datasets` saves and caches them.
+    #[serde(rename = "ipc")]
+    ArrowIpc,
+    /// A CSV, TSV or Parquet table with a column of URIs.
+    Manifest,
+}
+
+impl Layout {
+    /// Every layout with its name.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::HfParquet, "parquet"),
+        (Self::Folder, "folder"),
+        (Self::WebDataset, "webdataset"),
+        (Self::IlsvrcTar, "ilsvrc"),
+        (Self::ArrowIpc, "ipc"),
+        (Self::Manifest, "manifest"),
+    ];
+
+    /// Its name: what [`FromStr`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HfParquet => "parquet",
+            Self::Folder => "folder",
+            Self::WebDataset => "webdataset",
+            Self::IlsvrcTar => "ilsvrc",
+            Self::ArrowIpc => "ipc",
+            Self::Manifest => "manifest",
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Layout {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|(_, n)| *n == name).map(|(layout, _)| layout).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|(_, n)| *n).collect();
+            Error::config(format!("no layout named {name}; there are: {}", names.join(", ")))
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! Samples whose payloads are byte ranges of objects: folders, tars, manifests. Cutting them into blocks, and
+//! reading a block back.
+
+use super::columns::{bug, views_of};
+use crate::blocks::RangeReader;
+use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleTable};
+use crate::{ObjectRef, Result};
+use arrow::array::ArrayRef;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Files of one block that are read at a time: a 4 MiB block of 110 KB pictures has 38. Storage bounds its own
+/// requests below that.
+const FILE_READS: usize = 32;
+/// Samples a block may hold, whatever their size: empty payloads would otherwise never fill one.
+const MAX_BLOCK_SAMPLES: u32 = 1 << 14;
+
+/// One sample on its way into a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    /// The object that holds it.
+    pub(super) shard: u32,
+    /// What fetching it costs.
+    pub(super) bytes: u64,
+}
+
+/// Cuts consecutive samples into blocks that aim at, and only for a single large sample exceed, `block_bytes`.
+pub(super) struct BlockCut {
+    block_bytes: u64,
+    open: Option<BlockRow>,
+    blocks: BlockTableBuilder,
+}
+
+impl BlockCut {
+    pub(super) fn new(block_bytes: u64) -> Self {
+        Self { block_bytes, open: None, blocks: BlockTableBuilder::default() }
+    }
+
+    pub(super) fn add(&mut self, row: Row) -> Result<()> {
+        let full = self.open.is_some_and(|b| {
+            b.samples >= MAX_BLOCK_SAMPLES || b.bytes.saturating_add(row.bytes) > self.block_bytes
+        });
+        if full {
+            self.close()?;
+        }
+        let block = self.open.get_or_insert(BlockRow {
+            shard: row.shard,
+            samples: 0,
+            bytes: 0,
+            unit: 0,
+            first_row: 0,
+        });
+        block.samples += 1;
+        block.bytes = block.bytes.saturating_add(row.bytes);
+        Ok(())
+    }
+
+    /// The next sample starts a block.
+    pub(super) fn close(&mut self) -> Result<()> {
+        self.open.take().map_or(Ok(()), |block| self.blocks.push(block))
+    }
+
+    pub(super) fn finish(mut self) -> Result<BlockTable> {
+        self.close()?;
+        Ok(self.blocks.finish())
+    }
+}
+
+/// Reads `samples`: metadata columns are slices of the table, payloads are fetched, those of one object together.
+pub(crate) async fn read(
+    catalog: &Catalog,
+    table: &SampleTable,
+    samples: Range<u64>,
+    columns: &[usize],
+    reader: &RangeReader,
+) -> Result<RecordBatch> {
+    let (chunk, rows) = table.slice(samples);
+    let metadata_columns = chunk.metadata.num_columns();
+    let payloads: Vec<usize> =
+        columns.iter().filter(|&&c| c >= metadata_columns).map(|c| c - metadata_columns).collect();
+
+    // wanted[object] = (slot, range): slot = row × payloads + payload
+    let mut wanted: BTreeMap<usize, Vec<(usize, Range<u64>)>> = BTreeMap::new();
+    let mut slots: Vec<Option<Bytes>> = vec![None; rows.len() * payloads.len()];
+    for (row, at) in rows.clone().enumerate() {
+        for (p, &payload) in payloads.iter().enumerate() {
+            let slot = row * payloads.len() + p;
+            match chunk.places.range(payload, at) {
+                Some(range) if range.is_empty() => slots[slot] = Some(Bytes::new()),
+                Some(range) => wanted.entry(chunk.places.object(at)).or_default().push((slot, range)),
+                None => {}
+            }
+        }
+    }
+    let reads = stream::iter(wanted).map(|(object, wanted)| async move {
+        let object = catalog.objects.get(object);
+        read_object(reader, &object, wanted).await
+    });
+    let mut reads = reads.buffer_unordered(FILE_READS);
+    while let Some(found) = reads.try_next().await? {
+        for (slot, bytes) in found {
+            slots[slot] = Some(bytes);
+        }
+    }
+
+    let mut payload = 0;
+    let mut arrays: Vec<ArrayRef> = Vec::with_capacity(columns.len());
+    for &column in columns {
+        if column < metadata_columns {
+            arrays.push(chunk.metadata.column(column).slice(rows.start, rows.len()));
+        } else {
+            let rows: Vec<Option<Bytes>> =
+                slots.iter_mut().skip(payload).step_by(payloads.len()).map(Option::take).collect();
+            arrays.push(Arc::new(views_of(&rows)?));
+            payload += 1;
+        }
+    }
+    let schema = Arc::new(catalog.schema.project(columns).map_err(bug)?);
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    RecordBatch::try_new_with_options(schema, arrays, &options).map_err(bug)
+}
+
+async fn read_object(
+    reader: &RangeReader,
+    object: &ObjectRef,
+    wanted: Vec<(usize, Range<u64>)>,
+) -> Result<Vec<(usize, Bytes)>> {
+    let (slots, ranges): (Vec<usize>, Vec<Range<u64>>) = wanted.into_iter().unzip();
+    let bytes = reader.read_ranges(object, &ranges).await?;
+    Ok(slots.into_iter().zip(bytes).collect())
+}

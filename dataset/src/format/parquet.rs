@@ -1,0 +1,503 @@
+//! Parquet files as on the Hugging Face hub.
+//!
+//! ```text
+//! footers (in parallel) ─▶ one schema ─▶ row groups ─▶ blocks, cut along pages ─▶ units: one small footer each
+//! block ─▶ its unit's footer (from the catalog) ─▶ the pages of the selected columns, one coalesced read ─▶ views
+//! ```
+//! A row group over twice `block_bytes` is cut where pages of its largest column begin. Where a file has no offset
+//! index the page headers are walked once ([`super::parquet_pages`]) and the index is kept in the catalog. A page is
+//! the smallest block: cutting it by rows would read and hold the same bytes several times. A large row group with
+//! nested columns and no offset index stays one block for the same reason.
+//!
+//! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
+//! columns.
+
+use super::columns::{Mapping, map_columns, pick, view_schema};
+use super::parquet_pages;
+use super::sources::Sources;
+use super::{CATALOG_READS, Cataloguing};
+use crate::blocks::RangeReader;
+use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
+use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
+use parquet::arrow::async_reader::{AsyncFileReader, MetadataFetch, ParquetRecordBatchStreamBuilder};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::metadata::{
+    FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder, ParquetMetaDataReader,
+    ParquetMetaDataWriter, RowGroupMetaData,
+};
+use parquet::file::page_index::offset_index::OffsetIndexMetaData;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Read from the end of a file to find its footer: large enough for a few hundred row groups at one request.
+const FOOTER_BYTES: usize = 64 << 10;
+/// `PAR1`, an empty footer, its length and `PAR1` again.
+const MIN_FILE_BYTES: u64 = 12;
+
+/// One file's part of the catalog.
+struct File {
+    schema: SchemaRef,
+    class_names: HashMap<String, Vec<String>>,
+    groups: Vec<Group>,
+}
+
+/// A row group: its own footer, and its blocks as (first row, rows, bytes).
+struct Group {
+    footer: Vec<u8>,
+    blocks: Vec<(u64, u32, u64)>,
+}
+
+pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    let total = Some(sources.objects.len() as u64);
+    let mut files = stream::iter(sources.objects.clone())
+        .map(|object| async move { read_file(&object, with).await.map_err(|e| name_file(e, &object)) })
+        .buffered(CATALOG_READS);
+    let mut blocks = BlockTableBuilder::default();
+    let mut units = UnitStoreBuilder::default();
+    let mut first: Option<(SchemaRef, HashMap<String, Vec<String>>)> = None;
+    let mut shard = 0u32;
+    while let Some(file) = files.try_next().await? {
+        match &first {
+            None => first = Some((file.schema, file.class_names)),
+            Some((schema, _)) => same_schema(schema, &file.schema, &sources, shard as usize)?,
+        }
+        for group in file.groups {
+            let unit = units.push(&group.footer)?;
+            for (first_row, samples, bytes) in group.blocks {
+                blocks.push(BlockRow { shard, samples, bytes, unit, first_row })?;
+            }
+        }
+        shard += 1;
+        with.options.report("reading footers", u64::from(shard), total);
+    }
+    drop(files);
+    let Some((source_schema, class_names)) = first else {
+        return Err(Error::config(format!("{}: no Parquet file: the data set is empty", sources.uri)));
+    };
+    if blocks.samples() == 0 {
+        return Err(Error::config(format!(
+            "{}: its Parquet files hold no rows: the data set is empty",
+            sources.uri
+        )));
+    }
+    let mapping = map_columns(&source_schema, &class_names)?;
+    let mut notes = sources.notes;
+    if mapping.payload.is_empty() {
+        notes.push(
+            "no column holds encoded bytes; if one names files, open it with the layout manifest".into(),
+        );
+    }
+    Ok(Draft {
+        objects: Objects::new(&sources.objects),
+        blocks: blocks.finish(),
+        schema: mapping.schema.clone(),
+        payload: mapping.payload.clone(),
+        content: Content::Units { units: units.finish(), source_schema, mapping: Arc::new(mapping) },
+        notes,
+    })
+}
+
+fn name_file(error: Error, object: &ObjectRef) -> Error {
+    if error.message().contains(&object.uri) { error } else { error.context(&object.uri) }
+}
+
+/// Refuses files that do not agree; even `int32` beside `int64` would be silently mixed data.
+fn same_schema(first: &Schema, this: &Schema, sources: &Sources, at: usize) -> Result<()> {
+    let difference = first
+        .fields()
+        .iter()
+        .find_map(|field| match this.field_with_name(field.name()) {
+            Err(_) => Some(format!("{} is missing", field.name())),
+            Ok(other) if other.data_type() != field.data_type() => Some(format!(
+                "{} is {} there and {} here",
+                field.name(),
+                field.data_type(),
+                other.data_type()
+            )),
+            Ok(other) if other.is_nullable() != field.is_nullable() => {
+                Some(format!("{} may be null in one of them only", field.name()))
+            }
+            Ok(_) => None,
+        })
+        .or_else(|| {
+            let new = this.fields().iter().find(|f| first.field_with_name(f.name()).is_err())?;
+            Some(format!("{} is new", new.name()))
+        })
+        .or_else(|| {
+            let order = |s: &Schema| s.fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
+            (order(first) != order(this)).then(|| "the columns stand in another order".to_owned())
+        });
+    match difference {
+        None => Ok(()),
+        Some(difference) => Err(Error::config(format!(
+            "schemas differ between files: {} against {}: {difference}; one data set has one schema, so rewrite the \
+             files or open them apart",
+            sources.names[at], sources.names[0]
+        ))),
+    }
+}
+
+async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
+    if object.size < MIN_FILE_BYTES {
+        return Err(Error::config(format!(
+            "{}: {} bytes are no Parquet file (at least {MIN_FILE_BYTES}); it is empty or was cut off",
+            object.uri, object.size
+        )));
+    }
+    let mut fetch = Fetch { storage: with.storage.clone(), object: object.clone(), failed: None };
+    let reader = ParquetMetaDataReader::new()
+        .with_prefetch_hint(Some(FOOTER_BYTES))
+        .with_column_index_policy(PageIndexPolicy::Skip)
+        .with_offset_index_policy(PageIndexPolicy::Optional);
+    let metadata = reader.load_and_finish(&mut fetch, object.size).await;
+    let metadata = metadata.map_err(|e| fetch.failed.take().unwrap_or_else(|| unreadable(object, e)))?;
+    let options = ArrowReaderOptions::new();
+    let arrow =
+        ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(|e| unreadable(object, e))?;
+    let metadata = arrow.metadata().clone();
+    let schema = view_schema(arrow.schema());
+    let schema = Arc::new(Schema::new(schema.fields().clone()));
+
+    let mut groups = Vec::with_capacity(metadata.num_row_groups());
+    for (i, group) in metadata.row_groups().iter().enumerate() {
+        if group.num_rows() == 0 {
+            continue;
+        }
+        let known = metadata.offset_index().and_then(|index| index.get(i)).cloned();
+        groups.push(cut_group(&metadata, group, known, object, with).await?);
+    }
+    Ok(File { schema, class_names: class_names(&metadata), groups })
+}
+
+fn unreadable(object: &ObjectRef, error: ParquetError) -> Error {
+    Error::config(format!(
+        "{}: not a readable Parquet file ({} bytes): {error}; it may be truncated: copy it again",
+        object.uri, object.size
+    ))
+    .with_source(error)
+}
+
+/// Cuts a row group into blocks and writes its own footer.
+async fn cut_group(
+    metadata: &ParquetMetaData,
+    group: &RowGroupMetaData,
+    known: Option<Vec<OffsetIndexMetaData>>,
+    object: &ObjectRef,
+    with: &Cataloguing<'_>,
+) -> Result<Group> {
+    check_ranges(group, object)?;
+    let rows = u64::try_from(group.num_rows()).unwrap_or(0);
+    let whole: u64 = group.columns().iter().map(|c| held_bytes(c, c.byte_range().1)).sum();
+    let known = known.filter(|index| index.iter().all(|column| !column.page_locations().is_empty()));
+    let index = match known {
+        Some(index) => Some(index),
+        None if whole > 2 * with.block_bytes => {
+            parquet_pages::offset_index(group, object, with.storage).await?
+        }
+        None => None,
+    };
+    let cuts = match &index {
+        Some(index) if whole > 2 * with.block_bytes => page_cuts(group, index, rows, with.block_bytes),
+        _ => vec![0..rows],
+    };
+    let blocks = cuts
+        .into_iter()
+        .map(|cut| {
+            let bytes = if cut == (0..rows) { whole } else { cut_bytes(group, index.as_deref(), &cut, rows) };
+            let samples = u32::try_from(cut.end - cut.start).map_err(|_| {
+                Error::config(format!("{}: {} rows in one block, over 2^32", object.uri, cut.end - cut.start))
+            })?;
+            Ok((cut.start, samples, bytes))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Group { footer: own_footer(metadata, group, index)?, blocks })
+}
+
+/// A footer that points outside its file is damage, found now rather than in the middle of an epoch.
+fn check_ranges(group: &RowGroupMetaData, object: &ObjectRef) -> Result<()> {
+    for column in group.columns() {
+        let (start, length) = column.byte_range();
+        if start.checked_add(length).is_none_or(|end| end > object.size) {
+            return Err(Error::config(format!(
+                "{}: column {} is said to reach byte {}, but the file has {}; it was cut off or overwritten",
+                object.uri,
+                column.column_path(),
+                start.saturating_add(length),
+                object.size
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What stored bytes of a column occupy in memory: decompressed where that is more.
+fn held_bytes(column: &parquet::file::metadata::ColumnChunkMetaData, stored: u64) -> u64 {
+    let (packed, plain) = (column.compressed_size().max(1), column.uncompressed_size());
+    if plain <= packed {
+        return stored;
+    }
+    let held = u128::from(stored) * u128::from(plain.unsigned_abs()) / u128::from(packed.unsigned_abs());
+    u64::try_from(held).unwrap_or(u64::MAX)
+}
+
+/// Row ranges that begin where pages of the largest column begin and aim at `block_bytes`.
+fn page_cuts(
+    group: &RowGroupMetaData,
+    index: &[OffsetIndexMetaData],
+    rows: u64,
+    block_bytes: u64,
+) -> Vec<Range<u64>> {
+    let largest =
+        group.columns().iter().enumerate().max_by_key(|(_, c)| c.byte_range().1).map_or(0, |(i, _)| i);
+    let pages = index[largest].page_locations();
+    let mut cuts = Vec::new();
+    let mut start = 0u64;
+    let mut bytes = 0u64;
+    for page in pages {
+        let size = held_bytes(group.column(largest), u64::from(page.compressed_page_size.unsigned_abs()));
+        let first_row = page.first_row_index.unsigned_abs().min(rows);
+        if bytes > 0 && bytes + size > block_bytes && first_row > start {
+            cuts.push(start..first_row);
+            (start, bytes) = (first_row, 0);
+        }
+        bytes += size;
+    }
+    if start < rows {
+        cuts.push(start..rows);
+    }
+    cuts
+}
+
+/// Bytes of all pages that hold some of `cut`'s rows, and of the dictionaries.
+fn cut_bytes(
+    group: &RowGroupMetaData,
+    index: Option<&[OffsetIndexMetaData]>,
+    cut: &Range<u64>,
+    rows: u64,
+) -> u64 {
+    let Some(index) = index else { return 0 };
+    let mut total = 0u64;
+    for (column, index) in group.columns().iter().zip(index) {
+        let pages = index.page_locations();
+        let dictionary =
+            pages.first().map_or(0, |p| p.offset.unsigned_abs().saturating_sub(column.byte_range().0));
+        let mut stored = dictionary;
+        for (i, page) in pages.iter().enumerate() {
+            let end = pages.get(i + 1).map_or(rows, |next| next.first_row_index.unsigned_abs());
+            if page.first_row_index.unsigned_abs() < cut.end && end > cut.start {
+                stored += u64::from(page.compressed_page_size.unsigned_abs());
+            }
+        }
+        total = total.saturating_add(held_bytes(column, stored));
+    }
+    total
+}
+
+/// The footer of a file that consists of `group` alone.
+fn own_footer(
+    metadata: &ParquetMetaData,
+    group: &RowGroupMetaData,
+    index: Option<Vec<OffsetIndexMetaData>>,
+) -> Result<Vec<u8>> {
+    let bug =
+        |e: ParquetError| Error::new(ErrorKind::Bug, "a row group's footer cannot be written").with_source(e);
+    let columns = group
+        .columns()
+        .iter()
+        .map(|column| {
+            let slim = column
+                .clone()
+                .into_builder()
+                .set_column_index_offset(None)
+                .set_column_index_length(None)
+                .set_offset_index_offset(None)
+                .set_offset_index_length(None)
+                .clear_page_encoding_stats();
+            let slim = if parquet_pages::is_bytes(column) { slim.clear_statistics() } else { slim };
+            slim.build()
+        })
+        .collect::<ParquetResult<Vec<_>>>()
+        .map_err(bug)?;
+    let group = group.clone().into_builder().set_column_metadata(columns).build().map_err(bug)?;
+    let file = metadata.file_metadata();
+    let created_by = file.created_by().map(str::to_owned); // tells old writers' wrong statistics apart
+    let file = FileMetaData::new(
+        file.version(),
+        group.num_rows(),
+        created_by,
+        None,
+        file.schema_descr_ptr(),
+        file.column_orders().cloned(),
+    );
+    let metadata = ParquetMetaDataBuilder::new(file)
+        .add_row_group(group)
+        .set_offset_index(index.map(|columns| vec![columns]))
+        .build();
+    let mut footer = Vec::new();
+    ParquetMetaDataWriter::new(&mut footer, &metadata).finish().map_err(bug)?;
+    Ok(footer)
+}
+
+/// `ClassLabel` names out of the `huggingface` features JSON.
+fn class_names(metadata: &ParquetMetaData) -> HashMap<String, Vec<String>> {
+    let entry = metadata
+        .file_metadata()
+        .key_value_metadata()
+        .and_then(|pairs| pairs.iter().find(|pair| pair.key == "huggingface"))
+        .and_then(|pair| pair.value.as_deref());
+    entry.map(super::features::class_names_of).unwrap_or_default()
+}
+
+/// Reads a footer through storage, and keeps storage's own error, which says more than parquet's.
+struct Fetch {
+    storage: Storage,
+    object: ObjectRef,
+    failed: Option<Error>,
+}
+
+impl MetadataFetch for &mut Fetch {
+    fn fetch(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
+        async move {
+            self.storage.read(&self.object, range).await.map_err(|e| {
+                self.failed = Some(e.clone());
+                ParquetError::External(Box::new(e))
+            })
+        }
+        .boxed()
+    }
+}
+
+/// A unit's footer, as its catalog keeps it.
+pub(crate) fn parse_unit(bytes: &Bytes) -> Result<ParquetMetaData> {
+    ParquetMetaDataReader::new()
+        .with_column_index_policy(PageIndexPolicy::Skip)
+        .with_offset_index_policy(PageIndexPolicy::Optional)
+        .parse_and_finish(bytes)
+        .map_err(|e| Error::new(ErrorKind::Bug, "a footer in the catalog cannot be parsed").with_source(e))
+}
+
+/// Rows of one row group, as one batch of the catalog's `columns`.
+pub(crate) async fn read(
+    unit: &Bytes,
+    rows: Range<u64>,
+    source_schema: &SchemaRef,
+    mapping: &Mapping,
+    columns: &[usize],
+    object: ObjectRef,
+    reader: &RangeReader,
+) -> Result<RecordBatch> {
+    let metadata = parse_unit(unit)?;
+    let group_rows = to_usize(metadata.file_metadata().num_rows().unsigned_abs())?;
+    let count = to_usize(rows.end - rows.start)?;
+    let options = ArrowReaderOptions::new().with_schema(source_schema.clone());
+    let unfit = |e: ParquetError| damaged(&object, e);
+    let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(unfit)?;
+    let mask = projection(&metadata, source_schema, mapping, columns);
+    let file = Ranges { reader: reader.clone(), object: object.clone(), failed: Arc::default() };
+    let failed = file.failed.clone();
+    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(file, metadata)
+        .with_projection(mask)
+        .with_batch_size(count.max(1));
+    if count < group_rows {
+        let keep = to_usize(rows.start)?..to_usize(rows.end)?;
+        builder = builder
+            .with_row_selection(RowSelection::from_consecutive_ranges(std::iter::once(keep), group_rows));
+    }
+    let stream = builder.build().map_err(unfit)?;
+    let batches: Vec<RecordBatch> = stream.try_collect().await.map_err(|e| {
+        let storage_error = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        storage_error.unwrap_or_else(|| damaged(&object, e))
+    })?;
+    let batch = match batches.as_slice() {
+        [only] => only.clone(),
+        several => {
+            let schema = several.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+            arrow::compute::concat_batches(&schema, several).map_err(super::columns::bug)?
+        }
+    };
+    if batch.num_rows() != count {
+        return Err(Error::config(format!(
+            "{}: rows {}..{} came back as {} rows; the file is damaged",
+            object.uri,
+            rows.start,
+            rows.end,
+            batch.num_rows()
+        )));
+    }
+    pick(&batch, source_schema, mapping, columns)
+}
+
+fn damaged(object: &ObjectRef, error: ParquetError) -> Error {
+    Error::config(format!("{}: its pages cannot be decoded: {error}; the file is damaged", object.uri))
+        .with_source(error)
+}
+
+/// The leaves that the catalog's `columns` need.
+fn projection(
+    metadata: &ArrowReaderMetadata,
+    source: &Schema,
+    mapping: &Mapping,
+    columns: &[usize],
+) -> ProjectionMask {
+    let descr = metadata.parquet_schema();
+    let leaves = (0..descr.num_columns()).filter(|&leaf| {
+        let root = descr.get_column_root_idx(leaf);
+        columns.iter().any(|&column| {
+            let origin = mapping.origins[column];
+            let child = origin.child().and_then(|child| match source.field(origin.top_level()).data_type() {
+                arrow::datatypes::DataType::Struct(children) => Some(children[child].name().clone()),
+                _ => None,
+            });
+            root == origin.top_level()
+                && child.is_none_or(|child| descr.column(leaf).path().parts().get(1) == Some(&child))
+        })
+    });
+    ProjectionMask::leaves(descr, leaves.collect::<Vec<_>>())
+}
+
+fn to_usize(n: u64) -> Result<usize> {
+    usize::try_from(n).map_err(|_| Error::config(format!("{n} rows do not fit this machine's memory")))
+}
+
+/// The ranges that parquet asks for, through the block reader, coalesced.
+struct Ranges {
+    reader: RangeReader,
+    object: ObjectRef,
+    failed: Arc<std::sync::Mutex<Option<Error>>>,
+}
+
+impl AsyncFileReader for Ranges {
+    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
+        async move {
+            let mut all = self.get_byte_ranges(vec![range]).await?;
+            all.pop().ok_or_else(|| ParquetError::General("no bytes for a range".into()))
+        }
+        .boxed()
+    }
+
+    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
+        async move {
+            self.reader.read_ranges(&self.object, &ranges).await.map_err(|e| {
+                *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e.clone());
+                ParquetError::External(Box::new(e))
+            })
+        }
+        .boxed()
+    }
+
+    fn get_metadata<'a>(
+        &'a mut self,
+        _options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
+        let known = "the footer is kept in the catalog and is never asked for";
+        async move { Err(ParquetError::General(known.into())) }.boxed()
+    }
+}
