@@ -1,0 +1,149 @@
+//! The operations that `rand_augment` and `trivial_augment` choose from, as torchvision's `_apply_op` on PIL
+//! pictures defines them.
+
+use super::enhance;
+use super::geometry::Size;
+use super::warp::{self, Interpolation};
+use crate::seed::Generator;
+
+/// Working memory of augmentations that read neighbours.
+#[derive(Default)]
+pub(crate) struct Augmenter {
+    spare: Vec<u8>,
+}
+
+/// One operation of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Augmentation {
+    Identity,
+    ShearX,
+    ShearY,
+    TranslateX,
+    TranslateY,
+    Rotate,
+    Brightness,
+    Color,
+    Contrast,
+    Sharpness,
+    Posterize,
+    Solarize,
+    AutoContrast,
+    Equalize,
+}
+
+use Augmentation as A;
+
+/// The policies' operations, in torchvision's order.
+pub(crate) const ALL: [Augmentation; 14] = [
+    A::Identity,
+    A::ShearX,
+    A::ShearY,
+    A::TranslateX,
+    A::TranslateY,
+    A::Rotate,
+    A::Brightness,
+    A::Color,
+    A::Contrast,
+    A::Sharpness,
+    A::Posterize,
+    A::Solarize,
+    A::AutoContrast,
+    A::Equalize,
+];
+
+/// How strong a policy's strongest operations are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Strength {
+    pub(crate) shear: f32,
+    /// Largest move in pixels to the side and down.
+    pub(crate) translate: [f32; 2],
+    pub(crate) rotate: f32,
+    pub(crate) enhance: f32,
+    /// The most bits that posterize takes away.
+    pub(crate) posterize: f32,
+}
+
+/// How warps read and what they leave behind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WarpStyle {
+    pub(crate) interpolation: Interpolation,
+    pub(crate) fill: [u8; 3],
+}
+
+impl Augmentation {
+    /// The magnitude at `bin` of `bins`, unsigned; f32 as in torchvision.
+    pub(crate) fn magnitude(self, strength: Strength, bin: u32, bins: u32) -> f64 {
+        let to = |most: f32| f64::from(linspace(0.0, most, bin, bins));
+        match self {
+            A::Identity | A::AutoContrast | A::Equalize => 0.0,
+            A::ShearX | A::ShearY => to(strength.shear),
+            A::TranslateX => to(strength.translate[0]),
+            A::TranslateY => to(strength.translate[1]),
+            A::Rotate => to(strength.rotate),
+            A::Brightness | A::Color | A::Contrast | A::Sharpness => to(strength.enhance),
+            A::Posterize => {
+                f64::from(8.0 - (bin as f32 / ((bins - 1) as f32 / strength.posterize)).round_ties_even())
+            }
+            A::Solarize => f64::from(linspace(255.0, 0.0, bin, bins)),
+        }
+    }
+
+    /// Half of the draws take the negative magnitude.
+    pub(crate) fn is_signed(self) -> bool {
+        !matches!(self, A::Identity | A::Posterize | A::Solarize | A::AutoContrast | A::Equalize)
+    }
+
+    /// Draws the sign and applies the operation to a dense RGB picture.
+    pub(crate) fn draw_and_apply(
+        self,
+        magnitude: f64,
+        pixels: &mut [u8],
+        size: Size,
+        style: WarpStyle,
+        generator: &mut Generator,
+        augmenter: &mut Augmenter,
+    ) {
+        let negative = self.is_signed() && generator.below(2) == 1;
+        let magnitude = if negative { -magnitude } else { magnitude };
+        self.apply(magnitude, pixels, size, style, augmenter);
+    }
+
+    pub(crate) fn apply(
+        self,
+        magnitude: f64,
+        pixels: &mut [u8],
+        size: Size,
+        style: WarpStyle,
+        augmenter: &mut Augmenter,
+    ) {
+        let matrix = match self {
+            A::Identity => return,
+            A::ShearX => warp::shear(magnitude, 0.0),
+            A::ShearY => warp::shear(0.0, magnitude),
+            A::TranslateX => warp::translate(magnitude.trunc(), 0.0),
+            A::TranslateY => warp::translate(0.0, magnitude.trunc()),
+            A::Rotate => warp::rotate(magnitude, size),
+            A::Brightness => return enhance::brightness(pixels, 1.0 + magnitude),
+            A::Color => return enhance::saturation(pixels, 1.0 + magnitude),
+            A::Contrast => return enhance::contrast(pixels, 1.0 + magnitude),
+            A::Sharpness => {
+                let width = size.width as usize;
+                return enhance::sharpness(pixels, width, 1.0 + magnitude, &mut augmenter.spare);
+            }
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "2 … 8 bits")]
+            A::Posterize => return enhance::posterize(pixels, magnitude as u32),
+            A::Solarize => return enhance::solarize(pixels, magnitude),
+            A::AutoContrast => return enhance::autocontrast(pixels),
+            A::Equalize => return enhance::equalize(pixels),
+        };
+        augmenter.spare.clear();
+        augmenter.spare.extend_from_slice(pixels);
+        warp::affine(&augmenter.spare, size, matrix, style.interpolation, style.fill, pixels);
+    }
+}
+
+/// `torch.linspace` in f32: counted from the nearer end.
+fn linspace(start: f32, end: f32, bin: u32, bins: u32) -> f32 {
+    let step = (end - start) / (bins - 1) as f32;
+    if bin < bins / 2 { start + step * bin as f32 } else { end - step * (bins - 1 - bin) as f32 }
+}

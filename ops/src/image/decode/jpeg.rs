@@ -1,0 +1,280 @@
+//! JPEG: the region that is needed, bit for bit as in the whole picture.
+//!
+//! libjpeg-turbo (tj3 API) decodes every kind of JPEG. Given a cropping region it entropy-decodes the rows above,
+//! inverse-transforms only the columns and rows asked for, and stops after the last row: `jpeg_skip_scanlines` to
+//! the bottom ends the input pass without reading it. Chroma upsampling looks one sample to each side, so the
+//! region is widened by [`MARGIN`] pixels (its left edge then snaps to an iMCU); without that, half of all crops
+//! differ from the whole picture by up to 27 levels. The tests compare hundreds of random crops bit for bit.
+//!
+//! Every warning of libjpeg-turbo is an error here (it would go on with grey pixels), except stray bytes before
+//! the end marker, which harm nothing and stand in real data sets.
+
+use std::ffi::{CStr, c_int};
+use std::ptr::NonNull;
+
+use turbojpeg_sys as tj;
+
+use super::super::geometry::{Rect, Size};
+use super::super::resize::Window;
+use super::jpeg_header::{JpegHeader, reaches_its_end};
+use super::Pixels;
+use crate::error::{Error, Result};
+use crate::scratch::Buffer;
+
+/// Pixels around a region whose chroma weighs in on the region's edge.
+const MARGIN: u32 = 1;
+
+/// Scans of a progressive JPEG, each of which costs a pass over the picture. Encoders write about ten, and the
+/// specification's useful maximum (each bit of each band of each component) is a few hundred; a hostile file has
+/// thousands.
+const MAX_SCANS: c_int = 500;
+
+/// What libjpeg-turbo says of stray bytes before EOI: all rows are decoded by then.
+const STRAY_BYTES: &str = "extraneous bytes before marker 0xd9";
+
+/// The halving (1, 2, 4 or 8) that leaves at least twice the target in both directions.
+pub(super) fn denominator(region: Size, target: Size) -> u32 {
+    let ratio = (region.width / target.width.max(1)).min(region.height / target.height.max(1));
+    // 2 × target must remain: a ratio of 4 allows 1/2, 8 allows 1/4, 16 allows 1/8.
+    match ratio / 2 {
+        0 | 1 => 1,
+        2 | 3 => 2,
+        4..=7 => 4,
+        _ => 8,
+    }
+}
+
+/// Decoder state of one thread.
+#[derive(Default)]
+pub(crate) struct JpegDecoder {
+    turbo: Option<Turbo>,
+    cmyk: Buffer,
+}
+
+/// How and what to decode.
+#[derive(Clone, Copy)]
+struct Request {
+    denominator: u32,
+    /// In pixels of the scaled picture; `None` is everything.
+    crop: Option<Rect>,
+    format: tj::TJPF,
+    stop_on_warning: bool,
+}
+
+impl JpegDecoder {
+    pub(crate) fn trim(&mut self) {
+        self.cmyk.trim();
+    }
+
+    /// Decodes at least `region`, at 1/`denominator` of its size, as RGB into `out`.
+    pub(super) fn decode(
+        &mut self,
+        bytes: &[u8],
+        header: &JpegHeader<'_>,
+        region: Rect,
+        denominator: u32,
+        out: &mut Buffer,
+    ) -> Result<Pixels> {
+        if reaches_its_end(bytes, header.data) {
+            return self.turbo(bytes, header, region, denominator, false, out);
+        }
+        // No end marker: either only the marker is missing, as Pillow tolerates, or data is. Decoding everything
+        // against a marker of our own tells.
+        let mut closed = Vec::with_capacity(bytes.len() + 2);
+        closed.extend_from_slice(bytes);
+        closed.extend_from_slice(&[0xFF, 0xD9]);
+        self.turbo(&closed, header, region, denominator, true, out).map_err(|error| {
+            error.context(format!("the file has no end marker; it seems cut off after {} bytes", bytes.len()))
+        })
+    }
+
+    fn turbo(
+        &mut self,
+        bytes: &[u8],
+        header: &JpegHeader<'_>,
+        region: Rect,
+        denominator: u32,
+        everything: bool,
+        out: &mut Buffer,
+    ) -> Result<Pixels> {
+        let cmyk = header.component_count == 4;
+        let format = if cmyk { tj::TJPF_TJPF_CMYK } else { tj::TJPF_TJPF_RGB };
+        let window = scaled_region(region, denominator);
+        let crop = if everything { None } else { Some(window.0) };
+        let mut request = Request { denominator, crop, format, stop_on_warning: true };
+        let target = if cmyk { &mut self.cmyk } else { &mut *out };
+        let mut result = Self::with_turbo(&mut self.turbo, |turbo| turbo.decode(bytes, request, target));
+        if result.as_ref().is_err_and(|error| error.message().contains(STRAY_BYTES)) {
+            request.stop_on_warning = false;
+            result = Self::with_turbo(&mut self.turbo, |turbo| turbo.decode(bytes, request, target));
+        }
+        let decoded = result?;
+        if cmyk {
+            let pixels = decoded.width as usize * decoded.height as usize;
+            cmyk_to_rgb(&self.cmyk.bytes()[..pixels * 4], out.take(pixels * 3));
+        }
+        let view = Rect { x: window.0.x - decoded.x, y: window.0.y - decoded.y, ..window.0 };
+        Ok(Pixels { stride: decoded.width as usize, view, window: (denominator > 1).then_some(window.1) })
+    }
+
+    /// Runs `work` with the thread's handle; after an error the handle is thrown away, as libjpeg-turbo may hold a
+    /// half-read header.
+    fn with_turbo<T>(slot: &mut Option<Turbo>, work: impl FnOnce(&mut Turbo) -> Result<T>) -> Result<T> {
+        let mut turbo = match slot.take() {
+            Some(turbo) => turbo,
+            None => Turbo::new()?,
+        };
+        let result = work(&mut turbo)?;
+        *slot = Some(turbo);
+        Ok(result)
+    }
+}
+
+/// The scaled picture's pixels that touch `region`, and where exactly the region lies in them.
+fn scaled_region(region: Rect, denominator: u32) -> (Rect, Window) {
+    let (x, y) = (region.x / denominator, region.y / denominator);
+    let right = (region.x + region.width).div_ceil(denominator);
+    let bottom = (region.y + region.height).div_ceil(denominator);
+    let fraction = |value: u32| f64::from(value) / f64::from(denominator);
+    let window = Window {
+        left: fraction(region.x) - f64::from(x),
+        top: fraction(region.y) - f64::from(y),
+        width: fraction(region.width),
+        height: fraction(region.height),
+    };
+    (Rect { x, y, width: right - x, height: bottom - y }, window)
+}
+
+/// A decompressor of libjpeg-turbo.
+struct Turbo(NonNull<std::ffi::c_void>);
+
+// SAFETY: a handle is used by one thread at a time (`&mut`) and holds no thread-local state; error texts are copied
+// out of it before it can move.
+unsafe impl Send for Turbo {}
+
+impl Drop for Turbo {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from tj3Init and is destroyed once.
+        unsafe { tj::tj3Destroy(self.0.as_ptr()) }
+    }
+}
+
+impl Turbo {
+    fn new() -> Result<Self> {
+        // SAFETY: no preconditions.
+        let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
+        let turbo = NonNull::new(handle).map(Self).ok_or_else(|| Error::bug("tj3Init failed"))?;
+        turbo.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        Ok(turbo)
+    }
+
+    fn check(&self, status: c_int) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: the handle is valid; the text is NUL-terminated and copied before the next call.
+        let text = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.0.as_ptr())) };
+        Err(Error::sample(format!("JPEG: {}", text.to_string_lossy())))
+    }
+
+    fn set(&self, parameter: tj::TJPARAM, value: c_int) -> Result<()> {
+        // SAFETY: the handle is valid.
+        self.check(unsafe { tj::tj3Set(self.0.as_ptr(), parameter as c_int, value) })
+    }
+
+    fn get(&self, parameter: tj::TJPARAM) -> c_int {
+        // SAFETY: the handle is valid.
+        unsafe { tj::tj3Get(self.0.as_ptr(), parameter as c_int) }
+    }
+
+    /// Decodes into `out`, densely, and returns the rectangle of the scaled picture that it holds.
+    fn decode(&mut self, bytes: &[u8], request: Request, out: &mut Buffer) -> Result<Rect> {
+        self.set(tj::TJPARAM_TJPARAM_STOPONWARNING, c_int::from(request.stop_on_warning))?;
+        let length = bytes.len() as tj::size_t;
+        // SAFETY: pointer and length are one slice's.
+        self.check(unsafe { tj::tj3DecompressHeader(self.0.as_ptr(), bytes.as_ptr(), length) })?;
+        let scale = tj::tjscalingfactor { num: 1, denom: to_int(request.denominator)? };
+        // SAFETY: the handle is valid and its header read.
+        self.check(unsafe { tj::tj3SetScalingFactor(self.0.as_ptr(), scale) })?;
+        let side = |parameter| {
+            u32::try_from(self.get(parameter))
+                .map(|pixels| pixels.div_ceil(request.denominator))
+                .map_err(|_| Error::bug("libjpeg-turbo knows no size after the header"))
+        };
+        let width = side(tj::TJPARAM_TJPARAM_JPEGWIDTH)?;
+        let height = side(tj::TJPARAM_TJPARAM_JPEGHEIGHT)?;
+        let whole = Rect { x: 0, y: 0, width, height };
+        let rect = request
+            .crop
+            .and_then(|crop| self.widened(crop, whole, request.denominator))
+            .unwrap_or(whole);
+        self.crop(if rect == whole { None } else { Some(rect) })?;
+        let channels = if request.format == tj::TJPF_TJPF_CMYK { 4 } else { 3 };
+        let pitch = rect.width as usize * channels;
+        let out = out.take(rect.height as usize * pitch);
+        // SAFETY: `out` holds rect.height rows of `pitch` bytes, which is what the cropping region set above (or the
+        // scaled picture's size, from the header of these same bytes) makes libjpeg-turbo write.
+        let status = unsafe {
+            tj::tj3Decompress8(
+                self.0.as_ptr(),
+                bytes.as_ptr(),
+                length,
+                out.as_mut_ptr(),
+                c_int::try_from(pitch).map_err(|_| Error::bug("row over 2 GiB"))?,
+                request.format as c_int,
+            )
+        };
+        self.check(status)?;
+        Ok(rect)
+    }
+
+    /// `crop` with its margins, from an iMCU edge on; `None` where this kind of JPEG cannot be decoded in part.
+    fn widened(&self, crop: Rect, whole: Rect, denominator: u32) -> Option<Rect> {
+        let mcu_width = match self.get(tj::TJPARAM_TJPARAM_SUBSAMP) {
+            tj::TJSAMP_TJSAMP_444 | tj::TJSAMP_TJSAMP_GRAY | tj::TJSAMP_TJSAMP_440 => 8,
+            tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => 16,
+            tj::TJSAMP_TJSAMP_411 => 32,
+            tj::TJSAMP_TJSAMP_441 => 8,
+            _ => return None,
+        };
+        if self.get(tj::TJPARAM_TJPARAM_LOSSLESS) != 0 {
+            return None;
+        }
+        let step = (mcu_width / denominator).max(1);
+        let x = crop.x.saturating_sub(MARGIN) / step * step;
+        let y = crop.y.saturating_sub(MARGIN);
+        let right = (crop.x + crop.width + MARGIN).min(whole.width);
+        let bottom = (crop.y + crop.height + MARGIN).min(whole.height);
+        Some(Rect { x, y, width: right - x, height: bottom - y })
+    }
+
+    fn crop(&self, rect: Option<Rect>) -> Result<()> {
+        let region = match rect {
+            None => tj::tjregion { x: 0, y: 0, w: 0, h: 0 },
+            Some(rect) => tj::tjregion {
+                x: to_int(rect.x)?,
+                y: to_int(rect.y)?,
+                w: to_int(rect.width)?,
+                h: to_int(rect.height)?,
+            },
+        };
+        // SAFETY: the handle is valid and its header read.
+        self.check(unsafe { tj::tj3SetCroppingRegion(self.0.as_ptr(), region) })
+    }
+}
+
+fn to_int(value: u32) -> Result<c_int> {
+    c_int::try_from(value).map_err(|_| Error::bug("a JPEG's side over 2³¹"))
+}
+
+/// Pillow's CMYK → RGB on values inverted as Adobe writes them (it assumes that of every CMYK JPEG).
+fn cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
+    for (from, to) in cmyk.chunks_exact(4).zip(rgb.chunks_exact_mut(3)) {
+        let key = i32::from(from[3]);
+        for channel in 0..3 {
+            let product = (255 - i32::from(from[channel])) * key + 128;
+            let ink = ((product >> 8) + product) >> 8;
+            to[channel] = u8::try_from((key - ink).clamp(0, 255)).unwrap_or(u8::MAX);
+        }
+    }
+}

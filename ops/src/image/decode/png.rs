@@ -1,0 +1,70 @@
+//! PNG through the `png` crate. The whole picture is decoded and its checksums verified: rows depend on the rows
+//! above, and a region saves little.
+
+use std::io::Cursor;
+
+use png::{BitDepth, ColorType, Decoder, Limits, Transformations};
+
+use super::super::geometry::Size;
+use crate::error::{Error, Result};
+use crate::scratch::Buffer;
+
+fn bad(error: png::DecodingError) -> Error {
+    Error::sample(format!("PNG: {error}")).with_source(error)
+}
+
+/// The size in IHDR, which comes first.
+pub(super) fn size(bytes: &[u8]) -> Result<Size> {
+    let field = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
+    match (bytes.get(12..16), field(16), field(20)) {
+        (Some(b"IHDR"), Some(width), Some(height)) => Ok(Size { height, width }),
+        _ => Err(Error::sample(format!("PNG: {} bytes hold no complete IHDR", bytes.len()))),
+    }
+}
+
+/// Decodes into dense RGB. `size` is within the limits.
+pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer) -> Result<()> {
+    let pixels = size.height as usize * size.width as usize;
+    // Ancillary chunks and row buffers: eight bytes a pixel is the widest row (RGBA, 16 bits), plus 1 MiB of text.
+    let limits = Limits { bytes: pixels * 8 + (1 << 20) };
+    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    decoder.ignore_checksums(false);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let mut reader = decoder.read_info().map_err(bad)?;
+    let (color, depth) = reader.output_color_type();
+    let channels = color.samples();
+    if depth != BitDepth::Eight || color == ColorType::Indexed {
+        return Err(Error::bug(format!("the png crate yields {color:?} {depth:?} after expansion")));
+    }
+    if (reader.info().width, reader.info().height) != (size.width, size.height) {
+        return Err(Error::sample("PNG: the header's size is not the frame's"));
+    }
+    // Decode to the end of the buffer's wider form and squeeze or widen it to three channels in place.
+    let wide = pixels * channels.max(3);
+    let buffer = out.take(wide);
+    reader.next_frame(&mut buffer[..pixels * channels]).map_err(bad)?;
+    reader.finish().map_err(bad)?;
+    to_rgb(buffer, pixels, channels);
+    Ok(())
+}
+
+/// Brings `pixels` of 1, 2, 3 or 4 channels (grey, grey + alpha, RGB, RGBA) to three in place.
+pub(super) fn to_rgb(buffer: &mut [u8], pixels: usize, channels: usize) {
+    match channels {
+        1 | 2 => {
+            // Backwards: a pixel's three bytes never reach a source byte that is still needed.
+            for pixel in (0..pixels).rev() {
+                let grey = buffer[pixel * channels];
+                buffer[pixel * 3..pixel * 3 + 3].fill(grey);
+            }
+        }
+        4 => {
+            for pixel in 0..pixels {
+                buffer.copy_within(pixel * 4..pixel * 4 + 3, pixel * 3);
+            }
+        }
+        _ => {}
+    }
+}

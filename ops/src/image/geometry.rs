@@ -1,0 +1,133 @@
+//! Sizes, rectangles and resampling filters.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The longest side that an op may produce, in pixels: a 32,768² u8 picture is 3 GiB, far over any training input.
+pub(crate) const MAX_SIDE: u32 = 32_768;
+
+/// Height and width in pixels; `[height, width]` in JSON, where a single number means a square.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "SizeForm", into = "[u32; 2]")]
+pub struct Size {
+    /// Rows.
+    pub height: u32,
+    /// Columns.
+    pub width: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SizeForm {
+    Square(u32),
+    Sides([u32; 2]),
+}
+
+impl From<SizeForm> for Size {
+    fn from(form: SizeForm) -> Self {
+        match form {
+            SizeForm::Square(side) => side.into(),
+            SizeForm::Sides(sides) => sides.into(),
+        }
+    }
+}
+
+impl From<u32> for Size {
+    fn from(side: u32) -> Self {
+        Self { height: side, width: side }
+    }
+}
+
+/// `[height, width]`.
+impl From<[u32; 2]> for Size {
+    fn from([height, width]: [u32; 2]) -> Self {
+        Self { height, width }
+    }
+}
+
+impl From<Size> for [u32; 2] {
+    fn from(size: Size) -> Self {
+        [size.height, size.width]
+    }
+}
+
+impl Size {
+    pub(crate) fn rgb_bytes(self) -> usize {
+        self.height as usize * self.width as usize * 3
+    }
+
+    pub(crate) fn check(self) -> Result<()> {
+        let sides = [self.height, self.width];
+        if sides.iter().all(|side| (1..=MAX_SIDE).contains(side)) {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "size {}×{} (height × width) is outside 1 … {MAX_SIDE}",
+            self.height, self.width
+        )))
+    }
+}
+
+/// A rectangle of pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rect {
+    pub(crate) x: u32,
+    pub(crate) y: u32,
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+}
+
+impl Rect {
+    pub(crate) fn of(size: Size) -> Self {
+        Self { x: 0, y: 0, width: size.width, height: size.height }
+    }
+
+    pub(crate) fn size(self) -> Size {
+        Size { height: self.height, width: self.width }
+    }
+
+    /// `inner`, given relative to `self`, in the coordinates of `self`.
+    pub(crate) fn narrow(self, inner: Rect) -> Self {
+        debug_assert!(inner.x + inner.width <= self.width && inner.y + inner.height <= self.height);
+        Self { x: self.x + inner.x, y: self.y + inner.y, ..inner }
+    }
+}
+
+/// How resizing weighs source pixels: Pillow's antialiased filters of the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Filter {
+    /// The nearest pixel.
+    Nearest,
+    /// Triangle, support 1: torchvision's default.
+    #[default]
+    Bilinear,
+    /// Catmull–Rom family with a = −0.5, support 2.
+    Bicubic,
+    /// Windowed sinc, support 3.
+    Lanczos,
+}
+
+/// Python's `round` of a half difference, which torchvision's centre crop uses: ties go to the even number.
+pub(crate) fn half(difference: u32) -> u32 {
+    let floor = difference / 2;
+    if difference % 2 == 1 && floor % 2 == 1 { floor + 1 } else { floor }
+}
+
+/// Checks `[low, high]`: finite, ordered, and `low` at least `least`.
+pub(crate) fn check_range(name: &str, [low, high]: [f64; 2], least: f64, most: f64) -> Result<()> {
+    if low <= high && low >= least && high <= most {
+        return Ok(());
+    }
+    Err(Error::config(format!("{name} {low}..{high} must be a range within {least} … {most}")))
+}
+
+/// Checks a probability.
+pub(crate) fn check_probability(probability: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&probability) {
+        return Ok(());
+    }
+    Err(Error::config(format!("probability {probability} is outside 0 … 1")))
+}

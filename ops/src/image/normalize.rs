@@ -1,0 +1,213 @@
+//! `normalize`, and the one pass that converts, normalises, mirrors and lays out a finished picture.
+
+use serde::{Deserialize, Serialize};
+
+use crate::chain::Op;
+use crate::error::{Error, Result};
+use crate::spec::{DType, Layout};
+
+/// The mean of ImageNet's training pictures per channel, in 0 … 1: what torchvision's models expect.
+pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+/// The standard deviation of ImageNet's training pictures per channel, in 0 … 1.
+pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
+
+/// Converts to f32 as (value / 255 − mean) / std per channel.
+///
+/// The result is within 2·10⁻⁶ of torchvision's `ToTensor` and `Normalize`, which round at each step.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Normalize {
+    /// Per channel, in 0 … 1; default [`IMAGENET_MEAN`].
+    #[serde(default = "imagenet_mean")]
+    pub mean: [f32; 3],
+    /// Per channel, in 0 … 1; default [`IMAGENET_STD`].
+    #[serde(default = "imagenet_std")]
+    pub std: [f32; 3],
+}
+
+fn imagenet_mean() -> [f32; 3] {
+    IMAGENET_MEAN
+}
+
+fn imagenet_std() -> [f32; 3] {
+    IMAGENET_STD
+}
+
+impl Normalize {
+    /// With `mean` and `std` per channel, in 0 … 1.
+    pub fn new(mean: [f32; 3], std: [f32; 3]) -> Self {
+        Self { mean, std }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.mean.iter().all(|x| x.is_finite()) && self.std.iter().all(|x| x.is_finite() && *x > 0.0) {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "mean {:?} must be finite and std {:?} positive, both on the scale 0 … 1",
+            self.mean, self.std
+        )))
+    }
+}
+
+impl Default for Normalize {
+    fn default() -> Self {
+        Self::new(IMAGENET_MEAN, IMAGENET_STD)
+    }
+}
+
+impl From<Normalize> for Op {
+    fn from(op: Normalize) -> Self {
+        Self::Normalize(op)
+    }
+}
+
+/// [`Normalize`] with `mean` and `std` per channel, in 0 … 1; see [`IMAGENET_MEAN`] and [`IMAGENET_STD`].
+pub fn normalize(mean: [f32; 3], std: [f32; 3]) -> Op {
+    Normalize::new(mean, std).into()
+}
+
+/// The conversion at a chain's end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Convert {
+    pub(crate) dtype: DType,
+    pub(crate) layout: Layout,
+    /// f32 result = value · scale + bias, per channel.
+    pub(crate) scale: [f32; 3],
+    pub(crate) bias: [f32; 3],
+}
+
+impl Convert {
+    /// Nothing to convert: the last u8 op can write the result itself.
+    pub(crate) fn is_identity(&self) -> bool {
+        self.dtype == DType::U8 && self.layout == Layout::Hwc
+    }
+
+    pub(crate) fn unit(&mut self) {
+        self.dtype = DType::F32;
+        self.scale = [1.0 / 255.0; 3];
+        self.bias = [0.0; 3];
+    }
+
+    pub(crate) fn normalize(&mut self, op: &Normalize) {
+        self.dtype = DType::F32;
+        for channel in 0..3 {
+            let std = f64::from(op.std[channel]);
+            #[expect(clippy::cast_possible_truncation, reason = "to single precision, once")]
+            {
+                self.scale[channel] = (1.0 / (255.0 * std)) as f32;
+                self.bias[channel] = (-f64::from(op.mean[channel]) / std) as f32;
+            }
+        }
+    }
+
+    /// Converts a dense RGB picture, `width` wide, into `out`, mirrored where `flip` says so.
+    pub(crate) fn run(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        match (self.layout, self.dtype) {
+            (Layout::Hwc, DType::U8) => {
+                out.copy_from_slice(rgb);
+                if flip {
+                    super::horizontal_flip::flip_rgb(out, width);
+                }
+            }
+            (Layout::Hwc, DType::F32) => self.interleaved_f32(rgb, width, flip, out),
+            (Layout::Chw, DType::U8) => planar_u8(rgb, width, flip, out),
+            (Layout::Chw, DType::F32) => self.planar_f32(rgb, width, flip, out),
+        }
+    }
+
+    fn interleaved_f32(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        let value = |channel: usize, byte: u8| {
+            (f32::from(byte) * self.scale[channel] + self.bias[channel]).to_ne_bytes()
+        };
+        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * 12)) {
+            let write = |(pixel, out): (&[u8], &mut [u8])| {
+                for channel in 0..3 {
+                    out[channel * 4..channel * 4 + 4].copy_from_slice(&value(channel, pixel[channel]));
+                }
+            };
+            let pixels = row.chunks_exact(3);
+            if flip {
+                pixels.rev().zip(out.chunks_exact_mut(12)).for_each(write);
+            } else {
+                pixels.zip(out.chunks_exact_mut(12)).for_each(write);
+            }
+        }
+    }
+
+    fn planar_f32(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        let plane = rgb.len() / 3 * 4;
+        for (channel, out) in out.chunks_exact_mut(plane).enumerate() {
+            let (scale, bias) = (self.scale[channel], self.bias[channel]);
+            for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * 4)) {
+                let write = |(pixel, out): (&[u8], &mut [u8])| {
+                    out.copy_from_slice(&(f32::from(pixel[channel]) * scale + bias).to_ne_bytes());
+                };
+                let pixels = row.chunks_exact(3);
+                if flip {
+                    pixels.rev().zip(out.chunks_exact_mut(4)).for_each(write);
+                } else {
+                    pixels.zip(out.chunks_exact_mut(4)).for_each(write);
+                }
+            }
+        }
+    }
+}
+
+fn planar_u8(rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+    let plane = rgb.len() / 3;
+    for (channel, out) in out.chunks_exact_mut(plane).enumerate() {
+        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width)) {
+            let pixels = row.chunks_exact(3).map(|pixel| pixel[channel]);
+            if flip {
+                pixels.rev().zip(out).for_each(|(value, out)| *out = value);
+            } else {
+                pixels.zip(out).for_each(|(value, out)| *out = value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_layout_and_type_agrees_with_the_definition() {
+        let (width, height) = (37, 5);
+        let rgb: Vec<u8> = (0..width * height * 3).map(|i| (i * 89 % 256) as u8).collect();
+        let op = Normalize::default();
+        for (dtype, layout) in [DType::U8, DType::F32]
+            .into_iter()
+            .flat_map(|dtype| [Layout::Hwc, Layout::Chw].map(|layout| (dtype, layout)))
+        {
+            let mut convert = Convert { dtype, layout, scale: [1.0; 3], bias: [0.0; 3] };
+            if dtype == DType::F32 {
+                convert.normalize(&op);
+            }
+            for flip in [false, true] {
+                // One byte off, to show that the alignment is free.
+                let mut out = vec![0; rgb.len() * dtype.bytes() + 1];
+                convert.run(&rgb, width, flip, &mut out[1..]);
+                for (y, x, c) in
+                    (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |c| (y, x, c))))
+                {
+                    let byte = rgb[(y * width + if flip { width - 1 - x } else { x }) * 3 + c];
+                    let at = match layout {
+                        Layout::Hwc => (y * width + x) * 3 + c,
+                        Layout::Chw => (c * height + y) * width + x,
+                    } * dtype.bytes()
+                        + 1;
+                    if dtype == DType::U8 {
+                        assert_eq!(out[at], byte);
+                    } else {
+                        let got = f32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
+                        let exact = (f64::from(byte) / 255.0 - f64::from(op.mean[c])) / f64::from(op.std[c]);
+                        assert!((f64::from(got) - exact).abs() < 1e-6);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `random_crop`: a random place of the picture.
+
+use serde::{Deserialize, Serialize};
+
+use super::geometry::{Rect, Size};
+use crate::chain::Op;
+use crate::error::{Error, Result};
+use crate::seed::Generator;
+
+/// Cuts `size` out of a uniformly drawn place, as torchvision's `RandomCrop`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RandomCrop {
+    /// Height and width of the result.
+    pub size: Size,
+    /// Black pixels added on each side first; default 0.
+    #[serde(default)]
+    pub padding: u32,
+    /// Pad a smaller picture with black (on both sides, as torchvision) instead of refusing it; default false.
+    #[serde(default)]
+    pub pad_if_needed: bool,
+}
+
+impl RandomCrop {
+    /// A crop of `size`: a side, or `[height, width]`.
+    pub fn new(size: impl Into<Size>) -> Self {
+        Self { size: size.into(), padding: 0, pad_if_needed: false }
+    }
+
+    /// Adds `pixels` of black on each side first.
+    #[must_use]
+    pub fn padding(self, pixels: u32) -> Self {
+        Self { padding: pixels, ..self }
+    }
+
+    /// Pads smaller pictures instead of refusing them.
+    #[must_use]
+    pub fn pad_if_needed(self, pad: bool) -> Self {
+        Self { pad_if_needed: pad, ..self }
+    }
+
+    /// The size after padding, and where the picture lies in it: `[y, x]`.
+    pub(crate) fn padded(&self, picture: Size) -> Result<(Size, [u32; 2])> {
+        let mut size =
+            Size { height: picture.height + 2 * self.padding, width: picture.width + 2 * self.padding };
+        let mut offset = [self.padding; 2];
+        let lack = [self.size.height.saturating_sub(size.height), self.size.width.saturating_sub(size.width)];
+        if lack != [0, 0] && !self.pad_if_needed {
+            return Err(Error::sample(format!(
+                "random_crop: the picture is {}×{} (height × width), smaller than the crop {}×{}; resize first or \
+                 set pad_if_needed",
+                size.height, size.width, self.size.height, self.size.width
+            )));
+        }
+        for (axis, side) in [&mut size.height, &mut size.width].into_iter().enumerate() {
+            *side += 2 * lack[axis];
+            offset[axis] += lack[axis];
+        }
+        Ok((size, offset))
+    }
+
+    /// Draws the place in a picture at least as large: rows first, as torchvision.
+    pub(crate) fn rect(&self, picture: Size, generator: &mut Generator) -> Rect {
+        let y = generator.below(picture.height - self.size.height + 1);
+        let x = generator.below(picture.width - self.size.width + 1);
+        Rect { x, y, width: self.size.width, height: self.size.height }
+    }
+}
+
+impl From<RandomCrop> for Op {
+    fn from(op: RandomCrop) -> Self {
+        Self::RandomCrop(op)
+    }
+}
+
+/// [`RandomCrop`] of `size`: a side, or `[height, width]`.
+pub fn random_crop(size: impl Into<Size>) -> Op {
+    RandomCrop::new(size).into()
+}
