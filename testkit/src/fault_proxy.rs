@@ -20,6 +20,8 @@ pub enum Fault {
     Status(u16),
     /// The same with `Retry-After` in seconds.
     StatusRetryAfter(u16, u64),
+    /// The same as `Status`, after this time.
+    StatusAfter(u16, Duration),
     /// The connection is reset before any answer.
     ResetBeforeHead,
     /// The connection is reset after this many bytes of the body.
@@ -269,6 +271,10 @@ async fn answer(
 ) -> io::Result<bool> {
     match fault {
         Some(Fault::Status(code)) => return refuse(client, code, None, note).await,
+        Some(Fault::StatusAfter(code, time)) => {
+            tokio::time::sleep(time).await;
+            return refuse(client, code, None, note).await;
+        }
         Some(Fault::StatusRetryAfter(code, seconds)) => {
             return refuse(client, code, Some(seconds), note).await;
         }
@@ -340,8 +346,9 @@ async fn refuse(
         503 => "SlowDown",
         429 => "TooManyRequests",
         412 => "PreconditionFailed",
-        403 => "AccessDenied",
-        _ => "InternalError",
+        401 | 403 => "AccessDenied",
+        500.. => "InternalError",
+        _ => "InvalidRequest",
     };
     let body = format!("<Error><Code>{s3_code}</Code><Message>injected</Message></Error>");
     let mut head = Head { first_line: format!("HTTP/1.1 {code} Injected"), headers: Vec::new() };

@@ -131,7 +131,7 @@ impl Store {
         let mut options = PaginatedListOptions {
             delimiter: delimiter.map(Into::into),
             // one more: the folder's own mark may be among them
-            max_keys: (limit < PAGE_KEYS).then_some(limit + 1),
+            max_keys: (limit < PAGE_KEYS).then(|| limit + 1),
             ..PaginatedListOptions::default()
         };
         loop {

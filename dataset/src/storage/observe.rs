@@ -58,10 +58,15 @@ struct Observed(HttpClient);
 const METADATA_HOSTS: [&str; 4] =
     ["169.254.169.254", "169.254.170.2", "169.254.170.23", "metadata.google.internal"];
 
+/// The same service under another address (`aws_metadata_endpoint`); no bucket is named like these.
+const METADATA_PATHS: [&str; 2] = ["/latest/api/token", "/latest/meta-data/iam/security-credentials"];
+
 #[async_trait]
 impl HttpService for Observed {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let for_credentials = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
+        let uri = request.uri();
+        let for_credentials = uri.host().is_some_and(|host| METADATA_HOSTS.contains(&host))
+            || METADATA_PATHS.iter().any(|path| uri.path().starts_with(path));
         note(Answer { for_credentials, ..Answer::default() });
         let response = self.0.execute(request).await?;
         let retry_after = response
