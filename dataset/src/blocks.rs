@@ -8,7 +8,7 @@
 
 use crate::catalog::{Catalog, Content};
 use crate::format::{located, parquet};
-use crate::{BlockId, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
+use crate::{BlockId, DiskCache, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
@@ -44,15 +44,21 @@ pub struct BlockReader(Arc<Inner>);
 struct Inner {
     catalog: Arc<Catalog>,
     storage: Storage,
+    cache: Option<DiskCache>,
     columns: Vec<usize>,
     schema: SchemaRef,
 }
 
 impl BlockReader {
     /// Reads `columns`, places in the catalog's schema.
-    pub(crate) fn new(catalog: Arc<Catalog>, storage: Storage, columns: Vec<usize>) -> Self {
+    pub(crate) fn new(
+        catalog: Arc<Catalog>,
+        storage: Storage,
+        cache: Option<DiskCache>,
+        columns: Vec<usize>,
+    ) -> Self {
         let fields: Vec<FieldRef> = columns.iter().map(|&c| catalog.schema.fields()[c].clone()).collect();
-        Self(Arc::new(Inner { catalog, storage, columns, schema: Arc::new(Schema::new(fields)) }))
+        Self(Arc::new(Inner { catalog, storage, cache, columns, schema: Arc::new(Schema::new(fields)) }))
     }
 
     /// The columns of every block.
@@ -138,7 +144,7 @@ impl Inner {
         samples: Range<u64>,
         next_use: u64,
     ) -> Result<RecordBatch> {
-        let reader = RangeReader { storage: self.storage.clone(), next_use };
+        let reader = RangeReader { storage: self.storage.clone(), cache: self.cache.clone(), next_use };
         let catalog = &self.catalog;
         let (units, source_schema, mapping) = match &catalog.content {
             Content::Located(table) => {
@@ -168,12 +174,53 @@ impl fmt::Debug for BlockReader {
 #[derive(Clone)]
 pub(crate) struct RangeReader {
     storage: Storage,
+    cache: Option<DiskCache>,
     next_use: u64,
 }
 
+/// Gaps that are cached along rather than cutting a block into several entries: tar headers, the page headers of
+/// columns not chosen.
+const CACHE_GAP_BYTES: u64 = 64 << 10;
+
 impl RangeReader {
     pub(crate) async fn read_ranges(&self, object: &ObjectRef, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let _ = self.next_use;
-        self.storage.read_ranges(object, ranges).await
+        let Some(cache) = &self.cache else { return self.storage.read_ranges(object, ranges).await };
+        let joined = join_ranges(ranges, CACHE_GAP_BYTES);
+        let mut held = Vec::with_capacity(joined.len());
+        for range in &joined {
+            held.push(cache.read_through(&self.storage, object, range.clone(), self.next_use).await?);
+        }
+        let cut = |range: &Range<u64>| {
+            let at = joined.partition_point(|j| j.start <= range.start).checked_sub(1)?;
+            let offset = |byte: u64| usize::try_from(byte - joined[at].start).ok();
+            Some(held[at].slice(offset(range.start)?..offset(range.end)?))
+        };
+        let pieces: Option<Vec<Bytes>> = ranges.iter().map(cut).collect();
+        pieces.ok_or_else(|| Error::new(ErrorKind::Bug, "a range lies outside what was joined"))
+    }
+}
+
+/// Sorted, disjoint ranges that cover all of `ranges`, gaps up to `gap` closed.
+fn join_ranges(ranges: &[Range<u64>], gap: u64) -> Vec<Range<u64>> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable_by_key(|r| (r.start, r.end));
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(gap) => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_ranges_are_joined_and_far_ones_are_not() {
+        let joined = join_ranges(&[100..110, 0..10, 12..20, 15..18, 200..200], 5);
+        assert_eq!(joined, [0..20, 100..110, 200..200]);
     }
 }

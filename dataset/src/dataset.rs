@@ -2,8 +2,8 @@
 
 use crate::catalog::{open_or_build, project};
 use crate::{
-    BlockReader, Catalog, CatalogOptions, DiskCacheOptions, Error, IoRuntime, Layout, Result, Selection,
-    Storage, StorageOptions,
+    BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Error, IoRuntime, Layout, Result,
+    Selection, Storage, StorageOptions,
 };
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::ScalarUDF;
@@ -61,6 +61,7 @@ pub struct Dataset {
 pub(crate) struct Opened {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) storage: Storage,
+    pub(crate) cache: Option<DiskCache>,
     pub(crate) functions: Vec<Arc<ScalarUDF>>,
 }
 
@@ -88,6 +89,7 @@ impl Dataset {
         }
         let storage = Storage::new(options.storage.clone(), IoRuntime::new()?)?;
         let io = storage.io().clone();
+        let cache = options.disk_cache.clone().map(DiskCache::open).transpose()?;
         let uri = uri.to_owned();
         io.run(async move {
             let catalog = open_or_build(&uri, &options, &storage).await?;
@@ -95,7 +97,7 @@ impl Dataset {
                 tracing::info!(uri, "{note}");
             }
             let columns = (0..catalog.schema().fields().len()).collect();
-            let opened = Opened { catalog: Arc::new(catalog), storage, functions: options.functions };
+            let opened = Opened { catalog: Arc::new(catalog), storage, cache, functions: options.functions };
             Ok(Self { opened: Arc::new(opened), selection: None, filter_sql: None, columns })
         })
         .await
@@ -183,9 +185,20 @@ impl Dataset {
         &self.opened.storage
     }
 
+    /// The disk cache its blocks are read through, if there is one.
+    pub fn disk_cache(&self) -> Option<&DiskCache> {
+        self.opened.cache.as_ref()
+    }
+
     /// Reads its blocks, with the chosen columns.
     pub fn block_reader(&self) -> BlockReader {
-        BlockReader::new(self.opened.catalog.clone(), self.opened.storage.clone(), self.columns.to_vec())
+        let opened = &self.opened;
+        BlockReader::new(
+            opened.catalog.clone(),
+            opened.storage.clone(),
+            opened.cache.clone(),
+            self.columns.to_vec(),
+        )
     }
 
     /// A DataFusion context with the table `catalog`: all metadata and payload columns and `sample_id` (UInt64),

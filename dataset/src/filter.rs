@@ -1,17 +1,92 @@
 //! SQL over the catalog: filters, counts, anything DataFusion can ask.
+//!
+//! A filter is evaluated once, when it is applied, into one bit a sample: what a plan needs.
 
+use crate::catalog::{CatalogTable, SAMPLE_ID};
 use crate::dataset::Opened;
-use crate::{Dataset, Error, Result};
-use arrow::buffer::BooleanBuffer;
+use crate::{Dataset, Error, ErrorKind, Result};
+use arrow::array::AsArray;
+use arrow::buffer::{BooleanBuffer, MutableBuffer};
+use arrow::datatypes::UInt64Type;
 use arrow::record_batch::RecordBatch;
-use datafusion::prelude::SessionContext;
+use arrow::util::bit_util;
+use datafusion::common::DataFusionError;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use futures::TryStreamExt;
+use std::sync::Arc;
 
-pub(crate) async fn evaluate(_dataset: &Dataset, _sql: &str) -> Result<BooleanBuffer> {
-    Err(Error::config("filters are not built yet"))
+/// The name of the one table.
+const TABLE: &str = "catalog";
+
+/// A context with the table `catalog` and the data set's functions.
+pub(crate) fn context(opened: &Arc<Opened>) -> Result<SessionContext> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(threads));
+    for function in &opened.functions {
+        context.register_udf(function.as_ref().clone());
+    }
+    let table = CatalogTable::new(opened.clone());
+    context.register_table(TABLE, Arc::new(table)).map_err(|e| {
+        Error::new(ErrorKind::Bug, "DataFusion refuses the catalog as a table").with_source(e)
+    })?;
+    Ok(context)
 }
-pub(crate) fn context(_opened: &Opened) -> Result<SessionContext> {
-    Err(Error::config("filters are not built yet"))
+
+/// One bit a sample: is the expression true for it?
+pub(crate) async fn evaluate(dataset: &Dataset, sql: &str) -> Result<BooleanBuffer> {
+    let (opened, sql) = (dataset.opened.clone(), sql.to_owned());
+    let task = async move {
+        let samples = usize::try_from(opened.catalog.samples())
+            .map_err(|_| Error::config("more samples than this machine can address"))?;
+        let run = async {
+            let table =
+                context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?.table(TABLE).await?;
+            let expression = table.parse_sql_expr(&sql)?;
+            let ids = table.filter(expression)?.select_columns(&[SAMPLE_ID])?;
+            let mut stream = ids.execute_stream().await?;
+            let mut bits = MutableBuffer::from_len_zeroed(bit_util::ceil(samples, 8));
+            while let Some(batch) = stream.try_next().await? {
+                for &id in batch.column(0).as_primitive::<UInt64Type>().values() {
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        reason = "below the number of samples, a usize"
+                    )]
+                    bit_util::set_bit(bits.as_slice_mut(), id as usize);
+                }
+            }
+            Ok(BooleanBuffer::new(bits.into(), 0, samples))
+        };
+        run.await.map_err(|e| explain(e, &format!("the filter `{sql}`"), &opened))
+    };
+    dataset.io().run(task).await
 }
-pub(crate) async fn query(_dataset: &Dataset, _query: &str) -> Result<Vec<RecordBatch>> {
-    Err(Error::config("filters are not built yet"))
+
+/// Runs a query; all its rows are held in memory.
+pub(crate) async fn query(dataset: &Dataset, query: &str) -> Result<Vec<RecordBatch>> {
+    let (opened, query) = (dataset.opened.clone(), query.to_owned());
+    let task = async move {
+        let run = async {
+            let context = context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?;
+            context.sql(&query).await?.collect().await
+        };
+        run.await.map_err(|e| explain(e, &format!("the query `{query}`"), &opened))
+    };
+    dataset.io().run(task).await
+}
+
+/// Storage's own error where that is the cause; else what DataFusion says, and which columns there are.
+fn explain(error: DataFusionError, what: &str, opened: &Opened) -> Error {
+    let root = error.find_root();
+    if let DataFusionError::External(cause) = root {
+        if let Some(ours) = cause.downcast_ref::<Error>() {
+            return ours.clone().context(what);
+        }
+    }
+    let said = error.strip_backtrace();
+    let columns: Vec<&str> = opened.catalog.schema.fields().iter().map(|f| f.name().as_str()).collect();
+    Error::config(format!(
+        "{what} does not fit {}: {said}; the columns are: {}, {SAMPLE_ID}",
+        opened.catalog.uri,
+        columns.join(", ")
+    ))
 }

@@ -15,13 +15,16 @@ mod blocks;
 mod build;
 mod objects;
 mod samples;
+mod scan;
 mod store;
+mod table;
 mod units;
 
 pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder};
 pub(crate) use build::open_or_build;
 pub use objects::Objects;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};
+pub(crate) use table::CatalogTable;
 pub(crate) use units::{UnitStore, UnitStoreBuilder};
 
 use crate::format::columns::Mapping;
