@@ -200,10 +200,11 @@ impl Store {
         limit: usize,
         what: &str,
     ) -> Result<Vec<ObjectRef>> {
-        if !at.key.is_empty() && !at.key.ends_with('/') {
-            if let Some(found) = self.find(at).await? {
-                return Ok(vec![found]);
-            }
+        if !at.key.is_empty()
+            && !at.key.ends_with('/')
+            && let Some(found) = self.find(at).await?
+        {
+            return Ok(vec![found]);
         }
         const HOW: &str = "name the files themselves, or a manifest (CSV, TSV or Parquet) that lists them";
         let listed = self
@@ -278,10 +279,8 @@ impl Store {
             let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
             let probe =
                 self.until_done(|_| within(self.stall(), pages.list_paginated(None, options.clone()))).await;
-            if let Err(probe) = probe {
-                if matches!(probe.failure.verdict, Verdict::NoStore | Verdict::Missing) {
-                    ended.failure.verdict = Verdict::NoStore;
-                }
+            if probe.is_err_and(|e| matches!(e.failure.verdict, Verdict::NoStore | Verdict::Missing)) {
+                ended.failure.verdict = Verdict::NoStore;
             }
         }
         let what = if ended.failure.verdict == Verdict::NoStore {
@@ -307,10 +306,10 @@ fn drop_folder_marks(metas: &mut Vec<ObjectMeta>, prefix: &str) {
     let folder = prefix.trim_end_matches('/');
     let mut parents = std::collections::HashSet::new();
     for meta in metas.iter() {
-        if let Some((parent, _)) = meta.location.as_ref().rsplit_once('/') {
-            if !parents.contains(parent) {
-                parents.insert(parent.to_owned());
-            }
+        if let Some((parent, _)) = meta.location.as_ref().rsplit_once('/')
+            && !parents.contains(parent)
+        {
+            parents.insert(parent.to_owned());
         }
     }
     metas.retain(|meta| {
