@@ -1,1 +1,50 @@
-//! placeholder
+//! feedstock streams training data out of object storage, decodes and augments it on CPUs, and hands every
+//! data-parallel rank its batches, in an order that is a pure function of (data set, seed, epoch).
+//!
+//! ```text
+//! object storage ─▶ dataset: catalog, plan, blocks ─▶ ops: bytes to tensors ─▶ ingest ─▶ slots ─▶ rank
+//! ```
+//! Because every process can compute which sample stands at which position, nobody has to coordinate: a resumed
+//! job, a lost process or a changed world size never loses or repeats a sample.
+//!
+//! ```no_run
+//! use feedstock::{BatchSize, Dataset, Rank, Shuffle, decode_image, horizontal_flip, random_resized_crop};
+//!
+//! # async fn stream() -> feedstock::Result<()> {
+//! let pipeline = Dataset::open("s3://corpus/imagenet/train").await?
+//!     .filter("label < 100")?
+//!     .map("image", [decode_image(), random_resized_crop(224), horizontal_flip(0.5)])
+//!     .shuffle(Shuffle::seeded(7).window(16_384))
+//!     .batch(BatchSize::per_rank(256));
+//! let mut batches = pipeline.rank(Rank::new(0, 8)).start()?;
+//! for batch in &mut batches {
+//!     let batch = batch?;
+//!     assert_eq!(batch["image"].shape(), [256, 224, 224, 3]);
+//! }
+//! let cursor = batches.state();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The crates behind it: [`dataset`] (which samples, in what order), [`ops`] (bytes to tensors), [`ingest`] (runs
+//! a plan), [`trainer_bridge`] (hands batches to a rank).
+
+pub use feedstock_dataset as dataset;
+pub use feedstock_ingest as ingest;
+pub use feedstock_ops as ops;
+pub use feedstock_trainer_bridge as trainer_bridge;
+
+pub use feedstock_dataset::{
+    Catalog, CatalogOptions, CatalogStore, Cursor, Digest, DiskCacheOptions, Fingerprint, Layout,
+    OpenOptions, Plan, Position, Rank, SampleId, Secret, Shuffle, StorageOptions, Tail,
+};
+pub use feedstock_ingest::{RawBatches, RawOptions};
+pub use feedstock_ops::{
+    Chain, ChainSpec, DType, Op, TensorSpec, center_crop, color_jitter, decode_image, horizontal_flip,
+    normalize, rand_augment, random_crop, random_erasing, random_resized_crop, resize, to_chw, to_f32,
+    trivial_augment,
+};
+pub use feedstock_trainer_bridge::{
+    Batch, BatchSize, Dataset, Error, ErrorKind, Ledger, OnError, Pipeline, RankBuilder, RankIterator,
+    RankStats, Result, SkipReport, Skipped, Tensor,
+};

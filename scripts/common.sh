@@ -1,0 +1,53 @@
+# Sourced by scripts/quickstart and scripts/test: finds or installs what the build needs, and chooses where
+# build products go. Installs nothing outside the cache folder unless it runs as root.
+#
+# Needed: cargo, a C compiler, cmake and nasm (libjpeg-turbo is built from source with its SIMD code).
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/feedstock
+tools=$cache/tools
+export PATH="$HOME/.cargo/bin:$tools/bin:$tools/usr/bin:$PATH"
+
+say() { printf '\n== %s\n' "$*" >&2; }
+die() { printf 'feedstock: %s\n' "$*" >&2; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# As root, with Debian's or Ubuntu's package manager.
+apt_install() {
+    [ "$(id -u)" = 0 ] && have apt-get || return 1
+    say "installing $*"
+    apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 && return 0
+    apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# Without root: Debian's package, unpacked into the cache folder. For programs that need nothing but libc.
+apt_unpack() {
+    have apt-get && have dpkg-deb || return 1
+    say "unpacking $1 into $tools"
+    local state=$tools/apt
+    mkdir -p "$state/lists/partial" "$state/archives/partial" "$tools"
+    local options=(-qq -o "Dir::State=$state" -o "Dir::State::lists=$state/lists" -o "Dir::Cache=$state"
+        -o "Dir::State::status=/var/lib/dpkg/status" -o "APT::Sandbox::User=")
+    (cd "$state" && apt-get "${options[@]}" update && apt-get "${options[@]}" download "$1" &&
+        dpkg-deb -x "$1"_*.deb "$tools")
+}
+
+# The PyPI package $1 in a private virtual environment.
+pip_install() {
+    have python3 || return 1
+    say "installing $1 into $tools"
+    python3 -m venv "$tools" && "$tools/bin/pip" install -q "$1"
+}
+
+# PyPI's package named nasm is an assembler for the 6502, so nasm comes from the system's packages only.
+have cargo || die "cargo is missing: install Rust 1.94 or later (https://rustup.rs), then run this again"
+have cc || apt_install build-essential || die "a C compiler is missing: install gcc or clang, then run this again"
+have cmake || apt_install cmake || pip_install cmake || die "cmake is missing: install it, then run this again"
+have nasm || apt_install nasm || apt_unpack nasm || die "nasm is missing: install it, then run this again"
+
+cd "$root"
+if [ -z "${CARGO_TARGET_DIR:-}" ] && [ ! -d target ]; then
+    export CARGO_TARGET_DIR=$cache/target
+fi

@@ -1,0 +1,385 @@
+//! `feedstock bench`: how fast a pipeline runs here, and what holds it back.
+
+use super::Common;
+use super::failure::{Failure, Outcome};
+use super::output::{Output, bytes, count};
+use super::plan::StepArgs;
+use super::preview::{encoded, payload_column};
+use super::progress::Reporter;
+use super::source::{ShuffleArgs, SourceArgs};
+use super::usage::Usage;
+use clap::Args;
+use feedstock_dataset::{BlockId, Dataset, Position, Rank};
+use feedstock_ops::{Chain, ChainSpec, SampleSeed, Scratch};
+use feedstock_trainer_bridge as bridge;
+use feedstock_trainer_bridge::{BatchSize, Ledger, OnError, Pipeline, RankIterator, RankStats};
+use serde_json::json;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Encoded bytes on which the bare chain is measured: far beyond any CPU cache.
+const CEILING_BYTES: usize = 128 << 20;
+/// The bare chain runs at least this long.
+const CEILING_TIME: Duration = Duration::from_secs(2);
+/// CPU threads busy with ops for more than this share of the time are what limits.
+const BUSY: f64 = 0.85;
+/// A caller who waits less than this share of the time is what limits.
+const WAITING: f64 = 0.05;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedstock bench /data/imagenet --ops 'decode_image,random_resized_crop:224,horizontal_flip' --batch-size 64
+  feedstock bench s3://bucket/train --world-size 8 --rank 0 --samples 20000 --json
+  feedstock bench /data/imagenet --step-ms 120          # beside a trainer that takes 120 ms a step
+
+samples_per_s counts from the first batch on; first_batch_s from the moment the data set is opened.
+chain_ceiling_samples_per_s is what the same threads make of the same ops without a pipeline: encoded samples in
+memory, results into one buffer. bottleneck is ops, storage or consumer.";
+
+/// Measure a pipeline: rate, first batch, CPU time, memory, bottleneck.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    order: ShuffleArgs,
+    #[command(flatten)]
+    cut: StepArgs,
+    /// The ops.
+    #[arg(long, default_value = "decode_image,random_resized_crop:224,horizontal_flip")]
+    ops: String,
+    /// The column of encoded samples [default: the data set's only one].
+    #[arg(long)]
+    column: Option<String>,
+    /// Run only this rank [default: all ranks, in this process, in turn].
+    #[arg(long, value_name = "R")]
+    rank: Option<u32>,
+    /// Number of epochs.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    epochs: u64,
+    /// Stop after so many samples [default: when the epochs end].
+    #[arg(long, value_name = "N")]
+    samples: Option<u64>,
+    /// Sleep so long after each step, as a trainer would compute.
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    step_ms: u64,
+    /// Batches in memory for each rank.
+    #[arg(long, default_value_t = 4)]
+    slots: usize,
+    /// Encoded bytes in memory for each rank [default: 1 GiB].
+    #[arg(long, value_name = "BYTES")]
+    budget_bytes: Option<u64>,
+    /// Replace samples that cannot be decoded, up to one in a hundred, instead of stopping.
+    #[arg(long)]
+    skip_bad: bool,
+    /// Do not measure the bare chain.
+    #[arg(long)]
+    no_ceiling: bool,
+}
+
+/// What the pipeline did.
+struct Measured {
+    opened: Duration,
+    first_batch: Duration,
+    wall: Duration,
+    samples: u64,
+    samples_after_first: u64,
+    batches: u64,
+    usage: Usage,
+    stats: Vec<RankStats>,
+    ledgers: Vec<Ledger>,
+    slot_bytes: u64,
+}
+
+impl Command {
+    pub(crate) fn run(&self, common: &Common) -> Outcome {
+        let spec: ChainSpec = self.ops.parse()?;
+        let chain = spec.compile()?;
+        let start = Instant::now();
+        let dataset = self.source.open(common)?;
+        let column = payload_column(&dataset, self.column.as_deref())?;
+        let mut pipeline = bridge::Dataset::from(dataset.clone())
+            .map(&column, spec)
+            .shuffle(self.order.shuffle()?)
+            .batch(BatchSize::global(self.cut.global_batch()))
+            .tail(self.cut.tail())
+            .epochs(self.cut.epoch.saturating_add(self.epochs))
+            .slots(self.slots)
+            .threads(common.threads());
+        if let Some(budget) = self.budget_bytes {
+            pipeline = pipeline.budget_bytes(budget);
+        }
+        if self.skip_bad {
+            pipeline = pipeline.on_error(OnError::skip());
+        }
+        let measured = self.measure(common, &pipeline, &chain, start)?;
+        let ceiling = match self.no_ceiling {
+            true => None,
+            false => Some(self.ceiling(common, &dataset, &chain, &column)?),
+        };
+        self.print(common, &measured, ceiling)
+    }
+
+    fn ranks(&self) -> Outcome<Vec<Rank>> {
+        let world_size = self.cut.world_size;
+        let ranks = match self.rank {
+            Some(rank) if rank < world_size => rank..rank + 1,
+            Some(rank) => {
+                return Err(Failure::config(format!("--rank {rank} is none of the {world_size} ranks")));
+            }
+            None => 0..world_size,
+        };
+        Ok(ranks.map(|rank| Rank { rank, world_size }).collect())
+    }
+
+    /// Runs the pipeline as trainers would, all ranks in step.
+    fn measure(
+        &self,
+        common: &Common,
+        pipeline: &Pipeline,
+        chain: &Chain,
+        start: Instant,
+    ) -> Outcome<Measured> {
+        let opened = start.elapsed();
+        let before = Usage::now();
+        let cursor = pipeline.plan()?.cursor(self.cut.epoch, Position(self.cut.from));
+        let ranks = self.ranks()?;
+        let mut iterators: Vec<RankIterator> = Vec::with_capacity(ranks.len());
+        for rank in &ranks {
+            iterators.push(pipeline.rank(*rank).resume(cursor.clone()).start()?);
+        }
+        let steps: u64 = iterators.iter().map(RankIterator::steps_per_epoch).max().unwrap_or(0) * self.epochs;
+        let reporter = Reporter::new(common, "streaming");
+        let mut run = Counts::default();
+        let mut ledgers = Vec::new();
+        for epoch in 0..self.epochs {
+            let whole = self.epoch(&mut iterators, &mut run, start, |batches| {
+                reporter.tell("streaming", batches, Some(steps * ranks.len() as u64), None);
+            })?;
+            if !whole {
+                break;
+            }
+            let mut ledger: Option<Ledger> = None;
+            for rank in &iterators {
+                match &mut ledger {
+                    Some(ledger) => ledger.merge(&rank.ledger()),
+                    None => ledger = Some(rank.ledger()),
+                }
+            }
+            ledgers.extend(ledger);
+            debug_assert!(ledgers.len() as u64 == epoch + 1, "one ledger an epoch");
+        }
+        reporter.end();
+        let after = Usage::now();
+        let rows = self.cut.global_batch().div_ceil(u64::from(self.cut.world_size.max(1)));
+        Ok(Measured {
+            opened,
+            first_batch: run.first.unwrap_or_default(),
+            wall: run.last.saturating_sub(run.first.unwrap_or_default()),
+            samples: run.samples,
+            samples_after_first: run.samples - run.first_samples,
+            batches: run.batches,
+            usage: Usage { cpu: after.cpu - before.cpu, peak_rss_bytes: after.peak_rss_bytes },
+            stats: iterators.iter().map(RankIterator::stats).collect(),
+            ledgers,
+            slot_bytes: rows * chain.output().bytes() as u64 * (self.slots * ranks.len()) as u64,
+        })
+    }
+
+    /// One epoch; false if it was cut short by `--samples`.
+    fn epoch(
+        &self,
+        iterators: &mut [RankIterator],
+        run: &mut Counts,
+        start: Instant,
+        tell: impl Fn(u64),
+    ) -> Outcome<bool> {
+        loop {
+            for rank in &mut *iterators {
+                let Some(batch) = rank.next() else { return Ok(true) }; // all ranks end at the same step
+                let rows = batch?.len() as u64;
+                run.add(rows, start.elapsed());
+                tell(run.batches);
+            }
+            if self.samples.is_some_and(|most| run.samples >= most) {
+                return Ok(false);
+            }
+            if self.step_ms > 0 {
+                std::thread::sleep(Duration::from_millis(self.step_ms));
+            }
+        }
+    }
+
+    /// Samples a second of the bare chain on as many threads.
+    fn ceiling(&self, common: &Common, dataset: &Dataset, chain: &Chain, column: &str) -> Outcome<f64> {
+        let samples = load(dataset, column)?;
+        let threads = common.threads();
+        let next = AtomicUsize::new(0);
+        let (ready, seed) = (Barrier::new(threads), self.order.seed);
+        let work = |_| {
+            let mut scratch = Scratch::default();
+            let mut out = vec![0; chain.output().bytes()];
+            let mut done = 0_u64;
+            let mut run = |at: usize| {
+                let (id, encoded) = &samples[at % samples.len()];
+                // A sample that cannot be decoded costs what it costs; the pipeline has reported it.
+                let _unusable = chain.apply(encoded, SampleSeed::new(seed, 0, *id), &mut scratch, &mut out);
+            };
+            (0..16).for_each(&mut run); // the buffers grow
+            ready.wait();
+            let start = Instant::now();
+            while start.elapsed() < CEILING_TIME {
+                run(next.fetch_add(1, Ordering::Relaxed));
+                done += 1;
+            }
+            done as f64 / start.elapsed().as_secs_f64()
+        };
+        let rates: Result<Vec<f64>, _> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+            handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        });
+        Ok(rates.map_err(|_| Failure::bug("a thread of the bare chain ended early"))?.iter().sum())
+    }
+
+    fn print(&self, common: &Common, run: &Measured, ceiling: Option<f64>) -> Outcome {
+        let wall = run.wall.as_secs_f64();
+        let rate = if wall > 0.0 { run.samples_after_first as f64 / wall } else { 0.0 };
+        let cpu = 1000.0 * run.usage.cpu.as_secs_f64() / run.samples.max(1) as f64;
+        let sum = |time: fn(&RankStats) -> f64| run.stats.iter().map(time).sum::<f64>();
+        let ops = sum(|stats| stats.engine.ops_time.as_secs_f64());
+        let waited = sum(|stats| stats.waited.as_secs_f64());
+        let fetch = sum(|stats| stats.engine.fetch_time.as_secs_f64());
+        let number = |value: fn(&RankStats) -> u64| run.stats.iter().map(value).sum::<u64>();
+        let fetched_bytes = number(|stats| stats.engine.fetched_bytes);
+        let (fetched, refetched) =
+            (number(|stats| stats.engine.fetched), number(|stats| stats.engine.refetched));
+        let bad = number(|stats| stats.engine.bad_samples);
+        let whole = (run.first_batch + run.wall).saturating_sub(run.opened).as_secs_f64();
+        let busy = ops / (whole * common.threads() as f64);
+        let bottleneck = match (busy > BUSY, waited < WAITING * whole) {
+            (true, _) => "ops",
+            (false, true) => "consumer",
+            (false, false) => "storage",
+        };
+        let exact = run.ledgers.iter().all(Ledger::is_exact);
+        let mut output = Output::new();
+        if common.json {
+            output.json(&json!({
+                "samples_per_s": rate,
+                "chain_ceiling_samples_per_s": ceiling,
+                "first_batch_s": run.first_batch.as_secs_f64(),
+                "cpu_s_per_1000_samples": cpu,
+                "peak_rss_bytes": run.usage.peak_rss_bytes,
+                "bottleneck": bottleneck,
+                "samples": run.samples,
+                "batches": run.batches,
+                "bad_samples": bad,
+                "opened_s": run.opened.as_secs_f64(),
+                "wall_s": wall,
+                "ops_s": ops,
+                "ops_busy": busy,
+                "fetch_s": fetch,
+                "waited_s": waited,
+                "fetched_bytes": fetched_bytes,
+                "blocks_fetched": fetched,
+                "blocks_fetched_again": refetched,
+                "peak_resident_bytes": run.stats.iter().map(|s| s.engine.peak_resident_bytes).sum::<u64>(),
+                "slot_bytes": run.slot_bytes,
+                "threads": common.threads(),
+                "epochs_exactly_once": if exact { run.ledgers.len() } else { 0 },
+            }))?;
+        } else {
+            let share = ceiling.map_or(String::new(), |ceiling| {
+                format!(", {:.0} % of the bare chain's {}", 100.0 * rate / ceiling, shown(ceiling))
+            });
+            output.fact("rate", format!("{} samples/s{share}", shown(rate)))?;
+            output.fact(
+                "bottleneck",
+                format!("{bottleneck}; ops keep {:.0} % of {} threads busy", 100.0 * busy, common.threads()),
+            )?;
+            let (first, opened) = (1000.0 * run.first_batch.as_secs_f64(), 1000.0 * run.opened.as_secs_f64());
+            output
+                .fact("first batch", format!("{first:.0} ms, {opened:.0} ms of them to open the data set"))?;
+            output.fact(
+                "samples",
+                format!("{} in {} batches, {bad} unusable", count(run.samples), count(run.batches)),
+            )?;
+            output.fact("CPU", format!("{cpu:.2} s per 1,000 samples"))?;
+            output.fact(
+                "memory",
+                format!(
+                    "{} at most, {} of them slots",
+                    bytes(run.usage.peak_rss_bytes),
+                    bytes(run.slot_bytes)
+                ),
+            )?;
+            output.fact(
+                "storage",
+                format!("{} in {} reads, {refetched} of them again", bytes(fetched_bytes), count(fetched)),
+            )?;
+            output.fact("waiting", format!("{waited:.2} s for batches, of {whole:.2} s"))?;
+            for ledger in &run.ledgers {
+                output.fact("ledger", ledger.to_string())?;
+            }
+        }
+        output.end()?;
+        if exact {
+            Ok(())
+        } else {
+            Err(Failure::bug("an epoch was not delivered exactly once; see the ledger"))
+        }
+    }
+}
+
+/// Batches so far.
+#[derive(Default)]
+struct Counts {
+    samples: u64,
+    batches: u64,
+    first: Option<Duration>,
+    first_samples: u64,
+    last: Duration,
+}
+
+impl Counts {
+    fn add(&mut self, samples: u64, now: Duration) {
+        if self.first.is_none() {
+            self.first = Some(now);
+            self.first_samples = samples;
+        }
+        self.samples += samples;
+        self.batches += 1;
+        self.last = now;
+    }
+}
+
+fn shown(rate: f64) -> String {
+    format!("{rate:.0}")
+}
+
+/// Encoded samples with their ids, up to `CEILING_BYTES`.
+fn load(dataset: &Dataset, column: &str) -> Outcome<Vec<(u64, Vec<u8>)>> {
+    let catalog = dataset.catalog();
+    let reader = dataset.block_reader();
+    let mut samples: Vec<(u64, Vec<u8>)> = Vec::new();
+    let mut size = 0;
+    let blocks = u32::try_from(catalog.blocks()).map_err(|_| Failure::bug("more than 2^32 blocks"))?;
+    for id in (0..blocks).map(BlockId) {
+        let block = futures::executor::block_on(reader.fetch(id, u64::MAX))?;
+        for row in 0..block.rows.num_rows() {
+            if let Some(encoded) = encoded(&block.rows, column, row)? {
+                size += encoded.len();
+                samples.push((block.first_sample + row as u64, encoded.to_vec()));
+            }
+        }
+        if size >= CEILING_BYTES {
+            break;
+        }
+    }
+    if samples.is_empty() {
+        return Err(Failure::config(format!("{} has no encoded bytes in column {column}", dataset.uri())));
+    }
+    Ok(samples)
+}

@@ -1,0 +1,71 @@
+//! `feedstock catalog`: build or refresh a catalog ahead of a job.
+
+use super::Common;
+use super::failure::Outcome;
+use super::output::{Output, count};
+use super::source::SourceArgs;
+use clap::Args;
+use feedstock_dataset::CatalogStore;
+use serde_json::json;
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedstock catalog s3://bucket/train                # once, into the cache folder
+  feedstock catalog s3://bucket/train --beside       # into s3://bucket/train/_feedstock/, for every machine
+  feedstock catalog s3://bucket/train --rebuild      # even if the stored one fits
+
+A stored catalog is checked against the storage's ETags whenever it is opened, and rebuilt if the data changed.";
+
+/// Build the catalog of a data set, or check the stored one.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Read every object's headers again.
+    #[arg(long)]
+    rebuild: bool,
+}
+
+impl Command {
+    pub(crate) fn run(&self, common: &Common) -> Outcome {
+        let start = Instant::now();
+        let dataset = self.source.open_with(common, self.rebuild)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let catalog = dataset.catalog();
+        let place = match self.source.store() {
+            CatalogStore::Cache(folder) => folder.display().to_string(),
+            CatalogStore::Beside => format!("{}/_feedstock", catalog.uri().trim_end_matches('/')),
+            CatalogStore::Nowhere => "memory only: set FEEDSTOCK_CACHE or HOME, or use --beside".to_owned(),
+        };
+        let mut output = Output::new();
+        if common.json {
+            output.json(&json!({
+                "uri": catalog.uri(),
+                "layout": catalog.layout().name(),
+                "samples": catalog.samples(),
+                "objects": catalog.objects().len(),
+                "blocks": catalog.blocks(),
+                "content_hash": format!("{:016x}", catalog.content_hash()),
+                "store": place,
+                "notes": catalog.notes(),
+                "seconds": seconds,
+            }))?;
+            return output.end();
+        }
+        output.line(format!(
+            "{}: {} samples in {} blocks of {} {} objects, content {:016x}; ready after {seconds:.2} s, kept in {place}",
+            catalog.uri(),
+            count(catalog.samples()),
+            count(catalog.blocks() as u64),
+            count(catalog.objects().len() as u64),
+            catalog.layout(),
+            catalog.content_hash(),
+        ))?;
+        for note in catalog.notes() {
+            output.fact("note", note)?;
+        }
+        output.end()
+    }
+}

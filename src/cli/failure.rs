@@ -1,0 +1,127 @@
+//! Why a subcommand ended early, and the exit code that says so.
+
+use feedstock_dataset as dataset;
+use feedstock_ingest as ingest;
+use feedstock_ops as ops;
+use feedstock_synth as synth;
+use std::error::Error as StdError;
+use std::fmt::Write as _;
+use std::io;
+
+/// What `main` says and how it exits.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// One sentence and an exit code.
+    Told {
+        /// See the list in `feedstock --help`.
+        code: u8,
+        /// What, which, the limit, the next step.
+        message: String,
+    },
+    /// Whoever reads our output closed it: nothing to say.
+    ReaderLeft,
+}
+
+/// Result of a subcommand.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+const BUG: u8 = 1;
+const BAD_CONFIG: u8 = 2;
+const DENIED: u8 = 3;
+const GONE: u8 = 4;
+const BAD_SAMPLE: u8 = 5;
+const RETRYABLE: u8 = 6;
+
+impl Failure {
+    /// An option does not fit.
+    pub(crate) fn config(message: impl Into<String>) -> Self {
+        Self::Told { code: BAD_CONFIG, message: message.into() }
+    }
+
+    /// A defect in feedstock.
+    pub(crate) fn bug(message: impl Into<String>) -> Self {
+        Self::Told { code: BUG, message: message.into() }
+    }
+
+    /// A local file could not be written.
+    pub(crate) fn write(path: &std::path::Path, cause: &io::Error) -> Self {
+        Self::Told { code: RETRYABLE, message: format!("cannot write {}: {cause}", path.display()) }
+    }
+
+    fn told(code: u8, error: &dyn StdError) -> Self {
+        Self::Told { code, message: with_causes(error) }
+    }
+}
+
+/// The message, and the causes that it does not name already.
+fn with_causes(error: &dyn StdError) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !message.contains(&words) {
+            let _infallible = write!(message, ": {words}");
+        }
+        cause = error.source();
+    }
+    message
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::ReaderLeft,
+            _ => Self::Told { code: RETRYABLE, message: format!("cannot write to standard output: {error}") },
+        }
+    }
+}
+
+impl From<dataset::Error> for Failure {
+    fn from(error: dataset::Error) -> Self {
+        let code = match error.kind() {
+            dataset::ErrorKind::BadConfig => BAD_CONFIG,
+            dataset::ErrorKind::Denied => DENIED,
+            dataset::ErrorKind::Gone => GONE,
+            dataset::ErrorKind::BadSample => BAD_SAMPLE,
+            dataset::ErrorKind::Retryable => RETRYABLE,
+            dataset::ErrorKind::Bug => BUG,
+        };
+        Self::told(code, &error)
+    }
+}
+
+impl From<ops::Error> for Failure {
+    fn from(error: ops::Error) -> Self {
+        let code = match error.kind() {
+            ops::ErrorKind::BadConfig => BAD_CONFIG,
+            ops::ErrorKind::BadSample => BAD_SAMPLE,
+            ops::ErrorKind::Bug => BUG,
+        };
+        Self::told(code, &error)
+    }
+}
+
+impl From<ingest::Error> for Failure {
+    fn from(error: ingest::Error) -> Self {
+        let code = match error.kind() {
+            ingest::ErrorKind::BadConfig => BAD_CONFIG,
+            ingest::ErrorKind::Denied => DENIED,
+            ingest::ErrorKind::Gone => GONE,
+            ingest::ErrorKind::BadSample => BAD_SAMPLE,
+            ingest::ErrorKind::Retryable => RETRYABLE,
+            ingest::ErrorKind::Bug => BUG,
+        };
+        Self::told(code, &error)
+    }
+}
+
+impl From<synth::Error> for Failure {
+    fn from(error: synth::Error) -> Self {
+        let code = match error.kind() {
+            synth::ErrorKind::BadConfig => BAD_CONFIG,
+            synth::ErrorKind::Storage => RETRYABLE,
+            synth::ErrorKind::Bug => BUG,
+        };
+        Self::told(code, &error)
+    }
+}

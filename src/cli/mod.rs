@@ -1,0 +1,123 @@
+//! The command line: one file a subcommand, and what they share.
+//!
+//! Results go to standard output (with `--json` as JSON, one value a line), progress and errors to standard
+//! error. An error is one sentence, and its kind is the exit code ([`failure::Failure`]).
+
+mod bench;
+mod catalog;
+mod failure;
+mod inspect;
+mod output;
+mod plan;
+mod preview;
+mod progress;
+mod source;
+mod synth;
+mod usage;
+
+use clap::{Args, Parser, Subcommand};
+use failure::Failure;
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Try it, without any data of your own:
+  feedstock synth imagenet /tmp/pictures --samples 4000
+  feedstock inspect /tmp/pictures
+  feedstock plan /tmp/pictures --seed 7 --global-batch 256 --world-size 8 | head
+  feedstock preview /tmp/pictures --out /tmp/page.html
+  feedstock bench /tmp/pictures --ops 'decode_image,random_resized_crop:224,horizontal_flip' --batch-size 64
+
+A URI is a folder, a file or a pattern: /data/imagenet, s3://bucket/train, 's3://bucket/train-{000..099}.tar',
+gs://…, az://…, https://…/train.parquet. The layout is recognised, or named with --layout.
+
+Exit codes: 0 done · 1 defect in feedstock · 2 wrong option, filter or data set · 3 access denied · 4 object gone or
+changed · 5 unusable sample · 6 storage failed, worth another try";
+
+/// Streams training data out of object storage, decoded and augmented, in an order that is a pure function of
+/// (data set, seed, epoch).
+#[derive(Parser)]
+#[command(name = "feedstock", version, after_help = EXAMPLES, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of every subcommand.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Common {
+    /// Print results as JSON, one value a line, and no progress.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Print no progress.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// CPU threads [default: one per core].
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    storage: source::StorageArgs,
+}
+
+impl Common {
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get)
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Synth(synth::Command),
+    Inspect(inspect::Command),
+    Catalog(catalog::Command),
+    Plan(plan::Command),
+    Bench(bench::Command),
+    Preview(preview::Command),
+}
+
+/// Reads the arguments, runs the subcommand, and says what went wrong.
+pub(crate) fn main() -> ExitCode {
+    let Cli { command, common } = Cli::parse();
+    let done = match &command {
+        Command::Synth(command) => command.run(&common),
+        Command::Inspect(command) => command.run(&common),
+        Command::Catalog(command) => command.run(&common),
+        Command::Plan(command) => command.run(&common),
+        Command::Bench(command) => command.run(&common),
+        Command::Preview(command) => command.run(&common),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::ReaderLeft) => ExitCode::SUCCESS, // `feedstock plan … | head`
+        Err(Failure::Told { code, message }) => {
+            output::complain(&message);
+            ExitCode::from(code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    /// `--help` is for people: every subcommand has examples and every option a sentence.
+    #[test]
+    fn every_option_is_explained_and_every_subcommand_has_an_example() {
+        for command in Cli::command().get_subcommands() {
+            let (name, leaf) = (command.get_name(), command.get_subcommands().next().unwrap_or(command));
+            let help = leaf.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("feedstock {name}")), "{name} shows no example");
+            for option in leaf.get_arguments() {
+                assert!(option.get_help().is_some(), "{name}: {} is not explained", option.get_id());
+            }
+        }
+    }
+}

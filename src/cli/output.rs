@@ -1,0 +1,84 @@
+//! What is printed: results to standard output, complaints to standard error.
+
+use super::failure::Outcome;
+use serde_json::Value;
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+/// Buffered standard output.
+pub(crate) struct Output(BufWriter<StdoutLock<'static>>);
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self(BufWriter::new(io::stdout().lock()))
+    }
+
+    /// One line.
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) -> Outcome {
+        Ok(writeln!(self.0, "{}", line.as_ref())?)
+    }
+
+    /// One line of JSON.
+    pub(crate) fn json(&mut self, value: &Value) -> Outcome {
+        self.line(value.to_string())
+    }
+
+    /// `name   value`, the names in one column.
+    pub(crate) fn fact(&mut self, name: &str, value: impl AsRef<str>) -> Outcome {
+        Ok(writeln!(self.0, "{name:<16} {}", value.as_ref())?)
+    }
+
+    /// Everything is out; an error if it could not be.
+    pub(crate) fn end(mut self) -> Outcome {
+        Ok(self.0.flush()?)
+    }
+}
+
+/// `feedstock: …` on standard error.
+pub(crate) fn complain(message: &str) {
+    let _nowhere_left_to_say_it = writeln!(io::stderr(), "feedstock: {message}");
+}
+
+/// 1234567 as `1,234,567`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes in decimal units: 112000 as `112 kB`.
+pub(crate) fn bytes(number: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if number < 1000 {
+        return format!("{number} B");
+    }
+    let mut value = number as f64 / 1000.0;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_separators() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn bytes_have_three_digits_and_a_unit() {
+        let shown = [999, 1000, 112_345, 999_600, 5_400_000_000].map(bytes);
+        assert_eq!(shown, ["999 B", "1.00 kB", "112 kB", "1.00 MB", "5.40 GB"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! The HTML: one file, no scripts, pictures inside.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::fmt::Write as _;
+
+/// One sample.
+pub(super) struct Tile {
+    pub(super) id: u64,
+    pub(super) place: String,
+    /// `column: value`, one a line.
+    pub(super) facts: String,
+    /// A PNG, or why there is none.
+    pub(super) picture: Result<Vec<u8>, String>,
+    /// The stored bytes, if they are to be shown.
+    pub(super) original: Option<Vec<u8>>,
+}
+
+/// The page's content.
+pub(super) struct Page<'a> {
+    pub(super) uri: &'a str,
+    pub(super) ops: &'a str,
+    pub(super) output: &'a str,
+    pub(super) seed: u64,
+    pub(super) epoch: u64,
+    pub(super) tiles: &'a [Tile],
+}
+
+const STYLE: &str = "\
+body{font:14px/1.4 system-ui,sans-serif;margin:1.5rem;background:#fff;color:#222}\
+h1{font-size:1.2rem;margin:0}dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem}\
+dt{color:#666}dd{margin:0;font-family:ui-monospace,monospace}\
+main{display:flex;flex-wrap:wrap;gap:.8rem}\
+figure{margin:0;width:min-content;min-width:14rem}\
+figure div{display:flex;gap:.3rem}img{display:block;max-height:18rem}\
+figcaption{font-size:.8rem;white-space:pre-line;overflow-wrap:anywhere}\
+b{font-family:ui-monospace,monospace}.bad{border:1px solid #b00;color:#b00;padding:.5rem;width:13rem}\
+@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}dt{color:#999}}";
+
+impl Page<'_> {
+    pub(super) fn html(&self) -> String {
+        let mut html = String::new();
+        let (uri, ops, output) = (escape(self.uri), escape(self.ops), escape(self.output));
+        let (seed, epoch, count) = (self.seed, self.epoch, self.tiles.len());
+        let _infallible = write!(
+            html,
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{uri}</title><style>{STYLE}</style>\n\
+             <h1>What the model sees</h1>\n<dl><dt>data set</dt><dd>{uri}</dd><dt>ops</dt><dd>{ops}</dd>\
+             <dt>result</dt><dd>{output}</dd><dt>order</dt><dd>seed {seed}, epoch {epoch}, \
+             the first {count} samples</dd></dl>\n<main>\n"
+        );
+        for tile in self.tiles {
+            tile.write(&mut html);
+        }
+        html.push_str("</main></html>\n");
+        html
+    }
+}
+
+impl Tile {
+    fn write(&self, html: &mut String) {
+        html.push_str("<figure><div>");
+        match &self.picture {
+            Ok(png) => image(html, "image/png", png, "after the ops"),
+            Err(reason) => {
+                let _infallible = write!(html, "<span class=\"bad\">{}</span>", escape(reason));
+            }
+        }
+        if let Some(original) = &self.original {
+            image(html, mime(original), original, "as stored");
+        }
+        let (place, facts) = (escape(&self.place), escape(self.facts.trim_end()));
+        let _infallible =
+            writeln!(html, "</div><figcaption><b>{}</b> {place}\n{facts}</figcaption></figure>", self.id);
+    }
+}
+
+fn image(html: &mut String, mime: &str, bytes: &[u8], title: &str) {
+    let _infallible = write!(html, "<img alt=\"\" title=\"{title}\" src=\"data:{mime};base64,");
+    STANDARD.encode_string(bytes, html);
+    html.push_str("\">");
+}
+
+fn mime(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [0x89, b'P', b'N', b'G', ..] => "image/png",
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "image/webp",
+        _ => "image/jpeg",
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_break_out_of_the_page() {
+        let tile = Tile {
+            id: 7,
+            place: "<script>alert(1)</script>.jpg".to_owned(),
+            facts: "label: 3\n".to_owned(),
+            picture: Err("the JPEG is cut & broken".to_owned()),
+            original: Some(vec![0xff, 0xd8]),
+        };
+        let page =
+            Page { uri: "/a\"b", ops: "decode_image", output: "U8", seed: 1, epoch: 0, tiles: &[tile] };
+        let html = page.html();
+        assert!(!html.contains("<script>") && html.contains("&lt;script&gt;"));
+        assert!(html.contains("cut &amp; broken") && html.contains("data:image/jpeg;base64,/9g="));
+    }
+}

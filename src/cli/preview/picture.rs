@@ -1,0 +1,86 @@
+//! A tensor as a PNG that a browser shows.
+
+use crate::cli::failure::{Failure, Outcome};
+use feedstock_ops::{DType, Layout, TensorSpec};
+
+const CHANNELS: usize = 3;
+
+/// The PNG of one sample's tensor, u8 or f32, `[h, w, 3]` or `[3, h, w]`.
+///
+/// f32 values are stretched so that the least becomes 0 and the greatest 255: normalised values have no
+/// colours of their own.
+pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
+    let (height, width, planar) = match (spec.shape.as_slice(), spec.layout) {
+        (&[height, width, CHANNELS], Layout::Hwc) => (height, width, false),
+        (&[CHANNELS, height, width], Layout::Chw) => (height, width, true),
+        (shape, layout) => {
+            return Err(Failure::config(format!(
+                "the ops' result is {shape:?} {layout:?}; a page shows pictures, [h, w, 3] or [3, h, w]"
+            )));
+        }
+    };
+    let values = match spec.dtype {
+        DType::U8 => tensor.to_vec(),
+        DType::F32 => stretch(tensor),
+        other => {
+            return Err(Failure::config(format!("the ops' result is {other:?}; a page shows u8 and f32")));
+        }
+    };
+    let pixels = if planar { interleave(&values, width * height) } else { values };
+    encode(&pixels, width, height).map_err(|e| Failure::bug(format!("a {width}×{height} PNG: {e}")))
+}
+
+fn stretch(tensor: &[u8]) -> Vec<u8> {
+    let values: Vec<f32> = tensor.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+    let (least, most) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), value| {
+        (least.min(*value), most.max(*value))
+    });
+    let scale = if most > least { 255.0 / (most - least) } else { 0.0 };
+    #[expect(clippy::cast_possible_truncation, reason = "float to u8 saturates")]
+    values.iter().map(|value| ((value - least) * scale + 0.5) as u8).collect()
+}
+
+fn interleave(planes: &[u8], pixels: usize) -> Vec<u8> {
+    (0..pixels).flat_map(|at| (0..CHANNELS).map(move |channel| planes[channel * pixels + at])).collect()
+}
+
+fn encode(pixels: &[u8], width: usize, height: usize) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let mut out = Vec::new();
+    let mut encoder = png::Encoder::new(&mut out, u32::try_from(width)?, u32::try_from(height)?);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_compression(png::Compression::Fast);
+    encoder.write_header()?.write_image_data(pixels)?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(png_bytes: &[u8]) -> Vec<u8> {
+        let mut reader = png::Decoder::new(std::io::Cursor::new(png_bytes)).read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut pixels).unwrap();
+        pixels
+    }
+
+    #[test]
+    fn u8_and_f32_of_either_layout_show_the_same_pixels() {
+        let hwc: [u8; 6] = [0, 10, 20, 30, 40, 255]; // one row, two pixels
+        let chw: [u8; 6] = [0, 30, 10, 40, 20, 255];
+        let spec = |dtype, shape: [usize; 3], layout| TensorSpec::new(dtype, shape, layout);
+        let png_hwc = png(&hwc, &spec(DType::U8, [1, 2, 3], Layout::Hwc)).unwrap();
+        let png_chw = png(&chw, &spec(DType::U8, [3, 1, 2], Layout::Chw)).unwrap();
+        let floats: Vec<u8> =
+            chw.iter().flat_map(|&v| ((f32::from(v) - 100.0) / 50.0).to_ne_bytes()).collect();
+        let png_f32 = png(&floats, &spec(DType::F32, [3, 1, 2], Layout::Chw)).unwrap();
+        assert_eq!(decoded(&png_hwc), hwc);
+        assert_eq!(decoded(&png_chw), hwc);
+        assert_eq!(decoded(&png_f32), hwc);
+    }
+
+    #[test]
+    fn what_is_no_picture_is_refused() {
+        assert!(png(&[0; 80], &TensorSpec::new(DType::U8, [80, 1, 1], Layout::Hwc)).is_err());
+    }
+}

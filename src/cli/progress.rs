@@ -1,0 +1,91 @@
+//! Progress on standard error: a bar where a person waits, a plain line every few seconds elsewhere.
+
+use super::Common;
+use super::output::{bytes, complain, count};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// A log gets a line this often: enough to see life, too few to fill it.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Shows how far a job is; silent with `--quiet` and `--json`. Any thread may tell it.
+pub(crate) struct Reporter(Face);
+
+enum Face {
+    Silent,
+    Bar(ProgressBar),
+    Lines(Mutex<Lines>),
+}
+
+struct Lines {
+    verb: &'static str,
+    start: Instant,
+    last: Instant,
+}
+
+impl Reporter {
+    /// A reporter for a job called `verb` ("writing", "reading footers") of so many `unit`s.
+    pub(crate) fn new(common: &Common, verb: &'static str) -> Self {
+        if common.json || common.quiet {
+            return Self(Face::Silent);
+        }
+        if !std::io::stderr().is_terminal() {
+            let now = Instant::now();
+            return Self(Face::Lines(Mutex::new(Lines { verb, start: now, last: now })));
+        }
+        let bar = ProgressBar::no_length();
+        let shape = "{msg:>16} {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}";
+        bar.set_style(ProgressStyle::with_template(shape).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(verb);
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(Face::Bar(bar))
+    }
+
+    /// `done` of `total` (where known), `size` bytes so far (where that says anything).
+    pub(crate) fn tell(&self, verb: &'static str, done: u64, total: Option<u64>, size: Option<u64>) {
+        match &self.0 {
+            Face::Silent => {}
+            Face::Bar(bar) => {
+                match total {
+                    Some(total) => bar.set_length(total),
+                    None => bar.unset_length(),
+                }
+                bar.set_message(verb);
+                bar.set_position(done);
+            }
+            Face::Lines(lines) => {
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                if lines.last.elapsed() >= LINE_EVERY {
+                    lines.verb = verb;
+                    lines.last = Instant::now();
+                    complain(&lines.describe(done, total, size));
+                }
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn end(&self) {
+        if let Face::Bar(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.end(); // an error's sentence must not stand behind half a bar
+    }
+}
+
+impl Lines {
+    fn describe(&self, done: u64, total: Option<u64>, size: Option<u64>) -> String {
+        let of = total.map_or(String::new(), |total| format!(" of {}", count(total)));
+        let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
+        let seconds = self.start.elapsed().as_secs_f64();
+        format!("{}: {}{of}{size} after {seconds:.0} s", self.verb, count(done))
+    }
+}

@@ -1,0 +1,177 @@
+//! Naming a data set: URI, layout, filter, credentials, catalog.
+
+use super::Common;
+use super::failure::{Failure, Outcome};
+use super::progress::Reporter;
+use clap::Args;
+use feedstock_dataset::{
+    CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions, Secret, Shuffle, StorageOptions,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How storage is reached; credentials come from the usual environment (AWS_*, GOOGLE_*, AZURE_*).
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Storage")]
+pub(crate) struct StorageArgs {
+    /// S3 endpoint, for stores other than AWS (http://127.0.0.1:9000).
+    #[arg(long, global = true, value_name = "URL")]
+    endpoint: Option<String>,
+    /// S3 region.
+    #[arg(long, global = true)]
+    region: Option<String>,
+    /// Send no credentials: public buckets.
+    #[arg(long, global = true)]
+    anonymous: bool,
+    /// Any other setting of the store, as aws_session_token=… (may be repeated).
+    #[arg(long = "storage", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    settings: Vec<(String, Secret)>,
+    /// Seconds that one storage operation is retried for.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 120)]
+    deadline: u64,
+}
+
+fn key_value(text: &str) -> Result<(String, Secret), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.to_owned(), Secret::from(value)))
+}
+
+impl StorageArgs {
+    pub(crate) fn options(&self) -> StorageOptions {
+        let mut options = StorageOptions {
+            anonymous: self.anonymous,
+            deadline: Duration::from_secs(self.deadline),
+            ..StorageOptions::default()
+        };
+        let named = [("aws_endpoint", &self.endpoint), ("aws_region", &self.region)];
+        for (key, value) in named {
+            if let Some(value) = value {
+                options = options.with(key, value.as_str());
+            }
+        }
+        options.config.extend(self.settings.iter().cloned());
+        options
+    }
+}
+
+/// Which data set, and which of its samples.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct SourceArgs {
+    /// A folder, a file or a pattern: /data/train, s3://bucket/train, 's3://bucket/train-{000..099}.tar'.
+    pub(crate) uri: String,
+    /// The layout, where it cannot be recognised: parquet, folder, webdataset, ilsvrc, ipc, manifest.
+    #[arg(long)]
+    layout: Option<Layout>,
+    /// Keep the samples for which this SQL expression is true ("label < 100 and width > 64").
+    #[arg(long, value_name = "SQL")]
+    pub(crate) filter: Option<String>,
+    #[command(flatten)]
+    catalog: CatalogArgs,
+}
+
+/// Where catalogs are kept.
+#[derive(Args, Debug, Clone)]
+struct CatalogArgs {
+    /// Keep the catalog in this folder [default: $FEEDSTOCK_CACHE/catalogs, else ~/.cache/feedstock/catalogs].
+    #[arg(long, value_name = "DIR", conflicts_with = "beside")]
+    catalog_dir: Option<PathBuf>,
+    /// Keep the catalog beside the data, in _feedstock/.
+    #[arg(long)]
+    beside: bool,
+    /// Encoded bytes that a block aims at; other blocks are another order [default: 4 MiB].
+    #[arg(long, value_name = "BYTES")]
+    block_bytes: Option<u64>,
+}
+
+impl CatalogArgs {
+    fn store(&self) -> CatalogStore {
+        match (&self.catalog_dir, self.beside) {
+            (Some(dir), _) => CatalogStore::Cache(dir.clone()),
+            (None, true) => CatalogStore::Beside,
+            (None, false) => CatalogStore::default(),
+        }
+    }
+}
+
+impl SourceArgs {
+    /// Opens the data set and filters it.
+    pub(crate) fn open(&self, common: &Common) -> Outcome<Dataset> {
+        self.open_with(common, false)
+    }
+
+    /// Where its catalog is kept.
+    pub(crate) fn store(&self) -> CatalogStore {
+        self.catalog.store()
+    }
+
+    /// Opens the data set and filters it; with `rebuild`, from the objects themselves.
+    pub(crate) fn open_with(&self, common: &Common, rebuild: bool) -> Outcome<Dataset> {
+        let reporter = Arc::new(Reporter::new(common, "opening"));
+        let told = reporter.clone();
+        let mut options = OpenOptions {
+            storage: common.storage.options(),
+            catalog: CatalogOptions {
+                store: self.catalog.store(),
+                rebuild,
+                progress: Some(Arc::new(move |now| told.tell(now.stage, now.done, now.total, None))),
+            },
+            layout: self.layout,
+            functions: Vec::new(),
+            ..OpenOptions::default()
+        };
+        if let Some(block_bytes) = self.catalog.block_bytes {
+            options.block_bytes = block_bytes;
+        }
+        let opened = futures::executor::block_on(async {
+            let dataset = Dataset::open_with(&self.uri, options).await?;
+            match &self.filter {
+                Some(filter) => dataset.filter(filter).await,
+                None => Ok(dataset),
+            }
+        });
+        reporter.end();
+        Ok(opened?)
+    }
+}
+
+/// The order.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Order")]
+pub(crate) struct ShuffleArgs {
+    /// Seed of the order and of the ops' randomness.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Samples shuffled among each other [default: what fits 512 MiB of encoded bytes].
+    #[arg(long, value_name = "SAMPLES")]
+    window: Option<u64>,
+    /// Lanes; large jobs set a multiple of their largest world size [default: up to 64].
+    #[arg(long, value_name = "N")]
+    lanes: Option<u32>,
+    /// window: blocks, then samples in windows; full: every sample on its own; none: the catalog's order.
+    #[arg(long, value_name = "KIND", default_value = "window", value_parser = ["window", "full", "none"])]
+    shuffle: String,
+}
+
+impl ShuffleArgs {
+    pub(crate) fn shuffle(&self) -> Outcome<Shuffle> {
+        let mut shuffle = match self.shuffle.as_str() {
+            "full" => Shuffle::full(self.seed),
+            "none" => Shuffle::none(),
+            _ => Shuffle::seeded(self.seed),
+        };
+        if let Some(window) = self.window {
+            if self.shuffle != "window" {
+                return Err(Failure::config(format!(
+                    "--window says nothing with --shuffle {}",
+                    self.shuffle
+                )));
+            }
+            shuffle = shuffle.window(window);
+        }
+        if let Some(lanes) = self.lanes {
+            shuffle = shuffle.lanes(lanes);
+        }
+        Ok(shuffle)
+    }
+}

@@ -1,0 +1,94 @@
+//! The directions of dependencies between the rooms, read from `cargo metadata`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+/// Which crates of this workspace each one may use, outside tests.
+const ALLOWED: [(&str, &[&str]); 7] = [
+    ("feedstock-dataset", &[]),
+    ("feedstock-ops", &[]),
+    ("feedstock-ingest", &["feedstock-dataset", "feedstock-ops"]),
+    ("feedstock-trainer-bridge", &["feedstock-dataset", "feedstock-ingest", "feedstock-ops"]),
+    ("feedstock-synth", &[]),
+    ("feedstock-testkit", &[]),
+    (
+        "feedstock",
+        &[
+            "feedstock-dataset",
+            "feedstock-ingest",
+            "feedstock-ops",
+            "feedstock-synth",
+            "feedstock-trainer-bridge",
+        ],
+    ),
+];
+
+/// What a room must not contain (design: "must not contain"): crate → dependencies it must not have.
+const FOREIGN: [(&str, &[&str]); 4] = [
+    ("feedstock-dataset", &["turbojpeg-sys", "fast_image_resize", "png", "image-webp", "cudarc", "pyo3"]),
+    ("feedstock-ops", &["object_store", "tokio", "reqwest", "cudarc", "pyo3"]),
+    ("feedstock-ingest", &["cudarc", "pyo3", "turbojpeg-sys"]),
+    ("feedstock-trainer-bridge", &["object_store", "parquet", "turbojpeg-sys", "pyo3"]),
+];
+
+struct Package {
+    /// Dependencies that its library or program links; those of tests and build scripts left out.
+    linked: BTreeSet<String>,
+    has_bin: bool,
+}
+
+fn packages() -> BTreeMap<String, Package> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let read = |package: &serde_json::Value| {
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let linked = dependencies.filter(|dependency| dependency["kind"].is_null());
+        let targets = package["targets"].as_array().unwrap();
+        Package {
+            linked: linked.map(|dependency| dependency["name"].as_str().unwrap().to_owned()).collect(),
+            has_bin: targets.iter().any(|target| target["kind"][0] == "bin"),
+        }
+    };
+    packages.iter().map(|package| (package["name"].as_str().unwrap().to_owned(), read(package))).collect()
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let packages = packages();
+    for (name, allowed) in ALLOWED {
+        let package = packages.get(name).unwrap_or_else(|| panic!("{name} is no member of the workspace"));
+        let ours = package.linked.iter().filter(|dependency| packages.contains_key(*dependency));
+        for dependency in ours {
+            assert!(allowed.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
+        }
+    }
+    let known: BTreeSet<&str> = ALLOWED.iter().map(|(name, _)| *name).collect();
+    for name in packages.keys() {
+        assert!(known.contains(name.as_str()), "{name} is new: say here what it may depend on");
+    }
+}
+
+#[test]
+fn rooms_hold_nothing_foreign() {
+    let packages = packages();
+    for (name, foreign) in FOREIGN {
+        for dependency in foreign {
+            assert!(!packages[name].linked.contains(*dependency), "{name} must not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn only_the_facade_and_the_test_kit_are_programs() {
+    for (name, package) in packages() {
+        let may = ["feedstock", "feedstock-testkit"].contains(&name.as_str());
+        assert!(may || !package.has_bin, "{name} has a program; the command line lives in src/");
+    }
+}

@@ -1,0 +1,327 @@
+//! The command line as a user and a script see it: results on standard output, one sentence on standard error,
+//! an exit code.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const SAMPLES: u64 = 203;
+
+/// A folder with sample data, and a cache folder of its own.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn empty() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn with_pictures(layout: &str) -> Self {
+        let place = Self::empty();
+        let data = place.data();
+        let small = ["--samples", "203", "--classes", "7", "--width", "96", "--height", "80"];
+        let shards = ["--samples-per-shard", "60", "--rows-per-group", "20", "--layout", layout];
+        let made = place.json(&[&["synth", "imagenet", &data][..], &small, &shards].concat());
+        assert_eq!(made[0]["samples"], SAMPLES);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn data(&self) -> String {
+        self.path("pictures").to_str().unwrap().to_owned()
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feedstock"));
+        command.env("FEEDSTOCK_CACHE", self.path("cache")).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command().args(arguments).output().unwrap()
+    }
+
+    /// The JSON lines of a run that must succeed and say nothing else.
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The one sentence of a run that must fail with `code`.
+    fn complaint(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complaint}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        complaint
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn ids(line: &Value) -> Vec<u64> {
+    line["samples"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+/// Global batches by position: the ranks' rows of each step, sorted.
+fn global_batches(lines: &[Value]) -> BTreeMap<u64, Vec<u64>> {
+    let mut batches: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for line in lines {
+        batches.entry(line["position"].as_u64().unwrap()).or_default().extend(ids(line));
+    }
+    batches.values_mut().for_each(|batch| batch.sort_unstable());
+    batches
+}
+
+#[test]
+fn inspect_says_what_was_made() {
+    let place = Place::with_pictures("parquet");
+    let facts = &place.json(&["inspect", &place.data()])[0];
+    assert_eq!(facts["layout"], "parquet");
+    assert_eq!(facts["samples"], SAMPLES);
+    assert_eq!(facts["objects"], 4);
+    assert_eq!(facts["counts"]["distinct"], 7);
+    assert_eq!(facts["counts"]["top"][0]["count"], 29); // 203 = 7 × 29
+    let columns: Vec<&str> =
+        facts["columns"].as_array().unwrap().iter().map(|column| column["name"].as_str().unwrap()).collect();
+    for name in ["image", "label", "width", "height"] {
+        assert!(columns.contains(&name), "{columns:?}");
+    }
+    let filtered = &place.json(&["inspect", &place.data(), "--filter", "label < 2"])[0];
+    assert_eq!(filtered["selected"], 58);
+    let rows =
+        place.json(&["inspect", &place.data(), "--sql", "select count(*) as n from catalog where label = 3"]);
+    assert_eq!(rows[0]["n"], "29");
+    let people = text(&place.run(&["inspect", &place.data()]).stdout);
+    assert!(people.contains("203") && people.contains("7 values"), "{people}");
+}
+
+#[test]
+fn plan_gives_each_sample_once_and_the_same_batches_to_any_world_size() {
+    let place = Place::with_pictures("parquet");
+    let data = place.data();
+    let plan = |more: &[&str]| {
+        let fixed = ["plan", &data, "--seed", "7", "--epoch", "3", "--global-batch", "24"];
+        place.json(&[&fixed[..], more].concat())
+    };
+    let alone = plan(&["--world-size", "1"]);
+    assert_eq!(alone.len() as u64, SAMPLES / 24);
+    assert_eq!(alone[1]["step"], 1);
+    assert_eq!(alone[1]["position"], 24);
+    let batches = global_batches(&alone);
+    let mut all: Vec<u64> = batches.values().flatten().copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len() as u64, SAMPLES / 24 * 24, "no sample twice");
+    for world_size in ["2", "3", "5", "8"] {
+        let lines = plan(&["--world-size", world_size]);
+        assert_eq!(lines.len() as u64, SAMPLES / 24 * world_size.parse::<u64>().unwrap());
+        assert_eq!(global_batches(&lines), batches);
+    }
+    let mut resumed = global_batches(&plan(&["--world-size", "4", "--from", "72"]));
+    let mut expected = batches.clone();
+    expected.retain(|position, _| *position >= 72);
+    assert_eq!(resumed, expected);
+    resumed = global_batches(&plan(&["--world-size", "4", "--steps", "2"]));
+    assert_eq!(resumed.len(), 2);
+    let third = plan(&["--world-size", "5", "--rank", "3", "--steps", "1"]);
+    assert_eq!(third.len(), 1);
+    assert_eq!(third[0]["rank"], 3);
+    let padded = plan(&["--world-size", "2", "--tail", "pad"]);
+    let valid = padded.iter().filter_map(|line| line["valid"].as_array()).flatten();
+    let wrong = valid.filter(|valid| **valid == Value::Bool(false)).count() as u64;
+    assert_eq!(wrong, 24 - SAMPLES % 24);
+    assert_ne!(global_batches(&place.json(&["plan", &data, "--seed", "8", "--global-batch", "24"])), batches);
+}
+
+#[test]
+fn every_layout_holds_the_same_labels() {
+    for layout in ["parquet", "folder", "webdataset", "ipc", "ilsvrc"] {
+        let place = Place::with_pictures(layout);
+        let facts = &place.json(&["inspect", &place.data()])[0];
+        assert_eq!((&facts["layout"], &facts["samples"]), (&Value::from(layout), &Value::from(SAMPLES)));
+        assert_eq!(facts["counts"]["distinct"], 7, "{layout}");
+        let run =
+            &place.json(&["bench", &place.data(), "--batch-size", "29", "--no-ceiling", "--ops", OPS])[0];
+        assert_eq!((&run["samples"], &run["epochs_exactly_once"]), (&Value::from(SAMPLES), &Value::from(1)));
+    }
+}
+
+const OPS: &str = "decode_image,random_resized_crop:48,horizontal_flip";
+
+#[test]
+fn bench_has_the_promised_keys_and_proves_exactly_once() {
+    let place = Place::with_pictures("parquet");
+    let run = &place.json(&[
+        "bench",
+        &place.data(),
+        "--ops",
+        OPS,
+        "--batch-size",
+        "7",
+        "--epochs",
+        "2",
+        "--threads",
+        "2",
+    ])[0];
+    for key in ["samples_per_s", "chain_ceiling_samples_per_s", "first_batch_s", "cpu_s_per_1000_samples"] {
+        assert!(run[key].as_f64().unwrap() > 0.0, "{key}: {run}");
+    }
+    assert!(run["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
+    assert!(["ops", "storage", "consumer"].contains(&run["bottleneck"].as_str().unwrap()));
+    assert_eq!(run["samples"], 2 * SAMPLES);
+    assert_eq!(run["epochs_exactly_once"], 2);
+    let share = &place.json(&[
+        "bench",
+        &place.data(),
+        "--ops",
+        OPS,
+        "--batch-size",
+        "7",
+        "--world-size",
+        "3",
+        "--no-ceiling",
+    ])[0];
+    assert_eq!(share["samples"], SAMPLES / 21 * 21);
+}
+
+#[test]
+fn a_slow_trainer_is_the_bottleneck() {
+    let place = Place::with_pictures("parquet");
+    let slow = ["--ops", OPS, "--batch-size", "16", "--step-ms", "100", "--no-ceiling"];
+    let run = &place.json(&[&["bench", &place.data()][..], &slow].concat())[0];
+    assert_eq!(run["bottleneck"], "consumer", "{run}");
+}
+
+#[test]
+fn preview_is_one_self_contained_page() {
+    let place = Place::with_pictures("folder");
+    let out = place.path("page.html");
+    let asked = [
+        "preview",
+        &place.data(),
+        "--ops",
+        OPS,
+        "--samples",
+        "9",
+        "--original",
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    let said = &place.json(&asked)[0];
+    assert_eq!((&said["samples"], &said["failed"]), (&Value::from(9), &Value::from(0)));
+    let html = std::fs::read_to_string(&out).unwrap();
+    assert_eq!(html.matches("data:image/png;base64,").count(), 9);
+    assert_eq!(html.matches("data:image/jpeg;base64,").count(), 9);
+    assert!(html.contains("label: ") && html.contains(".JPEG") && !html.contains("<script"));
+    assert!(!html.contains("src=\"http"));
+}
+
+#[test]
+fn preview_shows_why_a_picture_is_unusable() {
+    let place = Place::with_pictures("folder");
+    let class = std::fs::read_dir(place.data()).unwrap().map(|e| e.unwrap().path()).min().unwrap();
+    for file in std::fs::read_dir(&class).unwrap() {
+        std::fs::write(file.unwrap().path(), b"\xff\xd8\xff no picture").unwrap();
+    }
+    let out = place.path("page.html");
+    let asked =
+        ["preview", &place.data(), "--shuffle", "none", "--samples", "30", "--out", out.to_str().unwrap()];
+    let said = &place.json(&asked)[0];
+    assert_eq!((&said["samples"], &said["failed"]), (&Value::from(30), &Value::from(29)));
+    assert_eq!(std::fs::read_to_string(&out).unwrap().matches("class=\"bad\"").count(), 29);
+}
+
+#[test]
+fn catalog_is_kept_where_it_says() {
+    let place = Place::with_pictures("parquet");
+    let built = &place.json(&["catalog", &place.data()])[0];
+    assert!(Path::new(built["store"].as_str().unwrap()).starts_with(place.path("cache")));
+    assert!(place.path("cache").exists());
+    let again = &place.json(&["catalog", &place.data(), "--rebuild"])[0];
+    assert_eq!(built["content_hash"], again["content_hash"]);
+    let beside = &place.json(&["catalog", &place.data(), "--beside"])[0];
+    assert!(Path::new(beside["store"].as_str().unwrap()).is_dir(), "{beside}");
+    assert_eq!(place.json(&["inspect", &place.data()])[0]["samples"], SAMPLES, "the catalog is no data");
+}
+
+#[test]
+fn errors_are_one_sentence_and_an_exit_code() {
+    let place = Place::with_pictures("parquet");
+    let data = place.data();
+    let missing = place.path("nowhere");
+    let complaint = place.complaint(4, &["inspect", missing.to_str().unwrap()]);
+    assert!(complaint.contains("nowhere"), "{complaint}");
+    let complaint = place.complaint(2, &["inspect", &data, "--filter", "labl < 3"]);
+    assert!(complaint.contains("labl") && complaint.contains("label"), "{complaint}");
+    let complaint = place.complaint(2, &["plan", &data, "--global-batch", "5000"]);
+    assert!(complaint.contains("5000") && complaint.contains("203"), "{complaint}");
+    let complaint = place.complaint(2, &["plan", &data, "--from", "204"]);
+    assert!(complaint.contains("204"), "{complaint}");
+    let complaint = place.complaint(2, &["plan", &data, "--world-size", "2", "--rank", "2"]);
+    assert!(complaint.contains("--rank 2"), "{complaint}");
+    let complaint = place.complaint(2, &["bench", &data, "--ops", "decode_image,resise:7"]);
+    assert!(complaint.contains("resise"), "{complaint}");
+    let complaint = place.complaint(2, &["bench", &data, "--ops", OPS, "--budget-bytes", "10"]);
+    assert!(complaint.contains("budget"), "{complaint}");
+    let complaint = place.complaint(2, &["synth", "imagenet", &data]);
+    assert!(complaint.contains("not empty"), "{complaint}");
+    let complaint = place.complaint(2, &["inspect", &data, "--storage", "aws_nonsense=1"]);
+    assert!(complaint.contains("aws_nonsense"), "{complaint}");
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let place = Place::empty();
+    let secret = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY";
+    let arguments = [
+        "inspect",
+        "s3://bucket/train",
+        "--endpoint",
+        "http://127.0.0.1:9",
+        "--region",
+        "eu-x",
+        "--deadline",
+        "1",
+    ];
+    let token = format!("aws_session_token={secret}");
+    let output = place
+        .command()
+        .args(arguments)
+        .args(["--storage", &token])
+        .env("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+        .env("AWS_SECRET_ACCESS_KEY", secret)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("s3://bucket"), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains(secret) && !text(&output.stdout).contains(secret));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let place = Place::with_pictures("parquet");
+    let mut plan = place
+        .command()
+        .args(["plan", &place.data(), "--global-batch", "1", "--world-size", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(plan.stdout.take());
+    let mut complaint = String::new();
+    plan.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert!(plan.wait().unwrap().success(), "{complaint}");
+    assert_eq!(complaint, "");
+}
