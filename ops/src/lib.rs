@@ -26,6 +26,8 @@
 
 mod chain;
 mod error;
+#[cfg(test)]
+mod golden;
 mod scratch;
 mod seed;
 mod spec;

@@ -49,18 +49,18 @@ fn one(index: usize, text: &str) -> Result<Op> {
 }
 
 fn value_of(text: &str) -> Value {
-    if let Ok(value) = text.parse::<u64>() {
-        return value.into();
-    }
-    if let Ok(value) = text.parse::<f64>() {
-        return value.into();
+    let number = |text: &str| -> Option<Value> {
+        text.parse::<u64>().map(Value::from).or_else(|_| text.parse::<f64>().map(Value::from)).ok()
+    };
+    let list = |separator| -> Option<Value> {
+        let parts: Option<Vec<Value>> = text.split(separator).map(number).collect();
+        parts.filter(|parts| parts.len() > 1).map(Value::Array)
+    };
+    if let Some(value) = number(text) {
+        return value;
     }
     if let Ok(value) = text.parse::<bool>() {
         return value.into();
     }
-    let list = |separator| -> Option<Value> {
-        let parts: Vec<Value> = text.split(separator).map(value_of).collect();
-        (parts.len() > 1 && parts.iter().all(Value::is_number)).then_some(Value::Array(parts))
-    };
     list("..").or_else(|| list("x")).or_else(|| list("/")).unwrap_or_else(|| text.into())
 }

@@ -28,7 +28,7 @@ pub(crate) use plan::{ImagePlan, ImageScratch};
 pub use center_crop::{CenterCrop, center_crop};
 pub use color_jitter::{ColorJitter, color_jitter};
 pub use decode::{DecodeImage, ImageFormat, ImageHeader, decode_image, decode_rgb, read_header};
-pub use geometry::{Filter, Size};
+pub use geometry::{Filter, Rect, Size};
 pub use horizontal_flip::{HorizontalFlip, horizontal_flip};
 pub use normalize::{IMAGENET_MEAN, IMAGENET_STD, Normalize, normalize};
 pub use rand_augment::{RandAugment, rand_augment};

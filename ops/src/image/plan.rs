@@ -254,7 +254,7 @@ impl ImagePlan {
                     1
                 }
                 Step::RandomResizedCrop(op) => {
-                    let rect = op.rect(run.size(), &mut seed.op(stage.index));
+                    let rect = op.draw(run.size(), &mut seed.op(stage.index));
                     run.narrow(rect);
                     run.resample(op.size, op.filter, None, is_last_geometry(1))?;
                     1

@@ -200,3 +200,46 @@ impl From<RandomErasing> for Op {
 pub fn random_erasing(probability: f64) -> Op {
     RandomErasing::new(probability).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+    use crate::seed::SampleSeed;
+
+    #[test]
+    fn distributions_follow_torchvision() {
+        let op = RandomErasing::new(1.0);
+        let (mut areas, mut logs) = (Vec::new(), Vec::new());
+        for id in 0..20_000 {
+            let rect = op.rect(Size::from(224), &mut SampleSeed::new(2, 0, id).op(3)).unwrap();
+            areas.push(f64::from(rect.width) * f64::from(rect.height) / 224_f64.powi(2));
+            logs.push((f64::from(rect.height) / f64::from(rect.width)).ln());
+        }
+        let reference = &golden::references()["draws"]["random_erasing"];
+        golden::assert_same_distribution(&areas, &reference["area"], "area");
+        golden::assert_same_distribution(&logs, &reference["log_ratio"], "log ratio");
+    }
+
+    #[test]
+    fn probability_is_kept_and_bytes_and_floats_erase_the_same_rectangle() {
+        let size = Size { height: 20, width: 30 };
+        let (bytes_op, float_op) =
+            (RandomErasing::default().value(EraseValue::Constant(7.0)), RandomErasing::default());
+        let mut erased = 0;
+        for id in 0..1000 {
+            let seed = SampleSeed::new(3, 0, id);
+            let mut bytes = vec![9; size.rgb_bytes()];
+            bytes_op.run_u8(&mut bytes, size, &mut seed.op(0));
+            let mut floats = 9_f32.to_ne_bytes().repeat(size.rgb_bytes());
+            float_op.run_f32(&mut floats, size, Layout::Hwc, &mut seed.op(0));
+            for (byte, float) in bytes.iter().zip(floats.chunks_exact(4)) {
+                let float = f32::from_ne_bytes(float.try_into().unwrap());
+                assert_eq!(*byte == 7, float == 0.0);
+            }
+            erased += u32::from(bytes.contains(&7));
+        }
+        // 500 expected, σ ≈ 16.
+        assert!(erased.abs_diff(500) < 80, "{erased}");
+    }
+}

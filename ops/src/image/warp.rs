@@ -111,7 +111,8 @@ fn bilinear(source: &[u8], size: Size, matrix: Matrix, fill: [u8; 3], out: &mut 
                 let upper = mix(value(0, 0), value(0, 1), dx);
                 // Pillow repeats the upper row below the last one.
                 let lower = if top + 1.0 < height { mix(value(1, 0), value(1, 1), dx) } else { upper };
-                *out = (mix(upper, lower, dy) + 0.5) as u8;
+                // Pillow truncates.
+                *out = mix(upper, lower, dy) as u8;
             }
         }
     }

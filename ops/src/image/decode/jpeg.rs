@@ -78,14 +78,19 @@ impl JpegDecoder {
         if reaches_its_end(bytes, header.data) {
             return self.turbo(bytes, header, region, denominator, false, out);
         }
-        // No end marker: either only the marker is missing, as Pillow tolerates, or data is. Decoding everything
-        // against a marker of our own tells.
+        let cut = |error: Error| {
+            error.context(format!("the file has no end marker; it seems cut off after {} bytes", bytes.len()))
+        };
+        // A sequential Huffman file of which only the marker is missing passes, as in Pillow: decoding everything
+        // against a marker of our own tells whether data is missing too. A progressive file may lack whole scans, and
+        // an arithmetic decoder reads zeros past its end, neither of which would show.
+        if !matches!(header.frame, 0xC0 | 0xC1) {
+            return Err(cut(Error::sample("a progressive or arithmetic JPEG must be complete")));
+        }
         let mut closed = Vec::with_capacity(bytes.len() + 2);
         closed.extend_from_slice(bytes);
         closed.extend_from_slice(&[0xFF, 0xD9]);
-        self.turbo(&closed, header, region, denominator, true, out).map_err(|error| {
-            error.context(format!("the file has no end marker; it seems cut off after {} bytes", bytes.len()))
-        })
+        self.turbo(&closed, header, region, denominator, true, out).map_err(cut)
     }
 
     fn turbo(
@@ -224,6 +229,11 @@ impl Turbo {
                 request.format as c_int,
             )
         };
+        // SAFETY: the handle is valid.
+        let code = unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) };
+        if status != 0 && !request.stop_on_warning && code == tj::TJERR_TJERR_WARNING as c_int {
+            return Ok(rect);
+        }
         self.check(status)?;
         Ok(rect)
     }

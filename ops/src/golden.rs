@@ -1,0 +1,25 @@
+//! Golden references for unit tests: `tests/golden/make_references.py` computes them.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+pub(crate) fn path(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", name].iter().collect()
+}
+
+pub(crate) fn references() -> Value {
+    serde_json::from_slice(&std::fs::read(path("references.json")).unwrap()).unwrap()
+}
+
+/// A statistic of `values` must lie within `sigmas` standard errors of the reference's (both sides are sampled).
+pub(crate) fn assert_same_distribution(values: &[f64], reference: &Value, what: &str) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let std = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
+    let field = |name: &str| reference[name].as_f64().unwrap();
+    let error = field("std") * (1.0 / n + 1.0 / field("draws")).sqrt();
+    // Five standard errors; the standard deviation's own is below the mean's for these bounded distributions.
+    assert!((mean - field("mean")).abs() < 5.0 * error, "{what}: mean {mean}, reference {reference}");
+    assert!((std - field("std")).abs() < 5.0 * error, "{what}: std {std}, reference {reference}");
+}
