@@ -56,13 +56,19 @@ impl IoRuntime {
         })
     }
 
-    /// Waits for `future` from a thread outside any runtime.
+    /// Runs `future` on these threads and blocks the caller's until it is done. Safe inside any other runtime,
+    /// which it stalls meanwhile; not on one of these threads.
     pub fn block_on<T, F>(&self, future: F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        futures::executor::block_on(self.run(future))
+        let (done, result) = std::sync::mpsc::sync_channel(1);
+        self.handle().spawn(async move {
+            // Nobody is left to tell if the waiting thread is gone.
+            let _unheard = done.send(future.await);
+        });
+        result.recv().unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "an I/O task ended without a result")))
     }
 }
 
