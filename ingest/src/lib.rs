@@ -1,1 +1,31 @@
-//! placeholder
+//! Running a plan: prefetch, memory budget, CPU pool.
+//!
+//! ```text
+//!             offer(place) ◀──────────────────────────── a freed slot is the only credit
+//!                  │
+//! plan ─▶ driver ──┼─▶ residency ─▶ fetch ─▶ blocks ─▶ pool: one task a sample ─▶ Sink::finished
+//!         (one a   └─ walks ahead in plan order, within the byte budget
+//!          rank)
+//! ```
+//! [`Engine`] owns the CPU threads; [`Engine::run`] drives one rank's steps through them. Nothing here knows what
+//! memory a row lands in: the caller offers a [`Destination`] a step and gets it back finished.
+//!
+//! Invariants: blocks are admitted in plan order, so a full budget waits for steps that can finish without more;
+//! results depend on (seed, epoch, sample) alone, never on threads or arrival.
+
+mod driver;
+mod engine;
+mod error;
+mod planner;
+mod pool;
+mod raw;
+mod ready;
+mod residency;
+mod running;
+mod stats;
+
+pub use engine::{Destination, Engine, Finished, Job, Map, Offers, RowMemory, Run, Sink};
+pub use error::{Error, ErrorKind, Result};
+pub use raw::{RawBatches, RawOptions};
+pub use ready::{Popped, Ready};
+pub use stats::{Stage, Stats, Waiting};

@@ -1,0 +1,382 @@
+//! The thin shell of a run: it walks the plan, fetches what the residency admits, starts steps where there are
+//! places, and lets blocks go. One task on the I/O threads; it never decodes and never blocks.
+
+use crate::engine::{Destination, Job, Map, Sink};
+use crate::planner::{PlannedStep, Planner};
+use crate::pool::Pool;
+use crate::residency::{Piece, Refused, Residency};
+use crate::running::{Context, Running};
+use crate::stats::{Shared, Stage, Waiting, add_time};
+use crate::{Error, ErrorKind, Result};
+use arrow::datatypes::{Schema, SchemaRef};
+use feedstock_dataset::{Block, BlockReader, Dataset};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{JoinError, JoinSet};
+
+/// Steps planned ahead of the running ones at most, however large the budget: at 10 ms a step that is over half a
+/// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
+const STEPS_AHEAD: usize = 64;
+
+/// Blocks that a "waiting for storage" message names.
+const NAMED_BLOCKS: usize = 3;
+
+/// What wakes the driver.
+pub(crate) enum Event<D> {
+    /// The caller lends a place. Bounded by the caller's slots.
+    Offered(D),
+    /// All rows of this step are written. Bounded by the running steps.
+    StepDone(u64),
+}
+
+/// A step whose blocks are pinned.
+struct Admitted {
+    index: u64,
+    planned: PlannedStep,
+}
+
+/// A step that has a place.
+struct Active<D> {
+    planned: PlannedStep,
+    running: Arc<Running<D>>,
+    /// Rows that wait for a piece.
+    waiting: HashMap<Piece, Vec<usize>>,
+}
+
+type FetchResult = (Piece, Result<Block, feedstock_dataset::Error>);
+
+pub(crate) struct Driver<D> {
+    context: Arc<Context<D>>,
+    planner: Planner,
+    residency: Residency,
+    budget_bytes: u64,
+    reader: BlockReader,
+    pool: Pool,
+    events: UnboundedReceiver<Event<D>>,
+    fetches: JoinSet<FetchResult>,
+    /// The next step, planned but not yet admitted.
+    refused: Option<PlannedStep>,
+    ahead: VecDeque<Admitted>,
+    active: BTreeMap<u64, Active<D>>,
+    places: VecDeque<D>,
+    loaded: HashMap<Piece, Arc<Block>>,
+    loading: HashMap<Piece, Instant>,
+    broken: HashMap<Piece, Error>,
+    /// Pieces fetched in the epoch being planned, to notice a second fetch.
+    fetched: (u64, HashSet<Piece>),
+    next_index: u64,
+    planned_all: bool,
+}
+
+impl<D: Destination> Driver<D> {
+    pub(crate) fn new(
+        job: Job,
+        sink: Arc<dyn Sink<D>>,
+        pool: Pool,
+        shared: Arc<Shared>,
+    ) -> Result<(Self, UnboundedSender<Event<D>>)> {
+        job.shape.check(job.plan.len())?;
+        let reader = job.dataset.block_reader();
+        let columns = unmapped(reader.schema(), &job.dataset, &job.maps)?;
+        let (sender, events) = unbounded_channel(); // bounded by slots, see Event
+        let catalog = job.dataset.catalog().clone();
+        let context = Context {
+            catalog: catalog.clone(),
+            maps: job.maps,
+            columns,
+            seed: job.seed,
+            sink,
+            shared,
+            events: sender.clone(),
+        };
+        let start = (job.epoch, job.position);
+        let driver = Self {
+            context: Arc::new(context),
+            planner: Planner::new(catalog, job.plan, job.shape, start, job.end_epoch),
+            residency: Residency::new(job.budget_bytes),
+            budget_bytes: job.budget_bytes,
+            reader,
+            pool,
+            events,
+            fetches: JoinSet::new(),
+            refused: None,
+            ahead: VecDeque::new(),
+            active: BTreeMap::new(),
+            places: VecDeque::new(),
+            loaded: HashMap::new(),
+            loading: HashMap::new(),
+            broken: HashMap::new(),
+            fetched: (job.epoch, HashSet::new()),
+            next_index: 0,
+            planned_all: false,
+        };
+        driver.check_budget(job.shape.rows())
+    }
+
+    /// Refuses, before anything waits, a budget that the first step would never fit.
+    fn check_budget(mut self, rows: u64) -> Result<(Self, UnboundedSender<Event<D>>)> {
+        self.refused = self.planner.next();
+        if let Some(planned) = &self.refused {
+            let step_bytes = planned.needs.iter().map(|need| need.bytes).sum();
+            if step_bytes > self.budget_bytes {
+                return Err(over_budget(step_bytes, self.budget_bytes, rows));
+            }
+        }
+        let sender = self.context.events.clone();
+        Ok((self, sender))
+    }
+
+    /// Until every step is delivered, or one has failed and those before it are delivered.
+    pub(crate) async fn run(mut self) {
+        loop {
+            self.plan_ahead();
+            self.start_steps();
+            self.report();
+            if self.active.is_empty() && self.ahead.is_empty() && self.refused.is_none() {
+                if self.broken.is_empty() && self.planned_all {
+                    self.context.sink.ended(self.next_index);
+                }
+                if self.planned_all {
+                    return;
+                }
+            }
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(Event::Offered(place)) => self.places.push_back(place),
+                    Some(Event::StepDone(index)) => self.step_done(index),
+                    None => return, // the context holds a sender, so this is unreachable while we live
+                },
+                Some(fetched) = self.fetches.join_next(), if !self.fetches.is_empty() => self.on_fetch(fetched),
+            }
+        }
+    }
+
+    /// Admits steps in plan order while the budget lasts.
+    fn plan_ahead(&mut self) {
+        while !self.planned_all && self.ahead.len() < STEPS_AHEAD {
+            let Some(planned) = self.refused.take().or_else(|| self.planner.next()) else {
+                self.planned_all = true;
+                return;
+            };
+            match self.residency.admit(&planned.needs) {
+                Ok(admitted) => {
+                    for piece in admitted.evict {
+                        self.loaded.remove(&piece);
+                    }
+                    for piece in admitted.fetch {
+                        self.fetch(piece, &planned);
+                    }
+                    self.context.shared.set_resident(self.residency.used_bytes());
+                    self.ahead.push_back(Admitted { index: self.next_index, planned });
+                    self.next_index += 1;
+                }
+                Err(Refused::Later) => {
+                    self.refused = Some(planned);
+                    return;
+                }
+                Err(Refused::Never { step_bytes }) => {
+                    let rows = planned.step.rows.len() as u64;
+                    self.context
+                        .sink
+                        .failed(self.next_index, over_budget(step_bytes, self.budget_bytes, rows));
+                    self.planned_all = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn fetch(&mut self, piece: Piece, planned: &PlannedStep) {
+        let epoch = planned.step.epoch;
+        if self.fetched.0 != epoch {
+            self.fetched = (epoch, HashSet::new());
+        }
+        if !self.fetched.1.insert(piece) {
+            self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
+        }
+        self.loading.insert(piece, Instant::now());
+        let next_use = self.planner.next_use_after_epoch(piece, epoch);
+        let (reader, shared) = (self.reader.clone(), self.context.shared.clone());
+        self.fetches.spawn(async move {
+            let begun = Instant::now();
+            let block = match piece {
+                Piece::Block(block) => reader.fetch(block, next_use).await,
+                Piece::Sample(sample) => reader.fetch_sample(sample, next_use).await,
+            };
+            add_time(&shared.fetch_ns, begun);
+            (piece, block)
+        });
+    }
+
+    fn on_fetch(&mut self, fetched: Result<FetchResult, JoinError>) {
+        let (piece, block) = match fetched {
+            Ok(fetched) => fetched,
+            Err(join) => {
+                // The task's piece is not told; every step still waiting would wait for ever.
+                let error =
+                    Error::new(ErrorKind::Bug, format!("a block fetch ended without a result: {join}"));
+                let lost: Vec<Piece> = self.loading.drain().map(|(piece, _)| piece).collect();
+                lost.into_iter().for_each(|piece| self.break_piece(piece, &error));
+                return;
+            }
+        };
+        self.loading.remove(&piece);
+        match block {
+            Ok(block) => {
+                let shared = &self.context.shared;
+                shared.fetched.fetch_add(1, Ordering::Relaxed);
+                shared.fetched_bytes.fetch_add(block.rows.get_array_memory_size() as u64, Ordering::Relaxed);
+                let block = Arc::new(block);
+                self.loaded.insert(piece, block.clone());
+                for active in self.active.values_mut() {
+                    for row in active.waiting.remove(&piece).unwrap_or_default() {
+                        let at = block_row(&active.planned, row, piece);
+                        self.pool.submit(active.running.task(row, block.clone(), at));
+                    }
+                }
+            }
+            Err(error) => self.break_piece(piece, &error.into()),
+        }
+    }
+
+    /// Ends the run at the first step that needs `piece`.
+    fn break_piece(&mut self, piece: Piece, error: &Error) {
+        self.planned_all = true;
+        self.refused = None;
+        self.broken.insert(piece, error.clone());
+        if let Some((&index, _)) = self.active.iter().find(|(_, active)| active.waiting.contains_key(&piece))
+        {
+            self.context.sink.failed(index, error.clone());
+            self.active.split_off(&index);
+            self.ahead.clear();
+        }
+    }
+
+    fn start_steps(&mut self) {
+        while let Some(admitted) = self.ahead.front() {
+            let broken = admitted.planned.needs.iter().find_map(|need| self.broken.get(&need.piece));
+            if let Some(error) = broken {
+                self.context.sink.failed(admitted.index, error.clone());
+                self.ahead.clear();
+                return;
+            }
+            let Some(place) = self.places.pop_front() else { return };
+            let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
+            let running = Running::new(self.context.clone(), index, planned.step.clone(), place);
+            let mut waiting: HashMap<Piece, Vec<usize>> = HashMap::new();
+            for row in 0..planned.step.rows.len() {
+                let piece = piece_of(&planned, row);
+                match self.loaded.get(&piece) {
+                    Some(block) => {
+                        self.pool.submit(running.task(row, block.clone(), block_row(&planned, row, piece)));
+                    }
+                    None => waiting.entry(piece).or_default().push(row),
+                }
+            }
+            self.active.insert(index, Active { planned, running, waiting });
+        }
+    }
+
+    fn step_done(&mut self, index: u64) {
+        let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
+        let time = self.planner.time(&active.planned.step);
+        for need in &active.planned.needs {
+            let next_use = self.planner.next_use(need.piece, active.planned.step.epoch, time);
+            if let Some(piece) = self.residency.unpin(need.piece, next_use) {
+                self.loaded.remove(&piece);
+            }
+        }
+        self.context.shared.set_resident(self.residency.used_bytes());
+    }
+
+    fn report(&self) {
+        let waiting = match (self.active.first_key_value(), self.ahead.front()) {
+            (Some((_, active)), _) if !active.waiting.is_empty() => {
+                self.storage(&active.planned, active.waiting.keys().copied().collect())
+            }
+            (Some((_, active)), _) => Waiting {
+                stage: Stage::Decoding,
+                detail: format!("{}, {} rows left", step_name(&active.planned), active.running.rows_left()),
+                since: None,
+            },
+            (None, Some(admitted)) => {
+                Waiting { stage: Stage::NoPlace, detail: step_name(&admitted.planned), since: None }
+            }
+            (None, None) if self.planned_all => Waiting { stage: Stage::Ended, ..Waiting::default() },
+            (None, None) => Waiting::default(),
+        };
+        self.context.shared.set_waiting(waiting);
+    }
+
+    fn storage(&self, planned: &PlannedStep, mut missing: Vec<Piece>) -> Waiting {
+        missing.sort_unstable();
+        let since = missing.iter().filter_map(|piece| self.loading.get(piece)).min().copied();
+        let mut names: Vec<String> =
+            missing.iter().take(NAMED_BLOCKS).map(|piece| self.name(*piece)).collect();
+        if missing.len() > NAMED_BLOCKS {
+            names.push(format!("and {} more", missing.len() - NAMED_BLOCKS));
+        }
+        let detail = format!("{} needs {}", step_name(planned), names.join(", "));
+        Waiting { stage: Stage::Fetching, detail, since }
+    }
+
+    fn name(&self, piece: Piece) -> String {
+        match piece {
+            Piece::Block(block) => self.context.catalog.describe_block(block),
+            Piece::Sample(sample) => self.context.catalog.describe_sample(sample),
+        }
+    }
+}
+
+fn piece_of(planned: &PlannedStep, row: usize) -> Piece {
+    let planned_row = planned.step.rows[row];
+    match planned.needs.first() {
+        Some(need) if matches!(need.piece, Piece::Sample(_)) => Piece::Sample(planned_row.sample),
+        _ => Piece::Block(planned_row.block),
+    }
+}
+
+/// Where in the fetched piece a planned row lies.
+fn block_row(planned: &PlannedStep, row: usize, piece: Piece) -> usize {
+    match piece {
+        Piece::Block(_) => planned.step.rows[row].row as usize,
+        Piece::Sample(_) => 0,
+    }
+}
+
+fn step_name(planned: &PlannedStep) -> String {
+    format!("the step at position {} of epoch {}", planned.step.position, planned.step.epoch)
+}
+
+fn over_budget(step_bytes: u64, budget_bytes: u64, rows: u64) -> Error {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    Error::new(
+        ErrorKind::BadConfig,
+        format!(
+            "the memory budget of {} MiB is smaller than one batch: the blocks behind {rows} rows take {} MiB; raise \
+             budget_bytes, or lower the batch size or the data set's block_bytes",
+            budget_bytes >> 20,
+            mib(step_bytes)
+        ),
+    )
+}
+
+/// The columns that ride along, after checking that every map has a payload column to read.
+fn unmapped(schema: &SchemaRef, dataset: &Dataset, maps: &[Map]) -> Result<SchemaRef> {
+    let catalog = dataset.catalog();
+    for map in maps {
+        if !catalog.is_payload(&map.column) || schema.field_with_name(&map.column).is_err() {
+            let message = format!(
+                "no column '{}' with encoded bytes to map; this data set has: {}",
+                map.column,
+                catalog.payload_columns().join(", ")
+            );
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+    }
+    let rest = schema.fields().iter().filter(|field| maps.iter().all(|map| map.column != *field.name()));
+    Ok(Arc::new(Schema::new(rest.cloned().collect::<Vec<_>>())))
+}

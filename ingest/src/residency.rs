@@ -1,0 +1,216 @@
+//! Which blocks are in memory: a state machine without I/O or clock.
+//!
+//! The future is known, so the choice is Belady's: what is needed last goes first. A block is *pinned* by every
+//! planned step that has not finished with it, and only unpinned blocks are evicted. Steps are admitted in plan
+//! order and pin all their blocks at once; if the next one does not fit, some admitted step is unfinished and will
+//! free room without needing any itself, so waiting cannot deadlock.
+
+use feedstock_dataset::{BlockId, SampleId};
+use std::collections::{BTreeSet, HashMap};
+
+/// What is fetched at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Piece {
+    /// A whole block, shared by all its rows.
+    Block(BlockId),
+    /// One sample's row, where a full shuffle would waste the rest of its block.
+    Sample(SampleId),
+}
+
+/// A place in plan order over all epochs; smaller is sooner.
+pub(crate) type PlanTime = u64;
+
+/// Needed no more.
+pub(crate) const NEVER: PlanTime = u64::MAX;
+
+/// A piece that a step needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Need {
+    pub(crate) piece: Piece,
+    pub(crate) bytes: u64,
+}
+
+/// What admitting a step asks the shell to do.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    /// Drop these from memory.
+    pub(crate) evict: Vec<Piece>,
+    /// Fetch these.
+    pub(crate) fetch: Vec<Piece>,
+}
+
+/// Why a step was not admitted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Room will come when an admitted step finishes.
+    Later,
+    /// The step alone exceeds the budget: it would wait for ever.
+    Never { step_bytes: u64 },
+}
+
+#[derive(Debug)]
+struct Resident {
+    bytes: u64,
+    pins: u32,
+    next_use: PlanTime,
+}
+
+/// Resident pieces within a byte budget.
+#[derive(Debug)]
+pub(crate) struct Residency {
+    budget_bytes: u64,
+    used_bytes: u64,
+    idle_bytes: u64,
+    resident: HashMap<Piece, Resident>,
+    /// Unpinned pieces by next use: the last is evicted first.
+    idle: BTreeSet<(PlanTime, Piece)>,
+}
+
+impl Residency {
+    pub(crate) fn new(budget_bytes: u64) -> Self {
+        Self { budget_bytes, used_bytes: 0, idle_bytes: 0, resident: HashMap::new(), idle: BTreeSet::new() }
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// Pins all of a step's pieces, or none.
+    pub(crate) fn admit(&mut self, needs: &[Need]) -> Result<Admitted, Refused> {
+        let step_bytes = needs.iter().map(|need| need.bytes).sum();
+        if step_bytes > self.budget_bytes {
+            return Err(Refused::Never { step_bytes });
+        }
+        let (mut missing, mut own_idle) = (0, 0);
+        for need in needs {
+            match self.resident.get(&need.piece) {
+                None => missing += need.bytes,
+                Some(resident) if resident.pins == 0 => own_idle += resident.bytes,
+                Some(_) => {}
+            }
+        }
+        let evictable = self.idle_bytes - own_idle;
+        if self.used_bytes - evictable + missing > self.budget_bytes {
+            return Err(Refused::Later);
+        }
+        let mut admitted = Admitted::default();
+        for need in needs {
+            match self.resident.get_mut(&need.piece) {
+                Some(resident) => {
+                    if resident.pins == 0 {
+                        self.idle.remove(&(resident.next_use, need.piece));
+                        self.idle_bytes -= resident.bytes;
+                    }
+                    resident.pins += 1;
+                }
+                None => {
+                    self.used_bytes += need.bytes;
+                    let resident = Resident { bytes: need.bytes, pins: 1, next_use: NEVER };
+                    self.resident.insert(need.piece, resident);
+                    admitted.fetch.push(need.piece);
+                }
+            }
+        }
+        while self.used_bytes > self.budget_bytes {
+            admitted.evict.extend(self.evict_last());
+        }
+        Ok(admitted)
+    }
+
+    /// A step is done with `piece`, which is needed again at `next_use`. Returns it if it was let go at once.
+    pub(crate) fn unpin(&mut self, piece: Piece, next_use: PlanTime) -> Option<Piece> {
+        let resident = self.resident.get_mut(&piece)?;
+        assert!(resident.pins > 0, "{piece:?} is unpinned more often than pinned");
+        resident.pins -= 1;
+        resident.next_use = next_use;
+        if resident.pins > 0 {
+            return None;
+        }
+        if next_use == NEVER {
+            self.used_bytes -= resident.bytes;
+            self.resident.remove(&piece);
+            return Some(piece);
+        }
+        self.idle_bytes += resident.bytes;
+        self.idle.insert((next_use, piece));
+        None
+    }
+
+    fn evict_last(&mut self) -> Option<Piece> {
+        let (_, piece) = self.idle.pop_last()?;
+        let resident = self.resident.remove(&piece)?;
+        self.used_bytes -= resident.bytes;
+        self.idle_bytes -= resident.bytes;
+        Some(piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn need(block: u32, bytes: u64) -> Need {
+        Need { piece: Piece::Block(BlockId(block)), bytes }
+    }
+
+    #[test]
+    fn what_is_needed_last_goes_first() {
+        let mut residency = Residency::new(30);
+        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)]).unwrap();
+        for (block, next_use) in [(0, 7), (1, 9), (2, 8)] {
+            assert_eq!(residency.unpin(need(block, 0).piece, next_use), None);
+        }
+        let admitted = residency.admit(&[need(3, 15), need(2, 10)]).unwrap();
+        assert_eq!(admitted.evict, [need(1, 0).piece, need(0, 0).piece]);
+        assert_eq!(admitted.fetch, [need(3, 0).piece]);
+        assert_eq!(residency.used_bytes(), 25);
+    }
+
+    #[test]
+    fn a_step_larger_than_the_budget_is_refused_for_good() {
+        let mut residency = Residency::new(30);
+        assert_eq!(residency.admit(&[need(0, 16), need(1, 15)]), Err(Refused::Never { step_bytes: 31 }));
+        residency.admit(&[need(0, 16)]).unwrap();
+        assert_eq!(residency.admit(&[need(1, 15)]), Err(Refused::Later));
+        assert_eq!(residency.unpin(need(0, 0).piece, NEVER), Some(need(0, 0).piece));
+        assert_eq!(residency.admit(&[need(1, 15)]).unwrap().fetch.len(), 1);
+    }
+
+    proptest! {
+        /// Steps that each fit are all served, in order, within the budget, whatever finishes when.
+        #[test]
+        fn never_over_budget_and_never_stuck(
+            steps in prop::collection::vec(prop::collection::btree_map(0u32..20, 1u64..10, 1..5), 1..60), depth in 1usize..6
+        ) {
+            let bytes = |block: u32| u64::from(block % 9 + 1);
+            let steps: Vec<Vec<Need>> =
+                steps.iter().map(|s| s.keys().map(|&b| need(b, bytes(b))).collect()).collect();
+            let mut residency = Residency::new(40);
+            let mut running = std::collections::VecDeque::new();
+            let mut next = 0;
+            while next < steps.len() || !running.is_empty() {
+                if next < steps.len() && running.len() < depth {
+                    match residency.admit(&steps[next]) {
+                        Ok(_) => {
+                            running.push_back(next);
+                            next += 1;
+                            prop_assert!(residency.used_bytes() <= 40);
+                            continue;
+                        }
+                        Err(refused) => {
+                            prop_assert_eq!(refused, Refused::Later);
+                            prop_assert!(!running.is_empty(), "waiting for nobody");
+                        }
+                    }
+                }
+                let done: usize = running.pop_front().unwrap();
+                for need in &steps[done] {
+                    let later = steps[done + 1..].iter().position(|s| s.iter().any(|n| n.piece == need.piece));
+                    residency.unpin(need.piece, later.map_or(NEVER, |i| (done + 1 + i) as u64));
+                }
+            }
+            prop_assert_eq!(residency.used_bytes(), 0);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! One step being written: its rows run on the pool, the last one to finish completes it.
+
+use crate::driver::Event;
+use crate::engine::{Destination, Finished, Map, RowMemory, Sink};
+use crate::pool::Task;
+use crate::stats::{Shared, add_time};
+use crate::{Error, ErrorKind, Result};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::interleave;
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use feedstock_dataset::{Block, Catalog, Step};
+use feedstock_ops::{SampleSeed, Scratch};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// What all steps of a run have in common.
+pub(crate) struct Context<D> {
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) maps: Vec<Map>,
+    /// The columns that no map consumes.
+    pub(crate) columns: SchemaRef,
+    pub(crate) seed: u64,
+    pub(crate) sink: Arc<dyn Sink<D>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) events: UnboundedSender<Event<D>>,
+}
+
+/// A step under way.
+pub(crate) struct Running<D> {
+    context: Arc<Context<D>>,
+    pub(crate) index: u64,
+    pub(crate) step: Step,
+    left: AtomicUsize,
+    parts: Mutex<Parts<D>>,
+}
+
+struct Parts<D> {
+    destination: Option<D>,
+    /// Where each row came from, for the columns that ride along.
+    sources: Vec<Option<(Arc<Block>, usize)>>,
+    failures: Vec<(usize, Error)>,
+}
+
+impl<D: Destination> Running<D> {
+    pub(crate) fn new(context: Arc<Context<D>>, index: u64, step: Step, destination: D) -> Arc<Self> {
+        let rows = step.rows.len();
+        let parts = Parts { destination: Some(destination), sources: vec![None; rows], failures: Vec::new() };
+        Arc::new(Self { context, index, step, left: AtomicUsize::new(rows), parts: Mutex::new(parts) })
+    }
+
+    /// Rows not yet written.
+    pub(crate) fn rows_left(&self) -> usize {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// The task that writes `row` from row `block_row` of `block`.
+    pub(crate) fn task(self: &Arc<Self>, row: usize, block: Arc<Block>, block_row: usize) -> Task {
+        let memory = {
+            let mut parts = self.parts();
+            parts.sources[row] = Some((block.clone(), block_row));
+            parts.destination.as_mut().map(|destination| destination.take_row(row))
+        };
+        let guard = RowGuard { running: self.clone(), row, outcome: None };
+        Box::new(move |scratch| guard.run(memory, &block, block_row, scratch))
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Parts<D>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner) // every change is a single push or store
+    }
+
+    fn write(
+        &self,
+        row: usize,
+        memory: Option<RowMemory>,
+        block: &Block,
+        block_row: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let Some(mut memory) = memory else {
+            return Err(Error::new(ErrorKind::Bug, "a row was started after its step was complete"));
+        };
+        let planned = &self.step.rows[row];
+        let seed = SampleSeed::new(self.context.seed, self.step.epoch, planned.sample.0);
+        for (index, map) in self.context.maps.iter().enumerate() {
+            let name = || {
+                format!(
+                    "{} (sample {})",
+                    self.context.catalog.describe_sample(planned.sample),
+                    planned.sample
+                )
+            };
+            let encoded = payload(&block.rows, &map.column, block_row).map_err(|problem| {
+                Error::new(
+                    ErrorKind::BadSample,
+                    format!("{}: {problem}; correct the file or set on_error=skip", name()),
+                )
+            })?;
+            let out = memory.column(index);
+            map.chain.apply(encoded, seed, scratch, out).map_err(|e| Error::sample(&name(), e))?;
+        }
+        Ok(())
+    }
+
+    fn row_done(&self, row: usize, outcome: Result<()>) {
+        let shared = &self.context.shared;
+        shared.samples.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = outcome {
+            shared.bad_samples.fetch_add(1, Ordering::Relaxed);
+            self.parts().failures.push((row, error));
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 && !shared.stopped() {
+            self.complete();
+        }
+    }
+
+    fn complete(&self) {
+        let (destination, sources, mut failures) = {
+            let mut parts = self.parts();
+            (
+                parts.destination.take(),
+                std::mem::take(&mut parts.sources),
+                std::mem::take(&mut parts.failures),
+            )
+        };
+        let Some(destination) = destination else { return };
+        failures.sort_by_key(|(row, _)| *row);
+        let sources: Vec<(Arc<Block>, usize)> = sources.into_iter().flatten().collect();
+        assert_eq!(sources.len(), self.step.rows.len(), "every row has been started");
+        match gather(&sources, &self.context.columns) {
+            Ok(columns) => {
+                let step = self.step.clone();
+                let finished = Finished { index: self.index, step, columns, destination, failures };
+                self.context.shared.steps.fetch_add(1, Ordering::Relaxed);
+                self.context.sink.finished(finished);
+            }
+            Err(error) => self.context.sink.failed(self.index, error),
+        }
+        // Nobody listens once the run is dropped.
+        let _unheard = self.context.events.send(Event::StepDone(self.index));
+    }
+}
+
+/// Counts a row down whatever becomes of its task, a panic included.
+struct RowGuard<D: Destination> {
+    running: Arc<Running<D>>,
+    row: usize,
+    outcome: Option<Result<()>>,
+}
+
+impl<D: Destination> RowGuard<D> {
+    fn run(mut self, memory: Option<RowMemory>, block: &Block, block_row: usize, scratch: &mut Scratch) {
+        let shared = &self.running.context.shared;
+        if shared.stopped() {
+            self.outcome = Some(Ok(()));
+            return;
+        }
+        let begun = Instant::now();
+        let outcome = self.running.write(self.row, memory, block, block_row, scratch);
+        add_time(&shared.ops_ns, begun);
+        self.outcome = Some(outcome);
+    }
+}
+
+impl<D: Destination> Drop for RowGuard<D> {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| {
+            let sample = self.running.step.rows[self.row].sample;
+            let name = self.running.context.catalog.describe_sample(sample);
+            Err(Error::new(
+                ErrorKind::Bug,
+                format!("{name} (sample {sample}): an op panicked; please report it"),
+            ))
+        });
+        self.running.row_done(self.row, outcome);
+    }
+}
+
+/// The encoded bytes of one row, or what is wrong with them.
+fn payload<'a>(rows: &'a RecordBatch, column: &str, row: usize) -> Result<&'a [u8], &'static str> {
+    let array = rows.column_by_name(column).ok_or("the block lacks the column")?;
+    let bytes = array.as_binary_view_opt().ok_or("the column holds no bytes")?;
+    match bytes.is_null(row) {
+        true => Err("the value is null"),
+        false if bytes.value(row).is_empty() => Err("the value is empty (0 bytes)"),
+        false => Ok(bytes.value(row)),
+    }
+}
+
+/// Rows picked from several blocks, in order.
+pub(crate) fn gather(sources: &[(Arc<Block>, usize)], columns: &SchemaRef) -> Result<RecordBatch> {
+    let mut blocks: Vec<&Arc<Block>> = Vec::new();
+    let mut indices = Vec::with_capacity(sources.len());
+    for (block, row) in sources {
+        // Rows come by lane, so a block repeats in runs and a backward search is short.
+        let at = blocks.iter().rposition(|known| Arc::ptr_eq(known, block)).unwrap_or_else(|| {
+            blocks.push(block);
+            blocks.len() - 1
+        });
+        indices.push((at, *row));
+    }
+    let bug = |e: arrow::error::ArrowError| {
+        Error::new(ErrorKind::Bug, format!("cannot gather a batch's columns: {e}"))
+    };
+    let arrays = columns.fields().iter().map(|field| {
+        let parts: Vec<&dyn Array> = blocks
+            .iter()
+            .map(|block| block.rows.column_by_name(field.name()).map(|array| &**array))
+            .collect::<Option<_>>()
+            .ok_or_else(|| Error::new(ErrorKind::Bug, format!("a block lacks column {}", field.name())))?;
+        interleave(&parts, &indices).map(compact).map_err(bug)
+    });
+    let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(sources.len()));
+    RecordBatch::try_new_with_options(columns.clone(), arrays, &options).map_err(bug)
+}
+
+/// A copy that holds its own bytes: views would keep whole blocks alive beyond the budget.
+fn compact(array: ArrayRef) -> ArrayRef {
+    match array.data_type() {
+        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
+        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
+        _ => array,
+    }
+}
