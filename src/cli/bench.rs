@@ -33,7 +33,8 @@ Examples:
   feedstock bench s3://bucket/train --world-size 8 --rank 0 --samples 20000 --json
   feedstock bench /data/imagenet --step-ms 120          # beside a trainer that takes 120 ms a step
 
-samples_per_s counts from the first batch on; first_batch_s from the moment the data set is opened.
+samples_per_s counts from the first batch on; first_batch_s from the moment the data set is opened; cpu_s and
+peak_rss_bytes are the whole process's, without the bare chain.
 chain_ceiling_samples_per_s is what the same threads make of the same ops without a pipeline: encoded samples in
 memory, results into one buffer. bottleneck is ops, storage or consumer.";
 
@@ -86,6 +87,8 @@ struct Measured {
     wall: Duration,
     samples: u64,
     samples_after_first: u64,
+    ops_after_first: f64,
+    waited_after_first: f64,
     batches: u64,
     usage: Usage,
     stats: Vec<RankStats>,
@@ -154,25 +157,18 @@ impl Command {
         let reporter = Reporter::new(common, "streaming");
         let mut run = Counts::default();
         let mut ledgers = Vec::new();
-        for epoch in 0..self.epochs {
-            let whole = self.epoch(&mut iterators, &mut run, start, |batches| {
+        for _ in 0..self.epochs {
+            let ledger = self.epoch(&mut iterators, &mut run, start, |batches| {
                 reporter.tell("streaming", batches, Some(steps * ranks.len() as u64), None);
             })?;
-            if !whole {
-                break;
-            }
-            let mut ledger: Option<Ledger> = None;
-            for rank in &iterators {
-                match &mut ledger {
-                    Some(ledger) => ledger.merge(&rank.ledger()),
-                    None => ledger = Some(rank.ledger()),
-                }
-            }
-            ledgers.extend(ledger);
-            debug_assert!(ledgers.len() as u64 == epoch + 1, "one ledger an epoch");
+            let Some(ledger) = ledger else { break };
+            ledgers.push(ledger);
         }
         reporter.end();
         let after = Usage::now();
+        let stats: Vec<RankStats> = iterators.iter().map(RankIterator::stats).collect();
+        let ops: Duration = stats.iter().map(|stats| stats.engine.ops_time).sum();
+        let waited: Duration = stats.iter().map(|stats| stats.waited).sum();
         let rows = self.cut.global_batch().div_ceil(u64::from(self.cut.world_size.max(1)));
         Ok(Measured {
             opened,
@@ -180,36 +176,50 @@ impl Command {
             wall: run.last.saturating_sub(run.first.unwrap_or_default()),
             samples: run.samples,
             samples_after_first: run.samples - run.first_samples,
+            ops_after_first: ops.saturating_sub(run.first_ops).as_secs_f64(),
+            waited_after_first: waited.saturating_sub(run.first_waited).as_secs_f64(),
             batches: run.batches,
             usage: Usage { cpu: after.cpu - before.cpu, peak_rss_bytes: after.peak_rss_bytes },
-            stats: iterators.iter().map(RankIterator::stats).collect(),
+            stats,
             ledgers,
             slot_bytes: rows * chain.output().bytes() as u64 * (self.slots * ranks.len()) as u64,
         })
     }
 
-    /// One epoch; false if it was cut short by `--samples`.
+    /// One epoch and the ledger of all its ranks; `None` if it was cut short by `--samples`.
     fn epoch(
         &self,
         iterators: &mut [RankIterator],
         run: &mut Counts,
         start: Instant,
         tell: impl Fn(u64),
-    ) -> Outcome<bool> {
+    ) -> Outcome<Option<Ledger>> {
         loop {
             for rank in &mut *iterators {
-                let Some(batch) = rank.next() else { return Ok(true) }; // all ranks end at the same step
-                let rows = batch?.len() as u64;
-                run.add(rows, start.elapsed());
+                let batch = rank.next().ok_or_else(|| Failure::bug("an epoch ended before its last step"))?;
+                run.add(batch?.len() as u64, start.elapsed(), rank);
                 tell(run.batches);
             }
+            if iterators.iter().all(|rank| rank.steps_left() == 0) {
+                break;
+            }
             if self.samples.is_some_and(|most| run.samples >= most) {
-                return Ok(false);
+                return Ok(None);
             }
             if self.step_ms > 0 {
                 std::thread::sleep(Duration::from_millis(self.step_ms));
             }
         }
+        let ledger = iterators.iter().map(RankIterator::ledger).reduce(|mut all, one| {
+            all.merge(&one);
+            all
+        });
+        for rank in iterators {
+            if rank.next().is_some() {
+                return Err(Failure::bug("a rank has more steps than its epoch"));
+            }
+        }
+        Ok(ledger)
     }
 
     /// Samples a second of the bare chain on as many threads.
@@ -256,9 +266,9 @@ impl Command {
         let (fetched, refetched) =
             (number(|stats| stats.engine.fetched), number(|stats| stats.engine.refetched));
         let bad = number(|stats| stats.engine.bad_samples);
-        let whole = (run.first_batch + run.wall).saturating_sub(run.opened).as_secs_f64();
-        let busy = ops / (whole * common.threads() as f64);
-        let bottleneck = match (busy > BUSY, waited < WAITING * whole) {
+        // From the first batch on; before it, the window fills.
+        let busy = if wall > 0.0 { run.ops_after_first / (wall * common.threads() as f64) } else { 0.0 };
+        let bottleneck = match (busy > BUSY, run.waited_after_first < WAITING * wall) {
             (true, _) => "ops",
             (false, true) => "consumer",
             (false, false) => "storage",
@@ -319,7 +329,10 @@ impl Command {
                 "storage",
                 format!("{} in {} reads, {refetched} of them again", bytes(fetched_bytes), count(fetched)),
             )?;
-            output.fact("waiting", format!("{waited:.2} s for batches, of {whole:.2} s"))?;
+            output.fact(
+                "waiting",
+                format!("{:.2} s for batches, of {wall:.2} s after the first", run.waited_after_first),
+            )?;
             for ledger in &run.ledgers {
                 output.fact("ledger", ledger.to_string())?;
             }
@@ -341,13 +354,18 @@ struct Counts {
     first: Option<Duration>,
     first_samples: u64,
     last: Duration,
+    /// When the first batch came: what had been spent on the ops and on waiting by then.
+    first_ops: Duration,
+    first_waited: Duration,
 }
 
 impl Counts {
-    fn add(&mut self, samples: u64, now: Duration) {
+    fn add(&mut self, samples: u64, now: Duration, rank: &RankIterator) {
         if self.first.is_none() {
             self.first = Some(now);
             self.first_samples = samples;
+            self.first_ops = rank.stats().engine.ops_time;
+            self.first_waited = rank.stats().waited;
         }
         self.samples += samples;
         self.batches += 1;

@@ -41,7 +41,14 @@ pub(crate) struct Command {
 struct Counts {
     column: String,
     distinct: u64,
-    top: Vec<(String, u64)>,
+    top: Vec<Counted>,
+}
+
+/// A value, its class name where it is a label, and how many samples have it.
+struct Counted {
+    value: String,
+    name: Option<String>,
+    count: u64,
 }
 
 impl Command {
@@ -113,8 +120,7 @@ impl Command {
             output.fact(if place == 0 { "columns" } else { "" }, format!("{name:<16} {kind}"))?;
         }
         if let Some(counts) = &counts {
-            let top: Vec<String> =
-                counts.top.iter().map(|(value, n)| format!("{value} × {}", count(*n))).collect();
+            let top: Vec<String> = counts.top.iter().map(Counted::shown).collect();
             let more = if counts.distinct > counts.top.len() as u64 { " …" } else { "" };
             output.fact(
                 &counts.column,
@@ -152,19 +158,27 @@ impl Command {
         for row in cells(&top)? {
             let [value, n] =
                 <[String; 2]>::try_from(row).map_err(|_| Failure::bug("a count of two columns"))?;
-            let class =
+            let name =
                 names.as_ref().zip(value.parse::<usize>().ok()).and_then(|(names, label)| names.get(label));
-            let value = class.map_or_else(|| value.clone(), |class| format!("{value} {class}"));
-            values.push((value, number(n)?));
+            values.push(Counted { name: name.cloned(), count: number(n)?, value });
         }
         let distinct = cells(&distinct)?.into_iter().flatten().next().unwrap_or_default();
         Ok(Some(Counts { column: column.to_owned(), distinct: number(distinct)?, top: values }))
     }
 }
 
+impl Counted {
+    /// `3 n01481666 × 4`.
+    fn shown(&self) -> String {
+        let name = self.name.as_ref().map_or(String::new(), |name| format!(" {name}"));
+        format!("{}{name} × {}", self.value, count(self.count))
+    }
+}
+
 fn counts_json(counts: &Counts) -> Value {
-    let top = counts.top.iter().map(|(value, n)| json!({ "value": value, "count": n }));
-    json!({ "column": counts.column, "distinct": counts.distinct, "top": top.collect::<Vec<Value>>() })
+    let one =
+        |counted: &Counted| json!({ "value": counted.value, "name": counted.name, "count": counted.count });
+    json!({ "column": counts.column, "distinct": counts.distinct, "top": counts.top.iter().map(one).collect::<Vec<Value>>() })
 }
 
 /// Bytes of all blocks.

@@ -33,9 +33,10 @@ impl Output {
     }
 }
 
-/// `feedstock: …` on standard error.
+/// `feedstock: …` on standard error, on one line whatever a library's message looks like.
 pub(crate) fn complain(message: &str) {
-    let _nowhere_left_to_say_it = writeln!(io::stderr(), "feedstock: {message}");
+    let words: Vec<&str> = message.split_whitespace().collect();
+    let _nowhere_left_to_say_it = writeln!(io::stderr(), "feedstock: {}", words.join(" "));
 }
 
 /// 1234567 as `1,234,567`.
