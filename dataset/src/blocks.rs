@@ -7,7 +7,7 @@
 //! 4 MiB nothing is copied but 16 bytes a sample. Holding one row therefore holds its block's buffer.
 
 use crate::catalog::{Catalog, Content};
-use crate::format::{located, parquet};
+use crate::format::{ipc, located, parquet};
 use crate::{BlockId, DiskCache, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -158,6 +158,9 @@ impl Inner {
         match catalog.layout {
             Layout::HfParquet => {
                 parquet::read(&unit, rows, source_schema, mapping, &self.columns, object, &reader).await
+            }
+            Layout::ArrowIpc => {
+                ipc::read(&unit, rows, source_schema, mapping, &self.columns, object, &reader).await
             }
             other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
         }

@@ -74,3 +74,33 @@ async fn pictures_without_classes_have_no_label() {
     // an empty picture passes through: whoever decodes it applies the policy
     assert_eq!(payloads(&rows, "image"), [Some(b"one".to_vec()), Some(Vec::new())]);
 }
+
+#[tokio::test]
+async fn a_manifest_names_files_and_carries_columns() {
+    let root = tempfile::tempdir().unwrap();
+    let mut csv = String::from("file_name,label,score\n");
+    for i in 0..40u64 {
+        put(root.path(), &format!("pictures/{i} a.jpg"), &picture(i, 3_000));
+        csv += &format!("pictures/{i} a.jpg,{},{}\n", i % 4, i as f64 / 2.0);
+    }
+    csv += "pictures/3 a.jpg,9,99\n"; // a file may stand in several rows
+    put(root.path(), "list.csv", csv.as_bytes());
+    put(root.path(), "list.tsv", csv.replace(',', "\t").as_bytes());
+    for list in ["list.csv", "list.tsv"] {
+        let dataset = open(&root.path().join(list)).await.unwrap();
+        let catalog = dataset.catalog();
+        assert_eq!(
+            (catalog.layout(), catalog.samples(), catalog.objects().len()),
+            (Layout::Manifest, 41, 41)
+        );
+        let rows = all_rows(&dataset).await;
+        let order = (0..40).chain([3]);
+        assert_eq!(payloads(&rows, "image"), order.map(|i| Some(picture(i, 3_000))).collect::<Vec<_>>());
+        assert_eq!(ints(&rows, "label")[40], 9);
+        assert_eq!(dataset.filter("score > 19").await.unwrap().len(), 2);
+    }
+    put(root.path(), "list.csv", b"file_name,label\npictures/none.jpg,1\n");
+    let error = open(&root.path().join("list.csv")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.message().contains("row 1") && error.message().contains("none.jpg"), "{error}");
+}

@@ -77,12 +77,6 @@ impl BlockTable {
         self.starts[self.shard.partition_point(|&s| s < shard)]
     }
 
-    /// The first block cut from a unit, and one past the last; units rise with the blocks.
-    pub(crate) fn blocks_of_unit(&self, unit: u32) -> Range<usize> {
-        let start = self.unit.partition_point(|&u| u < unit);
-        start..self.unit.partition_point(|&u| u <= unit)
-    }
-
     /// Do all blocks lie in existing units and objects?
     pub(crate) fn units_fit(&self, units: usize, objects: usize) -> bool {
         let unit = self.unit.last().is_none_or(|&u| (u as usize) < units);

@@ -112,6 +112,41 @@ fn encoded_struct(field: &Field) -> Option<(usize, Option<usize>)> {
         .then_some((bytes, path))
 }
 
+/// Refuses files that do not agree; even `int32` beside `int64` would be silently mixed data.
+pub(super) fn same_schema(first: &Schema, this: &Schema, this_name: &str, first_name: &str) -> Result<()> {
+    let difference = first
+        .fields()
+        .iter()
+        .find_map(|field| match this.field_with_name(field.name()) {
+            Err(_) => Some(format!("{} is missing", field.name())),
+            Ok(other) if other.data_type() != field.data_type() => Some(format!(
+                "{} is {} in the one and {} in the other",
+                field.name(),
+                other.data_type(),
+                field.data_type()
+            )),
+            Ok(other) if other.is_nullable() != field.is_nullable() => {
+                Some(format!("{} may be null in one of them only", field.name()))
+            }
+            Ok(_) => None,
+        })
+        .or_else(|| {
+            let new = this.fields().iter().find(|f| first.field_with_name(f.name()).is_err())?;
+            Some(format!("{} is new", new.name()))
+        })
+        .or_else(|| {
+            let order = |s: &Schema| s.fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
+            (order(first) != order(this)).then(|| "the columns stand in another order".to_owned())
+        });
+    match difference {
+        None => Ok(()),
+        Some(difference) => Err(Error::config(format!(
+            "schemas differ between files: {this_name} against {first_name}: {difference}; one data set has one \
+             schema, so rewrite the files or open them apart"
+        ))),
+    }
+}
+
 /// The file's schema with every payload read as views.
 pub(crate) fn view_schema(source: &Schema) -> SchemaRef {
     let fields: Vec<FieldRef> = source

@@ -11,12 +11,20 @@
 pub(crate) mod columns;
 mod features;
 mod folder;
+mod ilsvrc;
+pub(crate) mod ipc;
+mod ipc_slice;
 mod layout;
 pub(crate) mod located;
+mod manifest;
+mod matlab;
 pub(crate) mod parquet;
 mod parquet_pages;
 mod pattern;
+mod scalars;
 mod sources;
+mod tars;
+mod webdataset;
 
 pub use layout::Layout;
 pub(crate) use sources::{Sources, find_sources, split_root};
@@ -40,6 +48,9 @@ pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     match sources.layout {
         Layout::HfParquet => parquet::catalog(sources, with).await,
         Layout::Folder => folder::catalog(sources, with),
-        other => Err(crate::Error::config(format!("layout {other} is not read yet"))),
+        Layout::WebDataset => webdataset::catalog(sources, with).await,
+        Layout::IlsvrcTar => ilsvrc::catalog(sources, with).await,
+        Layout::ArrowIpc => ipc::catalog(sources, with).await,
+        Layout::Manifest => manifest::catalog(sources, with).await,
     }
 }

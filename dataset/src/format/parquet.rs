@@ -12,7 +12,7 @@
 //! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
 //! columns.
 
-use super::columns::{Mapping, map_columns, pick, view_schema};
+use super::columns::{Mapping, map_columns, pick, same_schema, view_schema};
 use super::parquet_pages;
 use super::sources::Sources;
 use super::{CATALOG_READS, Cataloguing};
@@ -67,7 +67,9 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     while let Some(file) = files.try_next().await? {
         match &first {
             None => first = Some((file.schema, file.class_names)),
-            Some((schema, _)) => same_schema(schema, &file.schema, &sources, shard as usize)?,
+            Some((schema, _)) => {
+                same_schema(schema, &file.schema, &sources.names[shard as usize], &sources.names[0])?
+            }
         }
         for group in file.groups {
             let unit = units.push(&group.footer)?;
@@ -107,42 +109,6 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
 
 fn name_file(error: Error, object: &ObjectRef) -> Error {
     if error.message().contains(&object.uri) { error } else { error.context(&object.uri) }
-}
-
-/// Refuses files that do not agree; even `int32` beside `int64` would be silently mixed data.
-fn same_schema(first: &Schema, this: &Schema, sources: &Sources, at: usize) -> Result<()> {
-    let difference = first
-        .fields()
-        .iter()
-        .find_map(|field| match this.field_with_name(field.name()) {
-            Err(_) => Some(format!("{} is missing", field.name())),
-            Ok(other) if other.data_type() != field.data_type() => Some(format!(
-                "{} is {} there and {} here",
-                field.name(),
-                field.data_type(),
-                other.data_type()
-            )),
-            Ok(other) if other.is_nullable() != field.is_nullable() => {
-                Some(format!("{} may be null in one of them only", field.name()))
-            }
-            Ok(_) => None,
-        })
-        .or_else(|| {
-            let new = this.fields().iter().find(|f| first.field_with_name(f.name()).is_err())?;
-            Some(format!("{} is new", new.name()))
-        })
-        .or_else(|| {
-            let order = |s: &Schema| s.fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
-            (order(first) != order(this)).then(|| "the columns stand in another order".to_owned())
-        });
-    match difference {
-        None => Ok(()),
-        Some(difference) => Err(Error::config(format!(
-            "schemas differ between files: {} against {}: {difference}; one data set has one schema, so rewrite the \
-             files or open them apart",
-            sources.names[at], sources.names[0]
-        ))),
-    }
 }
 
 async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {

@@ -19,12 +19,12 @@ pub(crate) struct Sources {
     /// As the user gave it.
     pub(crate) uri: String,
     pub(crate) layout: Layout,
+    /// The URI's folder, ending in `/`.
+    pub(crate) root: String,
     /// The data, sorted by URI.
     pub(crate) objects: Vec<ObjectRef>,
     /// Each object's name below the URI's folder.
     pub(crate) names: Vec<String>,
-    /// What else stands there: devkits, `dataset_info.json`.
-    pub(crate) beside: Vec<ObjectRef>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -125,8 +125,7 @@ pub(crate) async fn find_sources(
     if !matches!(layout, Layout::IlsvrcTar | Layout::Manifest) {
         one_split(uri, layout, &names)?;
     }
-    let beside = beside.into_iter().map(|(_, object)| object).collect();
-    Ok(Some(Sources { uri: uri.to_owned(), layout, objects, names, beside, notes }))
+    Ok(Some(Sources { uri: uri.to_owned(), layout, root, objects, names, notes }))
 }
 
 /// The folder that names are told from: the URI itself, or the folder of the one object it is.
@@ -267,7 +266,7 @@ fn note_ignored(layout: Layout, beside: &[(String, ObjectRef)], notes: &mut Vec<
     notes.push(format!("{} ignored, not pictures: {}", counted(beside.len(), "file"), found.join(", ")));
 }
 
-/// The split that an object's name tells: its first folder, or how its file name starts (`train-00000-of-…`).
+/// The split that an object's name tells: its first folder, or a word of its file name (`beans-train-00000-of-…`).
 fn split_of(layout: Layout, name: &str) -> Option<&str> {
     let folder = name.split_once('/').map(|(folder, _)| folder);
     if let Some(split) = folder.filter(|f| is_split(f)) {
@@ -277,8 +276,7 @@ fn split_of(layout: Layout, name: &str) -> Option<&str> {
         return None;
     }
     let file = file_name(name);
-    let stem = file.split(['-', '.', '_']).next().unwrap_or(file);
-    is_split(stem).then_some(stem)
+    file.split(['-', '.', '_']).find(|word| is_split(word))
 }
 
 fn is_split(name: &str) -> bool {

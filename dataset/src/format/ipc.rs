@@ -1,0 +1,400 @@
+//! Arrow IPC files and streams, as `datasets` saves and caches them.
+//!
+//! ```text
+//! file: footer ─▶ batches     stream: message, message, … ─▶ batches ─▶ blocks (uncompressed batches cut by rows)
+//! ```
+//! A unit is one record batch: where it lies, its message, and its cuts. An uncompressed batch of plain columns is
+//! read by the buffer ranges that the rows and columns asked for need (see [`super::ipc_slice`]); a compressed one,
+//! or one with lists or dictionaries, is read whole and is one block.
+
+use super::columns::{Mapping, bug, map_columns, pick, same_schema};
+use super::ipc_slice::{self, Cut, Shapes};
+use super::sources::Sources;
+use super::{CATALOG_READS, Cataloguing, features};
+use crate::blocks::RangeReader;
+use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
+use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use arrow_ipc::reader::FileDecoder;
+use arrow_ipc::{Block as IpcBlock, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+const MAGIC: &[u8] = b"ARROW1";
+/// Footer length and magic at a file's end.
+const TRAILER_BYTES: u64 = 10;
+/// Read at a message's start: the message of a batch of ten columns is about 1 KiB.
+const MESSAGE_BYTES: u64 = 4 << 10;
+/// A longer message is damage.
+const MAX_MESSAGE_BYTES: u64 = 256 << 20;
+const CONTINUATION: [u8; 4] = [0xff; 4];
+/// Messages of a file that are read at a time.
+const MESSAGE_READS: usize = 16;
+
+/// Where one message lies: its prefix and metadata, then its body.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Place {
+    offset: u64,
+    meta: u64,
+    body: u64,
+}
+
+impl Place {
+    fn range(self) -> Range<u64> {
+        self.offset..self.offset + self.meta + self.body
+    }
+
+    fn block(self) -> Result<IpcBlock> {
+        let too_big = |_| Error::config("an IPC message over 2 GiB of metadata or 8 EiB of body");
+        Ok(IpcBlock::new(
+            0,
+            i32::try_from(self.meta).map_err(too_big)?,
+            i64::try_from(self.body).map_err(too_big)?,
+        ))
+    }
+}
+
+/// What the catalog keeps of a record batch; its message's metadata follows it in the unit.
+#[derive(Debug, Serialize, Deserialize)]
+struct Unit {
+    batch: Place,
+    dictionaries: Vec<Place>,
+    /// Empty: read whole.
+    cuts: Vec<Cut>,
+}
+
+/// One object's part of the catalog.
+struct File {
+    schema: SchemaRef,
+    batches: Vec<Batch>,
+}
+
+/// A record batch: its unit, and its blocks as (first row, rows, bytes).
+struct Batch {
+    unit: Vec<u8>,
+    blocks: Vec<(u64, u32, u64)>,
+}
+
+/// A message found in an object.
+struct Found {
+    place: Place,
+    metadata: Bytes,
+}
+
+pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    let total = Some(sources.objects.len() as u64);
+    let mut files = stream::iter(sources.objects.clone())
+        .map(|object| async move { read_object(&object, with).await })
+        .buffered(CATALOG_READS);
+    let mut blocks = BlockTableBuilder::default();
+    let mut units = UnitStoreBuilder::default();
+    let mut first: Option<SchemaRef> = None;
+    let mut shard = 0u32;
+    while let Some(file) = files.try_next().await? {
+        match &first {
+            None => first = Some(file.schema),
+            Some(schema) => {
+                same_schema(schema, &file.schema, &sources.names[shard as usize], &sources.names[0])?
+            }
+        }
+        for batch in file.batches {
+            let unit = units.push(&batch.unit)?;
+            for (first_row, samples, bytes) in batch.blocks {
+                blocks.push(BlockRow { shard, samples, bytes, unit, first_row })?;
+            }
+        }
+        shard += 1;
+        with.options.report("reading IPC messages", u64::from(shard), total);
+    }
+    drop(files);
+    let Some(schema) = first.filter(|_| blocks.samples() > 0) else {
+        return Err(Error::config(format!(
+            "{}: its IPC files hold no rows: the data set is empty",
+            sources.uri
+        )));
+    };
+    let mapping = map_columns(&schema, &class_names(&schema, &sources, with.storage).await?)?;
+    Ok(Draft {
+        objects: Objects::new(&sources.objects),
+        blocks: blocks.finish(),
+        schema: mapping.schema.clone(),
+        payload: mapping.payload.clone(),
+        content: Content::Units { units: units.finish(), source_schema: schema, mapping: Arc::new(mapping) },
+        notes: sources.notes,
+    })
+}
+
+/// `ClassLabel` names: in the schema's own metadata, else in `dataset_info.json` beside the files.
+async fn class_names(
+    schema: &Schema,
+    sources: &Sources,
+    storage: &Storage,
+) -> Result<HashMap<String, Vec<String>>> {
+    if let Some(json) = schema.metadata().get("huggingface") {
+        return Ok(features::class_names_of(json));
+    }
+    match storage.head(&format!("{}dataset_info.json", sources.root)).await {
+        Ok(info) => {
+            let json = storage.read(&info, 0..info.size).await?;
+            Ok(std::str::from_utf8(&json).map(features::class_names_of).unwrap_or_default())
+        }
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(HashMap::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn damaged(object: &ObjectRef, what: impl std::fmt::Display) -> Error {
+    Error::config(format!(
+        "{}: not a readable Arrow IPC file or stream ({} bytes): {what}; it may be truncated: copy it again",
+        object.uri, object.size
+    ))
+}
+
+async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
+    if object.size < 8 {
+        return Err(damaged(object, "it is empty"));
+    }
+    let start = with.storage.read(object, 0..object.size.min(MESSAGE_BYTES)).await?;
+    let (schema, dictionaries, batches) = if start.starts_with(MAGIC) {
+        from_file(object, with.storage).await?
+    } else {
+        from_stream(object, with.storage).await?
+    };
+    let mut read = Vec::with_capacity(batches.len());
+    for (found, known) in batches {
+        let before = &dictionaries[..known];
+        if let Some(batch) = cut_batch(found, before, &schema, object, with).await? {
+            read.push(batch);
+        }
+    }
+    Ok(File { schema, batches: read })
+}
+
+/// Schema, dictionary messages, and batches with the number of dictionaries before each.
+type Messages = (SchemaRef, Vec<Place>, Vec<(Found, usize)>);
+
+async fn from_file(object: &ObjectRef, storage: &Storage) -> Result<Messages> {
+    let trailer_at = object.size.saturating_sub(TRAILER_BYTES);
+    let trailer = storage.read(object, trailer_at..object.size).await?;
+    if !trailer.ends_with(MAGIC) {
+        return Err(damaged(object, "it begins as an IPC file but has no footer"));
+    }
+    let length = u64::from(u32::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3]]));
+    let start =
+        trailer_at.checked_sub(length).ok_or_else(|| damaged(object, "its footer is longer than it"))?;
+    let bytes = storage.read(object, start..trailer_at).await?;
+    let footer = root_as_footer(&bytes).map_err(|e| damaged(object, format!("its footer: {e}")))?;
+    let schema = footer.schema().ok_or_else(|| damaged(object, "its footer has no schema"))?;
+    let schema = Arc::new(arrow_ipc::convert::fb_to_schema(schema));
+    let place = |block: &IpcBlock| {
+        let place = Place {
+            offset: u64::try_from(block.offset()).ok()?,
+            meta: u64::try_from(block.metaDataLength()).ok()?,
+            body: u64::try_from(block.bodyLength()).ok()?,
+        };
+        let end = place.offset.checked_add(place.meta)?.checked_add(place.body)?;
+        (end <= object.size && place.meta >= 8 && place.meta <= MAX_MESSAGE_BYTES).then_some(place)
+    };
+    let outside = || damaged(object, "its footer points outside it");
+    let places = |blocks: Option<&[IpcBlock]>| -> Option<Vec<Place>> {
+        blocks.unwrap_or_default().iter().map(place).collect()
+    };
+    let dictionaries = footer.dictionaries().map(|v| v.iter().copied().collect::<Vec<_>>());
+    let batches = footer.recordBatches().map(|v| v.iter().copied().collect::<Vec<_>>());
+    let dictionaries = places(dictionaries.as_deref()).ok_or_else(outside)?;
+    let batches = places(batches.as_deref()).ok_or_else(outside)?;
+    let known = dictionaries.len();
+    let found = stream::iter(batches)
+        .map(|place| async move {
+            let message = storage.read(object, place.offset..place.offset + place.meta).await?;
+            let prefix = if message.starts_with(&CONTINUATION) { 8 } else { 4 };
+            Ok::<_, Error>((Found { place, metadata: message.slice(prefix..) }, known))
+        })
+        .buffered(MESSAGE_READS)
+        .try_collect()
+        .await?;
+    Ok((schema, dictionaries, found))
+}
+
+async fn from_stream(object: &ObjectRef, storage: &Storage) -> Result<Messages> {
+    let mut at = 0;
+    let mut schema: Option<SchemaRef> = None;
+    let mut dictionaries = Vec::new();
+    let mut batches = Vec::new();
+    while let Some(found) = next_message(object, at, storage).await? {
+        at = found.place.range().end;
+        let message =
+            root_as_message(&found.metadata).map_err(|e| damaged(object, format!("a message: {e}")))?;
+        match (message.header_type(), &schema) {
+            (MessageHeader::Schema, None) => {
+                let header =
+                    message.header_as_schema().ok_or_else(|| damaged(object, "its schema is empty"))?;
+                schema = Some(Arc::new(arrow_ipc::convert::fb_to_schema(header)));
+            }
+            (MessageHeader::DictionaryBatch, Some(_)) => dictionaries.push(found.place),
+            (MessageHeader::RecordBatch, Some(_)) => {
+                let known = dictionaries.len();
+                batches.push((found, known));
+            }
+            (MessageHeader::RecordBatch | MessageHeader::DictionaryBatch, None) => {
+                return Err(damaged(object, "it does not begin with a schema"));
+            }
+            _ => {}
+        }
+    }
+    let schema = schema.ok_or_else(|| damaged(object, "it has no schema"))?;
+    Ok((schema, dictionaries, batches))
+}
+
+/// The message at byte `at`; `None` at the stream's end.
+async fn next_message(object: &ObjectRef, at: u64, storage: &Storage) -> Result<Option<Found>> {
+    if at >= object.size {
+        return Ok(None); // writers that were closed in a hurry leave the end marker out
+    }
+    let head = storage.read(object, at..object.size.min(at + MESSAGE_BYTES)).await?;
+    let word = |i: usize| head.get(i..i + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+    let (prefix, length) = if head.starts_with(&CONTINUATION) { (8u64, word(4)) } else { (4, word(0)) };
+    let length =
+        u64::from(length.ok_or_else(|| damaged(object, format!("it ends within the message at byte {at}")))?);
+    if length == 0 {
+        return Ok(None);
+    }
+    let end = at + prefix + length;
+    if length > MAX_MESSAGE_BYTES || end > object.size {
+        return Err(damaged(object, format!("the message at byte {at} claims {length} bytes")));
+    }
+    let metadata = if end - at <= head.len() as u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "within a few KiB held in memory")]
+        head.slice(prefix as usize..(prefix + length) as usize)
+    } else {
+        storage.read(object, at + prefix..end).await?
+    };
+    let message =
+        root_as_message(&metadata).map_err(|e| damaged(object, format!("the message at byte {at}: {e}")))?;
+    let body = u64::try_from(message.bodyLength()).map_err(|_| damaged(object, "a negative body length"))?;
+    if end.checked_add(body).is_none_or(|e| e > object.size) {
+        return Err(damaged(object, format!("the batch at byte {at} has {body} bytes, past the end")));
+    }
+    Ok(Some(Found { place: Place { offset: at, meta: prefix + length, body }, metadata }))
+}
+
+/// Cuts a batch into blocks; `None` for an empty one.
+async fn cut_batch(
+    found: Found,
+    dictionaries: &[Place],
+    schema: &Schema,
+    object: &ObjectRef,
+    with: &Cataloguing<'_>,
+) -> Result<Option<Batch>> {
+    let message = root_as_message(&found.metadata).map_err(|e| damaged(object, e))?;
+    let header =
+        message.header_as_record_batch().ok_or_else(|| damaged(object, "a block that is no record batch"))?;
+    let rows = u64::try_from(header.length()).map_err(|_| damaged(object, "a negative row count"))?;
+    if rows == 0 {
+        return Ok(None);
+    }
+    let bytes = found.place.body;
+    let cuts = match Shapes::of(schema, &header).map_err(|e| damaged(object, e))? {
+        None => Vec::new(),
+        Some(shapes) => {
+            let body = found.place.offset + found.place.meta;
+            let target = if bytes > 2 * with.block_bytes { with.block_bytes } else { u64::MAX };
+            ipc_slice::cuts(&shapes, rows, body, target, object, with.storage).await?
+        }
+    };
+    let too_many = || damaged(object, format!("a batch of {rows} rows"));
+    let mut blocks = Vec::new();
+    if cuts.is_empty() {
+        blocks.push((0, u32::try_from(rows).map_err(|_| too_many())?, bytes));
+    }
+    for (i, cut) in cuts.iter().enumerate() {
+        let end = cuts.get(i + 1).map_or(rows, |next| next.row);
+        let held = if cuts.len() == 1 { bytes } else { cut.bytes };
+        blocks.push((cut.row, u32::try_from(end - cut.row).map_err(|_| too_many())?, held));
+    }
+    let unit = Unit { batch: found.place, dictionaries: dictionaries.to_vec(), cuts };
+    Ok(Some(Batch { unit: pack(&unit, &found.metadata)?, blocks }))
+}
+
+fn pack(unit: &Unit, metadata: &[u8]) -> Result<Vec<u8>> {
+    let bug =
+        |e: serde_json::Error| Error::new(ErrorKind::Bug, "a batch's description is not JSON").with_source(e);
+    let json = serde_json::to_vec(unit).map_err(bug)?;
+    let length = u32::try_from(json.len()).map_err(|_| Error::config("a batch with over 4 GiB of cuts"))?;
+    Ok([&length.to_le_bytes(), json.as_slice(), metadata].concat())
+}
+
+fn unpack(bytes: &Bytes) -> Result<(Unit, Bytes)> {
+    let broken = || Error::new(ErrorKind::Bug, "a batch's description in the catalog cannot be parsed");
+    let length = bytes.get(..4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes).ok_or_else(broken)?;
+    let end = 4 + length as usize;
+    let json = bytes.get(4..end).ok_or_else(broken)?;
+    Ok((serde_json::from_slice(json).map_err(|e| broken().with_source(e))?, bytes.slice(end..)))
+}
+
+/// Rows of one record batch, as the catalog's `columns`.
+pub(crate) async fn read(
+    unit: &Bytes,
+    rows: Range<u64>,
+    source_schema: &SchemaRef,
+    mapping: &Mapping,
+    columns: &[usize],
+    object: ObjectRef,
+    reader: &RangeReader,
+) -> Result<RecordBatch> {
+    let (unit, metadata) = unpack(unit)?;
+    let message = root_as_message(&metadata).map_err(|e| damaged(&object, e))?;
+    let header = message.header_as_record_batch().ok_or_else(|| damaged(&object, "no record batch"))?;
+    let batch = if unit.cuts.is_empty() {
+        let whole = read_whole(&unit, source_schema, message.version(), &object, reader).await?;
+        let too_long = |_| damaged(&object, "more rows than this machine can address");
+        let (start, end) =
+            (usize::try_from(rows.start).map_err(too_long)?, usize::try_from(rows.end).map_err(too_long)?);
+        if end > whole.num_rows() {
+            return Err(damaged(&object, format!("a batch of {} rows, where {end} were", whole.num_rows())));
+        }
+        whole.slice(start, end - start)
+    } else {
+        let shapes = Shapes::of(source_schema, &header).map_err(|e| damaged(&object, e))?;
+        let shapes = shapes.ok_or_else(|| damaged(&object, "a batch that cannot be cut was cut"))?;
+        let origins: Vec<_> = columns.iter().map(|&c| mapping.origins[c]).collect();
+        let (needed, pieces) = shapes.plan(&origins, &rows, &unit.cuts).map_err(|e| damaged(&object, e))?;
+        let body = unit.batch.offset + unit.batch.meta;
+        let ranges: Vec<Range<u64>> = needed.iter().map(|r| body + r.start..body + r.end).collect();
+        if ranges.iter().any(|r| r.end > unit.batch.range().end) {
+            return Err(damaged(&object, "a buffer lies outside its batch"));
+        }
+        let bytes = reader.read_ranges(&object, &ranges).await?;
+        ipc_slice::build(source_schema, &pieces, &bytes, &rows).map_err(|e| damaged(&object, e))?
+    };
+    pick(&batch, source_schema, mapping, columns)
+}
+
+async fn read_whole(
+    unit: &Unit,
+    schema: &SchemaRef,
+    version: MetadataVersion,
+    object: &ObjectRef,
+    reader: &RangeReader,
+) -> Result<RecordBatch> {
+    let ranges: Vec<Range<u64>> =
+        unit.dictionaries.iter().chain([&unit.batch]).map(|place| place.range()).collect();
+    let mut bytes = reader.read_ranges(object, &ranges).await?;
+    let batch = bytes.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "no bytes for a batch"))?;
+    let mut decoder = FileDecoder::new(schema.clone(), version);
+    for (place, bytes) in unit.dictionaries.iter().zip(bytes) {
+        let read = decoder.read_dictionary(&place.block()?, &Buffer::from(bytes));
+        read.map_err(|e| damaged(object, format!("a dictionary: {e}")))?;
+    }
+    let batch = decoder.read_record_batch(&unit.batch.block()?, &Buffer::from(batch));
+    batch
+        .map_err(|e| damaged(object, e))?
+        .ok_or_else(|| damaged(object, "no record batch"))
+        .and_then(|batch| RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).map_err(bug))
+}

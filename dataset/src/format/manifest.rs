@@ -1,0 +1,225 @@
+//! Manifests: a CSV, TSV or Parquet table with a column of URIs.
+//!
+//! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image` that is text; its values
+//! are relative to the manifest or absolute. The other columns are metadata. Every file is asked for its size and
+//! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order.
+
+use super::columns::{bug, payload_field};
+use super::located::{BlockCut, Row};
+use super::sources::{Sources, extension, is_picture};
+use super::{Cataloguing, tars};
+use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
+use crate::{Error, ObjectRef, Result};
+use arrow::array::{Array, ArrayRef, StringArray, UInt32Array, UInt64Array};
+use arrow::compute::{cast, concat_batches};
+use arrow::csv::ReaderBuilder;
+use arrow::csv::reader::Format;
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use std::collections::HashMap;
+use std::io::Cursor;
+use std::sync::Arc;
+
+const URI_COLUMNS: [&str; 7] = ["uri", "url", "path", "file", "file_name", "filename", "image"];
+/// Files asked for their size and ETag at a time; storage bounds its own requests below that.
+const HEADS: usize = 64;
+/// Rows that column types are learnt from.
+const INFERRED_ROWS: usize = 10_000;
+/// A manifest is held in memory while it is read: ten million rows of 200 bytes.
+const MAX_MANIFEST_BYTES: u64 = 2 << 30;
+/// Rows that make one run of the sample table.
+const CHUNK_ROWS: usize = 1 << 16;
+
+pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    let [manifest] = sources.objects.as_slice() else {
+        return Err(Error::config(format!(
+            "{}: {} manifests ({} …); give the URI of one",
+            sources.uri,
+            sources.objects.len(),
+            sources.names[0]
+        )));
+    };
+    if manifest.size > MAX_MANIFEST_BYTES {
+        return Err(Error::config(format!(
+            "{}: a manifest of {} bytes, over the limit of {MAX_MANIFEST_BYTES}; split it",
+            manifest.uri, manifest.size
+        )));
+    }
+    let bytes = with.storage.read(manifest, 0..manifest.size).await?;
+    let object = manifest.clone();
+    let table = tars::blocking(with.storage.io(), move || parse(&object, bytes)).await?;
+    let column = uri_column(manifest, table.schema_ref())?;
+    let uris = cast(table.column(column), &DataType::Utf8).map_err(bug)?;
+    let uris: &StringArray = arrow::array::AsArray::as_string(&uris);
+    let (objects, object_of_row) = find_files(manifest, uris, &sources.root, with).await?;
+    draft(&sources, &table, column, objects, &object_of_row, with.block_bytes)
+}
+
+fn parse(manifest: &ObjectRef, bytes: Bytes) -> Result<RecordBatch> {
+    let bad =
+        |e: &dyn std::fmt::Display| Error::config(format!("{}: not a readable manifest: {e}", manifest.uri));
+    let (schema, batches) = match extension(&manifest.uri).as_str() {
+        "parquet" => {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(|e| bad(&e))?;
+            let schema = builder.schema().clone();
+            let reader = builder.build().map_err(|e| bad(&e))?;
+            (schema, reader.collect::<Result<Vec<_>, _>>().map_err(|e| bad(&e))?)
+        }
+        other => {
+            let delimiter = if other == "tsv" { b'\t' } else { b',' };
+            let format = Format::default().with_header(true).with_delimiter(delimiter);
+            let inferred = format.infer_schema(Cursor::new(&bytes), Some(INFERRED_ROWS));
+            let (schema, _) = inferred.map_err(|e| bad(&e))?;
+            let schema = Arc::new(schema);
+            let reader = ReaderBuilder::new(schema.clone()).with_format(format).build(Cursor::new(bytes));
+            (schema, reader.map_err(|e| bad(&e))?.collect::<Result<Vec<_>, _>>().map_err(|e| bad(&e))?)
+        }
+    };
+    let table = concat_batches(&schema, &batches).map_err(|e| bad(&e))?;
+    if table.num_rows() == 0 {
+        return Err(Error::config(format!(
+            "{}: the manifest has no rows: the data set is empty",
+            manifest.uri
+        )));
+    }
+    Ok(table)
+}
+
+fn uri_column(manifest: &ObjectRef, schema: &Schema) -> Result<usize> {
+    let is_text = |i: usize| {
+        matches!(schema.field(i).data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+    };
+    let found = URI_COLUMNS.iter().find_map(|name| schema.index_of(name).ok().filter(|&i| is_text(i)));
+    found.ok_or_else(|| {
+        let columns: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
+        Error::config(format!(
+            "{}: no column names the files: one of {} must hold text; its columns are: {}",
+            manifest.uri,
+            URI_COLUMNS.join(", "),
+            columns.join(", ")
+        ))
+    })
+}
+
+/// The manifest and the files in order of first mention, and each row's file.
+async fn find_files(
+    manifest: &ObjectRef,
+    uris: &StringArray,
+    root: &str,
+    with: &Cataloguing<'_>,
+) -> Result<(Vec<ObjectRef>, Vec<u32>)> {
+    let mut known: HashMap<&str, u32> = HashMap::new();
+    let mut distinct: Vec<(usize, String)> = Vec::new();
+    let mut rows = Vec::with_capacity(uris.len());
+    for row in 0..uris.len() {
+        if uris.is_null(row) || uris.value(row).trim().is_empty() {
+            return Err(Error::config(format!("{} row {}: it names no file", manifest.uri, row + 1)));
+        }
+        let next = u32::try_from(distinct.len() + 1)
+            .map_err(|_| Error::config("more than 2^32 files in a manifest"))?;
+        let object = *known.entry(uris.value(row)).or_insert(next); // 0 is the manifest
+        if object == next {
+            distinct.push((row, resolve(root, uris.value(row).trim())));
+        }
+        rows.push(object);
+    }
+    let total = Some(distinct.len() as u64);
+    let mut heads = stream::iter(distinct)
+        .map(|(row, uri)| async move {
+            let found = with.storage.head(&uri).await;
+            found.map_err(|e| e.context(format!("{} row {}", manifest.uri, row + 1)))
+        })
+        .buffered(HEADS);
+    let mut objects = vec![manifest.clone()];
+    while let Some(object) = heads.try_next().await? {
+        objects.push(object);
+        with.options.report("asking for sizes", objects.len() as u64 - 1, total);
+    }
+    Ok((objects, rows))
+}
+
+/// A file's URI: absolute as it is, else below the manifest's folder.
+fn resolve(root: &str, uri: &str) -> String {
+    if uri.contains("://") || uri.starts_with('/') {
+        return uri.to_owned();
+    }
+    let uri = uri.trim_start_matches("./");
+    if !root.starts_with("file://") {
+        return format!("{root}{uri}");
+    }
+    let mut encoded = String::from(root);
+    for byte in uri.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+fn draft(
+    sources: &Sources,
+    table: &RecordBatch,
+    uri_column: usize,
+    objects: Vec<ObjectRef>,
+    object_of_row: &[u32],
+    block_bytes: u64,
+) -> Result<Draft> {
+    let pictures =
+        objects[1..].iter().all(|o| is_picture(&extension(o.uri.split('?').next().unwrap_or(&o.uri))));
+    let payload = if pictures { "image" } else { "data" };
+    let mut fields: Vec<FieldRef> = Vec::new();
+    let mut columns: Vec<ArrayRef> = Vec::new();
+    for (i, field) in table.schema().fields().iter().enumerate() {
+        let taken = field.name() == payload || field.name() == crate::catalog::SAMPLE_ID;
+        let name = if taken { format!("{}_path", field.name()) } else { field.name().clone() };
+        if i == uri_column {
+            columns.push(cast(table.column(i), &DataType::Utf8).map_err(bug)?);
+            fields.push(Arc::new(Field::new(name, DataType::Utf8, false)));
+        } else {
+            columns.push(table.column(i).clone());
+            fields.push(Arc::new(Field::new(name, field.data_type().clone(), true)));
+        }
+    }
+    let metadata = RecordBatch::try_new(Arc::new(Schema::new(fields.clone())), columns).map_err(bug)?;
+    fields.push(payload_field(payload));
+    let mut cut = BlockCut::new(block_bytes);
+    let mut chunks = Vec::new();
+    for (i, rows) in object_of_row.chunks(CHUNK_ROWS).enumerate() {
+        let sizes: Vec<u64> = rows.iter().map(|&o| objects[o as usize].size).collect();
+        for &bytes in &sizes {
+            cut.add(Row { shard: 0, bytes })?;
+        }
+        cut.close()?;
+        let places = Places::new(
+            UInt32Array::from(rows.to_vec()),
+            vec![(UInt64Array::from(vec![0; rows.len()]), UInt64Array::from(sizes))],
+        );
+        chunks.push(SampleChunk { metadata: metadata.slice(i * CHUNK_ROWS, rows.len()), places });
+    }
+    Ok(Draft {
+        objects: Objects::new(&objects),
+        blocks: cut.finish()?,
+        content: Content::Located(SampleTable::new(chunks, None)?),
+        schema: Arc::new(Schema::new(fields)),
+        payload: vec![payload.to_owned()],
+        notes: sources.notes.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_beside_the_manifest_or_where_they_say() {
+        assert_eq!(resolve("s3://b/m/", "./a b.jpg"), "s3://b/m/a b.jpg");
+        assert_eq!(resolve("file:///m/", "a b.jpg"), "file:///m/a%20b.jpg");
+        assert_eq!(resolve("/m/", "s3://c/x.jpg"), "s3://c/x.jpg");
+        assert_eq!(resolve("/m/", "/x.jpg"), "/x.jpg");
+    }
+}

@@ -1,0 +1,147 @@
+//! Members of tars, found once by walking headers.
+
+use crate::{Error, IoRuntime, ObjectReader, ObjectRef, Result, Storage};
+use std::io::{self, Read, Seek, SeekFrom};
+
+/// Headers are walked through a buffer. On local disks, small ones skip the payloads; in object storage a request
+/// costs as much time as a megabyte, so larger ones simply read through payloads smaller than that.
+const LOCAL_BUFFER_BYTES: usize = 8 << 10;
+const REMOTE_BUFFER_BYTES: usize = 1 << 20;
+/// `.json`, `.cls` and `.txt` members are held in memory; a larger one is a mistake.
+pub(super) const MAX_TEXT_MEMBER_BYTES: u64 = 16 << 20;
+const TAR_RECORD_BYTES: u64 = 512;
+
+/// One file in a tar.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) name: String,
+    /// Where its bytes begin in the object.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    /// Its content, where `keep` asked for it.
+    pub(super) text: Option<Vec<u8>>,
+}
+
+/// Walks the tar at `range` of an object, off the I/O threads; `keep` says whose content is wanted.
+pub(super) async fn members(
+    object: &ObjectRef,
+    range: std::ops::Range<u64>,
+    keep: fn(&str) -> bool,
+    storage: &Storage,
+) -> Result<Vec<Member>> {
+    let buffer = match object.uri.contains("://") && !object.uri.starts_with("file://") {
+        true => REMOTE_BUFFER_BYTES,
+        false => LOCAL_BUFFER_BYTES,
+    };
+    let reader = storage.reader(object, buffer);
+    let object = object.clone();
+    blocking(storage.io(), move || {
+        let part = Part { reader, start: range.start, end: range.end, position: 0 };
+        walk(part, &range, keep).map_err(|error| explain(error, &object))
+    })
+    .await
+}
+
+/// Runs blocking work off the threads that drive requests.
+pub(super) async fn blocking<T: Send + 'static>(
+    io: &IoRuntime,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    io.handle().spawn_blocking(work).await.unwrap_or_else(|e| {
+        Err(Error::new(crate::ErrorKind::Bug, format!("a cataloguing task ended without a result: {e}")))
+    })
+}
+
+fn explain(error: io::Error, object: &ObjectRef) -> Error {
+    match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
+        Some(ours) => ours.clone(),
+        None => Error::config(format!(
+            "{}: not a readable tar ({} bytes): {error}; it may be truncated: copy it again",
+            object.uri, object.size
+        ))
+        .with_source(error),
+    }
+}
+
+fn walk(part: Part, range: &std::ops::Range<u64>, keep: fn(&str) -> bool) -> io::Result<Vec<Member>> {
+    let length = range.end - range.start;
+    if length < TAR_RECORD_BYTES {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty or has no whole header"));
+    }
+    let mut archive = tar::Archive::new(part);
+    let mut members = Vec::new();
+    let mut end = 0;
+    for entry in archive.entries_with_seek()? {
+        let mut entry = entry?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let (offset, bytes) = (entry.raw_file_position(), entry.size());
+        if offset.checked_add(bytes).is_none_or(|end| end > length) {
+            let what = format!("member {name} ends past the end: the tar was cut off");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        }
+        let kind = entry.header().entry_type();
+        if kind.is_gnu_sparse() {
+            return Err(io::Error::other(format!("member {name} is sparse, which is not read")));
+        }
+        if !kind.is_file() && !kind.is_contiguous() {
+            continue;
+        }
+        let mut text = None;
+        if keep(&name) {
+            if bytes > MAX_TEXT_MEMBER_BYTES {
+                let what =
+                    format!("member {name} has {bytes} bytes; the limit for text is {MAX_TEXT_MEMBER_BYTES}");
+                return Err(io::Error::other(what));
+            }
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content)?;
+            text = Some(content);
+        }
+        end = offset + bytes;
+        members.push(Member { name, offset: range.start + offset, bytes, text });
+    }
+    // Two empty records end a tar; some writers leave them out, and so does a cut at a member's edge.
+    if end.next_multiple_of(TAR_RECORD_BYTES) >= length {
+        let last = members.last().map_or("", |m| m.name.as_str());
+        tracing::warn!(
+            last,
+            members = members.len(),
+            "a tar has no end marker after its last member; it may be cut off"
+        );
+    }
+    Ok(members)
+}
+
+/// A part of an object as if it were a file: an inner tar.
+struct Part {
+    reader: ObjectReader,
+    start: u64,
+    end: u64,
+    position: u64,
+}
+
+impl Read for Part {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = (self.end - self.start).saturating_sub(self.position);
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        if wanted == 0 {
+            return Ok(0);
+        }
+        self.reader.seek(SeekFrom::Start(self.start + self.position))?;
+        let read = self.reader.read(&mut buffer[..wanted])?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Part {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => (self.end - self.start).checked_add_signed(by),
+        };
+        self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.position)
+    }
+}

@@ -1,0 +1,268 @@
+//! WebDataset: tars whose consecutive members of one key make a sample.
+//!
+//! The key of a member is what webdataset's `base_plus_ext` says: the path up to the first dot of its file name; the
+//! rest, in lower case, is the extension. Columns: `key`; `label` int64 from `.cls`; other webdataset integers
+//! (`.id`, `.index` …) under their own names; `.txt` as `text`; the top-level scalars of `.json` (a name that is
+//! taken gets the prefix `json_`); every other extension is a payload, named `image` if it is the only kind of
+//! picture, else by its extension with dots as underscores.
+
+use super::columns::{bug, payload_field};
+use super::located::{BlockCut, Row};
+use super::scalars::{Scalar, array_of, unify, widen};
+use super::sources::{Sources, extension, is_picture};
+use super::tars::{self, Member};
+use super::{CATALOG_READS, Cataloguing};
+use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
+use crate::{Error, ObjectRef, Result};
+use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
+use arrow::record_batch::RecordBatch;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// Columns that JSON members may make: a JSON object keyed by sample would make one each.
+const MAX_COLUMNS: usize = 1_000;
+/// The extensions that webdataset decodes as integers.
+const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
+
+/// One tar: its samples' keys, payload places and metadata columns.
+struct Tar {
+    keys: Vec<String>,
+    payloads: BTreeMap<String, Vec<Option<(u64, u64)>>>,
+    columns: BTreeMap<String, ArrayRef>,
+    note: Option<String>,
+}
+
+/// `(key, extension)`; `None` for a name without one.
+fn split_key(name: &str) -> Option<(&str, String)> {
+    let file = name.rfind('/').map_or(0, |at| at + 1);
+    let dot = name[file..].find('.')? + file;
+    if dot > file {
+        return Some((&name[..dot], name[dot + 1..].to_ascii_lowercase()));
+    }
+    // `dir/.ext`: the regular expression then takes `dir/` as the key, if that has no dot
+    let folder = name[..file].trim_end_matches('/').rsplit('/').next()?;
+    (!folder.is_empty() && !folder.contains('.'))
+        .then(|| (&name[..file], name[dot + 1..].to_ascii_lowercase()))
+}
+
+fn is_json(extension: &str) -> bool {
+    matches!(extension, "json" | "jsn")
+}
+
+fn is_text(extension: &str) -> bool {
+    matches!(extension, "txt" | "text" | "transcript")
+}
+
+fn is_kept(name: &str) -> bool {
+    split_key(name).is_some_and(|(_, e)| is_json(&e) || is_text(&e) || INTEGERS.contains(&e.as_str()))
+}
+
+/// webdataset skips its own members, such as `__meta__/…`.
+fn is_meta(name: &str) -> bool {
+    let first = name.split('/').next().unwrap_or(name);
+    first.len() > 4 && first.starts_with("__") && first.ends_with("__")
+}
+
+pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    let total = Some(sources.objects.len() as u64);
+    let mut found = stream::iter(sources.objects.clone())
+        .map(|object| async move {
+            let members = tars::members(&object, 0..object.size, is_kept, with.storage).await?;
+            group(members, &object)
+        })
+        .buffered(CATALOG_READS);
+    let mut read = Vec::with_capacity(sources.objects.len());
+    while let Some(tar) = found.try_next().await? {
+        read.push(tar);
+        with.options.report("reading tar headers", read.len() as u64, total);
+    }
+    drop(found);
+    let mut notes = sources.notes;
+    notes.extend(read.iter_mut().filter_map(|tar| tar.note.take()));
+    draft(read, &sources.objects, notes, with.block_bytes)
+}
+
+/// Groups consecutive members of one key.
+fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
+    let mut tar = Tar { keys: Vec::new(), payloads: BTreeMap::new(), columns: BTreeMap::new(), note: None };
+    let mut scalars: BTreeMap<String, Vec<Scalar>> = BTreeMap::new();
+    let mut extensions: HashSet<String> = HashSet::new();
+    let mut without_key = 0usize;
+    for member in members {
+        let Some((key, extension)) = split_key(&member.name).filter(|_| !is_meta(&member.name)) else {
+            without_key += 1;
+            continue;
+        };
+        if tar.keys.last().map(String::as_str) != Some(key) {
+            tar.keys.push(key.to_owned());
+            extensions.clear();
+        }
+        if !extensions.insert(extension.clone()) {
+            return Err(Error::config(format!(
+                "{}: duplicate member {} in sample {key}; a key's extensions must differ",
+                object.uri, member.name
+            )));
+        }
+        let row = tar.keys.len() - 1;
+        match &member.text {
+            Some(text) => {
+                let bad =
+                    |why: String| Error::config(format!("{} member {}: {why}", object.uri, member.name));
+                for (column, value) in text_values(&extension, text).map_err(bad)? {
+                    fill(scalars.entry(column).or_default(), row, Scalar::Null).push(value);
+                }
+            }
+            None => {
+                let places = tar.payloads.entry(extension).or_default();
+                fill(places, row, None).push(Some((member.offset, member.bytes)));
+            }
+        }
+    }
+    if scalars.len() > MAX_COLUMNS {
+        return Err(Error::config(format!(
+            "{}: its JSON members have {} different keys; the limit is {MAX_COLUMNS}",
+            object.uri,
+            scalars.len()
+        )));
+    }
+    let rows = tar.keys.len();
+    tar.payloads.values_mut().for_each(|places| places.resize(rows, None));
+    for (name, mut values) in scalars {
+        values.resize(rows, Scalar::Null);
+        tar.columns.insert(name, array_of(&values));
+    }
+    if without_key > 0 {
+        tar.note = Some(format!("{}: {without_key} members without a key and extension ignored", object.uri));
+    }
+    Ok(tar)
+}
+
+fn fill<T: Clone>(column: &mut Vec<T>, rows: usize, empty: T) -> &mut Vec<T> {
+    column.resize(rows.max(column.len()), empty);
+    column
+}
+
+/// The columns that a text member makes. JSON's are marked by a leading `{`, until names are settled.
+fn text_values(extension: &str, text: &[u8]) -> Result<Vec<(String, Scalar)>, String> {
+    let text = std::str::from_utf8(text).map_err(|e| format!("not UTF-8: {e}"))?;
+    if is_json(extension) {
+        let value: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
+        let Value::Object(object) = value else { return Ok(Vec::new()) };
+        return Ok(object.iter().filter_map(|(k, v)| Some((format!("{{{k}"), Scalar::of(v)?))).collect());
+    }
+    if is_text(extension) {
+        let name = if extension == "txt" { "text" } else { extension };
+        return Ok(vec![(name.to_owned(), Scalar::Text(text.to_owned()))]);
+    }
+    let number =
+        text.trim().parse::<i64>().map_err(|e| format!("'{}' is not a whole number: {e}", text.trim()))?;
+    let name = if extension == "cls" { "label" } else { extension };
+    Ok(vec![(name.to_owned(), Scalar::Int(number))])
+}
+
+/// Payload extensions of all tars with the columns they become.
+fn payload_names(tars: &[Tar]) -> Vec<(String, String)> {
+    let extensions: std::collections::BTreeSet<&String> =
+        tars.iter().flat_map(|t| t.payloads.keys()).collect();
+    let pictures = extensions.iter().filter(|e| is_picture(&extension(&format!("x.{e}")))).count();
+    let name = |e: &str| match pictures == 1 && is_picture(&extension(&format!("x.{e}"))) {
+        true => "image".to_owned(),
+        false => e.replace('.', "_"),
+    };
+    extensions.into_iter().map(|e| (e.clone(), name(e))).collect()
+}
+
+/// Metadata columns of all tars: draft name, final name, type.
+fn metadata_names(tars: &[Tar], payloads: &[(String, String)]) -> Vec<(String, String, DataType)> {
+    let mut kinds: BTreeMap<&String, DataType> = BTreeMap::new();
+    for (name, array) in tars.iter().flat_map(|t| &t.columns) {
+        let kind = kinds.entry(name).or_insert(DataType::Null);
+        *kind = unify(kind, array.data_type());
+    }
+    let mut taken: HashSet<String> = payloads.iter().map(|(_, name)| name.clone()).collect();
+    taken.extend(["key".to_owned(), crate::catalog::SAMPLE_ID.to_owned()]);
+    taken.extend(kinds.keys().filter(|n| !n.starts_with('{')).map(|n| (*n).clone()));
+    let settle = |(draft, kind): (&String, DataType)| {
+        let mut name = draft.strip_prefix('{').unwrap_or(draft).to_owned();
+        if draft.starts_with('{') {
+            while !taken.insert(name.clone()) {
+                name = format!("json_{name}");
+            }
+        }
+        // a column that is null everywhere: text, so that a filter may still name it
+        (draft.clone(), name, if kind == DataType::Null { DataType::Utf8 } else { kind })
+    };
+    kinds.into_iter().map(settle).collect()
+}
+
+fn draft(tars: Vec<Tar>, objects: &[ObjectRef], notes: Vec<String>, block_bytes: u64) -> Result<Draft> {
+    let payloads = payload_names(&tars);
+    let metadata = metadata_names(&tars, &payloads);
+    let mut fields: Vec<FieldRef> = vec![Arc::new(Field::new("key", DataType::Utf8, false))];
+    fields.extend(metadata.iter().map(|(_, name, kind)| Arc::new(Field::new(name, kind.clone(), true))));
+    let metadata_schema = Arc::new(Schema::new(fields.clone()));
+    fields.extend(payloads.iter().map(|(_, name)| payload_field(name)));
+
+    let mut cut = BlockCut::new(block_bytes);
+    let mut chunks = Vec::with_capacity(tars.len());
+    for (shard, tar) in (0u32..).zip(tars) {
+        let rows = tar.keys.len();
+        if rows == 0 {
+            continue;
+        }
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(StringArray::from_iter_values(&tar.keys))];
+        for (draft, _, kind) in &metadata {
+            columns.push(widen(tar.columns.get(draft), kind, rows)?);
+        }
+        let mut bytes = vec![0u64; rows];
+        let mut ranges = Vec::with_capacity(payloads.len());
+        for (extension, _) in &payloads {
+            let absent = vec![None; rows];
+            let places = tar.payloads.get(extension).unwrap_or(&absent);
+            for (total, place) in bytes.iter_mut().zip(places) {
+                *total += place.map_or(0, |(_, length)| length);
+            }
+            let offsets =
+                UInt64Array::from_iter_values(places.iter().map(|p| p.map_or(0, |(offset, _)| offset)));
+            let lengths: UInt64Array = places.iter().map(|p| p.map(|(_, length)| length)).collect();
+            ranges.push((offsets, lengths));
+        }
+        for bytes in bytes {
+            cut.add(Row { shard, bytes })?;
+        }
+        cut.close()?; // no block straddles two tars
+        let metadata = RecordBatch::try_new(metadata_schema.clone(), columns).map_err(bug)?;
+        let object = UInt32Array::from(vec![shard; rows]);
+        chunks.push(SampleChunk { metadata, places: Places::new(object, ranges) });
+    }
+    Ok(Draft {
+        objects: Objects::new(objects),
+        blocks: cut.finish()?,
+        content: Content::Located(SampleTable::new(chunks, Some(0))?),
+        schema: Arc::new(Schema::new(fields)),
+        payload: payloads.into_iter().map(|(_, name)| name).collect(),
+        notes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_webdatasets_regular_expression() {
+        let key = |name: &str| split_key(name).map(|(k, e)| (k.to_owned(), e));
+        let some = |k: &str, e: &str| Some((k.to_owned(), e.to_owned()));
+        assert_eq!(key("a/b/c.JPG"), some("a/b/c", "jpg"));
+        assert_eq!(key("a.d/c.seg.png"), some("a.d/c", "seg.png"));
+        assert_eq!(key("c"), None);
+        assert_eq!(key("a.b/c"), None);
+        assert_eq!(key("a/b/.x"), some("a/b/", "x"));
+        assert_eq!(key("a.b/.x"), None);
+        assert_eq!(key(".x"), None);
+        assert_eq!(key("./c.jpg"), some("./c", "jpg"));
+    }
+}
