@@ -14,8 +14,10 @@ use bytes::Bytes;
 use feedstock_dataset::{IoRuntime, ObjectRef, Storage, StorageOptions};
 use feedstock_testkit::S3Process;
 use futures::StreamExt;
-use object_store::ObjectStoreExt;
+use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 use std::future::Future;
 use std::ops::Range;
 use std::time::Instant;
@@ -67,6 +69,12 @@ async fn through(name: &str, storage: &Storage, object: &ObjectRef) {
     }
 }
 
+async fn bare(name: &str, store: &impl ObjectStore, at: &Path) {
+    for size in [8 << 20, 1 << 20, 128 << 10] {
+        measure(name, size, |range| async { store.get_range(at, range).await.unwrap() }).await;
+    }
+}
+
 #[tokio::main]
 async fn main() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,15 +92,14 @@ async fn main() {
     let object = storage.head(&path).await.unwrap();
     through("files", &storage, &object).await;
 
-    let plain = LocalFileSystem::new();
-    let at = object_store::path::Path::from_absolute_path(&file).unwrap();
-    for size in [8 << 20, 1 << 20, 128 << 10] {
-        measure("files, bare object_store", size, |range| async {
-            plain.get_range(&at, range).await.unwrap()
-        })
-        .await;
-    }
+    let at = Path::from_absolute_path(&file).unwrap();
+    bare("files, bare object_store", &LocalFileSystem::new(), &at).await;
 
     let object = storage.head("s3://bucket/x").await.unwrap();
-    through("real S3 server", &storage, &object).await;
+    through("S3 server", &storage, &object).await;
+    let mut builder = AmazonS3Builder::new().with_bucket_name("bucket").with_allow_http(true);
+    for (key, value) in server.config() {
+        builder = builder.with_config(key.parse().unwrap(), value);
+    }
+    bare("S3 server, bare object_store", &builder.build().unwrap(), &"x".into()).await;
 }

@@ -253,7 +253,8 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
                 exchange.status = status;
             }
         };
-        if !answer(&mut client, shared.upstream, head, body, fault, note).await? {
+        let last = head.get("connection").is_some_and(|c| c.eq_ignore_ascii_case("close"));
+        if !answer(&mut client, shared.upstream, head, body, fault, note).await? || last {
             return Ok(());
         }
     }

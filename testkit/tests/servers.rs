@@ -98,13 +98,13 @@ fn the_proxy_passes_breaks_and_counts() {
 fn s3_refuses_the_unsigned_and_serves_from_a_process_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let server = S3Server::start(dir.path()).unwrap();
-    server.create_bucket("b").unwrap();
-    server.put("b", "folder/x", b"hello".to_vec()).unwrap();
-    assert_eq!(std::fs::read(dir.path().join("b/folder/x")).unwrap(), b"hello");
-    assert!(ask(&server.endpoint(), "GET /b/folder/x HTTP/1.1").unwrap().0.contains("403"));
+    server.create_bucket("bucket").unwrap();
+    server.put("bucket", "folder/x", b"hello".to_vec()).unwrap();
+    assert_eq!(std::fs::read(dir.path().join("bucket/folder/x")).unwrap(), b"hello");
+    assert!(ask(&server.endpoint(), "GET /bucket/folder/x HTTP/1.1").unwrap().0.contains("403"));
 
     let process = S3Process::start(dir.path()).unwrap();
-    assert!(ask(process.endpoint(), "GET /b/folder/x HTTP/1.1").unwrap().0.contains("403"));
+    assert!(ask(process.endpoint(), "GET /bucket/folder/x HTTP/1.1").unwrap().0.contains("403"));
     assert!(std::path::Path::new(&format!("/proc/{}", process.id())).exists());
     let endpoint = process.endpoint().to_owned();
     drop(process);
