@@ -11,7 +11,8 @@
 //! - All requests run on feedstock's own I/O threads, whatever runtime the caller has.
 //! - No credential and no signed URL reaches a message, a log or a Debug print.
 //!
-//! Cost: about one CPU-second per GB over HTTP (8 MiB ranges), 0.1 from the page cache.
+//! Cost on one busy 2-core machine: 1.3 CPU-seconds per GB over HTTP in 8 MiB ranges, 2.5 in 128 KiB ranges,
+//! 0.2 … 0.35 from the page cache (`cargo bench -p feedstock-dataset --bench storage --profile dev`).
 
 mod aimd;
 mod backoff;
