@@ -19,14 +19,15 @@ mod runtime;
 mod storage;
 
 pub use blocks::{Block, BlockReader};
-pub use cache::{DiskCache, DiskCacheOptions};
+pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{BlockSpec, Catalog, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn};
 pub use dataset::{Dataset, OpenOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use format::Layout;
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
 pub use plan::{
-    Cursor, Digest, EpochOrder, Fingerprint, Plan, PlannedRow, Selection, Shuffle, Step, StepShape, Tail,
+    Cursor, Digest, EpochOrder, Fingerprint, Plan, PlanInput, PlannedRow, PlannedSample, Selection, Shuffle,
+    ShuffleKind, Step, StepShape, Tail,
 };
 pub use runtime::IoRuntime;
-pub use storage::{ObjectReader, ObjectRef, Secret, Storage, StorageOptions};
+pub use storage::{ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats};
