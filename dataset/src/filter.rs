@@ -77,10 +77,10 @@ pub(crate) async fn query(dataset: &Dataset, query: &str) -> Result<Vec<RecordBa
 /// Storage's own error where that is the cause; else what DataFusion says, and which columns there are.
 fn explain(error: DataFusionError, what: &str, opened: &Opened) -> Error {
     let root = error.find_root();
-    if let DataFusionError::External(cause) = root {
-        if let Some(ours) = cause.downcast_ref::<Error>() {
-            return ours.clone().context(what);
-        }
+    if let DataFusionError::External(cause) = root
+        && let Some(ours) = cause.downcast_ref::<Error>()
+    {
+        return ours.clone().context(what);
     }
     let said = error.strip_backtrace();
     let columns: Vec<&str> = opened.catalog.schema.fields().iter().map(|f| f.name().as_str()).collect();

@@ -21,8 +21,9 @@ use std::sync::Arc;
 /// Raised whenever what is stored changes its form or its meaning; catalogs of other versions are rebuilt.
 pub(super) const VERSION: u32 = 1;
 const INDEX: &str = "catalog.json";
-/// Units larger than this stay in the store instead of in memory.
-const UNITS_IN_MEMORY_BYTES: usize = 64 << 20;
+/// Units up to this are read and checked when the catalog is opened, in a few milliseconds (about 20,000 row groups);
+/// more of them stay in the store and are checked one by one.
+const UNITS_IN_MEMORY_BYTES: u64 = 8 << 20;
 
 /// The folder of one stored catalog.
 pub(super) struct Place {
@@ -182,10 +183,9 @@ async fn drop_old_tables(index: &Index, place: &Place, storage: &Storage) {
     let Ok(found) = storage.list_some(&format!("{}/", place.folder), 1_000).await else { return };
     for object in found {
         let name = object.uri.rsplit('/').next().unwrap_or_default();
-        if name != INDEX && !index.tables.values().any(|t| t.file == name) {
-            if let Err(error) = storage.delete(&object.uri).await {
-                tracing::debug!(uri = object.uri, %error, "an old catalog table could not be deleted");
-            }
+        let is_old = name != INDEX && !index.tables.values().any(|t| t.file == name);
+        if is_old && let Err(error) = storage.delete(&object.uri).await {
+            tracing::debug!(uri = object.uri, %error, "an old catalog table could not be deleted");
         }
     }
 }
@@ -196,7 +196,7 @@ fn release_units(catalog: &mut Catalog, index: &Index, place: &Place) {
     else {
         return;
     };
-    if units.bytes().is_some_and(|bytes| bytes.len() > UNITS_IN_MEMORY_BYTES) {
+    if units.bytes().is_some_and(|bytes| bytes.len() as u64 > UNITS_IN_MEMORY_BYTES) {
         let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
         if let Ok(stored) = UnitStore::stored(units.ends().into(), units.checks().into(), object) {
             *units = stored;
@@ -275,7 +275,11 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         let batch = one("unit_index")?;
         let ends = super::blocks::column::<UInt64Type>(batch, "end")?;
         let checks = super::blocks::column::<UInt32Type>(batch, "crc32")?;
-        let units = UnitStore::stored(ends.to_vec().into(), checks.to_vec().into(), object)?;
+        let mut units = UnitStore::stored(ends.to_vec().into(), checks.to_vec().into(), object.clone())?;
+        if object.size <= UNITS_IN_MEMORY_BYTES {
+            let bytes = storage.read(&object, 0..object.size).await.map_err(|e| e.to_string())?;
+            units = units.held(bytes)?;
+        }
         if !blocks.units_fit(units.len(), objects.len()) {
             return Err("a block lies in a unit that is not there".into());
         }
@@ -338,4 +342,84 @@ fn parse_table(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
     let schema = reader.schema();
     let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
     Ok((schema, batches))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BlockRow, BlockTableBuilder, UnitStoreBuilder};
+    use super::*;
+    use crate::{BlockId, CatalogOptions, IoRuntime, StorageOptions};
+    use std::time::Instant;
+
+    const BLOCKS: u32 = 1_000_000;
+
+    fn million_blocks() -> Catalog {
+        let objects: Vec<ObjectRef> = (0..10_000)
+            .map(|i| ObjectRef {
+                uri: format!("s3://b/train-{i:05}.parquet"),
+                size: 1 << 30,
+                etag: Some(format!("{i:032x}")),
+            })
+            .collect();
+        let (mut blocks, mut units) = (BlockTableBuilder::default(), UnitStoreBuilder::default());
+        for b in 0..BLOCKS {
+            let unit = units.push(format!("{b:064}").as_bytes()).unwrap();
+            blocks
+                .push(BlockRow { shard: b / 100, samples: 1_000, bytes: 4 << 20, unit, first_row: 0 })
+                .unwrap();
+        }
+        let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("image", DataType::Binary, true)]));
+        let mapping = map_columns(&schema, &HashMap::new()).unwrap();
+        Catalog {
+            uri: "s3://b".into(),
+            layout: Layout::HfParquet,
+            block_bytes: 4 << 20,
+            objects: Objects::new(&objects),
+            blocks: blocks.finish(),
+            schema: mapping.schema.clone(),
+            payload: mapping.payload.clone(),
+            content: Content::Units {
+                units: units.finish(),
+                source_schema: schema,
+                mapping: Arc::new(mapping),
+            },
+            notes: Vec::new(),
+            content_hash: 7,
+        }
+    }
+
+    /// `cargo test -p feedstock-dataset million_blocks -- --nocapture` prints the figure.
+    #[test]
+    fn a_million_blocks_open_within_a_second() {
+        let folder = tempfile::tempdir().unwrap();
+        let io = IoRuntime::new().unwrap();
+        let storage = Storage::new(StorageOptions::default(), io.clone()).unwrap();
+        let store = CatalogStore::Cache(folder.path().into());
+        let catalog = CatalogOptions { store, ..CatalogOptions::default() };
+        let place = Place::of("s3://b", &OpenOptions { catalog, ..OpenOptions::default() }).unwrap().unwrap();
+        let mut built = million_blocks();
+        let shared = (storage.clone(), Arc::new(place));
+        let (storage, place) = shared.clone();
+        io.block_on(async move {
+            save(&mut built, 1, &place, &storage).await?;
+            assert!(matches!(&built.content, Content::Units { units, .. } if units.bytes().is_none()));
+            Ok(())
+        })
+        .unwrap();
+        let start = Instant::now();
+        let (storage, place) = shared;
+        let found = io
+            .block_on(async move {
+                let Stored::Found(found) = load(&place, &storage).await? else { panic!("not found") };
+                let Content::Units { units, .. } = &found.catalog.content else { panic!("no units") };
+                assert_eq!(units.read(777_777, &storage).await?, format!("{:064}", 777_777));
+                Ok(found)
+            })
+            .unwrap();
+        let took = start.elapsed();
+        println!("{BLOCKS} blocks, {} samples: opened in {took:?}", found.catalog.samples());
+        assert_eq!(found.catalog.samples(), 1_000_000_000);
+        assert_eq!(found.catalog.block_samples(BlockId(999_999)).end, 1_000_000_000);
+        assert!(took.as_secs_f64() < 1.0, "{took:?}");
+    }
 }

@@ -53,6 +53,24 @@ impl UnitStore {
         Ok(Self { ends, checks, source: Source::Stored(object) })
     }
 
+    /// The same, with all descriptions in memory; refuses them if one is damaged.
+    pub(crate) fn held(self, bytes: Bytes) -> Result<Self, String> {
+        let held = Self { source: Source::Memory(bytes), ..self };
+        match (0..held.len())
+            .find(|&unit| held.slice(unit).is_none_or(|b| crc32fast::hash(&b) != held.checks[unit]))
+        {
+            Some(unit) => Err(format!("unit {unit} of units.bin is damaged")),
+            None => Ok(held),
+        }
+    }
+
+    /// One unit's description, where it is in memory.
+    fn slice(&self, unit: usize) -> Option<Bytes> {
+        let range = self.range(unit);
+        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+        self.bytes().filter(|all| end <= all.len()).map(|all| all.slice(start..end))
+    }
+
     fn range(&self, unit: usize) -> std::ops::Range<u64> {
         let start = if unit == 0 { 0 } else { self.ends[unit - 1] };
         start..self.ends[unit]
@@ -61,14 +79,9 @@ impl UnitStore {
     /// One unit's description, checked.
     pub(crate) async fn read(&self, unit: usize, storage: &Storage) -> Result<Bytes> {
         assert!(unit < self.len(), "unit {unit} of {}", self.len());
-        let range = self.range(unit);
         let (bytes, place) = match &self.source {
-            Source::Memory(all) => {
-                #[expect(clippy::cast_possible_truncation, reason = "a range of bytes held in memory")]
-                let range = range.start as usize..range.end as usize;
-                (all.slice(range), "memory")
-            }
-            Source::Stored(object) => (storage.read(object, range).await?, object.uri.as_str()),
+            Source::Memory(_) => (self.slice(unit).unwrap_or_default(), "memory"),
+            Source::Stored(object) => (storage.read(object, self.range(unit)).await?, object.uri.as_str()),
         };
         if crc32fast::hash(&bytes) != self.checks[unit] {
             return Err(Error::new(

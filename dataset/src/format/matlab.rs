@@ -42,10 +42,10 @@ pub(super) fn synsets(file: &[u8]) -> Result<Vec<(i64, String)>, String> {
         } else {
             (kind, data)
         };
-        if kind == MATRIX {
-            if let Some(found) = struct_array(data).ok_or("a matrix is malformed")? {
-                return Ok(found);
-            }
+        if kind == MATRIX
+            && let Some(found) = struct_array(data).ok_or("a matrix is malformed")?
+        {
+            return Ok(found);
         }
     }
     Err("it holds no struct array named synsets".into())
@@ -81,7 +81,6 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// The synsets, if this matrix is they; `None` inside for another matrix.
-#[expect(clippy::type_complexity, reason = "malformed, another matrix, or found")]
 fn struct_array(matrix: &[u8]) -> Option<Option<Vec<(i64, String)>>> {
     let (_, flags, rest) = element(matrix)?;
     let class = u32_at(flags, 0)? & 0xff;

@@ -172,7 +172,7 @@ async fn cut_group(
     };
     let cuts = match &index {
         Some(index) if whole > 2 * with.block_bytes => page_cuts(group, index, rows, with.block_bytes),
-        _ => vec![0..rows],
+        _ => std::iter::once(0..rows).collect(),
     };
     let blocks = cuts
         .into_iter()
