@@ -22,7 +22,7 @@ use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use feedstock_ops::image::{RandomResizedCrop, Size};
 use feedstock_ops::{Chain, SampleSeed, Scratch};
-use support::{Jpeg, picture};
+use support::{Jpeg, textured_picture};
 use turbojpeg_sys as tj;
 
 const WIDTH: u32 = 400;
@@ -89,16 +89,19 @@ impl Bare {
 fn main() {
     // `cargo test --benches` only wants to know that it runs.
     let test = std::env::args().any(|argument| argument == "--test");
-    let rounds = std::env::var("FEEDSTOCK_BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let rounds =
+        std::env::var("FEEDSTOCK_BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
     let rounds = if test { 1 } else { rounds };
     let jpeg = Jpeg { quality: 95, ..Jpeg::default() };
-    let photos: Vec<Vec<u8>> =
-        (0..PICTURES).map(|seed| jpeg.encode(&picture(WIDTH, HEIGHT, seed), WIDTH, HEIGHT)).collect();
+    let photos: Vec<Vec<u8>> = (0..PICTURES)
+        .map(|seed| jpeg.encode(&textured_picture(WIDTH, HEIGHT, seed, 15.0, 0.35), WIDTH, HEIGHT))
+        .collect();
     let kib = photos.iter().map(Vec::len).sum::<usize>() as f64 / PICTURES as f64 / 1024.0;
 
     let chain = Chain::parse(&format!("decode_image,random_resized_crop:{SIDE},horizontal_flip")).unwrap();
     let f32_chain =
-        Chain::parse(&format!("decode_image,random_resized_crop:{SIDE},horizontal_flip,normalize,to_chw")).unwrap();
+        Chain::parse(&format!("decode_image,random_resized_crop:{SIDE},horizontal_flip,normalize,to_chw"))
+            .unwrap();
     let center = Chain::parse(&format!("decode_image,resize:256,center_crop:{SIDE}")).unwrap();
     let (mut bare, mut scratch) = (Bare::new(), Scratch::new());
     let mut rows = [(); 5].map(|()| vec![0_u8; f32_chain.output().bytes()]);
@@ -108,26 +111,37 @@ fn main() {
     for round in 0..=rounds {
         for (id, photo) in photos.iter().enumerate() {
             let seed = SampleSeed::new(7, round, id as u64);
-            let times = [cpu_time(), {
-                bare.last_row(photo);
-                cpu_time()
-            }, {
-                bare.decode(photo);
-                cpu_time()
-            }, {
-                bare.crop_resize_flip(seed, &mut bare_out[..bytes]);
-                cpu_time()
-            }, {
-                chain.apply(photo, seed, &mut scratch, &mut chain_out[..bytes]).unwrap();
-                cpu_time()
-            }, {
-                f32_chain.apply(photo, seed, &mut scratch, f32_out).unwrap();
-                cpu_time()
-            }, {
-                center.apply(photo, seed, &mut scratch, &mut center_out[..bytes]).unwrap();
-                cpu_time()
-            }];
-            assert!(bare_out[..bytes] == chain_out[..bytes], "picture {id}, round {round}: not bit-identical");
+            let times = [
+                cpu_time(),
+                {
+                    bare.last_row(photo);
+                    cpu_time()
+                },
+                {
+                    bare.decode(photo);
+                    cpu_time()
+                },
+                {
+                    bare.crop_resize_flip(seed, &mut bare_out[..bytes]);
+                    cpu_time()
+                },
+                {
+                    chain.apply(photo, seed, &mut scratch, &mut chain_out[..bytes]).unwrap();
+                    cpu_time()
+                },
+                {
+                    f32_chain.apply(photo, seed, &mut scratch, f32_out).unwrap();
+                    cpu_time()
+                },
+                {
+                    center.apply(photo, seed, &mut scratch, &mut center_out[..bytes]).unwrap();
+                    cpu_time()
+                },
+            ];
+            assert!(
+                bare_out[..bytes] == chain_out[..bytes],
+                "picture {id}, round {round}: not bit-identical"
+            );
             // The first round warms caches and buffers up.
             if round > 0 || test {
                 for (spent, pair) in spent.iter_mut().zip(times.windows(2)) {

@@ -13,8 +13,8 @@ mod support;
 use feedstock_ops::image::{EraseValue, Filter, Normalize, RandomErasing, RandomResizedCrop};
 use feedstock_ops::{
     Chain, ChainSpec, DType, ErrorKind, Layout, SampleSeed, Scratch, center_crop, color_jitter, decode_image,
-    horizontal_flip, normalize, rand_augment, random_crop, random_erasing, random_resized_crop, resize, to_chw,
-    to_f32, trivial_augment,
+    horizontal_flip, normalize, rand_augment, random_crop, random_erasing, random_resized_crop, resize,
+    to_chw, to_f32, trivial_augment,
 };
 use support::{Jpeg, picture};
 
@@ -81,7 +81,7 @@ fn mistakes_are_named() {
         ("decode_image,center_crop:8,normalize,to_f32", "op 3 (to_f32)"),
         ("decode_image,center_crop:8,normalize:std=1/0/1", "op 2 (normalize)"),
         ("decode_image,center_crop:8,random_erasing:value=0.5", "op 2 (random_erasing)"),
-        ("decode_image,centre_crop:8", "unknown variant `centre_crop`"),
+        ("decode_image,centre_crop:size=8", "unknown variant `centre_crop`"),
         ("decode_image,center_crop:8:filter=bilinear", "unknown field `filter`"),
         ("decode_image,center_crop:8:9", "`9` has no parameter"),
         ("decode_image,center_crop:8:size=9", "given twice"),
@@ -152,9 +152,9 @@ fn flips_happen_half_the_time_and_mirror_every_output_kind() {
     let photo = Jpeg::default().encode(&picture(50, 40, 12), 50, 40);
     let mut scratch = Scratch::new();
     for tail in ["", ",to_chw", ",to_f32", ",normalize,to_chw"] {
-        let build = |flip: &str| Chain::parse(&format!("decode_image,center_crop:24x30{flip}{tail}")).unwrap();
-        let (plain, always, half) =
-            (build(""), build(",horizontal_flip:1"), build(",horizontal_flip"));
+        let build =
+            |flip: &str| Chain::parse(&format!("decode_image,center_crop:24x30{flip}{tail}")).unwrap();
+        let (plain, always, half) = (build(""), build(",horizontal_flip:1"), build(",horizontal_flip"));
         let seed = SampleSeed::new(0, 0, 0);
         let upright = run(&plain, &photo, seed, &mut scratch);
         let mirrored = run(&always, &photo, seed, &mut scratch);

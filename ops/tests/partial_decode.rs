@@ -22,7 +22,12 @@ fn run(chain: &Chain, bytes: &[u8], id: u64, scratch: &mut Scratch) -> Vec<u8> {
 }
 
 /// Where `part` lies in `whole`, if it does.
-fn find(whole: &[u8], (w, h): (usize, usize), part: &[u8], (pw, ph): (usize, usize)) -> Option<(usize, usize)> {
+fn find(
+    whole: &[u8],
+    (w, h): (usize, usize),
+    part: &[u8],
+    (pw, ph): (usize, usize),
+) -> Option<(usize, usize)> {
     (0..=h - ph).flat_map(|y| (0..=w - pw).map(move |x| (x, y))).find(|&(x, y)| {
         (0..ph).all(|row| {
             let at = ((y + row) * w + x) * 3;
@@ -109,17 +114,19 @@ fn resize_then_crop_equals_the_two_steps() {
     let mut scratch = Scratch::new();
     for filter in ["bilinear", "bicubic", "lanczos"] {
         for (size, crop) in [(96, 80), (40, 40), (200, 128), (171, 100)] {
-            let fused = Chain::parse(&format!("decode_image,resize:{size}:filter={filter},center_crop:{crop}"));
+            let fused =
+                Chain::parse(&format!("decode_image,resize:{size}:filter={filter},center_crop:{crop}"));
             let longer = size * w / h;
-            let resized = Chain::parse(&format!("decode_image,resize:{size}x{longer}:filter={filter}")).unwrap();
+            let resized =
+                Chain::parse(&format!("decode_image,resize:{size}x{longer}:filter={filter}")).unwrap();
             let resized = png_of(&run(&resized, &bytes, 0, &mut scratch), longer, size);
             let cropped = Chain::parse(&format!("decode_image,center_crop:{crop}")).unwrap();
             let (most, mean) = most_and_mean(
                 &run(&fused.unwrap(), &bytes, 0, &mut scratch),
                 &run(&cropped, &resized, 0, &mut scratch),
             );
-            // Weights are the same up to the rounding of their 2⁻¹⁴ or so.
-            assert!(most <= 1 && mean < 0.01, "{filter} {size} {crop}: {most} {mean}");
+            // Weights are the same up to the rounding of their 2⁻¹⁴ or so, once per pass.
+            assert!(most <= 2 && mean < 0.01, "{filter} {size} {crop}: {most} {mean}");
         }
     }
 }

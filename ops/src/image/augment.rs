@@ -194,8 +194,12 @@ mod tests {
             let differing = pixels.iter().zip(expected).filter(|(a, b)| a != b).count();
             let most = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
             // Bilinear sums round differently where the exact value is a whole number: a level in under 1 %.
-            let allowed = if interpolation == Interpolation::Bilinear { (pixels.len() / 100, 1) } else { (0, 0) };
-            assert!(differing <= allowed.0 && most <= Some(allowed.1), "{case}: {differing} by up to {most:?}");
+            let allowed =
+                if interpolation == Interpolation::Bilinear { (pixels.len() / 100, 1) } else { (0, 0) };
+            assert!(
+                differing <= allowed.0 && most <= Some(allowed.1),
+                "{case}: {differing} by up to {most:?}"
+            );
         }
         assert_eq!(seen.len(), ALL.len());
     }

@@ -64,9 +64,8 @@ pub(crate) fn sharpness(pixels: &mut [u8], width: usize, factor: f64, spare: &mu
     }
     for y in 1..height - 1 {
         for at in y * row + 3..(y + 1) * row - 3 {
-            let three = |at: usize| {
-                u32::from(spare[at - 3]) + u32::from(spare[at]) + u32::from(spare[at + 3])
-            };
+            let three =
+                |at: usize| u32::from(spare[at - 3]) + u32::from(spare[at]) + u32::from(spare[at + 3]);
             let sum = three(at - row) + three(at) + three(at + row) + 4 * u32::from(spare[at]);
             // (1 1 1, 1 5 1, 1 1 1) / 13, rounded; a thirteenth never ties.
             let smooth = u8::try_from((2 * sum + 13) / 26).unwrap_or(u8::MAX);

@@ -8,8 +8,6 @@
 //! the crop only. The last op that moves pixels writes into the caller's row: the resize or copy for u8 HWC, the
 //! conversion otherwise. Buffers are three per thread and hold one decoded picture and two intermediate ones.
 
-use fast_image_resize::Resizer;
-
 use super::augment::Augmenter;
 use super::center_crop::CenterCrop;
 use super::color_jitter::ColorJitter;
@@ -21,7 +19,7 @@ use super::rand_augment::RandAugment;
 use super::random_crop::RandomCrop;
 use super::random_erasing::RandomErasing;
 use super::random_resized_crop::RandomResizedCrop;
-use super::resize::{Resize, Window, copy_rows, resize_rgb};
+use super::resize::{Resize, Sampler, Window, copy_rows};
 use super::trivial_augment::TrivialAugment;
 use crate::chain::Op;
 use crate::error::{Error, Result};
@@ -33,7 +31,7 @@ use crate::spec::{DType, Layout, TensorSpec};
 #[derive(Default)]
 pub(crate) struct ImageScratch {
     jpeg: JpegDecoder,
-    resizer: Resizer,
+    sampler: Sampler,
     buffers: [Buffer; 3],
     augmenter: Augmenter,
 }
@@ -103,7 +101,9 @@ impl Compiler {
 
     fn add(&mut self, index: usize, op: &Op) -> Result<()> {
         match op {
-            Op::DecodeImage(_) => Err(Error::config("the picture is decoded already; decode_image comes once")),
+            Op::DecodeImage(_) => {
+                Err(Error::config("the picture is decoded already; decode_image comes once"))
+            }
             Op::Resize(op) => {
                 op.check()?;
                 self.size = match op.size {
@@ -194,17 +194,15 @@ impl ImagePlan {
         for (index, op) in (1..).zip(rest) {
             compiler.add(index, op).map_err(at(index, op))?;
         }
-        let Compiler { mut stages, size, convert, erase, .. } = compiler;
+        let Compiler { stages, size, convert, erase, .. } = compiler;
         let size = size.ok_or_else(|| {
             Error::config(
                 "the chain has no fixed output size, so its rows cannot stand in one batch; add \
                  random_resized_crop:224, center_crop:224, or resize:224x224",
             )
         })?;
-        let flip_in_convert = !convert.is_identity()
-            && matches!(stages.last(), Some(Stage { step: Step::Flip(_), .. }));
-        // A shorter-side resize of a picture whose size is known has a fixed target too.
-        stages.shrink_to_fit();
+        let flip_in_convert =
+            !convert.is_identity() && matches!(stages.last(), Some(Stage { step: Step::Flip(_), .. }));
         let geometry_end = stages.iter().rposition(|stage| stage.step.is_geometry()).map_or(0, |i| i + 1);
         let (h, w) = (size.height as usize, size.width as usize);
         let shape = match convert.layout {
@@ -212,7 +210,16 @@ impl ImagePlan {
             Layout::Chw => [3, h, w],
         };
         let output = TensorSpec::new(convert.dtype, shape, convert.layout);
-        Ok(Self { decode: decode.clone(), stages, geometry_end, flip_in_convert, convert, erase, size, output })
+        Ok(Self {
+            decode: decode.clone(),
+            stages,
+            geometry_end,
+            flip_in_convert,
+            convert,
+            erase,
+            size,
+            output,
+        })
     }
 
     pub(crate) fn output(&self) -> &TensorSpec {
@@ -229,10 +236,17 @@ impl ImagePlan {
         let result = self.run(encoded, seed, scratch, out);
         scratch.buffers.iter_mut().for_each(Buffer::trim);
         scratch.jpeg.trim();
+        scratch.sampler.trim();
         result
     }
 
-    fn run(&self, encoded: &[u8], seed: SampleSeed, scratch: &mut ImageScratch, out: &mut [u8]) -> Result<()> {
+    fn run(
+        &self,
+        encoded: &[u8],
+        seed: SampleSeed,
+        scratch: &mut ImageScratch,
+        out: &mut [u8],
+    ) -> Result<()> {
         let opened = Opened::new(encoded, &self.decode)?;
         let full = Rect::of(opened.size());
         let mut run = Run { plan: self, opened, seed, scratch, out, at: Place::Undecoded(full) };
@@ -336,12 +350,8 @@ impl Run<'_> {
             let demand = Demand { region, target };
             let scaled = self.plan.decode.scaled;
             let pixels = self.opened.decode(&mut self.scratch.jpeg, demand, scaled, (first, second))?;
-            self.at = Place::Buffer {
-                index: 0,
-                stride: pixels.stride,
-                view: pixels.view,
-                window: pixels.window,
-            };
+            self.at =
+                Place::Buffer { index: 0, stride: pixels.stride, view: pixels.view, window: pixels.window };
         }
         Ok(())
     }
@@ -408,16 +418,16 @@ impl Run<'_> {
                 })
             }
         };
-        let ImageScratch { resizer, buffers, .. } = &mut *self.scratch;
+        let ImageScratch { sampler, buffers, .. } = &mut *self.scratch;
         if last && self.plan.convert.is_identity() {
             let source = buffers[index].bytes();
-            resize_rgb(resizer, source, stride, view, window, (self.out, to), filter)?;
+            sampler.resize(source, (stride, view), window, (self.out, to), filter)?;
             self.at = Place::Out;
             return Ok(());
         }
         let (source, target, next) = pair(buffers, index);
         let target = target.take(to.rgb_bytes());
-        resize_rgb(resizer, source.bytes(), stride, view, window, (target, to), filter)?;
+        sampler.resize(source.bytes(), (stride, view), window, (target, to), filter)?;
         self.at = Place::Buffer { index: next, stride: to.width as usize, view: Rect::of(to), window: None };
         Ok(())
     }
@@ -460,8 +470,7 @@ impl Run<'_> {
                 let bytes = view.size().rgb_bytes();
                 copy_rows(source.bytes(), stride, view, target.take(bytes));
                 let stride = view.width as usize;
-                self.at =
-                    Place::Buffer { index: next, stride, view: Rect::of(view.size()), window: None };
+                self.at = Place::Buffer { index: next, stride, view: Rect::of(view.size()), window: None };
             }
         }
         match self.at {
@@ -504,7 +513,11 @@ impl Run<'_> {
 /// The pixels that a filter of `reach` touches around `start` … `start + length`, within `0 … limit`, with one pixel
 /// to spare: (first, count).
 fn around(start: f64, length: f64, reach: f64, limit: u32) -> (u32, u32) {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0 … limit, a u32")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to 0 … limit, a u32"
+    )]
     let pixel = |value: f64| value.clamp(0.0, f64::from(limit)) as u32;
     let first = pixel((start - reach).floor() - 1.0);
     let end = pixel((start + length + reach).ceil() + 1.0);

@@ -147,7 +147,11 @@ impl RandomErasing {
             let start = ((rect.y as usize + row) * size.width as usize + rect.x as usize) * 3;
             for pixel in pixels[start..start + rect.width as usize * 3].chunks_exact_mut(3) {
                 for (channel, value) in pixel.iter_mut().enumerate() {
-                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked bytes")]
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        clippy::cast_sign_loss,
+                        reason = "checked bytes"
+                    )]
                     {
                         *value = match self.value {
                             EraseValue::Constant(value) => value as u8,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
 use crate::chain::Op;
 use crate::error::{Error, Result};
+use crate::scratch::{Buffer, RETAINED_BYTES};
 
 /// Resizes to a shorter side (keeping the aspect ratio) or to an exact size.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -126,37 +127,142 @@ pub(crate) struct Window {
     pub(crate) height: f64,
 }
 
-/// Resizes `view` of `pixels` (RGB, rows of `stride` pixels) into `out` (RGB, dense, `to` in size).
-///
-/// With a `window` (relative to `view`), the result shows the window only, yet reads the view around it where the
-/// filter reaches there: that is what cutting the window out of the resized view gives. Without, the view's edge is
-/// the picture's edge, as when one crops first and resizes then.
-pub(crate) fn resize_rgb(
-    resizer: &mut Resizer,
-    pixels: &[u8],
+/// Resamples pictures; keeps its coefficients' and intermediate buffers.
+#[derive(Default)]
+pub(crate) struct Sampler {
+    resizer: Resizer,
+    between: Buffer,
+}
+
+/// RGB pixels with rows of a stride, of which a view is meant.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    pixels: &'a [u8],
     stride: usize,
     view: Rect,
-    window: Option<Window>,
+}
+
+impl Sampler {
+    pub(crate) fn trim(&mut self) {
+        self.between.trim();
+        if self.resizer.size_of_internal_buffers() > RETAINED_BYTES {
+            self.resizer.reset_internal_buffers();
+        }
+    }
+
+    /// Resizes `view` of `pixels` (RGB, rows of `stride` pixels) into `out` (RGB, dense, `to` in size).
+    ///
+    /// With a `window` (relative to `view`), the result shows the window only, yet reads the view around it where the
+    /// filter reaches there: that is what cutting the window out of the resized view gives. Without, the view's edge
+    /// is the picture's edge, as when one crops first and resizes then.
+    pub(crate) fn resize(
+        &mut self,
+        pixels: &[u8],
+        (stride, view): (usize, Rect),
+        window: Option<Window>,
+        (out, to): (&mut [u8], Size),
+        filter: Filter,
+    ) -> Result<()> {
+        if window.is_none() && view.size() == to {
+            copy_rows(pixels, stride, view, out);
+            return Ok(());
+        }
+        let source = Source { pixels, stride, view };
+        let window = window.unwrap_or(Window {
+            left: 0.0,
+            top: 0.0,
+            width: view.width.into(),
+            height: view.height.into(),
+        });
+        match filter {
+            Filter::Nearest => {
+                nearest(source, window, (out, to));
+                Ok(())
+            }
+            Filter::Bilinear => pass(&mut self.resizer, source, window, (out, to), filter),
+            Filter::Bicubic | Filter::Lanczos => self.two_passes(source, window, (out, to), filter),
+        }
+    }
+
+    /// In Pillow's order: along the rows first, unless the picture becomes wider and lower.
+    ///
+    /// fast_image_resize always goes down the columns first. With filters that overshoot, clipping between the
+    /// passes makes the order visible (up to 10 levels), so here each pass is a call of its own.
+    fn two_passes(
+        &mut self,
+        source: Source<'_>,
+        window: Window,
+        (out, to): (&mut [u8], Size),
+        filter: Filter,
+    ) -> Result<()> {
+        let view = source.view;
+        let columns_first = f64::from(to.width) > window.width && f64::from(to.height) < window.height;
+        let (between, first, second) = if columns_first {
+            (
+                Size { height: to.height, width: view.width },
+                Window { left: 0.0, width: view.width.into(), ..window },
+                Window { top: 0.0, height: to.height.into(), ..window },
+            )
+        } else {
+            (
+                Size { height: view.height, width: to.width },
+                Window { top: 0.0, height: view.height.into(), ..window },
+                Window { left: 0.0, width: to.width.into(), ..window },
+            )
+        };
+        let pixels = self.between.take(between.rgb_bytes());
+        pass(&mut self.resizer, source, first, (&mut *pixels, between), filter)?;
+        let source = Source { pixels, stride: between.width as usize, view: Rect::of(between) };
+        pass(&mut self.resizer, source, second, (out, to), filter)
+    }
+}
+
+/// Pillow's nearest neighbour: positions are summed up step by step, which decides ties.
+fn nearest(source: Source<'_>, window: Window, (out, to): (&mut [u8], Size)) {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the view")]
+    let positions = |start: f64, length: f64, count: u32, limit: u32| {
+        let step = length / f64::from(count);
+        let mut at = start + step * 0.5;
+        (0..count).map(move |_| {
+            let position = (at as u32).min(limit - 1) as usize;
+            at += step;
+            position
+        })
+    };
+    let Source { pixels, stride, view } = source;
+    let columns: Vec<usize> = positions(window.left, window.width, to.width, view.width).collect();
+    let rows = positions(window.top, window.height, to.height, view.height);
+    for (out, row) in out.chunks_exact_mut(to.width as usize * 3).zip(rows) {
+        let start = (view.y as usize + row) * stride + view.x as usize;
+        for (out, column) in out.chunks_exact_mut(3).zip(&columns) {
+            let at = (start + column) * 3;
+            out.copy_from_slice(&pixels[at..at + 3]);
+        }
+    }
+}
+
+fn pass(
+    resizer: &mut Resizer,
+    Source { pixels, stride, view }: Source<'_>,
+    window: Window,
     (out, to): (&mut [u8], Size),
     filter: Filter,
 ) -> Result<()> {
     let bug = |error: &dyn std::fmt::Display| Error::bug(format!("resize of {view:?} to {to:?}: {error}"));
-    if window.is_none() && view.size() == to {
-        copy_rows(pixels, stride, view, out);
-        return Ok(());
-    }
     let rows = view.y + view.height;
     let width = u32::try_from(stride).map_err(|error| bug(&error))?;
     let source = ImageRef::new(width, rows, &pixels[..rows as usize * stride * 3], PixelType::U8x3)
         .map_err(|error| bug(&error))?;
-    let source = CroppedImage::new(&source, view.x, view.y, view.width, view.height)
-        .map_err(|error| bug(&error))?;
-    let mut target = Image::from_slice_u8(to.width, to.height, out, PixelType::U8x3)
-        .map_err(|error| bug(&error))?;
-    let mut options = ResizeOptions::new().resize_alg(filter.algorithm());
-    if let Some(window) = window {
-        options = options.crop(window.left, window.top, window.width, window.height);
-    }
+    let source =
+        CroppedImage::new(&source, view.x, view.y, view.width, view.height).map_err(|error| bug(&error))?;
+    let mut target =
+        Image::from_slice_u8(to.width, to.height, out, PixelType::U8x3).map_err(|error| bug(&error))?;
+    let options = ResizeOptions::new().resize_alg(filter.algorithm()).crop(
+        window.left,
+        window.top,
+        window.width,
+        window.height,
+    );
     resizer.resize(&source, &mut target, &options).map_err(|error| bug(&error))
 }
 

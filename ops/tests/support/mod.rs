@@ -47,13 +47,18 @@ impl Dice {
 
 /// Noise with about a 1/f spectrum (octaves of interpolated grids), hard edges and saturated colours.
 pub fn picture(width: u32, height: u32, seed: u64) -> Vec<u8> {
+    textured_picture(width, height, seed, 2.2, 0.75)
+}
+
+/// The same with octaves of `strength` × cell^`slope`.
+pub fn textured_picture(width: u32, height: u32, seed: u64, strength: f32, slope: f32) -> Vec<u8> {
     let mut dice = Dice(seed);
     let (w, h) = (width as usize, height as usize);
     let mut planes = [vec![110_f32; w * h], vec![0_f32; w * h], vec![0_f32; w * h]];
     for (channel, plane) in planes.iter_mut().enumerate() {
         let mut cell = 64;
         while cell >= 1 {
-            let strength = (cell as f32).powf(0.75) * if channel == 0 { 2.2 } else { 0.9 };
+            let strength = (cell as f32).powf(slope) * strength * if channel == 0 { 1.0 } else { 0.4 };
             let columns = w / cell + 2;
             let grid: Vec<f32> = (0..columns * (h / cell + 2)).map(|_| dice.signed() * strength).collect();
             for y in 0..h {

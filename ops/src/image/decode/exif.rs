@@ -83,8 +83,7 @@ impl Orientation {
             for (x, out) in row.chunks_exact_mut(3).enumerate() {
                 let x = if self.mirror_x { width - 1 - x } else { x };
                 let (column, line) = if self.transpose { (y, x) } else { (x, y) };
-                let at =
-                    ((from.view.y as usize + line) * from.stride + from.view.x as usize + column) * 3;
+                let at = ((from.view.y as usize + line) * from.stride + from.view.x as usize + column) * 3;
                 out.copy_from_slice(&pixels[at..at + 3]);
             }
         }

@@ -1,6 +1,6 @@
 //! JPEG: the region that is needed, bit for bit as in the whole picture.
 //!
-//! libjpeg-turbo (tj3 API) decodes every kind of JPEG. Given a cropping region it entropy-decodes the rows above,
+//! Plain photos go to `baseline`, our own decoder; libjpeg-turbo (tj3 API) decodes every kind of JPEG. Given a cropping region it entropy-decodes the rows above,
 //! inverse-transforms only the columns and rows asked for, and stops after the last row: `jpeg_skip_scanlines` to
 //! the bottom ends the input pass without reading it. Chroma upsampling looks one sample to each side, so the
 //! region is widened by [`MARGIN`] pixels (its left edge then snaps to an iMCU); without that, half of all crops
@@ -16,8 +16,9 @@ use turbojpeg_sys as tj;
 
 use super::super::geometry::{Rect, Size};
 use super::super::resize::Window;
-use super::jpeg_header::{JpegHeader, reaches_its_end};
 use super::Pixels;
+use super::baseline::Baseline;
+use super::jpeg_header::{JpegHeader, reaches_its_end};
 use crate::error::{Error, Result};
 use crate::scratch::Buffer;
 
@@ -47,6 +48,7 @@ pub(super) fn denominator(region: Size, target: Size) -> u32 {
 /// Decoder state of one thread.
 #[derive(Default)]
 pub(crate) struct JpegDecoder {
+    baseline: Baseline,
     turbo: Option<Turbo>,
     cmyk: Buffer,
 }
@@ -64,6 +66,7 @@ struct Request {
 impl JpegDecoder {
     pub(crate) fn trim(&mut self) {
         self.cmyk.trim();
+        self.baseline.trim();
     }
 
     /// Decodes at least `region`, at 1/`denominator` of its size, as RGB into `out`.
@@ -75,6 +78,10 @@ impl JpegDecoder {
         denominator: u32,
         out: &mut Buffer,
     ) -> Result<Pixels> {
+        if denominator == 1 && self.baseline.decode(bytes, header, region, out).is_ok() {
+            let view = Rect::of(region.size());
+            return Ok(Pixels { stride: region.width as usize, view, window: None });
+        }
         if reaches_its_end(bytes, header.data) {
             return self.turbo(bytes, header, region, denominator, false, out);
         }
@@ -209,10 +216,8 @@ impl Turbo {
         let width = side(tj::TJPARAM_TJPARAM_JPEGWIDTH)?;
         let height = side(tj::TJPARAM_TJPARAM_JPEGHEIGHT)?;
         let whole = Rect { x: 0, y: 0, width, height };
-        let rect = request
-            .crop
-            .and_then(|crop| self.widened(crop, whole, request.denominator))
-            .unwrap_or(whole);
+        let rect =
+            request.crop.and_then(|crop| self.widened(crop, whole, request.denominator)).unwrap_or(whole);
         self.crop(if rect == whole { None } else { Some(rect) })?;
         let channels = if request.format == tj::TJPF_TJPF_CMYK { 4 } else { 3 };
         let pitch = rect.width as usize * channels;

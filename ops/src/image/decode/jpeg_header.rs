@@ -115,7 +115,10 @@ impl<'a> JpegHeader<'a> {
             }
             let length = u16_at(bytes, at).map(usize::from).unwrap_or(0);
             let Some(body) = bytes.get(at + 2..at + length.max(2)).filter(|_| length >= 2) else {
-                return Err(bad(format_args!("segment {marker:#04x} is cut off after {} bytes", bytes.len())));
+                return Err(bad(format_args!(
+                    "segment {marker:#04x} is cut off after {} bytes",
+                    bytes.len()
+                )));
             };
             at += length;
             match marker {
@@ -131,7 +134,7 @@ impl<'a> JpegHeader<'a> {
                     header.restart_interval =
                         u16_at(body, 0).ok_or_else(|| bad("the restart interval is cut off"))?;
                 }
-                0xE0 if body.starts_with(b"JFIF\0") => header.jfif = true,
+                0xE0 if body.len() >= 14 && body.starts_with(b"JFIF\0") => header.jfif = true,
                 0xEE if body.len() >= 12 && body.starts_with(b"Adobe") => {
                     header.adobe_transform = Some(body[11]);
                 }
@@ -197,8 +200,7 @@ impl<'a> JpegHeader<'a> {
             };
             let mut table = [0; 64];
             for (i, value) in table.iter_mut().enumerate() {
-                *value =
-                    if wide { u16::from_be_bytes([raw[2 * i], raw[2 * i + 1]]) } else { raw[i].into() };
+                *value = if wide { u16::from_be_bytes([raw[2 * i], raw[2 * i + 1]]) } else { raw[i].into() };
             }
             *slot = Some(table);
             body = &rest[bytes..];

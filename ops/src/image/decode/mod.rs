@@ -8,6 +8,7 @@
 //! the header, the limits, every entropy-coded symbol that is read, and that the file reaches its end marker. Damage
 //! inside rows below the region that does not shorten the file cannot be seen without decoding them.
 
+mod baseline;
 mod exif;
 mod jpeg;
 mod jpeg_header;
@@ -284,8 +285,7 @@ impl<'a> Opened<'a> {
         };
         op.check_limits(header, bytes.len())?;
         let stored = Size { height: header.height, width: header.width };
-        let orientation =
-            if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };
+        let orientation = if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };
         Ok(Self { bytes, body, stored, orientation })
     }
 
@@ -328,7 +328,10 @@ impl<'a> Opened<'a> {
         let turned = spare.take(size.rgb_bytes());
         self.orientation.turn(out.bytes(), pixels, turned);
         std::mem::swap(out, spare);
-        Ok(Pixels { stride: size.width as usize, view: Rect::of(size), window: pixels.window.map(|window| self.orientation.turn_window(window, pixels.view.size())),
+        Ok(Pixels {
+            stride: size.width as usize,
+            view: Rect::of(size),
+            window: pixels.window.map(|window| self.orientation.turn_window(window, pixels.view.size())),
         })
     }
 
