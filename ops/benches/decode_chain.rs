@@ -6,6 +6,7 @@
 //! compared bit for bit. `FEEDSTOCK_BENCH_ROUNDS` sets how often each picture is run (default 20).
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stdout,
     clippy::cast_possible_truncation,
     clippy::undocumented_unsafe_blocks,

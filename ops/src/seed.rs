@@ -71,7 +71,6 @@ impl Generator {
             let product = word * u64::from(bound);
             #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
             if product as u32 >= threshold {
-                #[expect(clippy::cast_possible_truncation, reason = "the high half of a 64-bit product")]
                 return (product >> 32) as u32;
             }
         }

@@ -34,7 +34,7 @@ pub(crate) enum Augmentation {
 use Augmentation as A;
 
 /// The policies' operations, in torchvision's order.
-pub(crate) const ALL: [Augmentation; 14] = [
+const ALL: [Augmentation; 14] = [
     A::Identity,
     A::ShearX,
     A::ShearY,
@@ -71,6 +71,13 @@ pub(crate) struct WarpStyle {
 }
 
 impl Augmentation {
+    /// Any of [`ALL`], uniformly.
+    pub(crate) fn draw(generator: &mut Generator) -> Self {
+        const COUNT: u32 = 14;
+        const { assert!(ALL.len() == COUNT as usize) };
+        ALL[generator.below(COUNT) as usize]
+    }
+
     /// The magnitude at `bin` of `bins`, unsigned; f32 as in torchvision.
     pub(crate) fn magnitude(self, strength: Strength, bin: u32, bins: u32) -> f64 {
         let to = |most: f32| f64::from(linspace(0.0, most, bin, bins));
@@ -221,7 +228,7 @@ mod tests {
             assert_eq!(tables.len(), ALL.len());
             for (name, table) in tables {
                 for (bin, expected) in table.as_array().unwrap().iter().enumerate() {
-                    let got = by_name(&name).unwrap().magnitude(strength, bin as u32, 31);
+                    let got = by_name(&name).unwrap().magnitude(strength, u32::try_from(bin).unwrap(), 31);
                     let expected = expected.as_f64().unwrap();
                     assert!((got - expected).abs() < 1e-5, "{policy} {name} bin {bin}: {got}, {expected}");
                     assert_eq!(got.trunc(), expected.trunc(), "{policy} {name} bin {bin}");

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn every_layout_and_type_agrees_with_the_definition() {
         let (width, height) = (37, 5);
-        let rgb: Vec<u8> = (0..width * height * 3).map(|i| (i * 89 % 256) as u8).collect();
+        let rgb: Vec<u8> = (0..width * height * 3).map(|i| u8::try_from(i * 89 % 256).unwrap()).collect();
         let op = Normalize::default();
         for (dtype, layout) in [DType::U8, DType::F32]
             .into_iter()

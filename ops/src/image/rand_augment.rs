@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::augment::{ALL, Augmenter, Strength, WarpStyle};
+use super::augment::{Augmentation, Augmenter, Strength, WarpStyle};
 use super::geometry::Size;
 use super::warp::Interpolation;
 use crate::chain::Op;
@@ -106,7 +106,7 @@ impl RandAugment {
         };
         let style = WarpStyle { interpolation: self.interpolation, fill: self.fill };
         for _ in 0..self.num_ops {
-            let op = ALL[generator.below(ALL.len() as u32) as usize];
+            let op = Augmentation::draw(generator);
             let magnitude = op.magnitude(strength, self.magnitude, self.num_magnitude_bins);
             op.draw_and_apply(magnitude, pixels, size, style, generator, augmenter);
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::augment::{ALL, Augmenter, Strength, WarpStyle};
+use super::augment::{Augmentation, Augmenter, Strength, WarpStyle};
 use super::geometry::Size;
 use super::rand_augment::bins;
 use super::warp::Interpolation;
@@ -69,7 +69,7 @@ impl TrivialAugment {
         let strength =
             Strength { shear: 0.99, translate: [32.0; 2], rotate: 135.0, enhance: 0.99, posterize: 6.0 };
         let style = WarpStyle { interpolation: self.interpolation, fill: self.fill };
-        let op = ALL[generator.below(ALL.len() as u32) as usize];
+        let op = Augmentation::draw(generator);
         let bin = generator.below(self.num_magnitude_bins);
         let magnitude = op.magnitude(strength, bin, self.num_magnitude_bins);
         op.draw_and_apply(magnitude, pixels, size, style, generator, augmenter);

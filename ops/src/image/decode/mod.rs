@@ -245,7 +245,7 @@ pub(crate) struct Opened<'a> {
 }
 
 enum Body<'a> {
-    Jpeg(JpegHeader<'a>),
+    Jpeg(Box<JpegHeader<'a>>),
     Png,
     WebP,
 }
@@ -278,7 +278,7 @@ impl<'a> Opened<'a> {
                 if width == 0 || height == 0 {
                     return Err(Error::sample(format!("the JPEG header asks for {width}×{height} px")));
                 }
-                (Body::Jpeg(jpeg), ImageHeader { format, width, height })
+                (Body::Jpeg(Box::new(jpeg)), ImageHeader { format, width, height })
             }
             ImageFormat::Png => (Body::Png, read_header(bytes)?),
             ImageFormat::WebP => (Body::WebP, read_header(bytes)?),

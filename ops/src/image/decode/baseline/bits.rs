@@ -115,6 +115,7 @@ impl Bits<'_> {
     }
 
     /// The next `count` bits, 1 … 32.
+    #[expect(clippy::cast_possible_truncation, reason = "at most 32 bits")]
     #[inline(always)]
     pub(super) fn peek(&self, count: u32) -> usize {
         (self.word >> (64 - count)) as usize

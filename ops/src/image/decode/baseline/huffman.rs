@@ -180,17 +180,18 @@ impl Table {
         }
     }
 
-    /// Decodes a symbol of any length. 32 bits are available.
+    /// The symbol of any length that the next 16 bits start with, and its length. By value, so that the reader of the
+    /// hot loops stays in registers.
     #[cold]
     #[inline(never)]
-    fn symbol(&self, bits: &mut Bits<'_>) -> Result<u8, Declined> {
-        let window = u32::try_from(bits.peek(16)).unwrap_or(u32::MAX);
+    fn symbol(&self, window: usize) -> Result<(u8, u32), Declined> {
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
         for length in 1..=16_u32 {
             let at = length as usize;
             if window < self.limit[at] && window >= self.first[at] {
                 let offset = ((window - self.first[at]) >> (16 - length)) as usize;
-                bits.consume(length);
-                return self.symbols.get(self.index[at] + offset).copied().ok_or(Declined::Damage);
+                let symbol = self.symbols.get(self.index[at] + offset).ok_or(Declined::Damage)?;
+                return Ok((*symbol, length));
             }
         }
         Err(Declined::Damage)
@@ -210,7 +211,9 @@ pub(super) fn dc(bits: &mut Bits<'_>, table: &Table) -> Result<i32, Declined> {
         bits.consume(entry & 63);
         entry >> 8 & 255
     } else {
-        u32::from(table.symbol(bits)?)
+        let (symbol, length) = table.symbol(bits.peek(16))?;
+        bits.consume(length);
+        u32::from(symbol)
     };
     if size == 0 {
         return Ok(0);
@@ -237,7 +240,11 @@ fn special(bits: &mut Bits<'_>, table: &Table, entry: u32) -> Result<Option<(usi
             bits.consume(entry & 63);
             entry >> 8 & 255
         }
-        _ => u32::from(table.symbol(bits)?),
+        _ => {
+            let (symbol, length) = table.symbol(bits.peek(16))?;
+            bits.consume(length);
+            u32::from(symbol)
+        }
     };
     let (run, size) = ((symbol >> 4) as usize, symbol & 15);
     if size == 0 {

@@ -54,7 +54,6 @@ fn pass<const SHIFT: i32>(line: [i32; 8]) -> [i32; 8] {
     one_dimension!(line, SHIFT, add, sub, mul, up, down)
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a byte")]
 fn sample(value: i32) -> u8 {
     value.saturating_add(128).clamp(0, 255) as u8
 }

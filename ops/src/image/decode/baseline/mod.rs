@@ -242,8 +242,7 @@ impl Scan<'_> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn run_avx2(&mut self) -> Result<(), Declined> {
-        // SAFETY: this function has the feature that the transform needs.
-        self.run_with(|block, out, stride| unsafe { idct::full_avx2(block, out, stride) })
+        self.run_with(|block, out, stride| idct::full_avx2(block, out, stride))
     }
 
     /// Walks the MCUs in runs that are skipped or decoded, each within one restart segment.

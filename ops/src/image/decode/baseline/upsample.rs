@@ -184,7 +184,6 @@ fn to_rgb(luma: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a byte")]
 #[inline(always)]
 fn byte(value: i32) -> u8 {
     value.clamp(0, 255) as u8
