@@ -352,13 +352,13 @@ fn step_name(planned: &PlannedStep) -> String {
 }
 
 fn over_budget(step_bytes: u64, budget_bytes: u64, rows: u64) -> Error {
-    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     Error::new(
         ErrorKind::BadConfig,
         format!(
-            "the memory budget of {} MiB is smaller than one batch: the blocks behind {rows} rows take {} MiB; raise \
+            "the memory budget of {:.1} MiB is smaller than one batch: the blocks behind {rows} rows take {:.1} MiB; raise \
              budget_bytes, or lower the batch size or the data set's block_bytes",
-            budget_bytes >> 20,
+            mib(budget_bytes),
             mib(step_bytes)
         ),
     )

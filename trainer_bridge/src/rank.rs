@@ -9,6 +9,7 @@ use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, StepShape};
 use feedstock_ingest::{Engine, Job, Popped, Ready, Run, Sink, Stats};
 use futures::Stream;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -28,9 +29,9 @@ pub struct RankIterator {
     shape: StepShape,
     epoch: u64,
     position: Position,
-    /// Where the current epoch's ledger begins: 0 unless resumed in its middle.
-    ledger_from: Position,
     ledger: Ledger,
+    /// The positions that the ledger covers: an epoch from 0 on, unless resumed in its middle.
+    ledger_range: Range<Position>,
     epoch_done: bool,
     error: Option<Error>,
     error_told: bool,
@@ -89,8 +90,8 @@ impl RankIterator {
             shape: step_shape,
             epoch,
             position,
-            ledger_from: position,
             ledger: Ledger::new(epoch),
+            ledger_range: position..position,
             epoch_done: false,
             error: None,
             error_told: false,
@@ -134,9 +135,8 @@ impl RankIterator {
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;
         let mut order = self.plan.epoch(self.ledger.epoch);
-        for step in
-            order.steps(self.ledger_from, &self.shape).take_while(|step| step.position < self.position)
-        {
+        let Range { start, end } = self.ledger_range;
+        for step in order.steps(start, &self.shape).take_while(|step| step.position < end) {
             step.rows.iter().filter(|row| row.valid).for_each(|row| ledger.planned.add(row.sample));
         }
         ledger
@@ -169,7 +169,6 @@ impl RankIterator {
             self.epoch_done = false;
             self.epoch += 1;
             self.position = Position(0);
-            self.ledger_from = self.position;
             return Some(None);
         }
         None
@@ -179,7 +178,9 @@ impl RankIterator {
         let Assembled { batch, skipped } = assembled;
         if self.ledger.epoch != batch.epoch {
             self.ledger = Ledger::new(batch.epoch);
+            self.ledger_range.start = batch.position;
         }
+        self.ledger_range.end = batch.next;
         assert_eq!((batch.epoch, batch.position), (self.epoch, self.position), "batches come in plan order");
         for (sample, padding) in batch.sample_ids.iter().zip(&batch.padding) {
             self.ledger.deliver(*sample, *padding);
