@@ -1,0 +1,87 @@
+//! What the whole-pipeline benches share: sample data, the job, and the process's own accounts.
+
+use feedstock::{
+    BatchSize, CatalogOptions, CatalogStore, ChainSpec, Dataset, OpenOptions, Pipeline, Shuffle,
+    decode_image, horizontal_flip, random_resized_crop,
+};
+use feedstock_synth::ImagenetOptions;
+use std::path::{Path, PathBuf};
+
+/// Rows of a batch, as the project's figures ask.
+pub const BATCH: u64 = 64;
+
+/// Samples shuffled among each other: about 110 MB, a quarter of the data, so that every epoch reads anew.
+pub const WINDOW: u64 = 1024;
+
+/// Holds the window and what reaches over its edges, but not the data set.
+pub const BUDGET_BYTES: u64 = 256 << 20;
+
+/// CPU threads: the machine that the figures are for has two cores.
+pub const THREADS: usize = 2;
+
+/// 4,000 pictures of about 110 KB, 400×350, in Parquet; made once in the temporary folder.
+pub fn sample_data() -> PathBuf {
+    let dir = std::env::temp_dir().join("feedstock-bench-imagenet-4000");
+    if !dir.join("complete").exists() {
+        println!("making 4,000 pictures in {}", dir.display());
+        let options = ImagenetOptions { samples: 4000, overwrite: true, ..ImagenetOptions::default() };
+        options.write(&dir, &mut |_| ()).unwrap();
+        std::fs::write(dir.join("complete"), "").unwrap();
+    }
+    dir.join("data")
+}
+
+/// Opens with a catalog kept in `catalogs`.
+pub fn open(uri: &str, catalogs: &Path, config: &[(String, String)]) -> Dataset {
+    let mut options = OpenOptions {
+        catalog: CatalogOptions {
+            store: CatalogStore::Cache(catalogs.to_owned()),
+            ..CatalogOptions::default()
+        },
+        ..OpenOptions::default()
+    };
+    for (key, value) in config {
+        options.storage = options.storage.with(key, value.clone());
+    }
+    futures::executor::block_on(Dataset::open_with(uri, options)).unwrap()
+}
+
+/// Decode, random_resized_crop 224, flip; u8.
+pub fn chain() -> ChainSpec {
+    ChainSpec::from([decode_image(), random_resized_crop(224), horizontal_flip(0.5)])
+}
+
+/// The job that the figures are about.
+pub fn pipeline(dataset: Dataset) -> Pipeline {
+    dataset
+        .map("image", chain())
+        .shuffle(Shuffle::seeded(7).window(WINDOW))
+        .batch(BatchSize::per_rank(BATCH))
+        .threads(THREADS)
+        .budget_bytes(BUDGET_BYTES)
+}
+
+/// User and system time of this process, seconds.
+pub fn cpu_s() -> f64 {
+    // SAFETY: all zeros is a valid rusage, and getrusage fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &raw mut usage), 0);
+        usage
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// A field of `/proc/self/status` in bytes: `VmRSS`, `VmHWM`.
+pub fn memory_bytes(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// The middle value.
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
