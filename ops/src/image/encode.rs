@@ -1,0 +1,288 @@
+//! Shrinking stored pictures: decode, resize, encode as JPEG again. For rewriting data sets, not for training chains.
+//!
+//! Rule: a picture whose longer side exceeds the limit is shrunk to it, its aspect ratio kept, with Pillow's
+//! antialiased bicubic after halvings in the JPEG decoder where twice the target remains (`Image.thumbnail`).
+//! The pixels are not turned: the EXIF orientation is carried over, so that readers that honour it and readers that do
+//! not both see what they saw before. Other metadata (colour profiles, thumbnails, places) stays behind.
+
+use std::ffi::{CStr, c_int};
+use std::io::Cursor;
+use std::ptr::NonNull;
+
+use serde::{Deserialize, Serialize};
+use turbojpeg_sys as tj;
+
+use super::decode::{DecodeImage, Demand, JpegDecoder, Opened};
+use super::geometry::{Filter, MAX_SIDE, Rect, Size};
+use super::resize::Sampler;
+use crate::error::{Error, Result};
+use crate::scratch::Buffer;
+
+/// To which size and quality pictures are shrunk.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct ShrinkImage {
+    /// The longest side kept, in pixels, 1 … 32,768.
+    pub max_side: u32,
+    /// JPEG quality of shrunk pictures (4:2:0 baseline), 1 … 100.
+    pub quality: u8,
+}
+
+impl ShrinkImage {
+    /// To `max_side` pixels at quality 90.
+    pub fn new(max_side: u32) -> Self {
+        Self { max_side, quality: 90 }
+    }
+
+    /// Refuses values out of range.
+    ///
+    /// # Errors
+    /// `BadConfig`, naming the value and its range.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=MAX_SIDE).contains(&self.max_side) {
+            return Err(Error::config(format!("max_side is {}, outside 1 … {MAX_SIDE}", self.max_side)));
+        }
+        if !(1..=100).contains(&self.quality) {
+            return Err(Error::config(format!("JPEG quality is {}, outside 1 … 100", self.quality)));
+        }
+        Ok(())
+    }
+
+    /// The size to shrink to; `None` where the picture is small enough.
+    fn target(&self, picture: Size) -> Option<Size> {
+        let longer = u64::from(picture.height.max(picture.width));
+        let max = u64::from(self.max_side);
+        let side = |side: u32| {
+            let rounded = (u64::from(side) * max + longer / 2) / longer;
+            u32::try_from(rounded.max(1)).unwrap_or(self.max_side) // never above max_side, which is a u32
+        };
+        (longer > max).then(|| Size { height: side(picture.height), width: side(picture.width) })
+    }
+}
+
+/// Shrinks pictures; one a thread, as it keeps codec handles and buffers.
+pub struct Shrinker {
+    to: ShrinkImage,
+    decode: DecodeImage,
+    jpeg: JpegDecoder,
+    sampler: Sampler,
+    buffers: [Buffer; 3],
+    encoder: Encoder,
+}
+
+impl Shrinker {
+    /// A shrinker to `to`.
+    ///
+    /// # Errors
+    /// `BadConfig` for values out of range.
+    pub fn new(to: ShrinkImage) -> Result<Self> {
+        to.check()?;
+        Ok(Self {
+            to,
+            decode: DecodeImage::default(),
+            jpeg: JpegDecoder::default(),
+            sampler: Sampler::default(),
+            buffers: Default::default(),
+            encoder: Encoder::new(to.quality)?,
+        })
+    }
+
+    /// The shrunk picture as a JPEG; `None` where the picture is small enough to stay as it is (of such a picture only
+    /// the header is read).
+    ///
+    /// # Errors
+    /// `BadSample` for pictures that cannot be decoded, as [`decode_rgb`](super::decode_rgb).
+    pub fn shrink(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        let opened = Opened::new(bytes, &self.decode)?;
+        let Some(to) = self.to.target(opened.size()) else { return Ok(None) };
+        let result = self.encode(&opened, to, bytes);
+        self.jpeg.trim();
+        self.sampler.trim();
+        self.buffers.iter_mut().for_each(Buffer::trim);
+        result.map(Some)
+    }
+
+    fn encode(&mut self, opened: &Opened<'_>, to: Size, bytes: &[u8]) -> Result<Vec<u8>> {
+        let [decoded, spare, small] = &mut self.buffers;
+        let demand = Demand { region: Rect::of(opened.size()), target: Some(to) };
+        let pixels = opened.decode(&mut self.jpeg, demand, true, (decoded, spare))?;
+        let rgb = small.take(to.rgb_bytes());
+        let view = (pixels.stride, pixels.view);
+        self.sampler.resize(decoded.bytes(), view, pixels.window, (&mut *rgb, to), Filter::Bicubic)?;
+        let jpeg = self.encoder.encode(rgb, to)?;
+        Ok(match stored_orientation(bytes) {
+            Some(orientation) => with_orientation(&jpeg, orientation),
+            None => jpeg,
+        })
+    }
+}
+
+impl std::fmt::Debug for Shrinker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shrinker").field("to", &self.to).finish_non_exhaustive()
+    }
+}
+
+/// EXIF orientation 2 … 8; `None` for upright pictures and unreadable EXIF.
+fn stored_orientation(bytes: &[u8]) -> Option<u8> {
+    let exif = exif::Reader::new().read_from_container(&mut Cursor::new(bytes)).ok()?;
+    let value = exif.get_field(exif::Tag::Orientation, exif::In::PRIMARY)?.value.get_uint(0)?;
+    u8::try_from(value).ok().filter(|value| (2..=8).contains(value))
+}
+
+/// The JPEG with an APP1 segment that states nothing but the orientation (Exif 2.32 §4.6.4), behind the JFIF header.
+fn with_orientation(jpeg: &[u8], orientation: u8) -> Vec<u8> {
+    let mut segment =
+        *b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\0\0\0\0\0\0\0";
+    segment[29] = orientation; // the entry's SHORT value, big-endian
+    let at = match jpeg.get(2..6) {
+        Some([0xff, 0xe0, high, low]) => 4 + usize::from(u16::from_be_bytes([*high, *low])),
+        _ => 2,
+    };
+    [&jpeg[..at], &segment, &jpeg[at..]].concat()
+}
+
+/// A compressor of libjpeg-turbo for 4:2:0 baseline JPEG.
+struct Encoder {
+    handle: NonNull<std::ffi::c_void>,
+    out: Buffer,
+}
+
+// SAFETY: a handle is used by one thread at a time (`&mut`) and holds no thread-local state; error texts are copied
+// out of it before it can move.
+unsafe impl Send for Encoder {}
+
+impl Drop for Encoder {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from tj3Init and is destroyed once.
+        unsafe { tj::tj3Destroy(self.handle.as_ptr()) }
+    }
+}
+
+impl Encoder {
+    fn new(quality: u8) -> Result<Self> {
+        // SAFETY: no preconditions.
+        let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int) };
+        let handle = NonNull::new(handle).ok_or_else(|| Error::bug("tj3Init failed"))?;
+        let encoder = Self { handle, out: Buffer::default() };
+        encoder.set(tj::TJPARAM_TJPARAM_QUALITY, c_int::from(quality))?;
+        encoder.set(tj::TJPARAM_TJPARAM_SUBSAMP, tj::TJSAMP_TJSAMP_420)?;
+        encoder.set(tj::TJPARAM_TJPARAM_NOREALLOC, 1)?;
+        Ok(encoder)
+    }
+
+    fn set(&self, parameter: tj::TJPARAM, value: c_int) -> Result<()> {
+        // SAFETY: the handle is valid.
+        match unsafe { tj::tj3Set(self.handle.as_ptr(), parameter as c_int, value) } {
+            0 => Ok(()),
+            _ => Err(self.last_error()),
+        }
+    }
+
+    /// The JPEG of dense RGB.
+    fn encode(&mut self, rgb: &[u8], size: Size) -> Result<Vec<u8>> {
+        assert_eq!(rgb.len(), size.rgb_bytes(), "rows without padding");
+        let (width, height) = (size.width.cast_signed(), size.height.cast_signed());
+        // SAFETY: no preconditions; 0 means that the size is out of range.
+        let capacity = unsafe { tj::tj3JPEGBufSize(width, height, tj::TJSAMP_TJSAMP_420) };
+        let too_long =
+            |_| Error::bug(format!("a JPEG of {}×{} does not fit memory", size.width, size.height));
+        let room = usize::try_from(capacity).map_err(too_long)?;
+        if room == 0 {
+            return Err(self.last_error());
+        }
+        let (mut start, mut length) = (self.out.take(room).as_mut_ptr(), capacity);
+        // SAFETY: `rgb` holds height rows of 3 × width bytes (asserted); the buffer has the worst case's size and
+        // NOREALLOC keeps the library from replacing it.
+        let status = unsafe {
+            tj::tj3Compress8(
+                self.handle.as_ptr(),
+                rgb.as_ptr(),
+                width,
+                0,
+                height,
+                tj::TJPF_TJPF_RGB,
+                &raw mut start,
+                &raw mut length,
+            )
+        };
+        if status != 0 {
+            return Err(self.last_error());
+        }
+        let jpeg = self.out.bytes()[..usize::try_from(length).map_err(too_long)?].to_vec();
+        self.out.trim();
+        Ok(jpeg)
+    }
+
+    fn last_error(&self) -> Error {
+        // SAFETY: the handle is valid; the text is NUL-terminated and copied before the next call.
+        let text = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.handle.as_ptr())) };
+        Error::bug(format!("libjpeg-turbo cannot encode: {}", text.to_string_lossy()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{decode_rgb, read_header};
+
+    /// A smooth slope, so that quality 95 stays within a few levels.
+    fn picture(width: u32, height: u32) -> Vec<u8> {
+        let mut rgb = Vec::new();
+        for y in 0..height {
+            for x in 0..width {
+                rgb.extend([(x * 255 / width) as u8, (y * 255 / height) as u8, 128]);
+            }
+        }
+        Encoder::new(95).unwrap().encode(&rgb, Size { height, width }).unwrap()
+    }
+
+    #[test]
+    fn large_pictures_shrink_to_the_limit_and_small_ones_stay() {
+        let mut shrinker = Shrinker::new(ShrinkImage { max_side: 100, quality: 95 }).unwrap();
+        assert!(shrinker.shrink(&picture(100, 60)).unwrap().is_none());
+        for (from, to) in [((333, 250), (100, 75)), ((50, 1000), (5, 100)), ((4000, 3), (100, 1))] {
+            let small = shrinker.shrink(&picture(from.0, from.1)).unwrap().unwrap();
+            let header = read_header(&small).unwrap();
+            assert_eq!((header.width, header.height), to);
+        }
+        let small = shrinker.shrink(&picture(900, 800)).unwrap().unwrap();
+        let (size, rgb) = decode_rgb(&small, &DecodeImage::new()).unwrap();
+        for y in 0..size.height {
+            for x in 0..size.width {
+                let at = ((y * size.width + x) * 3) as usize;
+                let want = [(2 * x + 1) * 255 / (2 * size.width), (2 * y + 1) * 255 / (2 * size.height), 128];
+                for (have, want) in rgb[at..at + 3].iter().zip(want) {
+                    assert!(u32::from(*have).abs_diff(want) <= 8, "{x},{y}: {have} for {want}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_orientation_is_carried_over_and_the_pixels_are_not_turned() {
+        let turned = with_orientation(&picture(300, 200), 6);
+        assert_eq!(stored_orientation(&turned), Some(6));
+        let mut shrinker = Shrinker::new(ShrinkImage::new(150)).unwrap();
+        let small = shrinker.shrink(&turned).unwrap().unwrap();
+        let header = read_header(&small).unwrap();
+        assert_eq!((header.width, header.height), (150, 100));
+        assert_eq!(stored_orientation(&small), Some(6));
+        let (shown, _) = decode_rgb(&small, &DecodeImage::new().exif_orientation(true)).unwrap();
+        assert_eq!((shown.width, shown.height), (100, 150));
+        assert_eq!(stored_orientation(&shrinker.shrink(&picture(300, 200)).unwrap().unwrap()), None);
+    }
+
+    #[test]
+    fn bad_pictures_and_bad_options_are_errors() {
+        let mut shrinker = Shrinker::new(ShrinkImage::new(64)).unwrap();
+        let whole = picture(300, 200);
+        for bad in [&whole[..whole.len() / 2], b"no picture", b""] {
+            assert_eq!(shrinker.shrink(bad).unwrap_err().kind(), crate::ErrorKind::BadSample);
+        }
+        assert!(shrinker.shrink(&whole).unwrap().is_some(), "a good picture after bad ones");
+        for bad in [ShrinkImage { max_side: 0, quality: 90 }, ShrinkImage { max_side: 9, quality: 101 }] {
+            assert_eq!(Shrinker::new(bad).unwrap_err().kind(), crate::ErrorKind::BadConfig);
+        }
+    }
+}
