@@ -1,4 +1,15 @@
 //! Small sample data and what the tests compare: which samples a run delivered, and a digest of their bytes.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "each test file uses a part of it; tests fail by panicking"
+)]
+
+pub mod pictures;
+pub mod s3;
 
 use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions, Rank, Shuffle};
 use feedstock_ops::{decode_image, horizontal_flip, random_resized_crop};
