@@ -21,6 +21,7 @@ mod pool;
 mod raw;
 mod ready;
 mod residency;
+mod rewrite;
 mod running;
 mod stats;
 
@@ -28,4 +29,8 @@ pub use engine::{Destination, Engine, Finished, Job, Map, Offers, RowMemory, Run
 pub use error::{Error, ErrorKind, Result};
 pub use raw::{RawBatches, RawOptions};
 pub use ready::{Popped, Ready};
+pub use rewrite::{
+    KeptSample, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteProgress, RewriteProgressFn, RewriteReport,
+    RewriteStage, rewrite,
+};
 pub use stats::{Stage, Stats, Waiting};
