@@ -1,5 +1,10 @@
 //! Pictures in SQL.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 

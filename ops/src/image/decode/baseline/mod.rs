@@ -362,3 +362,29 @@ impl Scan<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+
+    #[test]
+    fn it_takes_photos_and_declines_the_rest() {
+        let region = Rect { x: 5, y: 7, width: 30, height: 20 };
+        let mut baseline = Baseline::default();
+        let mut decode = |bytes: &[u8]| {
+            baseline.decode(bytes, &JpegHeader::parse(bytes).unwrap(), region, &mut Buffer::default())
+        };
+        let read = |name| std::fs::read(golden::path(&format!("decode/{name}.jpg"))).unwrap();
+        for name in ["444", "422", "420", "grey", "optimized", "restarts"] {
+            assert_eq!(decode(&read(name)), Ok(()), "{name}");
+        }
+        for name in ["progressive", "cmyk", "rgb"] {
+            assert_eq!(decode(&read(name)), Err(Declined::Kind), "{name}");
+        }
+        let whole = read("420");
+        assert_eq!(decode(&whole[..whole.len() - 30]), Err(Declined::Damage));
+        // Only the end marker is missing: everything is decoded to see that.
+        assert_eq!(decode(&whole[..whole.len() - 2]), Ok(()));
+    }
+}
