@@ -25,12 +25,10 @@ impl std::fmt::Debug for Scratch {
 
 /// Bytes a buffer may keep between samples: a 22-megapixel RGB picture. Larger ones are rare, and two buffers of
 /// the largest allowed picture (268 MB each) per thread would break the memory promise.
-#[cfg_attr(not(feature = "image"), expect(dead_code, reason = "no op needs it"))]
 pub(crate) const RETAINED_BYTES: usize = 64 << 20;
 
 /// Reusable bytes whose content is unspecified: whoever takes them writes before reading.
 #[derive(Default)]
-#[cfg_attr(not(feature = "image"), expect(dead_code, reason = "no op needs it"))]
 pub(crate) struct Buffer(Vec<u8>);
 
 #[cfg_attr(not(feature = "image"), expect(dead_code, reason = "no op needs it"))]
