@@ -10,7 +10,7 @@ use bytes::Bytes;
 use feedstock_dataset::{Digest, Fingerprint, Storage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 /// The form of the file, and of the cuts; a change that moves any byte raises it.
 const VERSION: u32 = 1;
@@ -145,7 +145,7 @@ impl Target {
             return Err(Error::new(
                 ErrorKind::BadConfig,
                 format!(
-                    "{} is not empty: {first}{more} is not of this rewrite; choose an empty destination",
+                    "{} is not empty: {first}{more}, not of this rewrite; choose an empty destination",
                     self.uri
                 ),
             ));
@@ -154,7 +154,7 @@ impl Target {
     }
 
     /// The state up to the first shard that is not there as it was written.
-    fn trusted(&self, mut state: State, there: &HashMap<String, u64>) -> State {
+    fn trusted(&self, mut state: State, there: &BTreeMap<String, u64>) -> State {
         let lost = state.finished.iter().position(|shard| there.get(&shard.file) != Some(&shard.file_bytes));
         if let Some(lost) = lost {
             let file = &state.finished[lost].file;
@@ -166,13 +166,13 @@ impl Target {
     }
 
     /// Names below the destination, and sizes; none where it does not exist yet.
-    fn objects(&self) -> Result<HashMap<String, u64>> {
+    fn objects(&self) -> Result<BTreeMap<String, u64>> {
         let (storage, uri) = (self.storage.clone(), self.uri.clone());
         let root = if self.uri.is_empty() { "/".to_owned() } else { uri.clone() };
         let listed = self.storage.io().block_on(async move { storage.list(&root).await });
         let listed = match listed {
             Ok(listed) => listed,
-            Err(error) if error.kind() == ErrorKind::Gone => return Ok(HashMap::new()),
+            Err(error) if error.kind() == ErrorKind::Gone => return Ok(BTreeMap::new()),
             Err(error) => return Err(error.into()),
         };
         let prefix = format!("{uri}/");
