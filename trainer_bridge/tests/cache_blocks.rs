@@ -20,7 +20,7 @@ use feedstock_trainer_bridge::{Dataset, Pipeline};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SAMPLES: u64 = 203;
 /// Set in the child that runs with a limit on file sizes: the folder of the data set.
@@ -71,9 +71,21 @@ fn an_epoch_from_a_full_cache_asks_storage_for_nothing() {
     delivered.0.extend(second.0);
     assert_eq!(delivered, quiet);
 
-    // another process, later: the catalog is read again, the blocks are not
+    // opened anew, as by a later process: the catalog is read again, the blocks are not. The folder is free once
+    // the last run's own task has ended, which dropping its ranks only asks for.
     drop(dataset);
-    let reopened = with_cache();
+    let began = Instant::now();
+    let reopened = loop {
+        let dataset = with_cache();
+        if !cache(&dataset).off {
+            break dataset;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "the dropped data set still holds its cache folder"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    };
     s3.proxy.forget();
     let (again, _) = epoch(&bounded(&reopened, 1), None, || {});
     assert_eq!(s3.requests().0, 0, "{:?}", s3.proxy.log());
