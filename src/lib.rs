@@ -38,7 +38,9 @@ pub use feedstock_dataset::{
     Catalog, CatalogOptions, CatalogStore, Cursor, Digest, DiskCacheOptions, Fingerprint, Layout,
     OpenOptions, Plan, Position, Rank, SampleId, Secret, Shuffle, StorageOptions, Tail,
 };
-pub use feedstock_ingest::{RawBatches, RawOptions};
+pub use feedstock_ingest::{
+    OnBadPicture, RawBatches, RawOptions, Recode, RewriteFormat, RewriteOptions, RewriteReport, rewrite,
+};
 pub use feedstock_ops::{
     Chain, ChainSpec, DType, Op, TensorSpec, center_crop, color_jitter, decode_image, horizontal_flip,
     normalize, rand_augment, random_crop, random_erasing, random_resized_crop, resize, to_chw, to_f32,

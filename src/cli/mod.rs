@@ -11,6 +11,7 @@ mod output;
 mod plan;
 mod preview;
 mod progress;
+mod shard;
 mod source;
 mod synth;
 mod usage;
@@ -75,6 +76,7 @@ enum Command {
     Plan(plan::Command),
     Bench(bench::Command),
     Preview(preview::Command),
+    Shard(shard::Command),
 }
 
 /// Reads the arguments, runs the subcommand, and says what went wrong.
@@ -87,6 +89,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Plan(command) => command.run(&common),
         Command::Bench(command) => command.run(&common),
         Command::Preview(command) => command.run(&common),
+        Command::Shard(command) => command.run(&common),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
