@@ -41,6 +41,7 @@ fn main() {
     let data = sample_data();
     let folder = tempfile::tempdir().unwrap();
     let s3_root = folder.path().join("s3");
+    std::fs::create_dir_all(&s3_root).unwrap();
     let writer = S3Server::start(&s3_root).unwrap();
     writer.create_bucket("corpus").unwrap();
     writer.import("corpus", "train", &data).unwrap();

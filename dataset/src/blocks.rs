@@ -3,11 +3,12 @@
 //! ```text
 //! BlockId ─▶ catalog (which ranges) ─▶ disk cache ─▶ storage ─▶ RecordBatch: metadata columns, payload views
 //! ```
-//! Payload columns are [`arrow::array::BinaryViewArray`]s over the very bytes that storage delivered: for a block of
-//! 4 MiB nothing is copied but 16 bytes a sample. Holding one row therefore holds its block's buffer.
+//! Payload columns are [`arrow::array::BinaryViewArray`]s over one buffer a block (`payload.rs`), so that a block
+//! holds its own bytes and no more. Holding one row holds its block's buffer.
 
 use crate::catalog::{Catalog, Content};
 use crate::format::{ipc, located, parquet};
+use crate::payload::own_payload;
 use crate::{BlockId, DiskCache, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -83,6 +84,7 @@ impl BlockReader {
         io.run(async move {
             let samples = inner.catalog.block_samples(id);
             let rows = inner.read(id, next_use).await;
+            let rows = rows.and_then(|rows| own_payload(&rows));
             let rows = rows.map_err(|e| e.context(inner.catalog.describe_block(id)))?;
             if rows.num_rows() as u64 != samples.end - samples.start {
                 let what =
@@ -108,6 +110,7 @@ impl BlockReader {
             let first_row = row.first_row + sample.0 - inner.catalog.block_samples(id).start;
             let samples = sample.0..sample.0 + 1;
             let rows = inner.read_rows(row.shard, row.unit, first_row, samples, next_use).await;
+            let rows = rows.and_then(|rows| own_payload(&rows));
             let rows = rows.map_err(|e| e.context(inner.catalog.describe_sample(sample)))?;
             Ok(Block { id, first_sample: sample.0, rows })
         })

@@ -14,6 +14,7 @@ mod error;
 mod filter;
 mod format;
 mod ids;
+mod payload;
 mod plan;
 mod runtime;
 mod storage;

@@ -68,6 +68,7 @@ pub(crate) struct Driver<D> {
     /// Pieces fetched in the epoch being planned, to notice a second fetch.
     fetched: (u64, HashSet<Piece>),
     next_index: u64,
+    first_step_loading: bool,
     planned_all: bool,
 }
 
@@ -111,6 +112,7 @@ impl<D: Destination> Driver<D> {
             broken: HashMap::new(),
             fetched: (job.epoch, HashSet::new()),
             next_index: 0,
+            first_step_loading: false,
             planned_all: false,
         };
         driver.check_budget(job.shape.rows())
@@ -154,9 +156,16 @@ impl<D: Destination> Driver<D> {
         }
     }
 
-    /// Admits steps in plan order while the budget lasts.
+    /// Admits steps in plan order while the budget lasts; the first one alone, until its blocks are here, so that
+    /// read-ahead does not slow the first batch.
     fn plan_ahead(&mut self) {
         while !self.planned_all && self.ahead.len() < STEPS_AHEAD {
+            if self.first_step_loading {
+                if !self.loading.is_empty() {
+                    return;
+                }
+                self.first_step_loading = false;
+            }
             let Some(planned) = self.refused.take().or_else(|| self.planner.next()) else {
                 self.planned_all = true;
                 return;
@@ -171,6 +180,7 @@ impl<D: Destination> Driver<D> {
                     }
                     self.context.shared.set_resident(self.residency.used_bytes());
                     self.ahead.push_back(Admitted { index: self.next_index, planned });
+                    self.first_step_loading = self.next_index == 0;
                     self.next_index += 1;
                 }
                 Err(Refused::Later) => {
