@@ -325,3 +325,26 @@ fn a_reader_that_leaves_is_no_error() {
     assert!(plan.wait().unwrap().success(), "{complaint}");
     assert_eq!(complaint, "");
 }
+
+#[test]
+fn filters_may_look_into_pictures() {
+    let place = Place::with_pictures("parquet");
+    let run = |filter: &str| {
+        place.run(&[
+            "plan",
+            &place.data(),
+            "--filter",
+            filter,
+            "--global-batch",
+            "1",
+            "--world-size",
+            "1",
+            "--json",
+        ])
+    };
+    let all = run("image_width(image) = width and image_format(image) = 'jpeg'");
+    assert!(all.status.success(), "{}", text(&all.stderr));
+    assert!(text(&all.stdout).lines().count() > 10);
+    let none = run("image_height(image) > 100000");
+    assert!(!none.status.success() && text(&none.stderr).contains("image_height(image) > 100000"));
+}

@@ -1,5 +1,6 @@
 //! What the whole-pipeline benches share: sample data, the job, and the process's own accounts.
 
+#![allow(dead_code, reason = "each bench uses a part")]
 use feedstock::{
     BatchSize, CatalogOptions, CatalogStore, ChainSpec, Dataset, OpenOptions, Pipeline, Shuffle,
     decode_image, horizontal_flip, random_resized_crop,

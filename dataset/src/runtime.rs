@@ -68,7 +68,9 @@ impl IoRuntime {
             // Nobody is left to tell if the waiting thread is gone.
             let _unheard = done.send(future.await);
         });
-        result.recv().unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "an I/O task ended without a result")))
+        result
+            .recv()
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "an I/O task ended without a result")))
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod format_common;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use feedstock_dataset::{CatalogStore, Dataset, ErrorKind, SampleId};

@@ -30,7 +30,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use raw::{RawBatches, RawOptions};
 pub use ready::{Popped, Ready};
 pub use rewrite::{
-    KeptSample, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteProgress, RewriteProgressFn, RewriteReport,
-    RewriteStage, rewrite,
+    KeptSample, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteProgress, RewriteProgressFn,
+    RewriteReport, RewriteStage, rewrite,
 };
 pub use stats::{Stage, Stats, Waiting};

@@ -117,7 +117,7 @@ impl SourceArgs {
                 progress: Some(Arc::new(move |now| told.tell(now.stage, now.done, now.total, None))),
             },
             layout: self.layout,
-            functions: Vec::new(),
+            functions: feedstock_ops::sql_functions(),
             ..OpenOptions::default()
         };
         if let Some(block_bytes) = self.catalog.block_bytes {

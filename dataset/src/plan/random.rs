@@ -42,10 +42,9 @@ fn below(rng: &mut Xoshiro256PlusPlus, bound: u64) -> u64 {
     debug_assert!(bound > 0, "nothing lies below zero");
     loop {
         let product = u128::from(rng.next_u64()) * u128::from(bound);
-        let low = product as u64 as u128; // the low half
+        let low = product & u128::from(u64::MAX);
         // Reject the few low halves that would make some results likelier than others.
         if low >= u128::from(bound.wrapping_neg() % bound) {
-            #[expect(clippy::cast_possible_truncation, reason = "the high half of a 128-bit product")]
             return (product >> 64) as u64;
         }
     }
