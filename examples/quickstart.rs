@@ -69,8 +69,8 @@ fn main() -> Result<(), BoxError> {
 fn train(pipeline: &Pipeline, rank: Rank) -> Result<Ledger, BoxError> {
     let mut batches = pipeline.rank(rank).start()?;
     let (start, mut rows) = (Instant::now(), 0);
-    while batches.steps_left() > 0 {
-        let Some(batch) = batches.next().transpose()? else { break };
+    for batch in &mut batches {
+        let batch = batch?;
         if rows == 0 {
             let image = &batch["image"];
             let (dtype, shape) = (image.dtype(), image.shape());

@@ -112,6 +112,11 @@ impl BlockReader {
             let rows = inner.read_rows(row.shard, row.unit, first_row, samples, next_use).await;
             let rows = rows.and_then(|rows| own_payload(&rows));
             let rows = rows.map_err(|e| e.context(inner.catalog.describe_sample(sample)))?;
+            if rows.num_rows() != 1 {
+                let what =
+                    format!("{}: {} rows came back", inner.catalog.describe_sample(sample), rows.num_rows());
+                return Err(Error::new(ErrorKind::Bug, what));
+            }
             Ok(Block { id, first_sample: sample.0, rows })
         })
         .await

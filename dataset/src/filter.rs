@@ -11,6 +11,8 @@ use arrow::datatypes::UInt64Type;
 use arrow::record_batch::RecordBatch;
 use arrow::util::bit_util;
 use datafusion::common::DataFusionError;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, Volatility};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 use std::sync::Arc;
@@ -42,6 +44,7 @@ pub(crate) async fn evaluate(dataset: &Dataset, sql: &str) -> Result<BooleanBuff
             let table =
                 context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?.table(TABLE).await?;
             let expression = table.parse_sql_expr(&sql)?;
+            refuse_changing(&expression)?;
             let ids = table.filter(expression)?.select_columns(&[SAMPLE_ID])?;
             let mut stream = ids.execute_stream().await?;
             let mut bits = MutableBuffer::from_len_zeroed(bit_util::ceil(samples, 8));
@@ -59,6 +62,27 @@ pub(crate) async fn evaluate(dataset: &Dataset, sql: &str) -> Result<BooleanBuff
         run.await.map_err(|e| explain(e, &format!("the filter `{sql}`"), &opened))
     };
     dataset.io().run(task).await
+}
+
+/// Every rank and every resumed run must keep the same samples, so a filter may not depend on chance or the clock.
+fn refuse_changing(expression: &Expr) -> datafusion::error::Result<()> {
+    let mut changing = None;
+    expression.apply(|part| {
+        if let Expr::ScalarFunction(call) = part
+            && call.func.signature().volatility != Volatility::Immutable
+        {
+            changing = Some(call.func.name().to_owned());
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    match changing {
+        None => Ok(()),
+        Some(name) => Err(DataFusionError::External(Box::new(Error::config(format!(
+            "{name}() gives another answer at another time, so ranks and resumed runs would not keep the same samples; \
+             compare with a constant instead"
+        ))))),
+    }
 }
 
 /// Runs a query; all its rows are held in memory.

@@ -149,3 +149,15 @@ async fn a_typo_names_the_column_and_lists_the_others() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn chance_and_the_clock_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write_folder(folder.path());
+    for filter in ["random() < 0.5", "label < 2 and now() > '2020-01-01'"] {
+        let dataset = Dataset::open_with(path(folder.path()), options(CatalogStore::Nowhere)).await.unwrap();
+        let error = dataset.filter(filter).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+        assert!(error.to_string().contains("another answer at another time"), "{error}");
+    }
+}

@@ -7,7 +7,9 @@ use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, Plan, Position, Step, StepShape};
 use feedstock_ops::Chain;
+use futures::FutureExt;
 use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -138,8 +140,13 @@ impl Engine {
     pub fn run<D: Destination>(&self, job: Job, sink: Arc<dyn Sink<D>>) -> Result<Run<D>> {
         let shared = Arc::new(Shared::default());
         let io = job.dataset.io().clone();
-        let (driver, events) = Driver::new(job, sink, self.pool.clone(), shared.clone())?;
-        let task = io.handle().spawn(driver.run());
+        let (driver, events) = Driver::new(job, sink.clone(), self.pool.clone(), shared.clone())?;
+        let task = io.handle().spawn(async move {
+            if AssertUnwindSafe(driver.run()).catch_unwind().await.is_err() {
+                // Whoever waits must hear of it; index 0 comes before every step not yet handed over.
+                sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
+            }
+        });
         Ok(Run { events, shared, task, _pool: self.pool.clone() })
     }
 }

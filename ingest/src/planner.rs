@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The steps of one rank, in order, over as many epochs as asked.
+#[derive(Clone)]
 pub(crate) struct Planner {
     catalog: Arc<Catalog>,
     plan: Plan,
@@ -38,11 +39,21 @@ impl Planner {
         Self { catalog, plan, shape, order, next_order, position, end_epoch, uses: HashMap::new() }
     }
 
+    /// What the next `steps` steps need at most, in bytes, without taking them.
+    pub(crate) fn largest_need(&self, steps: usize) -> u64 {
+        let mut ahead = self.clone();
+        let needs = std::iter::from_fn(|| ahead.next()).take(steps);
+        needs.map(|planned| planned.needs.iter().map(|need| need.bytes).sum()).max().unwrap_or(0)
+    }
+
     /// The next step; `None` after the last epoch's last.
     pub(crate) fn next(&mut self) -> Option<PlannedStep> {
         while self.order.epoch() < self.end_epoch {
             if let Some(step) = self.order.step(self.position, &self.shape) {
                 self.position = step.next;
+                if step.rows.is_empty() {
+                    continue; // a short last step may have nothing for this rank
+                }
                 let needs = self.needs(&step);
                 return Some(PlannedStep { step, needs });
             }

@@ -13,14 +13,12 @@ pub(crate) type Task = Box<dyn FnOnce(&mut Scratch) + Send>;
 
 /// Threads that run tasks; clones share them, and the last one to go joins them.
 #[derive(Clone)]
-pub(crate) struct Pool {
-    // Unbounded, but never long: only rows of offered places are sent, so it holds slots × batch rows at most.
-    tasks: Sender<Task>,
-    threads: Arc<Threads>,
-}
+pub(crate) struct Pool(Arc<Threads>);
 
 struct Threads {
-    count: usize,
+    // Unbounded, but never long: only rows of offered places are sent, so it holds slots × batch rows at most.
+    // `None` only while dropping.
+    tasks: Option<Sender<Task>>,
     joins: Vec<JoinHandle<()>>,
 }
 
@@ -38,15 +36,16 @@ impl Pool {
             })?;
             joins.push(join);
         }
-        Ok(Self { tasks, threads: Arc::new(Threads { count: threads, joins }) })
+        Ok(Self(Arc::new(Threads { tasks: Some(tasks), joins })))
     }
 
     pub(crate) fn threads(&self) -> usize {
-        self.threads.count
+        self.0.joins.len()
     }
 
     pub(crate) fn submit(&self, task: Task) {
-        assert!(self.tasks.send(task).is_ok(), "the threads outlive every pool handle");
+        let sent = self.0.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok());
+        assert!(sent, "the threads outlive every pool handle");
     }
 }
 
@@ -60,17 +59,13 @@ fn work(queue: &Receiver<Task>) {
     }
 }
 
-impl Drop for Pool {
+impl Drop for Threads {
     fn drop(&mut self) {
-        // Closing our end lets the threads drain and end; the last handle waits for them, a sample's time.
-        let (closed, _) = unbounded();
-        drop(std::mem::replace(&mut self.tasks, closed));
-        if let Some(threads) = Arc::get_mut(&mut self.threads) {
-            let me = std::thread::current().id();
-            for join in threads.joins.drain(..).filter(|join| join.thread().id() != me) {
-                // A thread ends by its queue closing; tasks' panics are caught above.
-                let _ended = join.join();
-            }
+        drop(self.tasks.take()); // the threads drain their queue and end
+        let me = std::thread::current().id();
+        for join in self.joins.drain(..).filter(|join| join.thread().id() != me) {
+            // A thread ends by its queue closing; tasks' panics are caught above.
+            let _ended = join.join();
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct RawOptions {
     pub epoch: u64,
     /// From where in the order. Default 0.
     pub position: Position,
-    /// Encoded bytes held in memory at most. Default 1 GiB.
+    /// Encoded bytes of blocks held in memory at most, beside the four batches gathered from them. Default 1 GiB.
     pub budget_bytes: u64,
     /// The longest wait for a batch. Default 5 min.
     pub deadline: Duration,
@@ -68,8 +68,8 @@ impl RawBatches {
     /// `BadConfig` where the plan or the budget does not fit.
     pub fn start(dataset: &Dataset, options: &RawOptions) -> Result<Self> {
         let plan = dataset.plan(&options.shuffle)?;
-        // Padding only completes the last batch; `finished` takes it off again.
-        let shape = StepShape { global_batch: options.batch_rows, rank: options.rank, tail: Tail::Pad };
+        let shape = StepShape { global_batch: options.batch_rows, rank: options.rank, tail: Tail::Short };
+        plan.check(&plan.cursor(options.epoch, options.position))?;
         let job = Job {
             dataset: dataset.clone(),
             plan,
@@ -109,8 +109,9 @@ impl Iterator for RawBatches {
             Popped::Failed(error) => self.delivered(Err(error)),
             Popped::Ended => None,
             Popped::TimedOut => {
+                // Not final: the batch may still come.
                 let message = format!("no record batch within {:?}: {}", self.deadline, self.run.waiting());
-                self.delivered(Err(Error::new(ErrorKind::Retryable, message)))
+                Some(Err(Error::new(ErrorKind::Retryable, message)))
             }
         }
     }
@@ -160,18 +161,12 @@ impl Sink<Nothing> for Ready<RecordBatch> {
     }
 }
 
-/// The gathered columns behind their sample ids, without padding.
+/// The gathered columns behind their sample ids.
 fn with_ids(finished: &Finished<Nothing>) -> Result<RecordBatch, arrow::error::ArrowError> {
-    let rows = &finished.step.rows;
-    let ids: UInt64Array = rows.iter().map(|row| row.sample.0).collect();
+    let ids: UInt64Array = finished.step.rows.iter().map(|row| row.sample.0).collect();
     let mut fields = vec![Arc::new(Field::new("sample_id", DataType::UInt64, false))];
     fields.extend(finished.columns.schema().fields().iter().cloned());
     let mut arrays: Vec<ArrayRef> = vec![Arc::new(ids)];
     arrays.extend(finished.columns.columns().iter().cloned());
-    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?;
-    if rows.iter().all(|row| row.valid) {
-        return Ok(batch);
-    }
-    let valid: arrow::array::BooleanArray = rows.iter().map(|row| Some(row.valid)).collect();
-    arrow::compute::filter_record_batch(&batch, &valid)
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
 }

@@ -77,13 +77,13 @@ impl<T> Ready<T> {
 
     /// The next item in order, waiting up to `timeout`.
     pub fn pop(&self, timeout: Duration) -> Popped<T> {
-        let deadline = Instant::now() + timeout;
+        let begun = Instant::now();
         let mut state = self.lock();
         loop {
             if let Some(popped) = state.take() {
                 return popped;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return Popped::TimedOut;
             }

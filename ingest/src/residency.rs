@@ -75,8 +75,11 @@ impl Residency {
         self.used_bytes
     }
 
-    /// Pins all of a step's pieces, or none.
-    pub(crate) fn admit(&mut self, needs: &[Need]) -> Result<Admitted, Refused> {
+    /// Pins all of the pieces of the step at `now`, or none.
+    ///
+    /// Idle pieces whose next use was foretold before `now` have been passed by (another rank took them): they go
+    /// first.
+    pub(crate) fn admit(&mut self, needs: &[Need], now: PlanTime) -> Result<Admitted, Refused> {
         let step_bytes = needs.iter().map(|need| need.bytes).sum();
         if step_bytes > self.budget_bytes {
             return Err(Refused::Never { step_bytes });
@@ -112,7 +115,7 @@ impl Residency {
             }
         }
         while self.used_bytes > self.budget_bytes {
-            admitted.evict.extend(self.evict_last());
+            admitted.evict.extend(self.evict(now));
         }
         Ok(admitted)
     }
@@ -136,8 +139,9 @@ impl Residency {
         None
     }
 
-    fn evict_last(&mut self) -> Option<Piece> {
-        let (_, piece) = self.idle.pop_last()?;
+    fn evict(&mut self, now: PlanTime) -> Option<Piece> {
+        let passed_by = self.idle.first().is_some_and(|(next_use, _)| *next_use < now);
+        let (_, piece) = if passed_by { self.idle.pop_first() } else { self.idle.pop_last() }?;
         let resident = self.resident.remove(&piece)?;
         self.used_bytes -= resident.bytes;
         self.idle_bytes -= resident.bytes;
@@ -157,24 +161,35 @@ mod tests {
     #[test]
     fn what_is_needed_last_goes_first() {
         let mut residency = Residency::new(30);
-        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)]).unwrap();
+        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0).unwrap();
         for (block, next_use) in [(0, 7), (1, 9), (2, 8)] {
             assert_eq!(residency.unpin(need(block, 0).piece, next_use), None);
         }
-        let admitted = residency.admit(&[need(3, 15), need(2, 10)]).unwrap();
+        let admitted = residency.admit(&[need(3, 15), need(2, 10)], 6).unwrap();
         assert_eq!(admitted.evict, [need(1, 0).piece, need(0, 0).piece]);
         assert_eq!(admitted.fetch, [need(3, 0).piece]);
         assert_eq!(residency.used_bytes(), 25);
     }
 
     #[test]
+    fn what_was_passed_by_goes_before_what_is_needed() {
+        let mut residency = Residency::new(30);
+        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0).unwrap();
+        for (block, next_use) in [(0, 7), (1, 40), (2, 30)] {
+            residency.unpin(need(block, 0).piece, next_use);
+        }
+        assert_eq!(residency.admit(&[need(3, 5)], 20).unwrap().evict, [need(0, 0).piece], "7 is past");
+        assert_eq!(residency.admit(&[need(4, 10)], 21).unwrap().evict, [need(1, 0).piece], "then the latest");
+    }
+
+    #[test]
     fn a_step_larger_than_the_budget_is_refused_for_good() {
         let mut residency = Residency::new(30);
-        assert_eq!(residency.admit(&[need(0, 16), need(1, 15)]), Err(Refused::Never { step_bytes: 31 }));
-        residency.admit(&[need(0, 16)]).unwrap();
-        assert_eq!(residency.admit(&[need(1, 15)]), Err(Refused::Later));
+        assert_eq!(residency.admit(&[need(0, 16), need(1, 15)], 0), Err(Refused::Never { step_bytes: 31 }));
+        residency.admit(&[need(0, 16)], 0).unwrap();
+        assert_eq!(residency.admit(&[need(1, 15)], 1), Err(Refused::Later));
         assert_eq!(residency.unpin(need(0, 0).piece, NEVER), Some(need(0, 0).piece));
-        assert_eq!(residency.admit(&[need(1, 15)]).unwrap().fetch.len(), 1);
+        assert_eq!(residency.admit(&[need(1, 15)], 1).unwrap().fetch.len(), 1);
     }
 
     proptest! {
@@ -191,7 +206,7 @@ mod tests {
             let mut next = 0;
             while next < steps.len() || !running.is_empty() {
                 if next < steps.len() && running.len() < depth {
-                    match residency.admit(&steps[next]) {
+                    match residency.admit(&steps[next], next as u64) {
                         Ok(_) => {
                             running.push_back(next);
                             next += 1;

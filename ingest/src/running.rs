@@ -59,6 +59,13 @@ impl<D: Destination> Running<D> {
     /// The task that writes `row` from row `block_row` of `block`.
     pub(crate) fn task(self: &Arc<Self>, row: usize, block: Arc<Block>, block_row: usize) -> Task {
         let memory = {
+            // The catalog's word against the plan's: a block that brought other rows than it should never passes.
+            let (found, planned) = (block.sample(block_row), self.step.rows[row].sample);
+            assert!(
+                found == planned && block_row < block.rows.num_rows(),
+                "sample {planned} was planned, the block brought {found} of {} rows",
+                block.rows.num_rows()
+            );
             let mut parts = self.parts();
             parts.sources[row] = Some((block.clone(), block_row));
             parts.destination.as_mut().map(|destination| destination.take_row(row))

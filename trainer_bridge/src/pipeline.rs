@@ -1,7 +1,7 @@
 //! The description of a pipeline: everything but the rank and the place to start.
 
 use crate::policy::OnError;
-use crate::rank::RankIterator;
+use crate::rank::{RankIterator, Settings};
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Dataset, Plan, Position, Rank, Shuffle, StepShape, Tail};
 use feedstock_ingest::{Engine, Map};
@@ -52,6 +52,7 @@ pub struct Pipeline {
     dataset: Dataset,
     maps: Vec<(String, ChainSpec)>,
     shuffle: Shuffle,
+    seed: Option<u64>,
     batch: BatchSize,
     tail: Tail,
     on_error: OnError,
@@ -69,6 +70,7 @@ impl Pipeline {
             dataset,
             maps: Vec::new(),
             shuffle: Shuffle::none(),
+            seed: None,
             batch: BatchSize::per_rank(1),
             tail: Tail::Drop,
             on_error: OnError::Raise,
@@ -93,6 +95,13 @@ impl Pipeline {
     #[must_use]
     pub fn shuffle(mut self, shuffle: Shuffle) -> Self {
         self.shuffle = shuffle;
+        self
+    }
+
+    /// Seeds the ops' randomness. Default: the shuffle's seed, 0 without a shuffle.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
         self
     }
 
@@ -169,7 +178,7 @@ impl Pipeline {
 
     /// One rank's share of it.
     pub fn rank(&self, rank: Rank) -> RankBuilder {
-        RankBuilder { pipeline: self.clone(), rank, from: None }
+        RankBuilder { pipeline: self.clone(), rank, from: None, epoch: 0 }
     }
 
     fn shape(&self, rank: Rank) -> Result<StepShape> {
@@ -191,6 +200,13 @@ impl Pipeline {
             maps.push(Map { column: column.clone(), chain: Arc::new(spec.compile()?) });
         }
         Ok(maps)
+    }
+
+    /// A hash of the chains: not part of the order, kept in cursors to tell of changed ops.
+    fn ops_hash(&self) -> Result<u64> {
+        let text = serde_json::to_string(&self.maps)
+            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the ops: {e}")))?;
+        Ok(Cursor::hash_ops(&text))
     }
 
     fn engine(&self) -> Result<Engine> {
@@ -221,9 +237,17 @@ pub struct RankBuilder {
     pipeline: Pipeline,
     rank: Rank,
     from: Option<Cursor>,
+    epoch: u64,
 }
 
 impl RankBuilder {
+    /// Begins with this epoch, at its start; a cursor overrides it. Default 0.
+    #[must_use]
+    pub fn epoch(mut self, epoch: u64) -> Self {
+        self.epoch = epoch;
+        self
+    }
+
     /// Begins where `cursor` was taken, with any rank, world size or batch size. Default: position 0 of epoch 0.
     #[must_use]
     pub fn resume(mut self, cursor: Cursor) -> Self {
@@ -250,7 +274,11 @@ impl RankBuilder {
         let plan = pipeline.plan()?;
         let shape = pipeline.shape(self.rank)?;
         shape.check(plan.len())?;
-        let (mut epoch, mut position) = (0, Position(0));
+        if shape.tail == Tail::Short {
+            let message = "tail=short would leave some ranks without a last batch; use drop or pad";
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+        let (mut epoch, mut position) = (self.epoch, Position(0));
         if let Some(cursor) = &self.from {
             plan.check(cursor)?;
             (epoch, position) = (cursor.epoch, cursor.position);
@@ -258,17 +286,32 @@ impl RankBuilder {
                 (epoch, position) = (epoch + 1, Position(0)); // never an empty epoch
             }
         }
+        if pipeline.epochs.is_some_and(|end| epoch >= end) {
+            let message = format!(
+                "nothing is left to do: the run ends before epoch {end}, and starts at epoch {epoch}",
+                end = pipeline.epochs.unwrap_or_default()
+            );
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+        let ops = pipeline.ops_hash()?;
+        if let Some(saved) = self.from.as_ref().and_then(|cursor| cursor.ops).filter(|saved| *saved != ops) {
+            tracing::warn!(
+                "the ops differ from those of the saved run ({saved:016x} there, {ops:016x} here)"
+            );
+        }
         let job = feedstock_ingest::Job {
             dataset: pipeline.dataset.clone(),
             plan,
             maps: pipeline.compile()?,
             shape,
-            seed: pipeline.shuffle.seed(),
+            seed: pipeline.seed.unwrap_or(pipeline.shuffle.seed()),
             epoch,
             position,
             end_epoch: pipeline.epochs,
             budget_bytes: pipeline.budget_bytes,
         };
-        RankIterator::start(&pipeline.engine()?, job, pipeline.slots, pipeline.on_error, pipeline.deadline)
+        let settings =
+            Settings { slots: pipeline.slots, on_error: pipeline.on_error, deadline: pipeline.deadline, ops };
+        RankIterator::start(&pipeline.engine()?, job, &settings)
     }
 }

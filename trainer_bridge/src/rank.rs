@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::ledger::Ledger;
-use crate::policy::{OnError, SkipReport};
+use crate::policy::{OnError, SkipReport, Skipped};
 use crate::sink::{Assembled, Assembler};
 use crate::slots::{Home, Slot, SlotShape};
 use crate::{Error, ErrorKind, Result};
@@ -21,7 +21,8 @@ const SLOW_WAIT: Duration = Duration::from_secs(10);
 /// One rank's batches: a blocking iterator and a `Stream`.
 ///
 /// It yields the batches of one epoch, then `None`; iterating again goes on with the next epoch. Every rank yields
-/// the same number of batches. An error ends the epoch: it is yielded once, then `None`, and again if iterated again.
+/// the same number of batches. An error ends the epoch: it is yielded once, then `None`, and again if iterated again;
+/// all but a wait past the deadline, after which the batch may still come.
 pub struct RankIterator {
     run: Run<Slot>,
     assembler: Arc<Assembler>,
@@ -29,6 +30,8 @@ pub struct RankIterator {
     shape: StepShape,
     epoch: u64,
     position: Position,
+    end_epoch: Option<u64>,
+    ops: u64,
     ledger: Ledger,
     /// The positions that the ledger covers: an epoch from 0 on, unless resumed in its middle.
     ledger_range: Range<Position>,
@@ -42,6 +45,15 @@ pub struct RankIterator {
     waited: Duration,
     waiting_since: Option<Instant>,
     told_slow: bool,
+}
+
+/// What a rank keeps of its pipeline's settings.
+pub(crate) struct Settings {
+    pub(crate) slots: usize,
+    pub(crate) on_error: OnError,
+    pub(crate) deadline: Duration,
+    /// The hash of the chains, kept in cursors.
+    pub(crate) ops: u64,
 }
 
 /// What a rank's pipeline has done so far.
@@ -60,13 +72,8 @@ pub struct RankStats {
 }
 
 impl RankIterator {
-    pub(crate) fn start(
-        engine: &Engine,
-        job: Job,
-        slots: usize,
-        on_error: OnError,
-        deadline: Duration,
-    ) -> Result<Self> {
+    pub(crate) fn start(engine: &Engine, job: Job, settings: &Settings) -> Result<Self> {
+        let Settings { slots, on_error, deadline, ops } = *settings;
         let tensors: Vec<_> =
             job.maps.iter().map(|map| (map.column.clone(), map.chain.output().clone())).collect();
         let row_bytes: Vec<usize> = tensors.iter().map(|(_, spec)| spec.bytes()).collect();
@@ -80,9 +87,19 @@ impl RankIterator {
         let assembler =
             Arc::new(Assembler { ready: Ready::default(), home: home.clone(), on_error, tensors });
         let (plan, step_shape, epoch, position) = (job.plan.clone(), job.shape, job.epoch, job.position);
+        let end_epoch = job.end_epoch;
         let run = engine.run(job, assembler.clone() as Arc<dyn Sink<Slot>>)?;
         home.open(run.offers());
-        (0..slots).for_each(|_| home.offer(Slot::new(shape.clone())));
+        for slot in 0..slots {
+            let place = Slot::new(shape.clone()).ok_or_else(|| {
+                let message = format!(
+                    "no memory for slot {slot} of {slots}, {} bytes each; lower the batch size or slots",
+                    shape.bytes
+                );
+                Error::new(ErrorKind::BadConfig, message)
+            })?;
+            home.offer(place);
+        }
         Ok(Self {
             run,
             assembler,
@@ -90,6 +107,8 @@ impl RankIterator {
             shape: step_shape,
             epoch,
             position,
+            end_epoch,
+            ops,
             ledger: Ledger::new(epoch),
             ledger_range: position..position,
             epoch_done: false,
@@ -110,8 +129,8 @@ impl RankIterator {
     /// At an epoch's end it points at the next epoch, so that no run resumes into an empty one.
     pub fn state(&self) -> Cursor {
         match self.shape.steps(self.plan.len(), self.position) {
-            0 => self.plan.cursor(self.epoch + 1, Position(0)),
-            _ => self.plan.cursor(self.epoch, self.position),
+            0 => self.plan.cursor(self.epoch + 1, Position(0)).with_ops(self.ops),
+            _ => self.plan.cursor(self.epoch, self.position).with_ops(self.ops),
         }
     }
 
@@ -120,9 +139,12 @@ impl RankIterator {
         self.epoch
     }
 
-    /// Batches left in this epoch.
+    /// Batches left in this epoch; 0 once the last of all epochs is over.
     pub fn steps_left(&self) -> u64 {
-        self.shape.steps(self.plan.len(), self.position)
+        match self.end_epoch.is_some_and(|end| self.epoch >= end) {
+            true => 0,
+            false => self.shape.steps(self.plan.len(), self.position),
+        }
     }
 
     /// Batches in a whole epoch.
@@ -176,6 +198,7 @@ impl RankIterator {
 
     fn deliver(&mut self, assembled: Assembled) -> Result<Batch> {
         let Assembled { batch, skipped } = assembled;
+        self.check_skips(&batch, &skipped)?; // before anything counts as delivered
         if self.ledger.epoch != batch.epoch {
             self.ledger = Ledger::new(batch.epoch);
             self.ledger_range.start = batch.position;
@@ -189,20 +212,20 @@ impl RankIterator {
         self.skips.add(skipped);
         self.position = batch.next;
         self.epoch_done = self.steps_left() == 0;
-        self.check_skips()?;
         Ok(batch)
     }
 
-    fn check_skips(&self) -> Result<()> {
+    fn check_skips(&self, batch: &Batch, skipped: &[Skipped]) -> Result<()> {
         let OnError::Skip { max_fraction } = self.on_error else { return Ok(()) };
         let planned = self.shape.rows() * self.steps_per_epoch();
-        let (skipped, limit) = (self.ledger.substituted, (planned as f64 * max_fraction).floor());
-        if skipped as f64 <= limit {
+        let before = if self.ledger.epoch == batch.epoch { self.ledger.substituted } else { 0 };
+        let (count, limit) = (before + skipped.len() as u64, (planned as f64 * max_fraction).floor());
+        if skipped.is_empty() || count as f64 <= limit {
             return Ok(());
         }
-        let last = self.skips.samples.last().map_or("", |skipped| &skipped.reason);
+        let last = skipped.last().map_or("", |skipped| &skipped.reason);
         let message = format!(
-            "{skipped} of this rank's {planned} samples of epoch {} could not be decoded, over on_error=skip's \
+            "{count} of this rank's {planned} samples of epoch {} could not be decoded, over on_error=skip's \
              max_fraction of {max_fraction}; repair the data or raise it. The last: {last}",
             self.epoch
         );
@@ -234,9 +257,9 @@ impl RankIterator {
             false => self.run.waiting().to_string(),
         };
         let message = format!(
-            "rank {} waited {} s for the batch at position {} of epoch {}: {advice}",
+            "rank {} waited {:.1} s for the batch at position {} of epoch {}: {advice}",
             self.shape.rank,
-            self.deadline.as_secs(),
+            self.deadline.as_secs_f64(),
             self.position,
             self.epoch
         );
@@ -258,13 +281,17 @@ impl Iterator for RankIterator {
         if let Some(answer) = self.settled() {
             return answer;
         }
-        let begun = *self.waiting_since.get_or_insert_with(Instant::now);
+        let begun = Instant::now();
+        self.waiting_since = Some(begun);
         loop {
             let left = self.deadline.saturating_sub(begun.elapsed());
             match self.assembler.ready.pop(left.min(SLOW_WAIT)) {
                 Popped::Item(assembled) => return self.received(Ok(assembled)),
                 Popped::Failed(error) => return self.received(Err(error)),
-                Popped::Ended => return None,
+                Popped::Ended => {
+                    self.waiting_since = None;
+                    return None;
+                }
                 Popped::TimedOut if begun.elapsed() < self.deadline => self.tell_slow(),
                 Popped::TimedOut => {
                     self.waiting_since = None;
@@ -288,7 +315,10 @@ impl Stream for RankIterator {
         this.waiting_since.get_or_insert_with(Instant::now);
         match this.assembler.ready.poll(cx) {
             Poll::Ready(Some(result)) => Poll::Ready(this.received(result)),
-            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(None) => {
+                this.waiting_since = None;
+                Poll::Ready(None)
+            }
             Poll::Pending => Poll::Pending,
         }
     }

@@ -7,7 +7,7 @@
 //! Arrow can view it without a copy. A slot is never cleared: each row is written whole before it is read.
 
 use feedstock_ingest::{Destination, Offers, RowMemory};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,14 +27,13 @@ unsafe impl Send for SlotMemory {}
 unsafe impl Sync for SlotMemory {}
 
 impl SlotMemory {
-    fn new(bytes: usize) -> Self {
-        let size = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        #[expect(clippy::expect_used, reason = "Pipeline::start bounds slots far below isize::MAX")]
-        let layout = Layout::from_size_align(size, PAGE_BYTES).expect("a page-aligned size below isize::MAX");
+    /// `None` where the system has no such memory.
+    fn new(bytes: usize) -> Option<Self> {
+        let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
+        let layout = Layout::from_size_align(size, PAGE_BYTES).ok()?;
         // SAFETY: the layout's size is not zero.
-        let start =
-            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, layout }
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { start, layout })
     }
 
     /// The address of byte `offset`.
@@ -82,8 +81,9 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(shape: Arc<SlotShape>) -> Self {
-        Self { memory: Arc::new(SlotMemory::new(shape.bytes)), taken: vec![false; shape.rows], shape }
+    /// `None` where the system has no memory for it.
+    pub(crate) fn new(shape: Arc<SlotShape>) -> Option<Self> {
+        Some(Self { memory: Arc::new(SlotMemory::new(shape.bytes)?), taken: vec![false; shape.rows], shape })
     }
 
     /// Copies row `from` over row `to` in every mapped column. Only while no row is lent.
@@ -187,7 +187,7 @@ mod tests {
     fn rows_are_disjoint_and_columns_start_on_pages() {
         let shape = Arc::new(SlotShape::new(3, &[5, 4096]).unwrap());
         assert_eq!(shape.columns, [(0, 5), (4096, 4096)]);
-        let mut slot = Slot::new(shape);
+        let mut slot = Slot::new(shape).unwrap();
         for row in 0..3u8 {
             let mut memory = slot.take_row(usize::from(row));
             memory.column(0).fill(row);
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "lent already")]
     fn a_row_is_lent_once() {
-        let mut slot = Slot::new(Arc::new(SlotShape::new(2, &[8]).unwrap()));
+        let mut slot = Slot::new(Arc::new(SlotShape::new(2, &[8]).unwrap())).unwrap();
         let _first = slot.take_row(1);
         let _second = slot.take_row(1);
     }

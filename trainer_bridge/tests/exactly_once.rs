@@ -2,8 +2,13 @@
 
 mod common;
 
+use arrow::array::AsArray;
+use arrow::datatypes::UInt64Type;
+use arrow::record_batch::RecordBatch;
 use common::{Delivered, block_on, open, pipeline, run_epochs, synth};
 use feedstock_dataset::{BlockId, Rank, Shuffle, Tail};
+use feedstock_ingest::RawOptions;
+use feedstock_ops::random_resized_crop;
 use feedstock_trainer_bridge::BatchSize;
 use std::time::{Duration, Instant};
 
@@ -192,4 +197,54 @@ fn batches_that_cannot_be_are_refused_at_once() {
     let unknown = open(dir.path())
         .map("picture", [feedstock_ops::decode_image(), feedstock_ops::random_resized_crop(8)]);
     assert!(start(unknown.batch(BatchSize::global(4)), 1).contains("no column 'picture'"));
+}
+
+#[test]
+fn record_batches_bring_each_sample_once_and_no_padding() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let dataset = open(dir.path());
+    let ids = |options: &RawOptions| -> Vec<u64> {
+        let batches = dataset.record_batches(options).unwrap().map(Result::unwrap);
+        let id = |batch: RecordBatch| batch.column(0).as_primitive::<UInt64Type>().values().to_vec();
+        batches.flat_map(id).collect()
+    };
+    let huge = RawOptions { batch_rows: 1 << 40, ..RawOptions::default() };
+    assert_eq!(ids(&huge), (0..SAMPLES).collect::<Vec<_>>(), "the catalog's order, in one batch");
+    let shares = (0..3).flat_map(|rank| {
+        let options = RawOptions {
+            rank: Rank::new(rank, 3),
+            shuffle: Shuffle::seeded(4),
+            batch_rows: 50,
+            ..huge.clone()
+        };
+        ids(&options)
+    });
+    let mut shares: Vec<u64> = shares.collect();
+    assert_ne!(shares, ids(&huge));
+    shares.sort_unstable();
+    assert_eq!(shares, (0..SAMPLES).collect::<Vec<_>>());
+    let past = RawOptions { position: feedstock_dataset::Position(SAMPLES + 1), ..RawOptions::default() };
+    assert!(dataset.record_batches(&past).err().unwrap().to_string().contains("past the epoch"));
+}
+
+#[test]
+fn epochs_end_the_run_and_changed_ops_are_only_told() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 40);
+    let two = pipeline(open(dir.path()), 10).epochs(2);
+    let mut ranks = two.rank(Rank::new(0, 1)).epoch(1).start().unwrap();
+    assert_eq!(ranks.by_ref().map(|batch| batch.unwrap().epoch()).collect::<Vec<_>>(), [1; 4]);
+    assert_eq!((ranks.steps_left(), ranks.next().is_none()), (0, true));
+    let end = ranks.state();
+    let error = two.rank(Rank::new(0, 1)).resume(end.clone()).start().unwrap_err().to_string();
+    assert!(error.contains("nothing is left"), "{error}");
+    let other_ops = open(dir.path())
+        .map("image", [feedstock_ops::decode_image(), random_resized_crop(16)])
+        .shuffle(Shuffle::seeded(7))
+        .batch(BatchSize::global(10));
+    assert_eq!(
+        other_ops.rank(Rank::new(0, 1)).resume(end).start().unwrap().next().unwrap().unwrap().epoch(),
+        2
+    );
 }

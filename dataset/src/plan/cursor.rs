@@ -10,7 +10,7 @@ pub struct Fingerprint {
     pub version: u32,
     /// The catalog's content hash: names, sizes, ETags, blocks.
     pub catalog: u64,
-    /// The hash of the filter's text; 0 without a filter.
+    /// A hash of the filter's text and of the samples that it keeps; 0 without a filter.
     pub filter: u64,
     /// `none`, `window` or `full`.
     pub shuffle: super::ShuffleKind,
@@ -33,6 +33,23 @@ pub struct Cursor {
     pub epoch: u64,
     /// The first position not yet delivered.
     pub position: Position,
+    /// A hash of the ops, which are not part of the order: a change is told, not refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops: Option<u64>,
+}
+
+impl Cursor {
+    /// The same place, with the hash of the ops that ran.
+    #[must_use]
+    pub fn with_ops(mut self, ops: u64) -> Self {
+        self.ops = Some(ops);
+        self
+    }
+
+    /// The hash of a text that describes ops.
+    pub fn hash_ops(description: &str) -> u64 {
+        super::random::hash_text(description)
+    }
 }
 
 impl Fingerprint {

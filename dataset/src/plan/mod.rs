@@ -86,7 +86,13 @@ impl Plan {
         let fingerprint = Fingerprint {
             version: PLAN_VERSION,
             catalog: input.catalog_hash,
-            filter: input.filter.as_deref().map_or(0, random::hash_text),
+            filter: match (&input.filter, &input.selection) {
+                (None, None) => 0,
+                (text, kept) => random::hash(&[
+                    random::hash_text(text.as_deref().unwrap_or_default()),
+                    kept.as_ref().map_or(0, Selection::hash),
+                ]),
+            },
             shuffle: shuffle.kind(),
             seed: shuffle.seed(),
             lanes,
@@ -122,12 +128,15 @@ impl Plan {
 
     /// A cursor at `position` of `epoch`.
     pub fn cursor(&self, epoch: u64, position: Position) -> Cursor {
-        Cursor { fingerprint: self.0.fingerprint.clone(), epoch, position }
+        Cursor { fingerprint: self.0.fingerprint.clone(), epoch, position, ops: None }
     }
 
     /// Refuses a cursor of another order, naming the field that differs, or one past the epoch's end.
     pub fn check(&self, cursor: &Cursor) -> Result<()> {
         self.0.fingerprint.check(&cursor.fingerprint)?;
+        if cursor.epoch == u64::MAX {
+            return Err(Error::config("the cursor's epoch is past the last that can be counted"));
+        }
         if cursor.position.0 > self.len() {
             let (position, len) = (cursor.position, self.len());
             return Err(Error::config(format!(

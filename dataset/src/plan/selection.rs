@@ -55,6 +55,12 @@ impl Selection {
         self.bits.value(index(sample.0))
     }
 
+    /// A hash of the kept samples.
+    pub(super) fn hash(&self) -> u64 {
+        let words: Vec<u64> = self.bits.bit_chunks().iter_padded().collect();
+        super::random::hash(&words)
+    }
+
     pub(super) fn starts(&self) -> &Arc<[u64]> {
         &self.selected_starts
     }

@@ -13,6 +13,8 @@ pub enum Tail {
     Drop,
     /// The batch is filled with samples from the epoch's start, marked `valid = false` (evaluation).
     Pad,
+    /// The last batch is shorter, and some ranks may have none of it: for reading, never for training.
+    Short,
 }
 
 /// How an epoch is cut: not part of the order, and free to change between steps.
@@ -58,6 +60,9 @@ impl StepShape {
     /// Refuses shapes that can yield no step, or a step without rows for some rank.
     pub fn check(&self, samples: u64) -> Result<()> {
         let world_size = u64::from(self.rank.world_size);
+        if self.rank.rank >= self.rank.world_size {
+            return Err(Error::config(format!("rank {} is not below its world size", self.rank)));
+        }
         if self.global_batch < world_size {
             return Err(Error::config(format!(
                 "a global batch of {} leaves some of the {world_size} ranks without rows; use at least {world_size}",
@@ -79,7 +84,7 @@ impl StepShape {
         let left = samples.saturating_sub(position.0);
         match self.tail {
             Tail::Drop => left / self.global_batch,
-            Tail::Pad => left.div_ceil(self.global_batch),
+            Tail::Pad | Tail::Short => left.div_ceil(self.global_batch),
         }
     }
 
@@ -104,8 +109,11 @@ impl EpochOrder {
             return None;
         }
         let end = position.0 + shape.global_batch;
-        let places =
-            if end <= self.len() { self.whole(position.0, shape) } else { self.padded(position.0, shape) };
+        let places = match shape.tail {
+            _ if end <= self.len() => self.whole(position.0, shape.global_batch, shape),
+            Tail::Short => self.whole(position.0, self.len() - position.0, shape),
+            Tail::Drop | Tail::Pad => self.padded(position.0, shape),
+        };
         let rows = places
             .into_iter()
             .map(|(position, valid)| {
@@ -132,7 +140,7 @@ impl EpochOrder {
 
     /// Starts of the steps, from the one at `from` on, in which this rank reads `block`; ascending, each once.
     ///
-    /// The rows of a padded last step count for every rank: who gets them depends on the padding.
+    /// The rows of a padded or short last step count for every rank: who gets them depends on the padding.
     pub fn steps_using(&mut self, block: BlockId, from: Position, shape: &StepShape) -> Vec<Position> {
         let whole_steps = (self.len() - from.0) / shape.global_batch;
         let share = shape.share(shape.global_batch);
@@ -149,7 +157,7 @@ impl EpochOrder {
                 let entries = lanes.entries(p % lanes.lanes, start, start + shape.global_batch);
                 share.contains(&(before + p / lanes.lanes - entries.start))
             } else {
-                shape.tail == Tail::Pad
+                shape.tail != Tail::Drop
             };
             if mine && starts.last() != Some(&Position(start)) {
                 starts.push(Position(start));
@@ -159,13 +167,13 @@ impl EpochOrder {
     }
 
     /// The share's positions by lane, then entry, found without listing the other ranks' rows.
-    fn whole(&self, from: u64, shape: &StepShape) -> Vec<(Position, bool)> {
+    fn whole(&self, from: u64, rows: u64, shape: &StepShape) -> Vec<(Position, bool)> {
         let lanes = self.plan.facts().lanes;
-        let share = shape.share(shape.global_batch);
+        let share = shape.share(rows);
         let mut places = Vec::new();
         let mut before = 0; // rows on the lanes already passed
         for lane in 0..lanes.lanes {
-            let entries = lanes.entries(lane, from, from + shape.global_batch);
+            let entries = lanes.entries(lane, from, from + rows);
             let count = entries.end - entries.start;
             let first = share.start.clamp(before, before + count) - before;
             let last = share.end.clamp(before, before + count) - before;
