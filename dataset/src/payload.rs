@@ -2,7 +2,7 @@
 //!
 //! As fetched, views point into whole pages or whole HTTP answers, so one row could hold megabytes. Blocks live long
 //! and are large, and a general allocator keeps their holes: over ten epochs, resident memory peaked 230–270 MiB over
-//! budget and slots with blocks in its arenas, and 160 MiB with each in a mapping that is given back whole
+//! budget and slots with blocks in its arenas, and 140 to 160 MiB with each in a mapping that is given back whole
 //! (`cargo bench --profile dev --bench memory`). The copy costs about 10 µs for a picture of 110 KB.
 
 use crate::{Error, ErrorKind, Result};
