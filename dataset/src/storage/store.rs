@@ -132,9 +132,14 @@ fn s3(at: &Location, options: &StorageOptions) -> Opened {
         .with_retry(no_retries())
         .with_http_connector(ObservedConnector)
         .build()?;
+    Ok(bucket(store))
+}
+
+/// A store that lists page by page and takes objects in parts.
+fn bucket<S: ObjectStore + PaginatedListStore + MultipartStore>(store: S) -> Backend {
     let store = Arc::new(store);
     let objects = Arc::clone(&store) as _;
-    Ok(Backend::Remote(Remote { objects, pages: Some(Arc::clone(&store) as _), parts: Some(store) }))
+    Backend::Remote(Remote { objects, pages: Some(Arc::clone(&store) as _), parts: Some(store) })
 }
 
 fn gcs(at: &Location, options: &StorageOptions) -> Opened {
@@ -153,9 +158,7 @@ fn gcs(at: &Location, options: &StorageOptions) -> Opened {
         .with_retry(no_retries())
         .with_http_connector(ObservedConnector)
         .build()?;
-    let store = Arc::new(store);
-    let objects = Arc::clone(&store) as _;
-    Ok(Backend::Remote(Remote { objects, pages: Some(Arc::clone(&store) as _), parts: Some(store) }))
+    Ok(bucket(store))
 }
 
 fn azure(at: &Location, options: &StorageOptions) -> Opened {
@@ -175,9 +178,7 @@ fn azure(at: &Location, options: &StorageOptions) -> Opened {
         format!("{}{}", if at.authority().contains('@') { "abfss://" } else { "az://" }, at.authority());
     let store =
         builder.with_url(url).with_retry(no_retries()).with_http_connector(ObservedConnector).build()?;
-    let store = Arc::new(store);
-    let objects = Arc::clone(&store) as _;
-    Ok(Backend::Remote(Remote { objects, pages: Some(Arc::clone(&store) as _), parts: Some(store) }))
+    Ok(bucket(store))
 }
 
 /// The query of a signed URL belongs to the base, so that every request carries it.
