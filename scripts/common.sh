@@ -51,3 +51,31 @@ cd "$root"
 if [ -z "${CARGO_TARGET_DIR:-}" ] && [ ! -d target ]; then
     export CARGO_TARGET_DIR=$cache/target
 fi
+
+venv=$cache/venv
+wheels=$cache/wheels
+
+# The virtual environment of tests and examples, with this checkout's package in it.
+set_up_python() {
+    have python3 || die "python3 is missing: install Python 3.10 or later, then run this again"
+    local wanted=$root/python/requirements-test.txt
+    if ! cmp -s "$wanted" "$venv/installed.txt"; then
+        say "installing the Python packages of tests and examples (torch, Ray and others: about 6 GB, some minutes)"
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install -q uv
+        "$venv/bin/uv" pip install -q --python "$venv/bin/python" -r "$wanted"
+        cp "$wanted" "$venv/installed.txt"
+    fi
+    build_wheel "$venv/bin/maturin"
+    "$venv/bin/uv" pip install -q --python "$venv/bin/python" --no-deps --reinstall "$wheels"/feedstock-*.whl
+}
+
+# The Python package of this checkout, built by the maturin $1 into $wheels.
+build_wheel() {
+    say "building the Python package"
+    # The tests' wheel is made of what the tests of Rust have compiled; see python/Cargo.toml.
+    local how=(--profile dev --features shared-build)
+    [ "${FEEDSTOCK_RELEASE:-}" = 1 ] && how=(--release)
+    rm -rf "$wheels"
+    (cd "$root/python" && "$1" build --locked -q "${how[@]}" --out "$wheels")
+}

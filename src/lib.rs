@@ -29,24 +29,35 @@
 //! The crates behind it: [`dataset`] (which samples, in what order), [`ops`] (bytes to tensors), [`ingest`] (runs
 //! a plan), [`trainer_bridge`] (hands batches to a rank).
 
+#[cfg(feature = "cli")]
+pub mod cli;
+
 pub use feedstock_dataset as dataset;
 pub use feedstock_ingest as ingest;
 pub use feedstock_ops as ops;
 pub use feedstock_trainer_bridge as trainer_bridge;
 
 pub use feedstock_dataset::{
-    Catalog, CatalogOptions, CatalogStore, Cursor, Digest, DiskCacheOptions, Fingerprint, Layout,
-    OpenOptions, Plan, Position, Rank, SampleId, Secret, Shuffle, StorageOptions, Tail,
+    Catalog, CatalogOptions, CatalogStore, Cursor, Digest, DiskCacheOptions, Fingerprint, Layout, Lengths,
+    OpenOptions, Plan, Position, Rank, SampleId, Secret, Shuffle, StepSize, Stop, StorageOptions, Tail,
 };
 pub use feedstock_ingest::{
-    OnBadPicture, RawBatches, RawOptions, Recode, RewriteFormat, RewriteOptions, RewriteReport, rewrite,
+    ClientTls, FleetIdentity, Identity, OnBadPicture, RawBatches, RawOptions, Recode, RewriteFormat,
+    RewriteOptions, RewriteReport, ServerTls, Token, Worker, WorkerOptions, WorkerStatus, rewrite,
 };
 pub use feedstock_ops::{
-    Chain, ChainSpec, DType, Op, TensorSpec, center_crop, color_jitter, decode_image, horizontal_flip,
-    normalize, rand_augment, random_crop, random_erasing, random_resized_crop, resize, to_chw, to_f32,
-    trivial_augment,
+    Chain, ChainSpec, DType, Noise, Op, RaggedRow, Resources, TensorSpec, add_noise, center_crop,
+    color_jitter, decode_audio, decode_image, feature_major, global_mvn, horizontal_flip, log_mel,
+    log_mel_librosa, log_mel_torchaudio, log_mel_whisper, mfcc, normalize, pad_seconds, rand_augment,
+    random_crop, random_crop_seconds, random_erasing, random_resized_crop, resample, resize, spec_augment,
+    speed_perturb, to_chw, to_f32, tokenize, tokenize_chars, trim_silence, trivial_augment, utterance_mvn,
+    volume,
 };
 pub use feedstock_trainer_bridge::{
-    Batch, BatchSize, Dataset, Error, ErrorKind, Ledger, OnError, Pipeline, RankBuilder, RankIterator,
-    RankStats, Result, SkipReport, Skipped, Tensor,
+    Batch, BatchSize, Dataset, DeviceOptions, DeviceTensor, Element, Error, ErrorKind, FeatureFinish,
+    FeatureNorm, Finish, FinishType, Ledger, Loader, Local, Mix, Next, Numbers, OnError, PictureFinish,
+    PictureLayout, Pipeline, Place, RankBuilder, RankIterator, RankStats, Result, SkipReport, Skipped,
+    StreamHandle, Tensor, Workers, use_address_on,
 };
+#[cfg(feature = "cuda")]
+pub use feedstock_trainer_bridge::{TensorView, compile_kernels, offer_compilers};

@@ -1,7 +1,5 @@
 //! The `feedstock` command; `feedstock --help` teaches it.
 
-mod cli;
-
 fn main() -> std::process::ExitCode {
-    cli::main()
+    feedstock::cli::main(std::env::args_os()).into()
 }

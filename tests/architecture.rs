@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// Which crates of this workspace each one may use, outside tests.
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("feedstock-dataset", &[]),
     ("feedstock-ops", &[]),
     ("feedstock-ingest", &["feedstock-dataset", "feedstock-ops"]),
     ("feedstock-trainer-bridge", &["feedstock-dataset", "feedstock-ingest", "feedstock-ops"]),
     ("feedstock-synth", &[]),
     ("feedstock-testkit", &[]),
+    ("feedstock-python", &["feedstock", "feedstock-testkit"]), // the latter for its feature `shared-build` only
     (
         "feedstock",
         &[

@@ -199,7 +199,7 @@ fn bench_has_the_promised_keys_and_proves_exactly_once() {
 #[test]
 fn a_slow_trainer_is_the_bottleneck() {
     let place = Place::with_pictures("parquet");
-    let slow = ["--ops", OPS, "--batch-size", "16", "--step-ms", "100", "--no-ceiling"];
+    let slow = ["--ops", OPS, "--batch-size", "29", "--step-ms", "500", "--no-ceiling"]; // 7 steps
     let run = &place.json(&[&["bench", &place.data()][..], &slow].concat())[0];
     assert_eq!(run["bottleneck"], "consumer", "{run}");
 }

@@ -79,6 +79,17 @@ fn pictures_shrink_on_the_way_to_ipc() {
 }
 
 #[test]
+fn restart_markers_are_counted() {
+    let place = Place::with_pictures("folder");
+    let to = place.path("to");
+    let shard = ["shard", &place.path("from"), &to, "--restart-interval", "4"];
+    assert_eq!(place.json(&shard)["restarted"], 53);
+    assert!(text(&place.run(&shard).stdout).contains("with new restart markers"));
+    let none = ["shard", &to, &place.path("none"), "--restart-interval", "0"];
+    assert!(place.complaint(2, &none).contains("restart_interval is 0"));
+}
+
+#[test]
 fn mistakes_are_told_in_one_sentence() {
     let place = Place::with_pictures("parquet");
     let (from, to) = (place.path("from"), place.path("to"));

@@ -74,6 +74,16 @@ pub fn cpu_s() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
+/// User and system time of another process, seconds.
+pub fn cpu_s_of(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // Behind the name, which may hold blanks: user and system time are the 12th and 13th, in ticks.
+    let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+    let ticks: f64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum();
+    // SAFETY: sysconf takes a number and returns one.
+    ticks / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64
+}
+
 /// A field of `/proc/self/status` in bytes: `VmRSS`, `VmHWM`.
 pub fn memory_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

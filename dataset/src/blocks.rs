@@ -6,13 +6,16 @@
 //! Payload columns are [`arrow::array::BinaryViewArray`]s over one buffer a block (`payload.rs`), so that a block
 //! holds its own bytes and no more. Holding one row holds its block's buffer.
 
-use crate::catalog::{Catalog, Content};
+use crate::catalog::{Catalog, Content, FoundIn, UnionReader, UnitStore};
+use crate::format::columns::{Mapping, bug};
 use crate::format::{ipc, located, parquet};
 use crate::payload::own_payload;
 use crate::{BlockId, DiskCache, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
+use arrow::array::ArrayRef;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,6 +51,8 @@ struct Inner {
     cache: Option<DiskCache>,
     columns: Vec<usize>,
     schema: SchemaRef,
+    /// Reads the parts of a mix.
+    union: Option<UnionReader>,
 }
 
 impl BlockReader {
@@ -59,7 +64,13 @@ impl BlockReader {
         columns: Vec<usize>,
     ) -> Self {
         let fields: Vec<FieldRef> = columns.iter().map(|&c| catalog.schema.fields()[c].clone()).collect();
-        Self(Arc::new(Inner { catalog, storage, cache, columns, schema: Arc::new(Schema::new(fields)) }))
+        let schema = Arc::new(Schema::new(fields));
+        let cached = cache.is_some();
+        let union = match &catalog.content {
+            Content::Union(union) => Some(UnionReader::new(union, &columns, schema.clone(), cached)),
+            Content::Located(_) | Content::Units { .. } => None,
+        };
+        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union }))
     }
 
     /// The columns of every block.
@@ -122,6 +133,21 @@ impl BlockReader {
         .await
     }
 
+    /// Rows of one unit: `place` is the object, the unit and the first row in it.
+    ///
+    /// Boxed: the reader of a mix reads its parts so, and a future cannot hold itself.
+    pub(crate) fn read_place(
+        &self,
+        (object, unit, first_row): (u32, u32, u64),
+        samples: Range<u64>,
+        next_use: u64,
+    ) -> BoxFuture<'static, Result<RecordBatch>> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        let read = async move { inner.read_rows(object, unit, first_row, samples, next_use).await };
+        Box::pin(async move { io.run(read).await })
+    }
+
     /// Rows of several consecutive blocks cut from one unit, for scans that read no payload.
     pub(crate) async fn fetch_run(&self, blocks: Range<u32>) -> Result<(u64, RecordBatch)> {
         let inner = self.0.clone();
@@ -152,24 +178,66 @@ impl Inner {
         samples: Range<u64>,
         next_use: u64,
     ) -> Result<RecordBatch> {
+        if let Some(union) = &self.union {
+            return union.read((shard, unit, first_row), samples, next_use).await;
+        }
         let reader = RangeReader { storage: self.storage.clone(), cache: self.cache.clone(), next_use };
         let catalog = &self.catalog;
-        let (units, source_schema, mapping) = match &catalog.content {
+        let (units, source_schema, mapping, added) = match &catalog.content {
             Content::Located(table) => {
                 return located::read(catalog, table, samples, &self.columns, &reader).await;
             }
-            Content::Units { units, source_schema, mapping } => (units, source_schema, mapping),
+            Content::Units { units, source_schema, mapping, added } => (units, source_schema, mapping, added),
+            Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix is read through its parts")),
         };
+        let Some(added) = added else {
+            let rows = first_row..first_row + (samples.end - samples.start);
+            let columns = &self.columns;
+            return self
+                .read_unit(units, source_schema, mapping, columns, (shard, unit, rows), &reader)
+                .await;
+        };
+        let found: Vec<FoundIn> = self.columns.iter().map(|&c| added.place(c)).collect();
+        let columns: Vec<usize> = found
+            .iter()
+            .filter_map(|f| if let FoundIn::File(column) = f { Some(*column) } else { None })
+            .collect();
+        let from_file = if columns.is_empty() {
+            Vec::new() // nothing to read
+        } else {
+            let rows = first_row..first_row + (samples.end - samples.start);
+            let place = (shard, unit, rows);
+            let read = self.read_unit(units, source_schema, mapping, &columns, place, &reader).await?;
+            read.columns().to_vec()
+        };
+        let mut from_file = from_file.into_iter();
+        let arrays = found.iter().map(|f| match f {
+            FoundIn::Added(column) => Some(added.column(*column, &samples)),
+            FoundIn::File(_) => from_file.next(),
+        });
+        let arrays: Option<Vec<ArrayRef>> = arrays.collect();
+        let arrays = arrays.ok_or_else(|| Error::new(ErrorKind::Bug, "a column was not read"))?;
+        RecordBatch::try_new(self.schema.clone(), arrays).map_err(bug)
+    }
+
+    /// Rows of one unit, columns of the files: `place` is the object, the unit and the rows within it.
+    async fn read_unit(
+        &self,
+        units: &UnitStore,
+        source_schema: &SchemaRef,
+        mapping: &Mapping,
+        columns: &[usize],
+        (shard, unit, rows): (u32, u32, Range<u64>),
+        reader: &RangeReader,
+    ) -> Result<RecordBatch> {
+        let catalog = &self.catalog;
         let unit = units.read(unit as usize, &self.storage).await?;
         let object = catalog.objects.get(shard as usize);
-        let rows = first_row..first_row + (samples.end - samples.start);
         match catalog.layout {
             Layout::HfParquet => {
-                parquet::read(&unit, rows, source_schema, mapping, &self.columns, object, &reader).await
+                parquet::read(&unit, rows, source_schema, mapping, columns, object, reader).await
             }
-            Layout::ArrowIpc => {
-                ipc::read(&unit, rows, source_schema, mapping, &self.columns, object, &reader).await
-            }
+            Layout::ArrowIpc => ipc::read(&unit, rows, source_schema, mapping, columns, object, reader).await,
             other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
         }
     }

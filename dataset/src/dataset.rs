@@ -1,14 +1,16 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
 use crate::catalog::{open_or_build, project};
+use crate::mix::Mix;
 use crate::{
-    BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Error, IoRuntime, Layout, Result,
-    Selection, Storage, StorageOptions,
+    AudioProbe, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations, Error,
+    IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
 };
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::prelude::SessionContext;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Encoded bytes that a block aims at: 38 pictures of 110 KB; one request to object storage, whose time to first
@@ -25,6 +27,19 @@ pub struct OpenOptions {
     pub catalog: CatalogOptions,
     /// `None`, the default: recognised from the objects.
     pub layout: Option<Layout>,
+    /// The split, where a place holds several: `train`, `dev`, `validated` … For Common Voice the name of a TSV; for
+    /// other layouts a folder's name or a word of the files' names. `None`, the default: all there is, and an error
+    /// that lists the splits where there are several.
+    pub split: Option<String>,
+    /// Finds clips' durations for a data set that does not tell them; default [`Durations::Auto`].
+    pub durations: Durations,
+    /// Reads a duration out of a clip's first bytes. `None`, the default: clips' headers are not read, and a data
+    /// set that does not tell durations has no column `duration`.
+    pub audio_probe: Option<AudioProbe>,
+    /// Where seekable copies of compressed archives (Common Voice's `.tar.gz`) are kept; each needs as much disk as
+    /// its unpacked content. Default: `$FEEDSTOCK_CACHE/archives`, else `~/.cache/feedstock/archives`; with neither,
+    /// `None`, and opening such an archive is an error.
+    pub archives: Option<PathBuf>,
     /// `None`, the default: blocks are not cached on disk.
     pub disk_cache: Option<DiskCacheOptions>,
     /// Encoded bytes a block aims at; default 4 MiB, at least 4 KiB. Part of the catalog's content hash: other
@@ -40,10 +55,21 @@ impl Default for OpenOptions {
             storage: StorageOptions::default(),
             catalog: CatalogOptions::default(),
             layout: None,
+            split: None,
+            durations: Durations::default(),
+            audio_probe: None,
+            archives: crate::catalog::cache_folder("archives"),
             disk_cache: None,
             block_bytes: DEFAULT_BLOCK_BYTES,
             functions: Vec::new(),
         }
+    }
+}
+
+impl OpenOptions {
+    /// Are durations looked for in clips' headers?
+    pub(crate) fn probes(&self) -> bool {
+        self.audio_probe.is_some() && self.durations == Durations::Auto
     }
 }
 
@@ -53,9 +79,13 @@ impl Default for OpenOptions {
 #[derive(Clone)]
 pub struct Dataset {
     pub(crate) opened: Arc<Opened>,
-    selection: Option<Arc<Selection>>,
-    filter_sql: Option<Arc<str>>,
-    columns: Arc<[usize]>,
+    pub(crate) selection: Option<Arc<Selection>>,
+    pub(crate) filter_sql: Option<Arc<str>>,
+    pub(crate) columns: Arc<[usize]>,
+    /// What it is called in a mix.
+    pub(crate) name: Option<Arc<str>>,
+    /// How it is mixed, where it is.
+    pub(crate) mix: Option<Arc<Mix>>,
 }
 
 pub(crate) struct Opened {
@@ -63,6 +93,8 @@ pub(crate) struct Opened {
     pub(crate) storage: Storage,
     pub(crate) cache: Option<DiskCache>,
     pub(crate) functions: Vec<Arc<ScalarUDF>>,
+    /// What was opened, for another process.
+    pub(crate) source: SourceSpec,
 }
 
 impl Dataset {
@@ -97,8 +129,11 @@ impl Dataset {
                 tracing::info!(uri, "{note}");
             }
             let columns = (0..catalog.schema().fields().len()).collect();
-            let opened = Opened { catalog: Arc::new(catalog), storage, cache, functions: options.functions };
-            Ok(Self { opened: Arc::new(opened), selection: None, filter_sql: None, columns })
+            let source = SourceSpec::of(&uri, &options)?;
+            let opened =
+                Opened { catalog: Arc::new(catalog), storage, cache, functions: options.functions, source };
+            let opened = Arc::new(opened);
+            Ok(Self { opened, selection: None, filter_sql: None, columns, name: None, mix: None })
         })
         .await
     }
@@ -210,7 +245,8 @@ impl Dataset {
         crate::filter::context(&self.opened)
     }
 
-    /// Runs a query over the table `catalog`, as `select label, count(*) from catalog group by label`.
+    /// Runs a query over the table `catalog`, as `select label, count(*) from catalog group by label`. At least one
+    /// batch, of no rows if there are none.
     ///
     /// # Errors
     /// `BadConfig` for a query that does not fit, with DataFusion's message and the columns; storage's errors.

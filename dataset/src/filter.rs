@@ -7,7 +7,8 @@ use crate::dataset::Opened;
 use crate::{Dataset, Error, ErrorKind, Result};
 use arrow::array::AsArray;
 use arrow::buffer::{BooleanBuffer, MutableBuffer};
-use arrow::datatypes::UInt64Type;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use arrow::util::bit_util;
 use datafusion::common::DataFusionError;
@@ -64,6 +65,44 @@ pub(crate) async fn evaluate(dataset: &Dataset, sql: &str) -> Result<BooleanBuff
     dataset.io().run(task).await
 }
 
+/// The values of a numeric column by sample id; NaN for nulls.
+pub(crate) async fn numbers(dataset: &Dataset, column: &str) -> Result<Vec<f32>> {
+    let (opened, column) = (dataset.opened.clone(), column.to_owned());
+    let task = async move {
+        let samples = usize::try_from(opened.catalog.samples())
+            .map_err(|_| Error::config("more samples than this machine can address"))?;
+        let run = async {
+            let table =
+                context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?.table(TABLE).await?;
+            let mut stream = table.select_columns(&[SAMPLE_ID, &column])?.execute_stream().await?;
+            let mut values = vec![f32::NAN; samples];
+            while let Some(batch) = stream.try_next().await? {
+                let numbers = cast(batch.column(1), &DataType::Float64)?;
+                let ids = batch.column(0).as_primitive::<UInt64Type>().values();
+                for (&id, number) in ids.iter().zip(numbers.as_primitive::<Float64Type>()) {
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        reason = "below the number of samples, a usize"
+                    )]
+                    if let Some(number) = number {
+                        values[id as usize] = narrowed(number);
+                    }
+                }
+            }
+            Ok(values)
+        };
+        run.await.map_err(|e| explain(e, &format!("the column {column}"), &opened))
+    };
+    dataset.io().run(task).await
+}
+
+/// As `f32`, rounded down: what a filter keeps as `<= 12.3` must not be longer than 12.3 to a plan.
+fn narrowed(number: f64) -> f32 {
+    #[expect(clippy::cast_possible_truncation, reason = "rounded, then corrected")]
+    let nearest = number as f32;
+    if f64::from(nearest) > number { nearest.next_down() } else { nearest }
+}
+
 /// Every rank and every resumed run must keep the same samples, so a filter may not depend on chance or the clock.
 fn refuse_changing(expression: &Expr) -> datafusion::error::Result<()> {
     let mut changing = None;
@@ -85,13 +124,19 @@ fn refuse_changing(expression: &Expr) -> datafusion::error::Result<()> {
     }
 }
 
-/// Runs a query; all its rows are held in memory.
+/// Runs a query; all its rows are held in memory, in at least one batch.
 pub(crate) async fn query(dataset: &Dataset, query: &str) -> Result<Vec<RecordBatch>> {
     let (opened, query) = (dataset.opened.clone(), query.to_owned());
     let task = async move {
         let run = async {
             let context = context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?;
-            context.sql(&query).await?.collect().await
+            let rows = context.sql(&query).await?;
+            let schema = rows.schema().inner().clone();
+            let mut batches = rows.collect().await?;
+            if batches.is_empty() {
+                batches.push(RecordBatch::new_empty(schema)); // the columns are an answer, too
+            }
+            Ok(batches)
         };
         run.await.map_err(|e| explain(e, &format!("the query `{query}`"), &opened))
     };

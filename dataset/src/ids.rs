@@ -36,7 +36,7 @@ id! {
 }
 
 /// One data-parallel process among `world_size`, as in `torch.distributed`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rank {
     /// 0 … `world_size` − 1.
     pub rank: u32,

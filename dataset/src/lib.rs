@@ -14,9 +14,13 @@ mod error;
 mod filter;
 mod format;
 mod ids;
+mod lengths;
+mod mix;
 mod payload;
 mod plan;
+mod recycled;
 mod runtime;
+mod spec;
 mod storage;
 
 pub use blocks::{Block, BlockReader};
@@ -24,11 +28,13 @@ pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{BlockSpec, Catalog, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn};
 pub use dataset::{Dataset, OpenOptions};
 pub use error::{Error, ErrorKind, Result};
-pub use format::Layout;
+pub use format::{AudioProbe, Durations, Layout};
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
+pub use lengths::Lengths;
 pub use plan::{
-    Cursor, Digest, EpochOrder, Fingerprint, Plan, PlanInput, PlannedRow, PlannedSample, Selection, Shuffle,
-    ShuffleKind, Step, StepShape, Tail,
+    Bucketing, Cursor, Digest, EpochOrder, Fingerprint, Mixing, Plan, PlanInput, PlannedRow, PlannedSample,
+    Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
 };
 pub use runtime::IoRuntime;
-pub use storage::{ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats};
+pub use spec::{DatasetSpec, SourceSpec};
+pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats};

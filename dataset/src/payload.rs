@@ -1,24 +1,21 @@
-//! Payload columns in memory of their own: what a block holds is what a budget counts.
+//! Payload columns in memory of their own: what a block holds is what a budget counts, but for an eighth at most.
 //!
 //! As fetched, views point into whole pages or whole HTTP answers, so one row could hold megabytes. Blocks live long
 //! and are large, and a general allocator keeps their holes: over ten epochs, resident memory peaked 230–270 MiB over
-//! budget and slots with blocks in its arenas, and 140 to 160 MiB with each in a mapping that is given back whole
+//! budget and slots with blocks in its arenas, and 140 to 160 MiB with each in a mapping of its own
 //! (`cargo bench --profile dev --bench memory`). The copy costs about 10 µs for a picture of 110 KB.
 
+use crate::recycled::{LEAST_BYTES, Recycled};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, make_view};
 use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use memmap2::MmapMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Smaller columns stay with the allocator: a system allows some 65,000 mappings.
-const MAPPED_BYTES: usize = 1 << 20;
-
-/// `rows` with every payload column copied into one buffer of exactly its bytes.
+/// `rows` with every payload column copied into one buffer of its own.
 pub(crate) fn own_payload(rows: &RecordBatch) -> Result<RecordBatch> {
     let own = |array: &ArrayRef| match array.data_type() {
         DataType::BinaryView => own_column(array.as_binary_view()),
@@ -31,10 +28,10 @@ pub(crate) fn own_payload(rows: &RecordBatch) -> Result<RecordBatch> {
 
 fn own_column(array: &BinaryViewArray) -> Result<ArrayRef> {
     let bytes: usize = array.iter().flatten().map(<[u8]>::len).sum();
-    if bytes < MAPPED_BYTES || u32::try_from(bytes).is_err() {
+    if bytes < LEAST_BYTES || u32::try_from(bytes).is_err() {
         return Ok(Arc::new(array.gc()));
     }
-    let mut memory = MmapMut::map_anon(bytes).map_err(|e| {
+    let mut memory = Recycled::new(bytes).map_err(|e| {
         let message = format!("no memory for {bytes} bytes of a block; lower budget_bytes or block_bytes");
         Error::new(ErrorKind::Retryable, message).with_source(e)
     })?;
@@ -45,8 +42,8 @@ fn own_column(array: &BinaryViewArray) -> Result<ArrayRef> {
         views.push(make_view(value, 0, at as u32));
         at += value.len();
     }
-    let memory = Arc::new(memory);
-    #[expect(clippy::expect_used, reason = "a mapping of at least MAPPED_BYTES has an address")]
+    let memory = Arc::new(memory); // read only from here on
+    #[expect(clippy::expect_used, reason = "a mapping of at least LEAST_BYTES has an address")]
     let start = NonNull::new(memory.as_ptr().cast_mut()).expect("a mapping has an address");
     // SAFETY: `bytes` initialised bytes at `start`, which nobody writes any more and which live while Arrow owns the
     // mapping.
@@ -66,7 +63,7 @@ mod tests {
 
     #[test]
     fn values_nulls_and_empties_survive_in_one_buffer() {
-        let large = vec![7u8; MAPPED_BYTES];
+        let large = vec![7u8; LEAST_BYTES];
         for values in [
             vec![Some(&large[..]), None, Some(b""), Some(b"short"), Some(b"longer than a view holds")],
             vec![Some(b"small".as_slice()), None, Some(b""), Some(b"longer than a view holds")],

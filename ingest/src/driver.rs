@@ -4,14 +4,16 @@
 
 use crate::engine::{Destination, Job, Map, Sink};
 use crate::planner::{PlannedStep, Planner};
-use crate::pool::Pool;
+use crate::pool::{Turn, Turns};
 use crate::residency::{Piece, Refused, Residency};
-use crate::running::{Context, Running};
+use crate::running::{Context, Running, is_mappable};
+use crate::share::Sharing;
 use crate::stats::{Shared, Stage, Waiting, add_time};
+use crate::walk::Walk;
 use crate::{Error, ErrorKind, Result};
-use arrow::datatypes::{Schema, SchemaRef};
-use feedstock_dataset::{Block, BlockReader, Dataset};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use feedstock_dataset::{Block, BlockId, BlockReader, Dataset};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -47,11 +49,12 @@ struct Admitted {
 struct Active<D> {
     planned: PlannedStep,
     running: Arc<Running<D>>,
+    turn: Turn,
     /// Rows that wait for a piece.
     waiting: HashMap<Piece, Vec<usize>>,
 }
 
-type FetchResult = (Piece, Result<Block, feedstock_dataset::Error>);
+type FetchResult = (Piece, Result<Arc<Block>, feedstock_dataset::Error>);
 
 pub(crate) struct Driver<D> {
     context: Arc<Context<D>>,
@@ -59,7 +62,7 @@ pub(crate) struct Driver<D> {
     residency: Residency,
     budget_bytes: u64,
     reader: BlockReader,
-    pool: Pool,
+    turns: Turns,
     events: UnboundedReceiver<Event<D>>,
     fetches: JoinSet<FetchResult>,
     /// The next step, planned but not yet admitted.
@@ -70,8 +73,9 @@ pub(crate) struct Driver<D> {
     loaded: HashMap<Piece, Arc<Block>>,
     loading: HashMap<Piece, Instant>,
     broken: HashMap<Piece, Error>,
-    /// Pieces fetched in the epoch being planned, to notice a second fetch.
-    fetched: (u64, HashSet<Piece>),
+    /// In which epoch and pass of it each block was fetched last, to notice a second fetch. Single samples would make
+    /// this grow with the data set.
+    fetched: HashMap<BlockId, (u64, u64)>,
     next_index: u64,
     first_step_loading: bool,
     planned_all: bool,
@@ -82,31 +86,35 @@ impl<D: Destination> Driver<D> {
     pub(crate) fn new(
         job: Job,
         sink: Arc<dyn Sink<D>>,
-        pool: Pool,
+        turns: Turns,
         shared: Arc<Shared>,
+        sharing: Option<Sharing>,
     ) -> Result<(Self, UnboundedSender<Event<D>>)> {
-        job.shape.check(job.plan.len())?;
+        let catalog = job.dataset.catalog().clone();
+        job.plan.check_epoch(job.epoch)?;
+        job.shape.check(&job.plan, &|sample| catalog.describe_sample(sample))?;
         let reader = job.dataset.block_reader();
         let columns = unmapped(reader.schema(), &job.dataset, &job.maps)?;
         let (sender, events) = unbounded_channel(); // bounded by slots, see Event
-        let catalog = job.dataset.catalog().clone();
         let context = Context {
             catalog: catalog.clone(),
             maps: job.maps,
             columns,
             seed: job.seed,
+            sharing,
             sink,
             shared,
             events: sender.clone(),
         };
         let start = (job.epoch, job.position);
+        let walk = Walk::new(job.plan, job.shape, job.strands, start, job.end_epoch);
         let driver = Self {
             context: Arc::new(context),
-            planner: Planner::new(catalog, job.plan, job.shape, start, job.end_epoch),
+            planner: Planner::new(catalog, walk),
             residency: Residency::new(job.budget_bytes),
             budget_bytes: job.budget_bytes,
             reader,
-            pool,
+            turns,
             events,
             fetches: JoinSet::new(),
             refused: None,
@@ -116,18 +124,18 @@ impl<D: Destination> Driver<D> {
             loaded: HashMap::new(),
             loading: HashMap::new(),
             broken: HashMap::new(),
-            fetched: (job.epoch, HashSet::new()),
+            fetched: HashMap::new(),
             next_index: 0,
             first_step_loading: false,
             planned_all: false,
             failed: false,
         };
-        driver.check_budget(job.shape.rows())
+        driver.check_budget()
     }
 
     /// Refuses, before anything waits, a budget that one of the first steps would never fit.
-    fn check_budget(self, rows: u64) -> Result<(Self, UnboundedSender<Event<D>>)> {
-        let step_bytes = self.planner.largest_need(STEPS_CHECKED);
+    fn check_budget(self) -> Result<(Self, UnboundedSender<Event<D>>)> {
+        let (step_bytes, rows) = self.planner.largest_need(STEPS_CHECKED);
         if step_bytes > self.budget_bytes {
             return Err(over_budget(step_bytes, self.budget_bytes, rows));
         }
@@ -205,21 +213,30 @@ impl<D: Destination> Driver<D> {
 
     fn fetch(&mut self, piece: Piece, planned: &PlannedStep) {
         let epoch = planned.step.epoch;
-        if self.fetched.0 != epoch {
-            self.fetched = (epoch, HashSet::new());
-        }
-        // Only blocks can be fetched twice; single samples would make this grow with the data set.
-        if matches!(piece, Piece::Block(_)) && !self.fetched.1.insert(piece) {
-            self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
+        if let Piece::Block(block) = piece {
+            // A part of a mix that repeats is read once a pass.
+            let pass = planned.step.rows.iter().filter(|row| row.block == block).map(|row| row.pass).max();
+            let now = (epoch, pass.unwrap_or(0));
+            if self.fetched.insert(block, now) == Some(now) {
+                self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
+            }
         }
         self.loading.insert(piece, Instant::now());
-        let next_use = self.planner.next_use_after_epoch(piece, epoch);
+        let time = self.planner.time(&planned.step);
+        let next_use = self.planner.next_use_from_disk(piece, epoch, time);
         let (reader, shared) = (self.reader.clone(), self.context.shared.clone());
+        let sharing = self.context.sharing.clone();
         self.fetches.spawn(async move {
             let begun = Instant::now();
-            let block = match piece {
-                Piece::Block(block) => reader.fetch(block, next_use).await,
-                Piece::Sample(sample) => reader.fetch_sample(sample, next_use).await,
+            let fetch = async move {
+                match piece {
+                    Piece::Block(block) => reader.fetch(block, next_use).await,
+                    Piece::Sample(sample) => reader.fetch_sample(sample, next_use).await,
+                }
+            };
+            let block = match sharing {
+                Some(sharing) => sharing.block(piece, fetch).await,
+                None => fetch.await.map(Arc::new),
             };
             add_time(&shared.fetch_ns, begun);
             (piece, block)
@@ -244,12 +261,11 @@ impl<D: Destination> Driver<D> {
                 let shared = &self.context.shared;
                 shared.fetched.fetch_add(1, Ordering::Relaxed);
                 shared.fetched_bytes.fetch_add(block.rows.get_array_memory_size() as u64, Ordering::Relaxed);
-                let block = Arc::new(block);
                 self.loaded.insert(piece, block.clone());
                 for active in self.active.values_mut() {
                     for row in active.waiting.remove(&piece).unwrap_or_default() {
                         let at = block_row(&active.planned, row, piece);
-                        self.pool.submit(active.running.task(row, block.clone(), at));
+                        self.turns.submit(active.turn, active.running.task(row, block.clone(), at));
                     }
                 }
             }
@@ -278,20 +294,29 @@ impl<D: Destination> Driver<D> {
                 self.ahead.clear();
                 return;
             }
-            let Some(place) = self.places.pop_front() else { return };
+            let Some(mut place) = self.places.pop_front() else { return };
             let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
+            if let Err(error) = place.begin(planned.step.rows.len()) {
+                self.context.sink.failed(index, error);
+                (self.planned_all, self.failed) = (true, true);
+                self.refused = None;
+                self.ahead.clear();
+                return;
+            }
             let running = Running::new(self.context.clone(), index, planned.step.clone(), place);
+            let turn = self.turns.next();
             let mut waiting: HashMap<Piece, Vec<usize>> = HashMap::new();
             for row in 0..planned.step.rows.len() {
                 let piece = piece_of(&planned, row);
                 match self.loaded.get(&piece) {
                     Some(block) => {
-                        self.pool.submit(running.task(row, block.clone(), block_row(&planned, row, piece)));
+                        let task = running.task(row, block.clone(), block_row(&planned, row, piece));
+                        self.turns.submit(turn, task);
                     }
                     None => waiting.entry(piece).or_default().push(row),
                 }
             }
-            self.active.insert(index, Active { planned, running, waiting });
+            self.active.insert(index, Active { planned, running, turn, waiting });
         }
     }
 
@@ -379,19 +404,28 @@ fn over_budget(step_bytes: u64, budget_bytes: u64, rows: u64) -> Error {
     )
 }
 
-/// The columns that ride along, after checking that every map has a payload column to read.
-fn unmapped(schema: &SchemaRef, dataset: &Dataset, maps: &[Map]) -> Result<SchemaRef> {
+/// The columns that ride along, after checking that every map has a column to read: all but the payloads that were
+/// mapped and what a result of the same name replaces.
+pub(crate) fn unmapped(schema: &SchemaRef, dataset: &Dataset, maps: &[Map]) -> Result<SchemaRef> {
     let catalog = dataset.catalog();
     for map in maps {
-        if !catalog.is_payload(&map.column) || schema.field_with_name(&map.column).is_err() {
+        if !schema.field_with_name(&map.column).is_ok_and(|field| is_mappable(field.data_type())) {
+            let named = |wanted: fn(&DataType) -> bool| {
+                let fields = schema.fields().iter().filter(|field| wanted(field.data_type()));
+                fields.map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ")
+            };
             let message = format!(
-                "no column '{}' with encoded bytes to map; this data set has: {}",
+                "no column '{}' with encoded bytes or text to map; this data set has bytes in: {}; text in: {}",
                 map.column,
-                catalog.payload_columns().join(", ")
+                named(|data_type| *data_type == DataType::BinaryView),
+                named(|data_type| is_mappable(data_type) && *data_type != DataType::BinaryView)
             );
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
     }
-    let rest = schema.fields().iter().filter(|field| maps.iter().all(|map| map.column != *field.name()));
+    let rides = |name: &str| {
+        maps.iter().all(|map| map.output != name && (map.column != name || !catalog.is_payload(name)))
+    };
+    let rest = schema.fields().iter().filter(|field| rides(field.name()));
     Ok(Arc::new(Schema::new(rest.cloned().collect::<Vec<_>>())))
 }

@@ -2,24 +2,26 @@
 
 use crate::driver::{Driver, Event};
 use crate::pool::Pool;
+use crate::row::RowMemory;
+use crate::share::Sharing;
 use crate::stats::{Shared, Stats, Waiting};
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
-use feedstock_dataset::{Dataset, Plan, Position, Step, StepShape};
+use feedstock_dataset::{Dataset, Plan, Position, Step, StepShape, StrandSet};
 use feedstock_ops::Chain;
 use futures::FutureExt;
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A payload column and the chain of ops that its samples go through.
+/// A column and the chain of ops that its samples go through.
 #[derive(Clone)]
 pub struct Map {
-    /// The payload column (`image`), and the name of the result.
+    /// The column that is read: encoded bytes (`image`, `audio`) or text (`sentence`).
     pub column: String,
+    /// The name of the result.
+    pub output: String,
     /// What is done to each sample.
     pub chain: Arc<Chain>,
 }
@@ -35,6 +37,8 @@ pub struct Job {
     pub maps: Vec<Map>,
     /// The batch size and the rank.
     pub shape: StepShape,
+    /// The strands of the order whose rows are wanted; `None` for all. Steps without any are passed over.
+    pub strands: Option<StrandSet>,
     /// Seed of the ops' randomness.
     pub seed: u64,
     /// The first epoch.
@@ -47,43 +51,17 @@ pub struct Job {
     pub budget_bytes: u64,
 }
 
-/// The memory of one row in every mapped column, in the order of [`Job::maps`].
-pub struct RowMemory {
-    columns: Vec<(NonNull<u8>, usize)>,
-    _owner: Arc<dyn Any + Send + Sync>,
-}
-
-// SAFETY: the constructor's contract makes these ranges this value's alone, so moving it to another thread moves
-// exclusive access.
-unsafe impl Send for RowMemory {}
-
-impl RowMemory {
-    /// Lends `columns` (start, bytes) to one task.
-    ///
-    /// # Safety
-    /// Each range is valid for reads and writes while `owner` lives, and nothing else reads or writes it until
-    /// this value is dropped.
-    pub unsafe fn new(columns: Vec<(NonNull<u8>, usize)>, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { columns, _owner: owner }
-    }
-
-    /// The memory of a row where nothing is mapped.
-    pub fn empty() -> Self {
-        Self { columns: Vec::new(), _owner: Arc::new(()) }
-    }
-
-    /// The row's bytes in mapped column `index`.
-    pub fn column(&mut self, index: usize) -> &mut [u8] {
-        let (start, bytes) = self.columns[index];
-        // SAFETY: `new`'s contract; `&mut self` excludes a second borrow.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
-    }
-}
-
 /// A place for one step's rows: a slot, or nothing where no column is mapped.
 pub trait Destination: Send + 'static {
+    /// Makes room for a step of `rows` rows; asked once a step, before the first of them.
+    ///
+    /// # Errors
+    /// Where there is no memory for it.
+    fn begin(&mut self, rows: usize) -> Result<()>;
     /// The memory of `row`; asked once a step for each row.
     fn take_row(&mut self, row: usize) -> RowMemory;
+    /// The same memory back, written unless the row is among the step's failures.
+    fn give_row(&mut self, row: usize, memory: RowMemory);
 }
 
 /// A step whose rows are all written.
@@ -138,16 +116,29 @@ impl Engine {
     /// # Errors
     /// `BadConfig` where the shape yields no step, the budget holds no batch, or a map names no payload column.
     pub fn run<D: Destination>(&self, job: Job, sink: Arc<dyn Sink<D>>) -> Result<Run<D>> {
+        self.run_shared(job, sink, None, 0)
+    }
+
+    /// As [`run`](Self::run), with blocks and samples that other runs hold. The first `overdue` steps are made before what
+    /// other runs have ahead.
+    pub(crate) fn run_shared<D: Destination>(
+        &self,
+        job: Job,
+        sink: Arc<dyn Sink<D>>,
+        sharing: Option<Sharing>,
+        overdue: u32,
+    ) -> Result<Run<D>> {
         let shared = Arc::new(Shared::default());
         let io = job.dataset.io().clone();
-        let (driver, events) = Driver::new(job, sink.clone(), self.pool.clone(), shared.clone())?;
+        let (driver, events) =
+            Driver::new(job, sink.clone(), self.pool.turns(overdue), shared.clone(), sharing)?;
         let task = io.handle().spawn(async move {
             if AssertUnwindSafe(driver.run()).catch_unwind().await.is_err() {
                 // Whoever waits must hear of it; index 0 comes before every step not yet handed over.
                 sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
             }
         });
-        Ok(Run { events, shared, task, _pool: self.pool.clone() })
+        Ok(Run { events, shared, task, _pool: Some(self.pool.clone()) })
     }
 }
 
@@ -156,7 +147,7 @@ pub struct Run<D> {
     events: UnboundedSender<Event<D>>,
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
-    _pool: Pool,
+    _pool: Option<Pool>,
 }
 
 /// Lends places to a run, also from other threads.
@@ -171,6 +162,15 @@ impl<D> Offers<D> {
 }
 
 impl<D: Destination> Run<D> {
+    /// A run whose rows others make.
+    pub(crate) fn of_fleet(
+        events: UnboundedSender<Event<D>>,
+        shared: Arc<Shared>,
+        task: tokio::task::JoinHandle<()>,
+    ) -> Self {
+        Self { events, shared, task, _pool: None }
+    }
+
     /// The way to lend places; it may outlive the run.
     pub fn offers(&self) -> Offers<D> {
         Offers(self.events.clone())

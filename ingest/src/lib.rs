@@ -16,21 +16,37 @@
 mod driver;
 mod engine;
 mod error;
+mod fleet;
+mod pages;
 mod planner;
 mod pool;
 mod raw;
 mod ready;
+mod recipe;
 mod residency;
+mod resources;
 mod rewrite;
+mod row;
 mod running;
+mod share;
 mod stats;
+mod walk;
+mod wire;
+mod worker;
 
-pub use engine::{Destination, Engine, Finished, Job, Map, Offers, RowMemory, Run, Sink};
+pub use engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink};
 pub use error::{Error, ErrorKind, Result};
+pub use fleet::{Local, Workers};
+pub use pages::{PAGE_BYTES, Pages};
 pub use raw::{RawBatches, RawOptions};
 pub use ready::{Popped, Ready};
+pub use recipe::{ByLength, MapSpec, Recipe, RecipeSpec};
 pub use rewrite::{
     KeptSample, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteProgress, RewriteProgressFn,
     RewriteReport, RewriteStage, rewrite,
 };
+pub use row::{RowBuffers, RowColumn, RowMemory, RowPlace};
+pub use running::row_seed;
 pub use stats::{Stage, Stats, Waiting};
+pub use wire::{ClientTls, FleetIdentity, Identity, ServerTls, Token, WorkerStatus};
+pub use worker::{Worker, WorkerOptions};

@@ -1,12 +1,13 @@
 //! A rank's share, or everything, as Arrow record batches in plan order, without decoding.
 
-use crate::engine::{Destination, Engine, Finished, Job, Offers, RowMemory, Run, Sink};
+use crate::engine::{Destination, Engine, Finished, Job, Offers, Run, Sink};
 use crate::ready::{Popped, Ready};
+use crate::row::RowMemory;
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
-use feedstock_dataset::{Dataset, Position, Rank, Shuffle, StepShape, Tail};
+use feedstock_dataset::{Dataset, Position, Rank, Shuffle, StepShape, StepSize, Tail};
 use futures::Stream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -68,13 +69,15 @@ impl RawBatches {
     /// `BadConfig` where the plan or the budget does not fit.
     pub fn start(dataset: &Dataset, options: &RawOptions) -> Result<Self> {
         let plan = dataset.plan(&options.shuffle)?;
-        let shape = StepShape { global_batch: options.batch_rows, rank: options.rank, tail: Tail::Short };
+        let shape =
+            StepShape { size: StepSize::Rows(options.batch_rows), rank: options.rank, tail: Tail::Short };
         plan.check(&plan.cursor(options.epoch, options.position))?;
         let job = Job {
             dataset: dataset.clone(),
             plan,
             maps: Vec::new(),
             shape,
+            strands: None,
             seed: 0,
             epoch: options.epoch,
             position: options.position,
@@ -137,9 +140,15 @@ impl Stream for RawBatches {
 struct Nothing;
 
 impl Destination for Nothing {
+    fn begin(&mut self, _rows: usize) -> Result<()> {
+        Ok(())
+    }
+
     fn take_row(&mut self, _row: usize) -> RowMemory {
         RowMemory::empty()
     }
+
+    fn give_row(&mut self, _row: usize, _memory: RowMemory) {}
 }
 
 impl Sink<Nothing> for Ready<RecordBatch> {

@@ -1,15 +1,17 @@
 //! One step being written: its rows run on the pool, the last one to finish completes it.
 
 use crate::driver::Event;
-use crate::engine::{Destination, Finished, Map, RowMemory, Sink};
+use crate::engine::{Destination, Finished, Map, Sink};
 use crate::pool::Task;
+use crate::row::{RowMemory, RowPlace};
+use crate::share::Sharing;
 use crate::stats::{Shared, add_time};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use feedstock_dataset::{Block, Catalog, Step};
+use feedstock_dataset::{Block, Catalog, PlannedRow, Step};
 use feedstock_ops::{SampleSeed, Scratch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +25,8 @@ pub(crate) struct Context<D> {
     /// The columns that no map consumes.
     pub(crate) columns: SchemaRef,
     pub(crate) seed: u64,
+    /// What other runs of the process make as well.
+    pub(crate) sharing: Option<Sharing>,
     pub(crate) sink: Arc<dyn Sink<D>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) events: UnboundedSender<Event<D>>,
@@ -70,8 +74,8 @@ impl<D: Destination> Running<D> {
             parts.sources[row] = Some((block.clone(), block_row));
             parts.destination.as_mut().map(|destination| destination.take_row(row))
         };
-        let guard = RowGuard { running: self.clone(), row, outcome: None };
-        Box::new(move |scratch| guard.run(memory, &block, block_row, scratch))
+        let guard = RowGuard { running: self.clone(), row, memory, outcome: None };
+        Box::new(move |scratch| guard.run(&block, block_row, scratch))
     }
 
     fn parts(&self) -> MutexGuard<'_, Parts<D>> {
@@ -81,16 +85,21 @@ impl<D: Destination> Running<D> {
     fn write(
         &self,
         row: usize,
-        memory: Option<RowMemory>,
+        memory: Option<&mut RowMemory>,
         block: &Block,
         block_row: usize,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let Some(mut memory) = memory else {
+        let Some(memory) = memory else {
             return Err(Error::new(ErrorKind::Bug, "a row was started after its step was complete"));
         };
         let planned = &self.step.rows[row];
-        let seed = SampleSeed::new(self.context.seed, self.step.epoch, planned.sample.0);
+        let epoch = ops_epoch(self.step.epoch, planned);
+        let seed = row_seed(self.context.seed, self.step.epoch, planned);
+        let sharing = self.context.sharing.as_ref();
+        if sharing.is_some_and(|sharing| sharing.take(epoch, planned.sample, memory)) {
+            return Ok(());
+        }
         for (index, map) in self.context.maps.iter().enumerate() {
             let name = || {
                 format!(
@@ -99,24 +108,36 @@ impl<D: Destination> Running<D> {
                     planned.sample
                 )
             };
-            let encoded = payload(&block.rows, &map.column, block_row).map_err(|problem| {
+            let encoded = value(&block.rows, &map.column, block_row).map_err(|problem| {
                 Error::new(
                     ErrorKind::BadSample,
                     format!("{}: {problem}; correct the file or set on_error=skip", name()),
                 )
             })?;
-            let out = memory.column(index);
-            map.chain.apply(encoded, seed, scratch, out).map_err(|e| Error::sample(&name(), e))?;
+            let written = match memory.column(index) {
+                RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
+                RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
+            };
+            written.map_err(|e| Error::sample(&name(), e))?;
+        }
+        if let Some(sharing) = sharing {
+            sharing.give(epoch, planned.sample, memory);
         }
         Ok(())
     }
 
-    fn row_done(&self, row: usize, outcome: Result<()>) {
+    fn row_done(&self, row: usize, memory: Option<RowMemory>, outcome: Result<()>) {
         let shared = &self.context.shared;
         shared.samples.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = outcome {
-            shared.bad_samples.fetch_add(1, Ordering::Relaxed);
-            self.parts().failures.push((row, error));
+        {
+            let mut parts = self.parts();
+            if let Err(error) = outcome {
+                shared.bad_samples.fetch_add(1, Ordering::Relaxed);
+                parts.failures.push((row, error));
+            }
+            if let (Some(destination), Some(memory)) = (&mut parts.destination, memory) {
+                destination.give_row(row, memory);
+            }
         }
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 && !shared.stopped() {
             self.complete();
@@ -154,18 +175,19 @@ impl<D: Destination> Running<D> {
 struct RowGuard<D: Destination> {
     running: Arc<Running<D>>,
     row: usize,
+    memory: Option<RowMemory>,
     outcome: Option<Result<()>>,
 }
 
 impl<D: Destination> RowGuard<D> {
-    fn run(mut self, memory: Option<RowMemory>, block: &Block, block_row: usize, scratch: &mut Scratch) {
+    fn run(mut self, block: &Block, block_row: usize, scratch: &mut Scratch) {
         let shared = &self.running.context.shared;
         if shared.stopped() {
             self.outcome = Some(Ok(()));
             return;
         }
         let begun = Instant::now();
-        let outcome = self.running.write(self.row, memory, block, block_row, scratch);
+        let outcome = self.running.write(self.row, self.memory.as_mut(), block, block_row, scratch);
         add_time(&shared.ops_ns, begun);
         self.outcome = Some(outcome);
     }
@@ -181,19 +203,31 @@ impl<D: Destination> Drop for RowGuard<D> {
                 format!("{name} (sample {sample}): an op panicked; please report it"),
             ))
         });
-        self.running.row_done(self.row, outcome);
+        self.running.row_done(self.row, self.memory.take(), outcome);
     }
 }
 
-/// The encoded bytes of one row, or what is wrong with them.
-fn payload<'a>(rows: &'a RecordBatch, column: &str, row: usize) -> Result<&'a [u8], &'static str> {
+/// The encoded bytes or the text of one row, or what is wrong with them. Text may be empty, encoded bytes may not.
+fn value<'a>(rows: &'a RecordBatch, column: &str, row: usize) -> Result<&'a [u8], &'static str> {
     let array = rows.column_by_name(column).ok_or("the block lacks the column")?;
-    let bytes = array.as_binary_view_opt().ok_or("the column holds no bytes")?;
-    match bytes.is_null(row) {
-        true => Err("the value is null"),
-        false if bytes.value(row).is_empty() => Err("the value is empty (0 bytes)"),
-        false => Ok(bytes.value(row)),
+    if array.is_null(row) {
+        return Err("the value is null");
     }
+    match array.data_type() {
+        DataType::BinaryView => match array.as_binary_view().value(row) {
+            [] => Err("the value is empty (0 bytes)"),
+            bytes => Ok(bytes),
+        },
+        DataType::Utf8 => Ok(array.as_string::<i32>().value(row).as_bytes()),
+        DataType::LargeUtf8 => Ok(array.as_string::<i64>().value(row).as_bytes()),
+        DataType::Utf8View => Ok(array.as_string_view().value(row).as_bytes()),
+        _ => Err("the column holds neither bytes nor text"),
+    }
+}
+
+/// Whether a chain can read values of this type.
+pub(crate) fn is_mappable(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::BinaryView | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
 /// Rows picked from several blocks, in order.
@@ -231,4 +265,14 @@ fn compact(array: ArrayRef) -> ArrayRef {
         DataType::Utf8View => Arc::new(array.as_string_view().gc()),
         _ => array,
     }
+}
+
+/// The epoch that ops see: passes of a mix are epochs of their parts, the first of which keeps the epoch's own randomness.
+fn ops_epoch(epoch: u64, row: &PlannedRow) -> u64 {
+    epoch ^ row.pass.rotate_left(u32::BITS)
+}
+
+/// The seed that the ops of a planned row draw from, in a job seeded with `seed`.
+pub fn row_seed(seed: u64, epoch: u64, row: &PlannedRow) -> SampleSeed {
+    SampleSeed::new(seed, ops_epoch(epoch, row), row.sample.0)
 }

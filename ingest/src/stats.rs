@@ -40,6 +40,8 @@ pub enum Stage {
     Fetching,
     /// All blocks are here; rows are being decoded.
     Decoding,
+    /// Rows are on their way from workers.
+    Workers,
     /// No place to write to: every slot is held by the caller.
     NoPlace,
     /// Every step has been delivered.
@@ -63,6 +65,7 @@ impl fmt::Display for Waiting {
             Stage::Planning => "planning",
             Stage::Fetching => "waiting for storage",
             Stage::Decoding => "decoding",
+            Stage::Workers => "waiting for workers",
             Stage::NoPlace => "waiting for a free slot",
             Stage::Ended => "at the end of the plan",
         };

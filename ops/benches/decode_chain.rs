@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
-use feedstock_ops::image::{RandomResizedCrop, Size};
+use feedstock_ops::image::{RandomResizedCrop, RestartMarkers, Size};
 use feedstock_ops::{Chain, SampleSeed, Scratch};
 use support::{Jpeg, textured_picture};
 use turbojpeg_sys as tj;
@@ -30,6 +30,7 @@ const WIDTH: u32 = 400;
 const HEIGHT: u32 = 350;
 const SIDE: u32 = 224;
 const PICTURES: u64 = 48;
+const RESTART_INTERVAL: u16 = 4;
 
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -97,7 +98,10 @@ fn main() {
     let photos: Vec<Vec<u8>> = (0..PICTURES)
         .map(|seed| jpeg.encode(&textured_picture(WIDTH, HEIGHT, seed, 15.0, 0.35), WIDTH, HEIGHT))
         .collect();
-    let kib = photos.iter().map(Vec::len).sum::<usize>() as f64 / PICTURES as f64 / 1024.0;
+    let mut markers = RestartMarkers::new(RESTART_INTERVAL).unwrap();
+    let marked: Vec<Vec<u8>> = photos.iter().map(|photo| markers.add(photo).unwrap().unwrap()).collect();
+    let [kib, marked_kib] = [&photos, &marked]
+        .map(|photos| photos.iter().map(Vec::len).sum::<usize>() as f64 / PICTURES as f64 / 1024.0);
 
     let chain = Chain::parse(&format!("decode_image,random_resized_crop:{SIDE},horizontal_flip")).unwrap();
     let f32_chain =
@@ -105,10 +109,10 @@ fn main() {
             .unwrap();
     let center = Chain::parse(&format!("decode_image,resize:256,center_crop:{SIDE}")).unwrap();
     let (mut bare, mut scratch) = (Bare::new(), Scratch::new());
-    let mut rows = [(); 5].map(|()| vec![0_u8; f32_chain.output().bytes()]);
-    let [bare_out, chain_out, f32_out, center_out, _] = &mut rows;
+    let mut rows = [(); 6].map(|()| vec![0_u8; f32_chain.output().bytes()]);
+    let [bare_out, chain_out, f32_out, center_out, marked_out, _] = &mut rows;
     let bytes = chain.output().bytes();
-    let mut spent = [Duration::ZERO; 6];
+    let mut spent = [Duration::ZERO; 7];
     for round in 0..=rounds {
         for (id, photo) in photos.iter().enumerate() {
             let seed = SampleSeed::new(7, round, id as u64);
@@ -138,9 +142,13 @@ fn main() {
                     center.apply(photo, seed, &mut scratch, &mut center_out[..bytes]).unwrap();
                     cpu_time()
                 },
+                {
+                    chain.apply(&marked[id], seed, &mut scratch, &mut marked_out[..bytes]).unwrap();
+                    cpu_time()
+                },
             ];
             assert!(
-                bare_out[..bytes] == chain_out[..bytes],
+                bare_out[..bytes] == chain_out[..bytes] && chain_out[..bytes] == marked_out[..bytes],
                 "picture {id}, round {round}: not bit-identical"
             );
             // The first round warms caches and buffers up.
@@ -158,7 +166,7 @@ fn main() {
         let (rate, each) = per(spent);
         println!("{name:<58} {rate:>7.0} images/s  {each:.3} ms");
     };
-    let [entropy, decode, resize, ours, ours_f32, ours_center] = spent;
+    let [entropy, decode, resize, ours, ours_f32, ours_center, ours_marked] = spent;
     line("libjpeg-turbo, entropy decoding and one row", entropy);
     line("libjpeg-turbo, full decode", decode);
     line("crop, resize and flip", resize);
@@ -166,5 +174,7 @@ fn main() {
     line("decode_image,random_resized_crop:224,horizontal_flip", ours);
     line("  the same, normalize,to_chw (f32)", ours_f32);
     line("decode_image,resize:256,center_crop:224", ours_center);
+    line("random_resized_crop:224, restart markers every 4 MCUs", ours_marked);
+    println!("with markers, pictures have {:.3} times the bytes", marked_kib / kib);
     println!("ratio chain / bare parts: {:.2} (bit-identical)", per(ours).0 / per(decode + resize).0);
 }

@@ -5,8 +5,8 @@
 //! text ─┼─▶ ChainSpec(Vec<Op>) ── compile ──▶ Chain ── apply(encoded, seed, scratch, out) ──▶ one row of a slot
 //! code ─┘       checks order and parameters      fuses decode + crop + resize + conversion
 //! ```
-//! Invariants: a compiled chain has a fixed output shape; `apply` is a pure function of its arguments and the last
-//! op writes into `out`; after an error the content of `out` is unspecified and `scratch` is ready for the next.
+//! Invariants: a compiled chain has one output, fixed or ragged; `apply` is a pure function of its arguments and the
+//! last op writes into `out`; after an error the content of `out` is unspecified and `scratch` is ready for the next.
 
 mod parse;
 
@@ -16,12 +16,18 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::ragged::RaggedRow;
+use crate::resources::{Need, Resources};
 use crate::scratch::Scratch;
 use crate::seed::SampleSeed;
 use crate::spec::TensorSpec;
 
+#[cfg(feature = "audio")]
+use crate::audio;
 #[cfg(feature = "image")]
 use crate::image;
+#[cfg(feature = "text")]
+use crate::text;
 
 /// The description of one op, as `{"op":"random_resized_crop","size":[224,224]}` in JSON.
 ///
@@ -69,12 +75,60 @@ pub enum Op {
     /// Channels first.
     #[cfg(feature = "image")]
     ToChw(image::ToChw),
+    /// Decode an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel.
+    #[cfg(feature = "audio")]
+    DecodeAudio(audio::DecodeAudio),
+    /// Another sample rate.
+    #[cfg(feature = "audio")]
+    Resample(audio::Resample),
+    /// Cut off quiet beginnings and ends.
+    #[cfg(feature = "audio")]
+    TrimSilence(audio::TrimSilence),
+    /// Cut out a random stretch.
+    #[cfg(feature = "audio")]
+    RandomCropSeconds(audio::RandomCropSeconds),
+    /// Make shorter clips longer.
+    #[cfg(feature = "audio")]
+    PadSeconds(audio::PadSeconds),
+    /// Play faster or slower (Ko et al. 2015).
+    #[cfg(feature = "audio")]
+    SpeedPerturb(audio::SpeedPerturb),
+    /// A random gain.
+    #[cfg(feature = "audio")]
+    Volume(audio::Volume),
+    /// Mix in noise at a signal-to-noise ratio.
+    #[cfg(feature = "audio")]
+    AddNoise(audio::AddNoise),
+    /// Log-mel spectrograms.
+    #[cfg(feature = "audio")]
+    LogMel(audio::LogMel),
+    /// Mel-frequency cepstral coefficients.
+    #[cfg(feature = "audio")]
+    Mfcc(audio::Mfcc),
+    /// Mask stretches of frequency and time (Park et al. 2019).
+    #[cfg(feature = "audio")]
+    SpecAugment(audio::SpecAugment),
+    /// Each clip to mean 0 and variance 1.
+    #[cfg(feature = "audio")]
+    UtteranceMvn(audio::UtteranceMvn),
+    /// Features to the statistics of a data set.
+    #[cfg(feature = "audio")]
+    GlobalMvn(audio::GlobalMvn),
+    /// Features first.
+    #[cfg(feature = "audio")]
+    FeatureMajor(audio::FeatureMajor),
+    /// Sub-word tokens by a `tokenizer.json`.
+    #[cfg(feature = "text")]
+    Tokenize(text::Tokenize),
+    /// One token a character.
+    #[cfg(feature = "text")]
+    TokenizeChars(text::TokenizeChars),
 }
 
 impl Op {
     /// The op's name, as in JSON and on the command line.
     pub fn name(&self) -> &'static str {
-        match self {
+        match *self {
             #[cfg(feature = "image")]
             Self::DecodeImage(_) => "decode_image",
             #[cfg(feature = "image")]
@@ -101,8 +155,38 @@ impl Op {
             Self::ToF32(_) => "to_f32",
             #[cfg(feature = "image")]
             Self::ToChw(_) => "to_chw",
-            #[cfg(not(feature = "image"))]
-            _ => "unknown",
+            #[cfg(feature = "audio")]
+            Self::DecodeAudio(_) => "decode_audio",
+            #[cfg(feature = "audio")]
+            Self::Resample(_) => "resample",
+            #[cfg(feature = "audio")]
+            Self::TrimSilence(_) => "trim_silence",
+            #[cfg(feature = "audio")]
+            Self::RandomCropSeconds(_) => "random_crop_seconds",
+            #[cfg(feature = "audio")]
+            Self::PadSeconds(_) => "pad_seconds",
+            #[cfg(feature = "audio")]
+            Self::SpeedPerturb(_) => "speed_perturb",
+            #[cfg(feature = "audio")]
+            Self::Volume(_) => "volume",
+            #[cfg(feature = "audio")]
+            Self::AddNoise(_) => "add_noise",
+            #[cfg(feature = "audio")]
+            Self::LogMel(_) => "log_mel",
+            #[cfg(feature = "audio")]
+            Self::Mfcc(_) => "mfcc",
+            #[cfg(feature = "audio")]
+            Self::SpecAugment(_) => "spec_augment",
+            #[cfg(feature = "audio")]
+            Self::UtteranceMvn(_) => "utterance_mvn",
+            #[cfg(feature = "audio")]
+            Self::GlobalMvn(_) => "global_mvn",
+            #[cfg(feature = "audio")]
+            Self::FeatureMajor(_) => "feature_major",
+            #[cfg(feature = "text")]
+            Self::Tokenize(_) => "tokenize",
+            #[cfg(feature = "text")]
+            Self::TokenizeChars(_) => "tokenize_chars",
         }
     }
 }
@@ -116,7 +200,8 @@ impl ChainSpec {
     /// Reads the command line's form: ops separated by commas, each `name[:value…][:key=value…]`.
     ///
     /// Values are numbers, `true`/`false`, words, `224x288` (height × width), `0.2..1` (a range) or `1/2/3` (a
-    /// list); the values without a key are the op's first parameters, in the order of its constructor.
+    /// list); what stands in quotation marks is a word whatever it holds, and a URI whose only colon is that of its
+    /// scheme needs none. The values without a key are the op's first parameters, in the order of its constructor.
     ///
     /// ```
     /// use feedstock_ops::ChainSpec;
@@ -132,24 +217,61 @@ impl ChainSpec {
         parse::chain(text)
     }
 
-    /// Checks order and parameters and fuses what can be fused.
+    /// What its ops refer to and somebody has to load, each once.
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = Vec::new();
+        #[cfg(feature = "audio")]
+        needs.extend(audio::needs(&self.0));
+        #[cfg(feature = "text")]
+        needs.extend(text::needs(&self.0));
+        needs.sort_unstable();
+        needs.dedup();
+        needs
+    }
+
+    /// [`compile_with`](Self::compile_with) nothing: for chains that refer to nothing.
     ///
     /// # Errors
     /// `BadConfig`, naming the op and the reason.
     pub fn compile(&self) -> Result<Chain> {
-        #[cfg(feature = "image")]
-        if let Some(Op::DecodeImage(_)) = self.0.first() {
-            return Ok(Chain(Arc::new(Plan::Image(image::ImagePlan::compile(&self.0)?))));
-        }
-        Err(match self.0.first() {
-            None => Error::config("the chain has no ops; start it with decode_image"),
-            Some(op) => Error::config(format!(
-                "op 0 ({}) cannot come first: the input is encoded bytes; start the chain with decode_image",
+        self.compile_with(&Resources::new())
+    }
+
+    /// Checks order and parameters, looks up what ops refer to, and fuses what can be fused.
+    ///
+    /// # Errors
+    /// `BadConfig`, naming the op and the reason.
+    pub fn compile_with(&self, resources: &Resources) -> Result<Chain> {
+        Ok(Chain(Arc::new(self.plan(resources)?)))
+    }
+
+    #[cfg_attr(
+        not(any(feature = "audio", feature = "text")),
+        expect(unused_variables, reason = "no op refers")
+    )]
+    fn plan(&self, resources: &Resources) -> Result<Plan> {
+        match self.0.first() {
+            #[cfg(feature = "image")]
+            Some(Op::DecodeImage(_)) => image::ImagePlan::compile(&self.0).map(Plan::Image),
+            #[cfg(feature = "audio")]
+            Some(Op::DecodeAudio(_)) => audio::AudioPlan::compile(&self.0, resources).map(Plan::Audio),
+            #[cfg(feature = "text")]
+            Some(Op::Tokenize(_) | Op::TokenizeChars(_)) => {
+                text::TextPlan::compile(&self.0, resources).map(Plan::Text)
+            }
+            None => Err(Error::config(format!("the chain has no ops; start it with {STARTS}"))),
+            #[allow(unreachable_patterns, reason = "without features there are no ops")]
+            Some(op) => Err(Error::config(format!(
+                "op 0 ({}) cannot come first: the input is a file's or a cell's bytes; start the chain with \
+                     {STARTS}",
                 op.name()
-            )),
-        })
+            ))),
+        }
     }
 }
+
+/// The ops that take bytes.
+const STARTS: &str = "decode_image, decode_audio, tokenize or tokenize_chars";
 
 impl FromStr for ChainSpec {
     type Err = Error;
@@ -185,6 +307,10 @@ pub struct Chain(Arc<Plan>);
 enum Plan {
     #[cfg(feature = "image")]
     Image(image::ImagePlan),
+    #[cfg(feature = "audio")]
+    Audio(audio::AudioPlan),
+    #[cfg(feature = "text")]
+    Text(text::TextPlan),
 }
 
 impl Chain {
@@ -196,13 +322,15 @@ impl Chain {
         ChainSpec::parse(text)?.compile()
     }
 
-    /// The tensor that [`Chain::apply`] writes.
+    /// The tensor that [`Chain::apply`] or, where it is ragged, [`Chain::apply_ragged`] writes.
     pub fn output(&self) -> &TensorSpec {
-        match &*self.0 {
+        match *self.0 {
             #[cfg(feature = "image")]
-            Plan::Image(plan) => plan.output(),
-            #[cfg(not(feature = "image"))]
-            _ => unreachable!("a chain is compiled from ops, and there are none"),
+            Plan::Image(ref plan) => plan.output(),
+            #[cfg(feature = "audio")]
+            Plan::Audio(ref plan) => plan.output(),
+            #[cfg(feature = "text")]
+            Plan::Text(ref plan) => plan.output(),
         }
     }
 
@@ -213,8 +341,9 @@ impl Chain {
     /// then unspecified, and `scratch` is ready for the next sample.
     ///
     /// # Panics
-    /// Where `out` is not exactly [`output`](Chain::output)`.bytes()` long: that is a defect of the caller.
-    #[cfg_attr(not(feature = "image"), expect(unused_variables, reason = "no ops"))]
+    /// Where the output is ragged, or `out` is not exactly [`output`](Chain::output)`.bytes()` long: that is a defect
+    /// of the caller.
+    #[cfg_attr(not(feature = "image"), allow(unused_variables, reason = "there may be no ops"))]
     pub fn apply(
         &self,
         encoded: &[u8],
@@ -222,12 +351,41 @@ impl Chain {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<()> {
+        assert!(!self.output().is_ragged(), "a ragged chain finds its rows' lengths itself");
         assert_eq!(out.len(), self.output().bytes(), "the row must be exactly as long as the chain's output");
-        match &*self.0 {
+        match *self.0 {
             #[cfg(feature = "image")]
-            Plan::Image(plan) => plan.apply(encoded, seed, &mut scratch.image, out),
-            #[cfg(not(feature = "image"))]
-            _ => unreachable!("a chain is compiled from ops, and there are none"),
+            Plan::Image(ref plan) => plan.apply(encoded, seed, &mut scratch.image, out),
+            #[cfg(feature = "audio")]
+            Plan::Audio(ref plan) => plan.apply(encoded, seed, &mut scratch.audio, audio::Row::Fixed(out)),
+            #[cfg(feature = "text")]
+            Plan::Text(_) => unreachable!("token ids are ragged"),
+        }
+    }
+
+    /// As [`apply`](Chain::apply), for a chain whose output is ragged: `out` becomes as long as the sample is.
+    ///
+    /// # Errors
+    /// As [`apply`](Chain::apply).
+    ///
+    /// # Panics
+    /// Where the output is not ragged: that is a defect of the caller.
+    #[cfg_attr(not(feature = "audio"), allow(unused_variables, reason = "there may be no ragged ops"))]
+    pub fn apply_ragged(
+        &self,
+        encoded: &[u8],
+        seed: SampleSeed,
+        scratch: &mut Scratch,
+        out: &mut RaggedRow,
+    ) -> Result<()> {
+        assert!(self.output().is_ragged(), "a fixed chain writes into a row of its length");
+        match *self.0 {
+            #[cfg(feature = "image")]
+            Plan::Image(_) => unreachable!("pictures have a fixed size"),
+            #[cfg(feature = "audio")]
+            Plan::Audio(ref plan) => plan.apply(encoded, seed, &mut scratch.audio, audio::Row::Ragged(out)),
+            #[cfg(feature = "text")]
+            Plan::Text(ref plan) => plan.apply(encoded, &mut scratch.text, out),
         }
     }
 }

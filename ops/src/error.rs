@@ -67,12 +67,18 @@ impl Error {
         &self.0.message
     }
 
-    #[cfg_attr(not(feature = "image"), expect(dead_code, reason = "no op needs it"))]
+    #[cfg_attr(
+        not(any(feature = "image", feature = "audio", feature = "text")),
+        expect(dead_code, reason = "no op needs it")
+    )]
     pub(crate) fn sample(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::BadSample, message)
     }
 
-    #[cfg_attr(not(feature = "image"), expect(dead_code, reason = "no op needs it"))]
+    #[cfg_attr(
+        not(any(feature = "image", feature = "audio", feature = "text")),
+        expect(dead_code, reason = "no op needs it")
+    )]
     pub(crate) fn bug(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Bug, message)
     }

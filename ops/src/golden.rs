@@ -13,6 +13,7 @@ pub(crate) fn references() -> Value {
 }
 
 /// A statistic of `values` must lie within `sigmas` standard errors of the reference's (both sides are sampled).
+#[cfg_attr(not(feature = "image"), expect(dead_code, reason = "only draws of image ops are compared"))]
 pub(crate) fn assert_same_distribution(values: &[f64], reference: &Value, what: &str) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;

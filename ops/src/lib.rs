@@ -2,14 +2,19 @@
 //! memory that the caller provides.
 //!
 //! ```text
-//! encoded bytes ─▶ decode_image ─▶ random_resized_crop ─▶ horizontal_flip ─▶ out: &mut [u8], a row of a slot
-//!                  └── one fused stage: only the crop is decoded ──┘
+//! a picture's bytes ─▶ decode_image ─▶ random_resized_crop ─▶ horizontal_flip ─▶ out: &mut [u8], a row of a slot
+//!                      └── one fused stage: only the crop is decoded ──┘
+//! a clip's bytes ─▶ decode_audio ─▶ resample ─▶ add_noise … ─▶ log_mel ─▶ spec_augment ─▶ a row as long as the clip
+//!                   └─────── waveform: f32, its rate ────────┘ └─ frames × features ─┘
+//! a sentence ─▶ tokenize or tokenize_chars ─▶ a row as long as the sentence has tokens
 //! ```
 //! A [`ChainSpec`] describes a chain (JSON, the command line, or the constructors below); compiled once into a
 //! [`Chain`], it is shared by all threads. Each thread keeps a [`Scratch`] with its codec handles and buffers, so
-//! that nothing is allocated per sample once the buffers have grown. No I/O, no async, no global state.
+//! that ops allocate nothing per sample once the buffers have grown. No I/O, no async, no global state: what ops refer
+//! to by URI (noise, a tokenizer) is listed by [`ChainSpec::needs`] and comes as [`Resources`].
 //!
 //! ```
+//! # #[cfg(feature = "image")] {
 //! use feedstock_ops::{ChainSpec, decode_image, horizontal_flip, random_resized_crop};
 //!
 //! # fn main() -> feedstock_ops::Result<()> {
@@ -19,36 +24,74 @@
 //! assert_eq!(same.compile()?.output(), chain.output());
 //! # Ok(())
 //! # }
+//! # main().unwrap() }
+//! ```
+//! Rows of speech and text are *ragged*: each has a length of its own, unless clips are cropped and padded to one.
+//!
+//! ```
+//! # #[cfg(feature = "audio")] {
+//! use feedstock_ops::audio::PadSeconds;
+//! use feedstock_ops::{ChainSpec, decode_audio, log_mel, resample};
+//!
+//! # fn main() -> feedstock_ops::Result<()> {
+//! let chain = ChainSpec::from([decode_audio(), resample(16_000), log_mel(80)]).compile()?;
+//! assert_eq!((chain.output().is_ragged(), chain.output().shape_at(500)), (true, vec![500, 80]));
+//! let padded = PadSeconds::new(30.0).truncate(true).into();
+//! let chain = ChainSpec::from([decode_audio(), resample(16_000), padded, log_mel(80)]).compile()?;
+//! assert_eq!(chain.output().shape, [3000, 80]);
+//! # Ok(())
+//! # }
+//! # main().unwrap() }
 //! ```
 //!
-//! Costs: 224×224×3 u8 is 147 KiB a sample. `cargo bench -p feedstock-ops --bench decode_chain` prints what the
-//! fused chain makes beside bare libjpeg-turbo.
+//! Costs: 224×224×3 u8 is 147 KiB a sample, `cargo bench -p feedstock-ops --bench decode_chain` prints what the fused
+//! chain makes beside bare libjpeg-turbo; 5 s of 80 log-mel bins every 10 ms are 156 KiB, `--bench speech_chain` prints
+//! the chain beside bare symphonia.
 
 mod chain;
+#[cfg(any(feature = "audio", feature = "image"))]
+mod check;
 mod error;
 #[cfg(test)]
 mod golden;
+mod ragged;
+mod resources;
 mod scratch;
 mod seed;
 mod spec;
 
+#[cfg(feature = "audio")]
+pub mod audio;
 #[cfg(feature = "image")]
 pub mod image;
+#[cfg(feature = "text")]
+pub mod text;
 
 #[cfg(all(feature = "datafusion", feature = "image"))]
 mod sql;
 
 pub use chain::{Chain, ChainSpec, Op};
 pub use error::{Error, ErrorKind, Result};
+pub use ragged::RaggedRow;
+pub use resources::{Need, Noise, Resources};
 pub use scratch::Scratch;
 pub use seed::{Generator, SampleSeed};
 pub use spec::{DType, Layout, TensorSpec};
 
+#[cfg(feature = "audio")]
+pub use audio::{
+    add_noise, decode_audio, feature_major, global_mvn, log_mel, log_mel_librosa, log_mel_torchaudio,
+    log_mel_whisper, mfcc, pad_seconds, random_crop_seconds, resample, spec_augment, speed_perturb,
+    trim_silence, utterance_mvn, volume,
+};
 #[cfg(feature = "image")]
 pub use image::{
     center_crop, color_jitter, decode_image, horizontal_flip, normalize, rand_augment, random_crop,
     random_erasing, random_resized_crop, resize, to_chw, to_f32, trivial_augment,
 };
+
+#[cfg(feature = "text")]
+pub use text::{tokenize, tokenize_chars};
 
 #[cfg(all(feature = "datafusion", feature = "image"))]
 pub use sql::sql_functions;

@@ -8,6 +8,10 @@
 pub struct Scratch {
     #[cfg(feature = "image")]
     pub(crate) image: crate::image::ImageScratch,
+    #[cfg(feature = "audio")]
+    pub(crate) audio: crate::audio::AudioScratch,
+    #[cfg(feature = "text")]
+    pub(crate) text: crate::text::TextScratch,
 }
 
 impl Scratch {
@@ -23,15 +27,28 @@ impl std::fmt::Debug for Scratch {
     }
 }
 
-/// Bytes a buffer may keep between samples: a 22-megapixel RGB picture. Larger ones are rare, and two buffers of
+/// Bytes a buffer may keep between samples: a 22-megapixel RGB picture, or 17 minutes of speech at 16 kHz. Larger ones are rare, and two buffers of
 /// the largest allowed picture (268 MB each) per thread would break the memory promise.
+#[cfg_attr(
+    not(any(feature = "image", feature = "audio", feature = "text")),
+    expect(dead_code, reason = "no op needs it")
+)]
 pub(crate) const RETAINED_BYTES: usize = 64 << 20;
 
+/// Frees a buffer that exceeds [`RETAINED_BYTES`].
+#[cfg(any(feature = "audio", feature = "text"))]
+pub(crate) fn give_back<T>(buffer: &mut Vec<T>) {
+    if buffer.capacity() > RETAINED_BYTES / size_of::<T>() {
+        *buffer = Vec::new();
+    }
+}
+
 /// Reusable bytes whose content is unspecified: whoever takes them writes before reading.
+#[cfg(feature = "image")]
 #[derive(Default)]
 pub(crate) struct Buffer(Vec<u8>);
 
-#[cfg_attr(not(feature = "image"), expect(dead_code, reason = "no op needs it"))]
+#[cfg(feature = "image")]
 impl Buffer {
     /// `len` bytes of unspecified (but initialised) content.
     pub(crate) fn take(&mut self, len: usize) -> &mut [u8] {

@@ -11,6 +11,8 @@ pub enum DType {
     U8,
     /// IEEE 754 single precision, in the machine's byte order.
     F32,
+    /// Signed 64-bit integers, in the machine's byte order: token ids.
+    I64,
 }
 
 impl DType {
@@ -19,6 +21,7 @@ impl DType {
         match self {
             Self::U8 => 1,
             Self::F32 => 4,
+            Self::I64 => 8,
         }
     }
 }
@@ -32,33 +35,75 @@ pub enum Layout {
     Hwc,
     /// Channel, height, width.
     Chw,
+    /// Time: a waveform, or the tokens of a text.
+    T,
+    /// Time, feature: one frame after the other.
+    Tf,
+    /// Feature, time: one feature over all frames, then the next (what Whisper takes).
+    Ft,
 }
 
-/// Element type, shape and layout of one sample's tensor; rows of a batch stand one after the other.
+/// Element type, shape and layout of one sample's tensor.
+///
+/// Rows of a batch stand one after the other. A *ragged* tensor has one axis, time, whose length each sample has for
+/// itself; a batch pads it to its longest row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorSpec {
     /// The element type.
     pub dtype: DType,
-    /// Lengths of the axes of one sample, as `[224, 224, 3]`.
+    /// Lengths of the axes of one sample, as `[224, 224, 3]`; 0 for the ragged axis.
     pub shape: Vec<usize>,
     /// What the axes mean.
     pub layout: Layout,
+    /// The axis whose length differs from sample to sample, if there is one.
+    pub ragged_axis: Option<usize>,
 }
 
 impl TensorSpec {
     /// A tensor of `shape`, dense and in row-major order.
     pub fn new(dtype: DType, shape: impl Into<Vec<usize>>, layout: Layout) -> Self {
-        Self { dtype, shape: shape.into(), layout }
+        Self { dtype, shape: shape.into(), layout, ragged_axis: None }
     }
 
-    /// Elements of one sample.
+    /// The same tensor with `axis` of a length that each sample has for itself.
+    ///
+    /// # Panics
+    /// If there is no such axis.
+    #[must_use]
+    pub fn ragged(mut self, axis: usize) -> Self {
+        self.shape[axis] = 0;
+        self.ragged_axis = Some(axis);
+        self
+    }
+
+    /// Whether each sample has a length of its own.
+    pub fn is_ragged(&self) -> bool {
+        self.ragged_axis.is_some()
+    }
+
+    /// The shape of a row whose ragged axis is `length` long; of a fixed tensor, its shape.
+    pub fn shape_at(&self, length: usize) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let Some(axis) = self.ragged_axis {
+            shape[axis] = length;
+        }
+        shape
+    }
+
+    /// Elements of one sample; 0 where it is ragged.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of one sample.
+    /// Bytes of one sample; 0 where it is ragged.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.bytes()
+    }
+
+    /// Bytes of a row whose ragged axis is `length` long; of a fixed tensor, those of every row. `None` past the
+    /// address space.
+    pub fn bytes_at(&self, length: usize) -> Option<usize> {
+        self.shape_at(length).into_iter().try_fold(self.dtype.bytes(), usize::checked_mul)
     }
 }

@@ -1,18 +1,23 @@
 //! `feedstock bench`: how fast a pipeline runs here, and what holds it back.
 
 use super::Common;
+use super::bucket::BucketArgs;
 use super::failure::{Failure, Outcome};
-use super::output::{Output, bytes, count};
+use super::medium::Medium;
+use super::output::{Output, bytes, count, hours};
 use super::plan::StepArgs;
 use super::preview::{encoded, payload_column};
 use super::progress::Reporter;
 use super::source::{ShuffleArgs, SourceArgs};
 use super::usage::Usage;
+use super::workers::WorkersArgs;
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::Float64Type;
 use clap::Args;
 use feedstock_dataset::{BlockId, Dataset, Position, Rank};
-use feedstock_ops::{Chain, ChainSpec, SampleSeed, Scratch};
+use feedstock_ops::{Chain, ChainSpec, RaggedRow, SampleSeed, Scratch};
 use feedstock_trainer_bridge as bridge;
-use feedstock_trainer_bridge::{BatchSize, Ledger, OnError, Pipeline, RankIterator, RankStats};
+use feedstock_trainer_bridge::{Batch, Ledger, OnError, Pipeline, RankIterator, RankStats};
 use serde_json::json;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,12 +36,14 @@ const EXAMPLES: &str = "\
 Examples:
   feedstock bench /data/imagenet --ops 'decode_image,random_resized_crop:224,horizontal_flip' --batch-size 64
   feedstock bench s3://bucket/train --world-size 8 --rank 0 --samples 20000 --json
+  feedstock bench /data/cv-corpus/de --split train --ops 'decode_audio,resample:16000,log_mel:80' --bucket duration
   feedstock bench /data/imagenet --step-ms 120          # beside a trainer that takes 120 ms a step
 
 samples_per_s counts from the first batch on; first_batch_s from the moment the data set is opened; cpu_s and
 peak_rss_bytes are the whole process's, without the bare chain.
 chain_ceiling_samples_per_s is what the same threads make of the same ops without a pipeline: encoded samples in
-memory, results into one buffer. bottleneck is ops, storage or consumer.";
+memory, results into one buffer. bottleneck is ops, storage or consumer. Of speech, audio_s_per_s says how much faster
+than real time it runs, and padding_share which part of the batches' cells is padding.";
 
 /// Measure a pipeline: rate, first batch, CPU time, memory, bottleneck.
 #[derive(Args)]
@@ -48,9 +55,12 @@ pub(crate) struct Command {
     order: ShuffleArgs,
     #[command(flatten)]
     cut: StepArgs,
-    /// The ops.
-    #[arg(long, default_value = "decode_image,random_resized_crop:224,horizontal_flip")]
-    ops: String,
+    #[command(flatten)]
+    lengths: BucketArgs,
+    /// The ops [default: decode_image,random_resized_crop:224,horizontal_flip, or
+    /// decode_audio,resample:16000,log_mel:80 for audio].
+    #[arg(long)]
+    ops: Option<String>,
     /// The column of encoded samples [default: the data set's only one].
     #[arg(long)]
     column: Option<String>,
@@ -75,6 +85,8 @@ pub(crate) struct Command {
     /// Replace samples that cannot be decoded, up to one in a hundred, instead of stopping.
     #[arg(long)]
     skip_bad: bool,
+    #[command(flatten)]
+    workers: WorkersArgs,
     /// Do not measure the bare chain.
     #[arg(long)]
     no_ceiling: bool,
@@ -94,30 +106,38 @@ struct Measured {
     stats: Vec<RankStats>,
     ledgers: Vec<Ledger>,
     slot_bytes: u64,
+    /// Length of the clips from the first batch on, where the catalog knows it.
+    audio_s_after_first: Option<f64>,
+    /// Of the cells of padded tensors, those that are padding.
+    padding_share: Option<f64>,
 }
 
 impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
-        let spec: ChainSpec = self.ops.parse()?;
-        let chain = spec.compile()?;
+        let given = self.ops.as_deref().map(str::parse::<ChainSpec>).transpose()?;
         let start = Instant::now();
         let dataset = self.source.open(common)?;
         let column = payload_column(&dataset, self.column.as_deref())?;
+        let spec = given.map_or_else(|| Medium::of(&column).default_ops().parse(), Ok)?;
         let mut pipeline = bridge::Dataset::from(dataset.clone())
             .map(&column, spec)
             .shuffle(self.order.shuffle()?)
-            .batch(BatchSize::global(self.cut.global_batch()))
             .tail(self.cut.tail())
             .epochs(self.cut.epoch.saturating_add(self.epochs))
             .slots(self.slots)
             .threads(common.threads());
+        pipeline = self.lengths.apply(pipeline, self.cut.global_batch())?;
         if let Some(budget) = self.budget_bytes {
             pipeline = pipeline.budget_bytes(budget);
         }
         if self.skip_bad {
             pipeline = pipeline.on_error(OnError::skip());
         }
-        let measured = self.measure(common, &pipeline, &chain, start)?;
+        if let Some(workers) = self.workers.workers()? {
+            pipeline = pipeline.workers(workers);
+        }
+        let chain = pipeline.chain(&column)?;
+        let measured = self.measure(common, &pipeline, start)?;
         let ceiling = match self.no_ceiling {
             true => None,
             false => Some(self.ceiling(common, &dataset, &chain, &column)?),
@@ -138,16 +158,12 @@ impl Command {
     }
 
     /// Runs the pipeline as trainers would, all ranks in step.
-    fn measure(
-        &self,
-        common: &Common,
-        pipeline: &Pipeline,
-        chain: &Chain,
-        start: Instant,
-    ) -> Outcome<Measured> {
+    fn measure(&self, common: &Common, pipeline: &Pipeline, start: Instant) -> Outcome<Measured> {
         let opened = start.elapsed();
         let before = Usage::now();
-        let cursor = pipeline.plan()?.cursor(self.cut.epoch, Position(self.cut.from));
+        let cursor = pipeline
+            .plan(Rank { rank: 0, world_size: self.cut.world_size })?
+            .cursor(self.cut.epoch, Position(self.cut.from));
         let ranks = self.ranks()?;
         let mut iterators: Vec<RankIterator> = Vec::with_capacity(ranks.len());
         for rank in &ranks {
@@ -169,7 +185,6 @@ impl Command {
         let stats: Vec<RankStats> = iterators.iter().map(RankIterator::stats).collect();
         let ops: Duration = stats.iter().map(|stats| stats.engine.ops_time).sum();
         let waited: Duration = stats.iter().map(|stats| stats.waited).sum();
-        let rows = self.cut.global_batch().div_ceil(u64::from(self.cut.world_size.max(1)));
         Ok(Measured {
             opened,
             first_batch: run.first.unwrap_or_default(),
@@ -182,7 +197,9 @@ impl Command {
             usage: Usage { cpu: after.cpu - before.cpu, peak_rss_bytes: after.peak_rss_bytes },
             stats,
             ledgers,
-            slot_bytes: rows * chain.output().bytes() as u64 * (self.slots * ranks.len()) as u64,
+            slot_bytes: run.batch_bytes * (self.slots * ranks.len()) as u64,
+            audio_s_after_first: run.audio_s_after_first(),
+            padding_share: run.padding_share(),
         })
     }
 
@@ -197,7 +214,7 @@ impl Command {
         loop {
             for rank in &mut *iterators {
                 let batch = rank.next().ok_or_else(|| Failure::bug("an epoch ended before its last step"))?;
-                run.add(batch?.len() as u64, start.elapsed(), rank);
+                run.add(&batch?, start.elapsed(), rank);
                 tell(run.batches);
             }
             if iterators.iter().all(|rank| rank.steps_left() == 0) {
@@ -230,12 +247,16 @@ impl Command {
         let (ready, seed) = (Barrier::new(threads), self.order.seed);
         let work = |_| {
             let mut scratch = Scratch::default();
-            let mut out = vec![0; chain.output().bytes()];
+            let (mut out, mut row) = (vec![0; chain.output().bytes()], RaggedRow::new());
             let mut done = 0_u64;
             let mut run = |at: usize| {
                 let (id, encoded) = &samples[at % samples.len()];
                 // A sample that cannot be decoded costs what it costs; the pipeline has reported it.
-                let _unusable = chain.apply(encoded, SampleSeed::new(seed, 0, *id), &mut scratch, &mut out);
+                let seed = SampleSeed::new(seed, 0, *id);
+                let _unusable = match chain.output().is_ragged() {
+                    true => chain.apply_ragged(encoded, seed, &mut scratch, &mut row),
+                    false => chain.apply(encoded, seed, &mut scratch, &mut out),
+                };
             };
             (0..16).for_each(&mut run); // the buffers grow
             ready.wait();
@@ -256,6 +277,7 @@ impl Command {
     fn print(&self, common: &Common, run: &Measured, ceiling: Option<f64>) -> Outcome {
         let wall = run.wall.as_secs_f64();
         let rate = if wall > 0.0 { run.samples_after_first as f64 / wall } else { 0.0 };
+        let real_times = run.audio_s_after_first.filter(|_| wall > 0.0).map(|seconds| seconds / wall);
         let cpu = 1000.0 * run.usage.cpu.as_secs_f64() / run.samples.max(1) as f64;
         let sum = |time: fn(&RankStats) -> f64| run.stats.iter().map(time).sum::<f64>();
         let ops = sum(|stats| stats.engine.ops_time.as_secs_f64());
@@ -279,6 +301,8 @@ impl Command {
             output.json(&json!({
                 "samples_per_s": rate,
                 "chain_ceiling_samples_per_s": ceiling,
+                "audio_s_per_s": real_times,
+                "padding_share": run.padding_share,
                 "first_batch_s": run.first_batch.as_secs_f64(),
                 "cpu_s_per_1000_samples": cpu,
                 "peak_rss_bytes": run.usage.peak_rss_bytes,
@@ -305,6 +329,12 @@ impl Command {
                 format!(", {:.0} % of the bare chain's {}", 100.0 * rate / ceiling, shown(ceiling))
             });
             output.fact("rate", format!("{} samples/s{share}", shown(rate)))?;
+            if let (Some(seconds), Some(real_times)) = (run.audio_s_after_first, real_times) {
+                output.fact("audio", format!("{real_times:.0} × real time, {} in all", hours(seconds)))?;
+            }
+            if let Some(share) = run.padding_share {
+                output.fact("padding", format!("{:.1} % of the batches' cells", 100.0 * share))?;
+            }
             output.fact(
                 "bottleneck",
                 format!("{bottleneck}; ops keep {:.0} % of {} threads busy", 100.0 * busy, common.threads()),
@@ -357,20 +387,53 @@ struct Counts {
     /// When the first batch came: what had been spent on the ops and on waiting by then.
     first_ops: Duration,
     first_waited: Duration,
+    /// Clips' length, and that of the first batch; none once a clip's is unknown.
+    audio_s: Option<f64>,
+    first_audio_s: f64,
+    /// The largest batch's tensors.
+    batch_bytes: u64,
+    /// Cells of padded tensors, and those that hold something.
+    cells: u64,
+    filled: u64,
 }
 
 impl Counts {
-    fn add(&mut self, samples: u64, now: Duration, rank: &RankIterator) {
+    fn add(&mut self, batch: &Batch, now: Duration, rank: &RankIterator) {
+        let samples = batch.len() as u64;
+        let audio_s = audio_s(batch);
         if self.first.is_none() {
             self.first = Some(now);
             self.first_samples = samples;
+            self.audio_s = Some(0.0);
+            self.first_audio_s = audio_s.unwrap_or_default();
             self.first_ops = rank.stats().engine.ops_time;
             self.first_waited = rank.stats().waited;
         }
         self.samples += samples;
         self.batches += 1;
         self.last = now;
+        self.audio_s = self.audio_s.zip(audio_s).map(|(sum, more)| sum + more);
+        self.batch_bytes = self.batch_bytes.max(batch.tensors().iter().map(|t| t.bytes().len() as u64).sum());
+        for tensor in batch.tensors() {
+            let (Some(lengths), Some(axis)) = (tensor.lengths(), tensor.padded_axis()) else { continue };
+            self.cells += (tensor.shape()[axis] * lengths.len()) as u64;
+            self.filled += lengths.iter().sum::<usize>() as u64;
+        }
     }
+
+    fn audio_s_after_first(&self) -> Option<f64> {
+        self.audio_s.map(|seconds| seconds - self.first_audio_s)
+    }
+
+    fn padding_share(&self) -> Option<f64> {
+        (self.cells > 0).then(|| 1.0 - self.filled as f64 / self.cells as f64)
+    }
+}
+
+/// Seconds of a batch's clips; none where the catalog does not know them all.
+fn audio_s(batch: &Batch) -> Option<f64> {
+    let seconds = batch.column("duration")?.as_primitive_opt::<Float64Type>()?;
+    (seconds.null_count() == 0).then(|| seconds.values().iter().sum())
 }
 
 fn shown(rate: f64) -> String {

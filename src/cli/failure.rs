@@ -26,7 +26,7 @@ pub(crate) enum Failure {
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 const BUG: u8 = 1;
-const BAD_CONFIG: u8 = 2;
+pub(crate) const BAD_CONFIG: u8 = 2;
 const DENIED: u8 = 3;
 const GONE: u8 = 4;
 const BAD_SAMPLE: u8 = 5;
@@ -41,6 +41,11 @@ impl Failure {
     /// A defect in feedstock.
     pub(crate) fn bug(message: impl Into<String>) -> Self {
         Self::Told { code: BUG, message: message.into() }
+    }
+
+    /// Worth another try.
+    pub(crate) fn retry(message: impl Into<String>) -> Self {
+        Self::Told { code: RETRYABLE, message: message.into() }
     }
 
     /// A local file could not be written.

@@ -4,9 +4,11 @@
 //! error. An error is one sentence, and its kind is the exit code ([`failure::Failure`]).
 
 mod bench;
+mod bucket;
 mod catalog;
 mod failure;
 mod inspect;
+mod medium;
 mod output;
 mod plan;
 mod preview;
@@ -15,15 +17,17 @@ mod shard;
 mod source;
 mod synth;
 mod usage;
+mod worker;
+mod workers;
 
 use clap::{Args, Parser, Subcommand};
 use failure::Failure;
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Try it, without any data of your own:
-  feedstock synth imagenet /tmp/pictures --samples 4000
+  feedstock synth imagenet /tmp/pictures --samples 4000      # or: synth common-voice /tmp/speech
   feedstock inspect /tmp/pictures
   feedstock plan /tmp/pictures --seed 7 --global-batch 256 --world-size 8 | head
   feedstock preview /tmp/pictures --out /tmp/page.html
@@ -77,11 +81,19 @@ enum Command {
     Bench(bench::Command),
     Preview(preview::Command),
     Shard(shard::Command),
+    Worker(worker::Command),
 }
 
-/// Reads the arguments, runs the subcommand, and says what went wrong.
-pub(crate) fn main() -> ExitCode {
-    let Cli { command, common } = Cli::parse();
+/// Reads the arguments, of which the first is the program's name, runs the subcommand, and says what went wrong; the result
+/// is the exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let Cli { command, common } = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let printed = error.print();
+            return if error.use_stderr() || printed.is_err() { failure::BAD_CONFIG } else { 0 };
+        }
+    };
     let done = match &command {
         Command::Synth(command) => command.run(&common),
         Command::Inspect(command) => command.run(&common),
@@ -90,13 +102,14 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(command) => command.run(&common),
         Command::Preview(command) => command.run(&common),
         Command::Shard(command) => command.run(&common),
+        Command::Worker(command) => command.run(&common),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::ReaderLeft) => ExitCode::SUCCESS, // `feedstock plan … | head`
+        Ok(()) => 0,
+        Err(Failure::ReaderLeft) => 0, // `feedstock plan … | head`
         Err(Failure::Told { code, message }) => {
             output::complain(&message);
-            ExitCode::from(code)
+            code
         }
     }
 }

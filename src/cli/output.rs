@@ -68,6 +68,17 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
+/// Seconds as people say them: `2.78 h`, `14.2 min`, `5.0 s`.
+pub(crate) fn hours(seconds: f64) -> String {
+    if seconds >= 3600.0 {
+        return format!("{:.2} h", seconds / 3600.0);
+    }
+    if seconds >= 60.0 {
+        return format!("{:.1} min", seconds / 60.0);
+    }
+    format!("{seconds:.1} s")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +92,10 @@ mod tests {
     fn bytes_have_three_digits_and_a_unit() {
         let shown = [999, 1000, 112_345, 999_600, 5_400_000_000].map(bytes);
         assert_eq!(shown, ["999 B", "1.00 kB", "112 kB", "1.00 MB", "5.40 GB"]);
+    }
+
+    #[test]
+    fn lengths_have_a_fitting_unit() {
+        assert_eq!([5.04, 90.0, 10_000.0].map(hours), ["5.0 s", "1.5 min", "2.78 h"]);
     }
 }

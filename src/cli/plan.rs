@@ -2,10 +2,10 @@
 
 use super::Common;
 use super::failure::{Failure, Outcome};
-use super::output::Output;
+use super::output::{Output, count};
 use super::source::{ShuffleArgs, SourceArgs};
 use clap::{Args, ValueEnum};
-use feedstock_dataset::{EpochOrder, Position, Rank, Step, StepShape, Tail};
+use feedstock_dataset::{Dataset, Plan, Position, Rank, Step, StepShape, StepSize, Tail};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -14,9 +14,12 @@ Examples:
   feedstock plan /data/imagenet --seed 7 --epoch 0 --global-batch 256 --world-size 8 --json
   feedstock plan /data/imagenet --seed 7 --global-batch 256 --world-size 8 --rank 3 --steps 10
   feedstock plan /data/imagenet --seed 7 --global-batch 512 --world-size 16 --from 25600   # resume, twice as wide
+  feedstock plan /data/clips --seed 7 --bucket duration --global-batch 256 --world-size 8 --summary
+  feedstock plan /data/clips --seed 7 --bucket duration --batch-total 1280 --world-size 8 --json
 
 One line a step and rank: {\"epoch\":0,\"step\":0,\"rank\":0,\"position\":0,\"samples\":[…]}. `position` is the step's
-first place in the order; a checkpoint holds the next one. `samples` are catalog ids. With --tail pad, lines whose
+first place in the order; a checkpoint holds the next one. Without --json, and with --summary, the share of padding is
+told where lengths are known. `samples` are catalog ids. With --tail pad, lines whose
 batch holds repeated samples have \"valid\":[…].";
 
 /// Print the order: the samples of every step and rank.
@@ -29,6 +32,11 @@ pub(crate) struct Command {
     order: ShuffleArgs,
     #[command(flatten)]
     cut: StepArgs,
+    #[command(flatten)]
+    lengths: LengthArgs,
+    /// Print only how many steps the epoch has and how much of its batches is padding.
+    #[arg(long, conflicts_with_all = ["cursor", "rank", "steps"])]
+    summary: bool,
     /// Only this rank's lines.
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
@@ -63,6 +71,52 @@ pub(crate) struct StepArgs {
     pub(crate) tail: TailArg,
 }
 
+/// Samples' lengths: bucketing by them, and batches bounded by their total.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Lengths")]
+pub(crate) struct LengthArgs {
+    /// Bucket by this numeric column: batches of samples of like length (duration).
+    #[arg(long, value_name = "COLUMN")]
+    bucket: Option<String>,
+    /// Samples that are bucketed among each other [default: the shuffle window].
+    #[arg(long, value_name = "SAMPLES", requires = "bucket")]
+    bucket_window: Option<u64>,
+    /// Bound a step over all ranks: rows × the longest, in the unit of the lengths. --global-batch and --batch-size then
+    /// bound its rows [default: 65536].
+    #[arg(long, value_name = "TOTAL")]
+    batch_total: Option<f64>,
+    /// The column of the lengths, for --batch-total and the padding share without --bucket.
+    #[arg(long, value_name = "COLUMN", conflicts_with = "bucket")]
+    lengths: Option<String>,
+}
+
+/// Rows of a step under --batch-total, where nothing else bounds them: far more than a batch of one-second clips.
+const DEFAULT_MAX_ROWS: u64 = 1 << 16;
+
+impl LengthArgs {
+    /// The size of a step.
+    fn size(&self, cut: &StepArgs) -> StepSize {
+        let bounded = cut.global_batch.is_some() || cut.batch_size.is_some();
+        match self.batch_total {
+            Some(total) if bounded => StepSize::Total { total, max_rows: cut.global_batch(), ranks: 1 },
+            Some(total) => StepSize::Total { total, max_rows: DEFAULT_MAX_ROWS, ranks: 1 },
+            None => StepSize::Rows(cut.global_batch()),
+        }
+    }
+
+    /// The plan with its lengths and buckets.
+    fn apply(&self, plan: Plan, dataset: &Dataset, size: StepSize, cut: &StepArgs) -> Outcome<Plan> {
+        let Some(column) = self.bucket.as_ref().or(self.lengths.as_ref()) else { return Ok(plan) };
+        let lengths = futures::executor::block_on(dataset.lengths(column))?;
+        let plan = plan.with_lengths(&lengths)?;
+        cut.check(&plan, size, dataset)?; // before bucketing, which knows samples by number only
+        Ok(match self.bucket {
+            Some(_) => plan.bucketed(&lengths, self.bucket_window, size)?,
+            None => plan,
+        })
+    }
+}
+
 /// [`Tail`] as an option.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum TailArg {
@@ -89,12 +143,13 @@ impl StepArgs {
         }
     }
 
-    fn shape(&self, rank: u32) -> StepShape {
+    fn shape(&self, size: StepSize, rank: u32) -> StepShape {
         let rank = Rank { rank, world_size: self.world_size };
-        StepShape { global_batch: self.global_batch(), rank, tail: self.tail() }
+        StepShape { size, rank, tail: self.tail() }
     }
 
-    fn check(&self, samples: u64) -> Outcome {
+    fn check(&self, plan: &Plan, size: StepSize, dataset: &Dataset) -> Outcome {
+        let samples = plan.len();
         if self.world_size == 0 {
             return Err(Failure::config("--world-size is 0; there is at least one rank"));
         }
@@ -102,15 +157,16 @@ impl StepArgs {
             let from = self.from;
             return Err(Failure::config(format!("--from {from} lies behind the epoch's end at {samples}")));
         }
-        Ok(self.shape(0).check(samples)?)
+        Ok(self.shape(size, 0).check(plan, &|sample| dataset.catalog().describe_sample(sample))?)
     }
 }
 
 impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
         let dataset = self.source.open(common)?;
-        let plan = dataset.plan(&self.order.shuffle()?)?;
-        self.cut.check(plan.len())?;
+        let size = self.lengths.size(&self.cut);
+        let plan = self.lengths.apply(dataset.plan(&self.order.shuffle()?)?, &dataset, size, &self.cut)?;
+        self.cut.check(&plan, size, &dataset)?;
         let ranks = match self.rank {
             Some(rank) if rank >= self.cut.world_size => {
                 let world_size = self.cut.world_size;
@@ -128,41 +184,78 @@ impl Command {
                 .map_err(|e| Failure::bug(format!("a cursor is no JSON: {e}")))?;
             return std::fs::write(path, text).map_err(|e| Failure::write(path, &e));
         }
-        let mut order = plan.epoch(self.cut.epoch);
         let mut output = Output::new();
-        let mut position = Position(self.cut.from);
-        let mut left = self.steps.unwrap_or(u64::MAX);
-        while left > 0 {
-            let Some(next) = self.print_step(common, &mut output, &mut order, position, ranks.clone())?
-            else {
-                break;
-            };
-            position = next;
-            left -= 1;
+        if !self.summary {
+            self.print_steps(common, &mut output, &plan, size, &ranks)?;
+        }
+        if self.summary || !common.json {
+            self.print_summary(common, &mut output, &plan, size)?;
         }
         output.end()
     }
 
-    /// Prints one step for `ranks`, and says where the next one starts.
-    fn print_step(
+    fn print_steps(
         &self,
         common: &Common,
         output: &mut Output,
-        order: &mut EpochOrder,
-        position: Position,
-        ranks: std::ops::Range<u32>,
-    ) -> Outcome<Option<Position>> {
-        let mut next = None;
-        for rank in ranks {
-            let Some(step) = order.step(position, &self.cut.shape(rank)) else { return Ok(None) };
-            self.print_rank(common, output, rank, &step)?;
-            next = Some(step.next);
+        plan: &Plan,
+        size: StepSize,
+        ranks: &std::ops::Range<u32>,
+    ) -> Outcome {
+        let mut order = plan.epoch(self.cut.epoch);
+        let mut position = Position(self.cut.from);
+        let mut number = match size {
+            StepSize::Rows(rows) => self.cut.from / rows,
+            StepSize::Total { .. } if self.cut.from == 0 => 0,
+            StepSize::Total { .. } => {
+                let shape = self.cut.shape(size, 0);
+                order.steps_left(Position(0), &shape).saturating_sub(order.steps_left(position, &shape))
+            }
+        };
+        let mut left = self.steps.unwrap_or(u64::MAX);
+        while left > 0 {
+            let mut next = None;
+            for rank in ranks.clone() {
+                let Some(step) = order.step(position, &self.cut.shape(size, rank)) else { return Ok(()) };
+                self.print_rank(common, output, (number, rank), &step)?;
+                next = Some(step.next);
+            }
+            let Some(next) = next else { return Ok(()) };
+            (position, number, left) = (next, number + 1, left - 1);
         }
-        Ok(next)
+        Ok(())
     }
 
-    fn print_rank(&self, common: &Common, output: &mut Output, rank: u32, step: &Step) -> Outcome {
-        let number = step.position.0 / self.cut.global_batch();
+    /// How many steps, and how much of them is padding, with bucketing and without.
+    fn print_summary(&self, common: &Common, output: &mut Output, plan: &Plan, size: StepSize) -> Outcome {
+        let (epoch, shape) = (self.cut.epoch, self.cut.shape(size, 0));
+        let padding = |plan: &Plan| plan.lengths().and_then(|_| plan.epoch(epoch).padding_share(&shape));
+        let (share, plain) = (padding(plan), self.lengths.bucket.as_ref().map(|_| plan.without_bucketing()));
+        let plain = plain.and_then(|plain| padding(&plain));
+        if common.json {
+            let steps = plan.steps_left(epoch, Position(0), &shape);
+            return output.json(&json!({
+                "epoch": epoch, "samples": plan.len(), "steps": steps,
+                "padding_share": share, "unbucketed_padding_share": plain,
+            }));
+        }
+        if self.summary {
+            output.fact("steps", count(plan.steps_left(epoch, Position(0), &shape)))?;
+            output.fact("samples", count(plan.len()))?;
+        }
+        let Some(share) = share else { return Ok(()) };
+        let without =
+            plain.map_or(String::new(), |plain| format!("; without bucketing {:.1} %", plain * 100.0));
+        output.fact("padding", format!("{:.1} % of the ranks' batches{without}", share * 100.0))
+    }
+
+    fn print_rank(
+        &self,
+        common: &Common,
+        output: &mut Output,
+        (number, rank): (u64, u32),
+        step: &Step,
+    ) -> Outcome {
         let samples: Vec<u64> = step.rows.iter().map(|row| row.sample.0).collect();
         let valid: Vec<bool> = step.rows.iter().map(|row| row.valid).collect();
         let (epoch, position) = (step.epoch, step.position.0);

@@ -60,32 +60,36 @@ impl StorageArgs {
 pub(crate) struct SourceArgs {
     /// A folder, a file or a pattern: /data/train, s3://bucket/train, 's3://bucket/train-{000..099}.tar'.
     pub(crate) uri: String,
-    /// The layout, where it cannot be recognised: parquet, folder, webdataset, ilsvrc, ipc, manifest.
+    /// The layout, where it cannot be recognised: parquet, folder, webdataset, ilsvrc, ipc, manifest, common_voice,
+    /// common_voice_tar, common_voice_hf.
     #[arg(long)]
     layout: Option<Layout>,
+    /// The split, where a place holds several: train, dev, test, validated …
+    #[arg(long)]
+    split: Option<String>,
     /// Keep the samples for which this SQL expression is true ("label < 100 and width > 64").
     #[arg(long, value_name = "SQL")]
     pub(crate) filter: Option<String>,
     #[command(flatten)]
-    catalog: CatalogArgs,
+    catalog: StoreArgs,
+    /// Encoded bytes that a block aims at; other blocks are another order [default: 4 MiB].
+    #[arg(long, value_name = "BYTES")]
+    block_bytes: Option<u64>,
 }
 
 /// Where catalogs are kept.
 #[derive(Args, Debug, Clone)]
-struct CatalogArgs {
+pub(crate) struct StoreArgs {
     /// Keep the catalog in this folder [default: $FEEDSTOCK_CACHE/catalogs, else ~/.cache/feedstock/catalogs].
     #[arg(long, value_name = "DIR", conflicts_with = "beside")]
     catalog_dir: Option<PathBuf>,
     /// Keep the catalog beside the data, in _feedstock/.
     #[arg(long)]
     beside: bool,
-    /// Encoded bytes that a block aims at; other blocks are another order [default: 4 MiB].
-    #[arg(long, value_name = "BYTES")]
-    block_bytes: Option<u64>,
 }
 
-impl CatalogArgs {
-    fn store(&self) -> CatalogStore {
+impl StoreArgs {
+    pub(crate) fn store(&self) -> CatalogStore {
         match (&self.catalog_dir, self.beside) {
             (Some(dir), _) => CatalogStore::Cache(dir.clone()),
             (None, true) => CatalogStore::Beside,
@@ -117,10 +121,12 @@ impl SourceArgs {
                 progress: Some(Arc::new(move |now| told.tell(now.stage, now.done, now.total, None))),
             },
             layout: self.layout,
+            split: self.split.clone(),
+            audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
             functions: feedstock_ops::sql_functions(),
             ..OpenOptions::default()
         };
-        if let Some(block_bytes) = self.catalog.block_bytes {
+        if let Some(block_bytes) = self.block_bytes {
             options.block_bytes = block_bytes;
         }
         let opened = futures::executor::block_on(async {

@@ -5,7 +5,7 @@ use crate::mark::{MARK_HEIGHT, MARK_WIDTH};
 use crate::output::Target;
 use crate::painter::label;
 use crate::parallel::in_order;
-use crate::{Error, Result};
+use crate::{Error, Painter, Result};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -136,7 +136,7 @@ pub struct Progress {
     pub done: u64,
     /// Samples in all.
     pub total: u64,
-    /// Encoded bytes written, in pictures only.
+    /// Encoded bytes written, in pictures or clips only.
     pub bytes: u64,
 }
 
@@ -172,13 +172,19 @@ impl ImagenetOptions {
         #[expect(clippy::cast_possible_truncation, reason = "places are below samples, which fits 32 bits")]
         let index_at = |place: u64| order.as_ref().map_or(place, |order| u64::from(order[place as usize]));
         let (mut done, mut bytes) = (0, 0);
-        in_order(self, self.samples, index_at, |sample| {
-            done += 1;
-            bytes += sample.jpeg.len() as u64;
-            writer.add(sample)?;
-            progress(Progress { done, total: self.samples, bytes });
-            Ok(())
-        })?;
+        in_order(
+            self.threads,
+            self.samples,
+            || Painter::new(self),
+            |painter, place| painter.sample(index_at(place)),
+            |sample| {
+                done += 1;
+                bytes += sample.jpeg.len() as u64;
+                writer.add(sample)?;
+                progress(Progress { done, total: self.samples, bytes });
+                Ok(())
+            },
+        )?;
         let written = writer.finish()?;
         Ok(Summary {
             samples: self.samples,
@@ -227,7 +233,7 @@ impl ImagenetOptions {
     }
 }
 
-fn in_range(name: &str, value: u64, least: u64, most: u64) -> Result<()> {
+pub(crate) fn in_range(name: &str, value: u64, least: u64, most: u64) -> Result<()> {
     if (least..=most).contains(&value) {
         return Ok(());
     }

@@ -9,9 +9,11 @@
 //!
 //! The pictures have the statistics that decoders care about: a 1/f amplitude spectrum, correlated colour
 //! channels, edges and gradients, 4:2:0 JPEG at [`DEFAULT_QUALITY`]. A 400×350 picture is about 110 KB on
-//! average (`cargo test -p feedstock-synth --test pictures -- --nocapture` prints it). One core makes more
+//! average (`cargo test -p feedstock-synth --test suite pictures -- --nocapture` prints it). One core makes more
 //! than 150 a second.
 
+mod common_voice;
+mod draw;
 mod error;
 mod imagenet;
 mod jpeg;
@@ -22,8 +24,11 @@ mod output;
 mod painter;
 mod parallel;
 mod scene;
+mod speech;
 
+pub use common_voice::{CommonVoiceLayout, CommonVoiceOptions, CommonVoiceSummary, Voice};
 pub use error::{Error, ErrorKind, Result};
 pub use imagenet::{Compression, DEFAULT_QUALITY, ImagenetOptions, Layout, Progress, ProgressFn, Summary};
 pub use mark::{MARK_HEIGHT, MARK_WIDTH, read_mark};
 pub use painter::{Painter, Sample, picture};
+pub use speech::{Clip, Locale, Narrator, Split, clip};

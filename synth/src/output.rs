@@ -1,6 +1,6 @@
 //! The target folder and the files in it.
 
-use crate::{Error, Result};
+use crate::{Error, Locale, Result};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -73,11 +73,25 @@ fn is_sample_data(path: &Path) -> bool {
     let stem = |prefix: &str, suffix: &str| name.starts_with(prefix) && name.ends_with(suffix);
     if path.is_dir() {
         let class = name.len() == 9 && name.starts_with('n') && name[1..].bytes().all(|b| b.is_ascii_digit());
-        return class || name == "data";
+        // These names are anybody's, so their content decides.
+        let languages = matches!(name, "audio" | "transcript") && holds_only(path, is_locale);
+        let language = is_locale(name) && holds_only(path, |name| name == "clips" || name.ends_with(".tsv"));
+        return class || name == "data" || languages || language;
     }
-    matches!(name, "dataset_info.json" | "state.json" | "ILSVRC2012_img_train.tar")
+    matches!(name, "dataset_info.json" | "state.json" | "n_shards.json" | "ILSVRC2012_img_train.tar")
         || stem("data-", ".arrow")
         || stem("imagenet-train-", ".tar")
+        || stem("common-voice-", ".tar")
+        || stem("cv-corpus-", ".tar.gz")
+}
+
+fn is_locale(name: &str) -> bool {
+    Locale::ALL.into_iter().any(|locale| locale.name() == name)
+}
+
+fn holds_only(folder: &Path, known: impl Fn(&str) -> bool) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    entries.into_iter().all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(&known)))
 }
 
 /// A buffered file whose errors name it.

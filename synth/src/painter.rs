@@ -1,8 +1,9 @@
 //! Samples by index: the picture, its label and its name.
 
+use crate::draw::{Draw, mix_seed};
 use crate::jpeg::Encoder;
 use crate::mark::{MARK_HEIGHT, MARK_WIDTH, write_mark};
-use crate::scene::{Draw, Rows, Scene};
+use crate::scene::{Rows, Scene};
 use crate::{ImagenetOptions, Result};
 
 /// How far width and height stray from their mean unless the size is exact: ±15 %, as ImageNet's usual sizes.
@@ -116,15 +117,6 @@ fn mark_of(index: u64) -> u32 {
 fn stray(mean: u32, draw: &mut Draw) -> u32 {
     let size = mean as f32 * draw.real(1.0 - SIZE_SPREAD, 1.0 + SIZE_SPREAD);
     ((size + 0.5) as u32).min(crate::imagenet::MAX_SIDE)
-}
-
-/// splitmix64's finaliser over both words, so that neighbouring seeds and indices share nothing.
-fn mix_seed(seed: u64, index: u64) -> u64 {
-    let mut mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index);
-    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(factor);
-    }
-    mixed ^ mixed >> 31
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -5,9 +5,8 @@
 //! ```
 //! Cost: about 2 ms for 400×350.
 
+use crate::draw::Draw;
 use crate::noise::{ONE_SIGMA, Offset, PLANES, SIDE, Tiles};
-use rand_core::{Rng, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// Bounds of the number of ellipses, and of straight edges.
 const ELLIPSES: (u32, u32) = (6, 18);
@@ -20,25 +19,7 @@ const COLOUR_SHARE: f32 = 0.25;
 /// Layers of noise with independent offsets; two give 2^40 different pictures of one tile.
 const LAYERS: usize = 2;
 
-/// Draws of one picture.
-pub(crate) struct Draw(Xoshiro256PlusPlus);
-
 impl Draw {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
-    }
-
-    /// Evenly from low to high.
-    pub(crate) fn real(&mut self, low: f32, high: f32) -> f32 {
-        let unit = (self.0.next_u64() >> 40) as f32 / (1 << 24) as f32;
-        low + (high - low) * unit
-    }
-
-    /// Evenly from 0 to `bound` − 1 (the bias of at most bound / 2^64 does not matter here).
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-
     fn count(&mut self, (low, high): (u32, u32)) -> u64 {
         u64::from(low) + self.below(u64::from(high - low + 1))
     }
@@ -50,7 +31,7 @@ impl Draw {
 
     /// Evenly along a tile's side.
     fn place(&mut self) -> usize {
-        (self.0.next_u32() as usize) % SIDE // SIDE is a power of two: no bias
+        (self.word() as usize) % SIDE // SIDE is a power of two: no bias
     }
 
     fn offset(&mut self) -> Offset {

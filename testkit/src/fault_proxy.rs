@@ -9,7 +9,7 @@ use crate::wire::{Head, read_body, read_head};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -141,6 +141,8 @@ struct State {
     log: Vec<Exchange>,
     in_flight: usize,
     peak: usize,
+    /// Requests wait for so many at once, until then.
+    gathering: Option<(usize, Instant)>,
 }
 
 struct Shared {
@@ -151,6 +153,14 @@ struct Shared {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether requests wait for others to come.
+    fn gathers(&self) -> bool {
+        let mut state = self.lock();
+        let in_flight = state.in_flight;
+        state.gathering = state.gathering.filter(|(n, until)| in_flight < *n && Instant::now() < *until);
+        state.gathering.is_some()
     }
 }
 
@@ -204,6 +214,12 @@ impl FaultProxy {
         self.shared.lock().peak
     }
 
+    /// Holds requests back until `n` of them are in the proxy at once, but not for longer than `at_most` from now. So a
+    /// peak says what the client allows itself, however slow it is.
+    pub fn gather(&self, n: usize, at_most: Duration) {
+        self.shared.lock().gathering = Some((n, Instant::now() + at_most));
+    }
+
     /// Empties the log and the peak.
     pub fn forget(&self) {
         let mut state = self.shared.lock();
@@ -248,6 +264,9 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
             });
             (fault, InFlight(shared), slot)
         };
+        while shared.gathers() {
+            tokio::time::sleep(GATHERED_EVERY).await;
+        }
         let note = |status| {
             if let Some(exchange) = shared.lock().log.get_mut(slot) {
                 exchange.status = status;
@@ -333,6 +352,9 @@ async fn answer(
     client.flush().await?;
     Ok(true)
 }
+
+/// Between looks at whether all requests that are waited for have come.
+const GATHERED_EVERY: Duration = Duration::from_millis(1);
 
 /// A reset right behind the bytes would let the kernel drop them unread.
 const RESET_DELAY: Duration = Duration::from_millis(20);

@@ -60,14 +60,23 @@ impl Drop for S3Process {
 fn program() -> io::Result<PathBuf> {
     let me = std::env::current_exe()?;
     // target/debug/deps/test-1234, target/debug/examples/x or target/debug/feedstock
-    let found = || me.ancestors().skip(1).take(2).map(|dir| dir.join(PROGRAM)).find(|path| path.is_file());
-    if let Some(path) = found() {
-        return Ok(path);
+    let mut folders =
+        me.ancestors().skip(1).skip_while(|dir| dir.ends_with("deps") || dir.ends_with("examples"));
+    let (Some(profile), Some(target)) = (folders.next(), folders.next()) else {
+        return Err(io::Error::other(format!("{} lies in no target folder", me.display())));
+    };
+    let program = profile.join(PROGRAM);
+    if program.is_file() {
+        return Ok(program);
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "feedstock-testkit", "--bin", PROGRAM])
+        .args(["build", "--quiet", "--package", "feedstock-testkit", "--bin", PROGRAM, "--target-dir"])
+        .arg(target)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()?;
-    found().ok_or_else(|| io::Error::other(format!("{PROGRAM} is not beside {} ({built})", me.display())))
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(io::Error::other(format!("{PROGRAM} is not beside {} ({built})", me.display()))),
+    }
 }

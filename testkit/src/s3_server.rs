@@ -1,8 +1,12 @@
 //! The real S3 server s3s-fs, in this process.
 
 use crate::background::{Background, BlockOnElsewhere};
+use crate::static_server::resolve;
 use bytes::Bytes;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::dto::{PutObjectInput, StreamingBlob};
@@ -21,6 +25,7 @@ pub const SECRET_KEY: &str = "feedstock-test-SECRET-4f7a";
 /// An S3 server over a folder: buckets are its sub-folders. Signatures are checked.
 ///
 /// s3s-fs leaves ETags out of listings and ignores `If-Match` on GET; it sends an ETag with each object.
+/// HEAD of what is only a prefix is answered here with 404, as S3 does; s3s-fs takes its folder for an object and fails.
 /// Objects copied into the folder by hand are hashed whole at every request: use [`put`](Self::put) or
 /// [`import`](Self::import), which note the hash once.
 pub struct S3Server {
@@ -42,11 +47,24 @@ impl S3Server {
             S3ServiceBuilder::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
+        let folder = root.clone();
         let background = Background::serve("test-s3", move |socket| {
-            let service = service.clone();
+            let (service, root) = (service.clone(), folder.clone());
+            let answer = service_fn(move |request: Request<Incoming>| {
+                let found = !is_head_of_prefix(&root, &request);
+                let service = service.clone();
+                async move {
+                    if found {
+                        return service.call(request.map(Body::from)).await;
+                    }
+                    let mut missing = Response::new(Body::empty());
+                    *missing.status_mut() = StatusCode::NOT_FOUND;
+                    Ok(missing)
+                }
+            });
             async move {
                 // a client that goes away is its own affair
-                let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
             }
         })?;
         Ok(Self { background, root, files })
@@ -116,6 +134,16 @@ impl S3Server {
         }
         Ok(count)
     }
+}
+
+/// Whether this asks for an object where there is but a folder: `HEAD /bucket/key`, not `/bucket` or `/bucket/key/`.
+fn is_head_of_prefix<B>(root: &Path, request: &Request<B>) -> bool {
+    let path = request.uri().path();
+    let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
+    request.method() == Method::HEAD
+        && !key.is_empty()
+        && !key.ends_with('/')
+        && resolve(root, path).is_ok_and(|path| path.is_dir())
 }
 
 async fn put(files: &FileSystem, bucket: String, key: String, bytes: Bytes) -> io::Result<()> {

@@ -155,7 +155,7 @@ fn parse_range(text: &str, size: u64) -> Option<Range<u64>> {
 }
 
 /// The file that a URL path names, never outside `root`.
-fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
+pub(crate) fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let mut decoded = Vec::new();
     let mut bytes = path.trim_start_matches('/').bytes();

@@ -102,6 +102,9 @@ fn s3_refuses_the_unsigned_and_serves_from_a_process_of_its_own() {
     server.put("bucket", "folder/x", b"hello".to_vec()).unwrap();
     assert_eq!(std::fs::read(dir.path().join("bucket/folder/x")).unwrap(), b"hello");
     assert!(ask(&server.endpoint(), "GET /bucket/folder/x HTTP/1.1").unwrap().0.contains("403"));
+    let head = |path| ask(&server.endpoint(), &format!("HEAD {path} HTTP/1.1")).unwrap().0;
+    assert!(head("/bucket/folder").contains("404"), "a prefix is no object");
+    assert!(head("/bucket/folder/x").contains("403") && head("/bucket").contains("403"));
 
     let process = S3Process::start(dir.path()).unwrap();
     assert!(ask(process.endpoint(), "GET /bucket/folder/x HTTP/1.1").unwrap().0.contains("403"));

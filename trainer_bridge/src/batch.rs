@@ -1,24 +1,29 @@
 //! A finished batch, viewed in place.
 
-use crate::slots::Lease;
+use crate::device::{DeviceBatch, DeviceTensor, StreamHandle};
+use crate::slots::{Lease, Placed};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, UInt8Array, UInt64Array,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, UInt8Array, UInt64Array,
 };
 use arrow::buffer::{Buffer, ScalarBuffer};
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Schema, UInt8Type};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Int64Type, Schema, UInt8Type};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Position, SampleId};
-use feedstock_ops::{DType, TensorSpec};
+use feedstock_ops::DType;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Index;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// One rank's share of one global step.
 ///
 /// Mapped columns are [`Tensor`]s in the batch's slot (`batch["image"]`); all others are Arrow arrays
 /// ([`Batch::columns`]). Dropping the batch, and every view taken from it, frees the slot.
+///
+/// Where the pipeline has a device, mapped columns and all numeric ones are [`DeviceTensor`]s
+/// ([`Batch::device_tensor`]) instead; the Arrow arrays stay in host memory, too.
 pub struct Batch {
     pub(crate) epoch: u64,
     pub(crate) position: Position,
@@ -28,8 +33,11 @@ pub struct Batch {
     pub(crate) valid: Vec<bool>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) columns: RecordBatch,
-    /// Held even where nothing is mapped: a batch is the credit for one step.
-    pub(crate) _lease: Arc<Lease>,
+    /// By mapped column, elements along the padded axis that are samples' own, and all.
+    pub(crate) padded: Vec<(u64, u64)>,
+    /// Held even where nothing is mapped: a batch is the credit for one step. Gone once the batch is on a device.
+    pub(crate) lease: Option<Arc<Lease>>,
+    pub(crate) device: Option<Box<DeviceBatch>>,
 }
 
 impl Batch {
@@ -49,6 +57,11 @@ impl Batch {
         self.position
     }
 
+    /// The first global position of the step after it.
+    pub fn next_position(&self) -> Position {
+        self.next
+    }
+
     /// The sample that each row stands for, in row order.
     pub fn sample_ids(&self) -> &[SampleId] {
         &self.sample_ids
@@ -64,7 +77,35 @@ impl Batch {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// All mapped columns, in the order of the maps.
+    /// The column `name` on the device: a mapped one, one of numbers that rides along, `sample_ids` (i64) or `valid` (bool).
+    pub fn device_tensor(&self, name: &str) -> Option<&DeviceTensor> {
+        self.device_tensors().iter().find(|tensor| tensor.name() == name)
+    }
+
+    /// All columns on the device; none where the pipeline has no device.
+    pub fn device_tensors(&self) -> &[DeviceTensor] {
+        self.device.as_ref().map_or(&[], |device| &device.tensors)
+    }
+
+    /// To be called before `stream` is given work that uses the batch: see [`DeviceTensor::use_on`]. Nothing where the
+    /// pipeline has no device.
+    ///
+    /// # Errors
+    /// As [`DeviceTensor::use_on`].
+    pub fn use_on(&self, stream: StreamHandle) -> Result<()> {
+        self.device.as_ref().map_or(Ok(()), |device| device.use_on(stream))
+    }
+
+    /// As [`use_on`](Self::use_on); with [fixed addresses](crate::DeviceOptions::fixed_addresses) it also copies the batch
+    /// there, in the order of `stream`, over the one before it. To be called once a batch, before its tensors are taken.
+    ///
+    /// # Errors
+    /// As `use_on`; `BadConfig` where addresses are fixed and the shapes are not.
+    pub fn settle(&mut self, stream: StreamHandle) -> Result<()> {
+        self.device.as_mut().map_or(Ok(()), |device| device.settle(stream))
+    }
+
+    /// All mapped columns, in the order of the maps; none where the pipeline has a device.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
@@ -83,7 +124,23 @@ impl Batch {
     /// columns that view the slot without a copy, then the columns that ride along.
     ///
     /// The views keep the slot busy until they are dropped.
+    ///
+    /// # Errors
+    /// `BadConfig` where the data set has a column of one of those names, or the pipeline has a device.
     pub fn to_record_batch(&self) -> Result<RecordBatch> {
+        if self.device.is_some() {
+            let message = "the batch was made for a device, and Arrow is about host memory: take its columns (device_tensor, \
+                           columns), or make the loader without a device";
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+        let taken = |name: &&str| self.column(name).is_some() || self.tensor(name).is_some();
+        if let Some(name) = ["sample_id", "valid"].iter().find(|name| taken(name)) {
+            let message = format!(
+                "the data set has a column '{name}', which Arrow batches need for feedstock's own; leave it out with \
+                 Dataset::columns, or give the map's result another name"
+            );
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
         let ids: UInt64Array = self.sample_ids.iter().map(|id| id.0).collect();
         let mut fields = vec![
             Arc::new(Field::new("sample_id", DataType::UInt64, false)),
@@ -113,7 +170,9 @@ impl Index<&str> for Batch {
         match self.tensor(name) {
             Some(tensor) => tensor,
             #[expect(clippy::panic, reason = "indexing panics, as in std")]
-            None => panic!("no mapped column '{name}' in this batch; it has {:?}", self.tensors),
+            None => panic!(
+                "no mapped column '{name}' in the slot of {self:?} (device_tensor has those of devices)"
+            ),
         }
     }
 }
@@ -122,17 +181,24 @@ impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns: Vec<String> = self.columns.schema().fields().iter().map(|f| f.name().clone()).collect();
         write!(f, "Batch(epoch {}, position {}, {} rows, ", self.epoch, self.position, self.len())?;
-        write!(f, "{:?}, columns {columns:?})", self.tensors)
+        match &self.device {
+            None => write!(f, "{:?}, columns {columns:?})", self.tensors),
+            Some(device) => write!(f, "{:?}, columns {columns:?})", device.tensors),
+        }
     }
 }
 
-/// A mapped column of a batch: rows × [`TensorSpec::shape`], row-major, contiguous, the first row on a page.
+/// A mapped column of a batch: rows × the shape of one row, row-major, contiguous, the first row on a page.
+///
+/// Rows of different lengths (waveforms, features, tokens) are padded to the longest of the batch;
+/// [`lengths`](Self::lengths) are their own.
 #[derive(Clone)]
 pub struct Tensor {
     pub(crate) name: String,
-    pub(crate) spec: TensorSpec,
+    pub(crate) dtype: DType,
+    pub(crate) ragged_axis: Option<usize>,
     pub(crate) rows: usize,
-    pub(crate) offset: usize,
+    pub(crate) placed: Arc<Placed>,
     pub(crate) lease: Arc<Lease>,
 }
 
@@ -144,33 +210,51 @@ impl Tensor {
 
     /// The type of its elements.
     pub fn dtype(&self) -> DType {
-        self.spec.dtype
+        self.dtype
     }
 
-    /// Rows first: `[256, 224, 224, 3]`.
+    /// Rows first: `[256, 224, 224, 3]`, or `[32, 512, 80]` for a batch whose longest row has 512 frames.
     pub fn shape(&self) -> Vec<usize> {
-        std::iter::once(self.rows).chain(self.spec.shape.iter().copied()).collect()
+        std::iter::once(self.rows).chain(self.placed.shape.iter().copied()).collect()
+    }
+
+    /// The rows' own lengths along [`padded_axis`](Self::padded_axis) (samples, frames, tokens); `None` where all
+    /// rows are equal by nature. Also in the batch's column `<name>_length`.
+    pub fn lengths(&self) -> Option<&[usize]> {
+        self.placed.lengths.as_deref()
+    }
+
+    /// The axis of [`shape`](Self::shape) along which short rows are padded.
+    pub fn padded_axis(&self) -> Option<usize> {
+        self.ragged_axis.map(|axis| axis + 1)
     }
 
     /// All bytes, row-major, in the machine's byte order.
     pub fn bytes(&self) -> &[u8] {
-        let len = self.rows * self.spec.bytes();
+        let start = self.lease.at(self.placed.part, self.placed.offset);
         // SAFETY: the lease holds a finished slot, whose rows nobody writes, for as long as `self` lives.
-        unsafe { std::slice::from_raw_parts(self.lease.at(self.offset).as_ptr(), len) }
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.rows * self.row_bytes()) }
     }
 
-    /// The bytes of one row.
+    /// Where its memory begins: `rows × bytes of a row` bytes, which the slot lends to this batch alone for as long as a
+    /// clone of the tensor lives. Who writes there, or lets others write, must not use [`bytes`](Self::bytes) and its
+    /// kin meanwhile.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.lease.at(self.placed.part, self.placed.offset)
+    }
+
+    /// The bytes of one row, padding included.
     ///
     /// # Panics
     /// If there is no such row.
     pub fn row(&self, row: usize) -> &[u8] {
-        let bytes = self.spec.bytes();
+        let bytes = self.row_bytes();
         &self.bytes()[row * bytes..(row + 1) * bytes]
     }
 
     /// The elements, where they are `u8`.
     pub fn as_u8(&self) -> Option<&[u8]> {
-        (self.spec.dtype == DType::U8).then(|| self.bytes())
+        (self.dtype == DType::U8).then(|| self.bytes())
     }
 
     /// The elements, where they are `f32`.
@@ -178,14 +262,47 @@ impl Tensor {
         let bytes = self.bytes();
         // SAFETY: page-aligned, initialised by the ops, and any bits are an f32.
         let floats = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) };
-        (self.spec.dtype == DType::F32).then_some(floats)
+        (self.dtype == DType::F32).then_some(floats)
+    }
+
+    /// The elements, where they are `i64`.
+    pub fn as_i64(&self) -> Option<&[i64]> {
+        let bytes = self.bytes();
+        // SAFETY: page-aligned, initialised by the ops, and any bits are an i64.
+        let integers = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<i64>(), bytes.len() / 8) };
+        (self.dtype == DType::I64).then_some(integers)
+    }
+
+    /// Bytes of all rows.
+    pub(crate) fn byte_len(&self) -> usize {
+        self.rows * self.row_bytes()
+    }
+
+    /// Elements along the padded axis that are samples' own, and all of them.
+    pub(crate) fn padding(&self) -> (u64, u64) {
+        match (self.lengths(), self.padded_axis()) {
+            (Some(lengths), Some(axis)) => {
+                let own = lengths.iter().map(|&length| length as u64).sum();
+                (own, (self.rows * self.shape()[axis]) as u64)
+            }
+            _ => (0, 0),
+        }
+    }
+
+    fn row_elements(&self) -> usize {
+        self.placed.shape.iter().product()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.row_elements() * self.dtype.bytes()
     }
 
     /// The column as a `FixedSizeList`, a view of the slot.
     fn to_arrow(&self) -> Result<ArrayRef> {
-        match self.spec.dtype {
+        match self.dtype {
             DType::U8 => self.list::<UInt8Type>(|values| Arc::new(UInt8Array::new(values, None))),
             DType::F32 => self.list::<Float32Type>(|values| Arc::new(Float32Array::new(values, None))),
+            DType::I64 => self.list::<Int64Type>(|values| Arc::new(Int64Array::new(values, None))),
             other => Err(Error::new(ErrorKind::Bug, format!("no Arrow view for {other:?} tensors"))),
         }
     }
@@ -194,21 +311,21 @@ impl Tensor {
         &self,
         array: impl Fn(ScalarBuffer<T::Native>) -> ArrayRef,
     ) -> Result<ArrayRef> {
-        let bytes = self.rows * self.spec.bytes();
-        let start = self.lease.at(self.offset);
+        let bytes = self.rows * self.row_bytes();
+        let start = self.lease.at(self.placed.part, self.placed.offset);
         // SAFETY: `bytes` bytes at `start` are initialised and stay so while the lease, which Arrow now owns, lives.
         let buffer = unsafe { Buffer::from_custom_allocation(start, bytes, self.lease.clone()) };
         let values = array(ScalarBuffer::from(buffer));
         let item = Arc::new(Field::new("item", T::DATA_TYPE, false));
         let bug =
             |what: String| Error::new(ErrorKind::Bug, format!("cannot view {} as Arrow: {what}", self.name));
-        let width = i32::try_from(self.spec.elements()).map_err(|e| bug(e.to_string()))?;
+        let width = i32::try_from(self.row_elements()).map_err(|e| bug(e.to_string()))?;
         let list = FixedSizeListArray::try_new(item, width, values, None).map_err(|e| bug(e.to_string()))?;
         Ok(Arc::new(list))
     }
 
     fn field(&self, data_type: &DataType) -> Field {
-        let shape = serde_json::json!({ "shape": self.spec.shape }).to_string();
+        let shape = serde_json::json!({ "shape": self.placed.shape }).to_string();
         let metadata = HashMap::from([
             ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
             ("ARROW:extension:metadata".to_owned(), shape),
@@ -219,6 +336,6 @@ impl Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {:?} {:?}", self.name, self.spec.dtype, self.shape())
+        write!(f, "{}: {:?} {:?}", self.name, self.dtype, self.shape())
     }
 }

@@ -2,10 +2,17 @@
 
 use crate::pipeline::Pipeline;
 use crate::{BatchSize, Result};
-use feedstock_dataset::{OpenOptions, Shuffle};
+use feedstock_dataset::{AudioProbe, OpenOptions, Shuffle, Stop};
 use feedstock_ingest::{RawBatches, RawOptions};
 use feedstock_ops::ChainSpec;
+use feedstock_ops::audio::read_audio_header;
 use std::ops::Deref;
+use std::sync::Arc;
+
+/// Reads a clip's duration out of its header: what [`Dataset::open`] gives to data sets that do not tell durations.
+pub fn audio_probe() -> AudioProbe {
+    Arc::new(|head, total_bytes| read_audio_header(head, total_bytes).ok()?.seconds())
+}
 
 /// An opened data set: where a pipeline begins.
 ///
@@ -20,15 +27,34 @@ impl Dataset {
     /// # Errors
     /// See [`feedstock_dataset::Dataset::open`].
     pub async fn open(uri: &str) -> Result<Self> {
-        Ok(Self(feedstock_dataset::Dataset::open(uri).await?))
+        Self::open_with(uri, OpenOptions::default()).await
     }
 
-    /// Opens `uri` with options: credentials, the layout by name, where the catalog is kept.
+    /// Opens `uri` with options: credentials, the layout by name, where the catalog is kept. Clips' headers are read
+    /// for durations by [`audio_probe`] unless the options bring their own, or say [`Durations::Never`].
+    ///
+    /// [`Durations::Never`]: feedstock_dataset::Durations::Never
     ///
     /// # Errors
     /// See [`feedstock_dataset::Dataset::open`].
-    pub async fn open_with(uri: &str, options: OpenOptions) -> Result<Self> {
+    pub async fn open_with(uri: &str, mut options: OpenOptions) -> Result<Self> {
+        options.audio_probe.get_or_insert_with(audio_probe);
         Ok(Self(feedstock_dataset::Dataset::open_with(uri, options).await?))
+    }
+
+    /// Mixes data sets by weight; `stop` says when an epoch ends. See [`feedstock_dataset::Dataset::mix`].
+    ///
+    /// # Errors
+    /// `BadConfig` for weights that are not finite numbers above zero, and for columns that do not go together.
+    pub fn mix(parts: Vec<(Self, f64)>, stop: Stop) -> Result<Self> {
+        let parts = parts.into_iter().map(|(part, weight)| (part.0, weight)).collect();
+        Ok(Self(feedstock_dataset::Dataset::mix(parts, stop)?))
+    }
+
+    /// What this data set is called in the column `dataset` of a mix; default its URI.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self(self.0.named(name))
     }
 
     /// Keeps the samples for which the SQL expression over the catalog's columns is true. Blocks while it reads
@@ -53,6 +79,11 @@ impl Dataset {
     /// Runs each sample's `column` through a chain of ops; see [`Pipeline::map`].
     pub fn map(self, column: &str, ops: impl Into<ChainSpec>) -> Pipeline {
         Pipeline::new(self.0).map(column, ops)
+    }
+
+    /// Runs each sample's `column` through a chain of ops into the tensor `output`; see [`Pipeline::map_as`].
+    pub fn map_as(self, column: &str, output: &str, ops: impl Into<ChainSpec>) -> Pipeline {
+        Pipeline::new(self.0).map_as(column, output, ops)
     }
 
     /// Sets the order; see [`Pipeline::shuffle`].

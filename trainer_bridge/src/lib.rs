@@ -5,11 +5,17 @@
 //!                          └─ state(): a Cursor, the samples delivered so far
 //! ```
 //! Start with [`Dataset::open`]. Memory is bounded by `slots` batches and the byte budget; a batch that is held
-//! holds its slot, and with it, in the end, the storage reads.
+//! holds its slot, and with it, in the end, the storage reads. With a device (`device/`), batches are copied there and
+//! finished there ahead of the caller.
 
 mod batch;
 mod dataset;
+mod device;
 mod ledger;
+mod loader;
+mod memory;
+mod numbers;
+mod padding;
 mod pipeline;
 mod policy;
 mod rank;
@@ -17,9 +23,17 @@ mod sink;
 mod slots;
 
 pub use batch::{Batch, Tensor};
-pub use dataset::Dataset;
-pub use feedstock_ingest::{Error, ErrorKind, Result};
+pub use dataset::{Dataset, audio_probe};
+pub use device::{
+    DeviceOptions, DeviceTensor, Element, FeatureFinish, FeatureNorm, Finish, FinishType, Mix, PictureFinish,
+    PictureLayout, Place, StreamHandle, use_address_on,
+};
+#[cfg(feature = "cuda")]
+pub use device::{TensorView, compile_kernels, offer_compilers};
+pub use feedstock_ingest::{Error, ErrorKind, Local, Result, Workers};
 pub use ledger::Ledger;
+pub use loader::Loader;
+pub use numbers::Numbers;
 pub use pipeline::{BatchSize, Pipeline, RankBuilder};
 pub use policy::{OnError, SkipReport, Skipped};
-pub use rank::{RankIterator, RankStats};
+pub use rank::{Next, RankIterator, RankStats};

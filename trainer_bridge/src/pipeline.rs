@@ -1,11 +1,16 @@
 //! The description of a pipeline: everything but the rank and the place to start.
 
+use crate::device::{self, DeviceOptions, Element, Mapped, Opened, Way};
+use crate::loader::Loader;
+use crate::padding::Fill;
 use crate::policy::OnError;
-use crate::rank::{RankIterator, Settings};
+use crate::rank::{RankIterator, Settings, next_step};
+use crate::sink::length_column;
+use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Cursor, Dataset, Plan, Position, Rank, Shuffle, StepShape, Tail};
-use feedstock_ingest::{Engine, Map};
-use feedstock_ops::ChainSpec;
+use feedstock_dataset::{Cursor, Dataset, Plan, Position, Rank, Shuffle, StepShape, StepSize, Tail};
+use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers};
+use feedstock_ops::{Chain, ChainSpec, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,13 +23,34 @@ const BUDGET_BYTES: u64 = 1 << 30;
 /// Longer than any retry of storage, shorter than the time-out of a collective (10 min in torch.distributed).
 const DEADLINE: Duration = Duration::from_secs(300);
 
+/// Rows of a rank's batch at most where a total bounds it: of 0.1 s clips under 120 s there would be 1,200.
+const MAX_ROWS_PER_RANK: u64 = 1024;
+
+/// Rows of a global batch at most where a total bounds it: those of 64 such ranks.
+const MAX_ROWS_GLOBAL: u64 = 64 * MAX_ROWS_PER_RANK;
+
 /// How many samples a step takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum BatchSize {
     /// For each rank: a step takes this times the world size.
     PerRank(u64),
     /// Over all ranks: shares differ by at most one row.
     Global(u64),
+    /// As many for each rank as a bound on their padded length allows.
+    PerRankTotal {
+        /// Rows × longest length at most, in the unit of the lengths' column (seconds, frames, tokens).
+        total: f64,
+        /// Rows at most, however short they are.
+        max_rows: u64,
+    },
+    /// As many over all ranks as a bound on their padded length allows.
+    GlobalTotal {
+        /// Rows × longest length at most, in the unit of the lengths' column.
+        total: f64,
+        /// Rows at most, however short they are.
+        max_rows: u64,
+    },
 }
 
 impl BatchSize {
@@ -38,21 +64,49 @@ impl BatchSize {
         Self::Global(samples)
     }
 
-    fn over(self, rank: Rank) -> Option<u64> {
+    /// As many samples for each rank as `total` allows: rows × longest length ≤ `total`, in the unit of the lengths'
+    /// column ([`Pipeline::bucket_by`], [`Pipeline::lengths_from`]); 1,024 rows at most, or
+    /// [`max_rows`](Self::max_rows). All ranks take the same number of steps.
+    ///
+    /// The bound holds for each rank, so the global batches depend on the world size.
+    pub const fn per_rank_total(total: f64) -> Self {
+        Self::PerRankTotal { total, max_rows: MAX_ROWS_PER_RANK }
+    }
+
+    /// As [`per_rank_total`](Self::per_rank_total), over all ranks, and 65,536 rows at most: the same global batches for
+    /// any world size. A rank's share may exceed its part of the total by one row.
+    pub const fn global_total(total: f64) -> Self {
+        Self::GlobalTotal { total, max_rows: MAX_ROWS_GLOBAL }
+    }
+
+    /// Rows that a total may gather at most, for each rank or over all as the total is. No change to a size in rows.
+    #[must_use]
+    pub const fn max_rows(self, rows: u64) -> Self {
         match self {
-            Self::PerRank(samples) => samples.checked_mul(u64::from(rank.world_size)),
-            Self::Global(samples) => Some(samples),
+            Self::PerRankTotal { total, .. } => Self::PerRankTotal { total, max_rows: rows },
+            Self::GlobalTotal { total, .. } => Self::GlobalTotal { total, max_rows: rows },
+            Self::PerRank(_) | Self::Global(_) => self,
         }
+    }
+
+    fn over(self, rank: Rank) -> Option<StepSize> {
+        let ranks = u64::from(rank.world_size);
+        Some(match self {
+            Self::PerRank(samples) => StepSize::Rows(samples.checked_mul(ranks)?),
+            Self::Global(samples) => StepSize::Rows(samples),
+            Self::PerRankTotal { total, max_rows } => {
+                let total = total * f64::from(rank.world_size);
+                StepSize::Total { total, max_rows: max_rows.checked_mul(ranks)?, ranks }
+            }
+            Self::GlobalTotal { total, max_rows } => StepSize::Total { total, max_rows, ranks: 1 },
+        })
     }
 }
 
 /// What is done to which samples, in which order and batches. Cheap to clone; clones share the CPU threads.
 #[derive(Clone)]
 pub struct Pipeline {
-    dataset: Dataset,
-    maps: Vec<(String, ChainSpec)>,
-    shuffle: Shuffle,
-    seed: Option<u64>,
+    recipe: Recipe,
     batch: BatchSize,
     tail: Tail,
     on_error: OnError,
@@ -61,16 +115,15 @@ pub struct Pipeline {
     threads: Option<usize>,
     budget_bytes: u64,
     deadline: Duration,
+    workers: Option<Workers>,
+    device: Option<DeviceOptions>,
     engine: Arc<Mutex<Option<Engine>>>,
 }
 
 impl Pipeline {
     pub(crate) fn new(dataset: Dataset) -> Self {
         Self {
-            dataset,
-            maps: Vec::new(),
-            shuffle: Shuffle::none(),
-            seed: None,
+            recipe: Recipe::new(dataset),
             batch: BatchSize::per_rank(1),
             tail: Tail::Drop,
             on_error: OnError::Raise,
@@ -79,29 +132,62 @@ impl Pipeline {
             threads: None,
             budget_bytes: BUDGET_BYTES,
             deadline: DEADLINE,
+            workers: None,
+            device: None,
             engine: Arc::default(),
         }
     }
 
-    /// Runs each sample's encoded bytes in `column` through a chain of ops; the result is the batch's tensor of the
-    /// same name. Columns without a map ride along as they are, encoded bytes included.
+    /// Runs each sample's encoded bytes or text in `column` through a chain of ops; the result is the batch's tensor
+    /// of the same name. Columns without a map ride along as they are, encoded bytes included.
     #[must_use]
-    pub fn map(mut self, column: &str, ops: impl Into<ChainSpec>) -> Self {
-        self.maps.push((column.to_owned(), ops.into()));
+    pub fn map(self, column: &str, ops: impl Into<ChainSpec>) -> Self {
+        self.map_as(column, column, ops)
+    }
+
+    /// As [`map`](Self::map), with a name for the result, so that one column can become several tensors: a waveform
+    /// and its features.
+    #[must_use]
+    pub fn map_as(mut self, column: &str, output: &str, ops: impl Into<ChainSpec>) -> Self {
+        let (column, output) = (column.to_owned(), output.to_owned());
+        self.recipe.maps.push(MapSpec { column, output, ops: ops.into(), pad_value: 0.0 });
+        self
+    }
+
+    /// What stands behind the end of short rows in the tensor `output` of an earlier map. Default 0.
+    ///
+    /// # Panics
+    /// If no map has that output.
+    #[must_use]
+    pub fn pad_value(mut self, output: &str, value: f64) -> Self {
+        let map = self.recipe.maps.iter_mut().find(|map| map.output == output);
+        #[expect(clippy::panic, reason = "a slip in the caller's own chain of calls, seen at its first run")]
+        match map {
+            Some(map) => map.pad_value = value,
+            None => panic!("pad_value: no map has the output '{output}'; put pad_value behind its map"),
+        }
+        self
+    }
+
+    /// What the ops refer to by URI (tokenizers, noise), loaded already; whatever is not in here is read from storage
+    /// when a rank starts. Default: nothing.
+    #[must_use]
+    pub fn resources(mut self, resources: Resources) -> Self {
+        self.recipe.give(resources);
         self
     }
 
     /// Sets the order. Default: the catalog's, without shuffling.
     #[must_use]
     pub fn shuffle(mut self, shuffle: Shuffle) -> Self {
-        self.shuffle = shuffle;
+        self.recipe.shuffle = shuffle;
         self
     }
 
     /// Seeds the ops' randomness. Default: the shuffle's seed, 0 without a shuffle.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+        self.recipe.seed = Some(seed);
         self
     }
 
@@ -109,6 +195,29 @@ impl Pipeline {
     #[must_use]
     pub fn batch(mut self, size: BatchSize) -> Self {
         self.batch = size;
+        self
+    }
+
+    /// Puts samples of like length into one batch: inside windows of many batches they are sorted by the numeric
+    /// `column` of the catalog (`duration`), cut into global batches, and the batches shuffled. The order stays a pure
+    /// function of (data set, seed, epoch), and all ranks get the same bucket at a step. Default: no bucketing.
+    #[must_use]
+    pub fn bucket_by(mut self, column: &str) -> Self {
+        (self.recipe.by_length.column, self.recipe.by_length.bucketed) = (Some(column.to_owned()), true);
+        self
+    }
+
+    /// Samples of a bucketing window. Default: the shuffle's window, or what 512 MiB of encoded bytes span.
+    #[must_use]
+    pub fn bucket_window(mut self, samples: u64) -> Self {
+        self.recipe.by_length.window = Some(samples);
+        self
+    }
+
+    /// The numeric column of lengths that batches of a total go by, where they are not bucketed.
+    #[must_use]
+    pub fn lengths_from(mut self, column: &str) -> Self {
+        self.recipe.by_length.column = Some(column.to_owned());
         self
     }
 
@@ -140,9 +249,13 @@ impl Pipeline {
         self
     }
 
-    /// CPU threads that all ranks of this process share. Default: as many as the process may use.
+    /// CPU threads that all ranks of this pipeline in this process share, at least 1. Default: as many as the process
+    /// may use. Another number than before makes threads of their own, which earlier clones do not share.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
+        if self.threads != Some(threads) {
+            self.engine = Arc::default();
+        }
         self.threads = Some(threads);
         self
     }
@@ -163,17 +276,68 @@ impl Pipeline {
         self
     }
 
-    /// The data set, filtered as it is.
-    pub fn dataset(&self) -> &Dataset {
-        &self.dataset
+    /// Has other machines do the work: workers (`feedstock worker`) make the rows, this process only puts batches
+    /// together. The batches are the same bytes. Default: this machine does it all.
+    #[must_use]
+    pub fn workers(mut self, workers: Workers) -> Self {
+        self.workers = Some(workers);
+        self
     }
 
-    /// The order.
+    /// Has batches arrive in a GPU's memory: slots are page-locked, batches are copied on a stream of their own while the
+    /// caller computes, and finished there. What was only copied ahead does not count as delivered. Default: batches stay in
+    /// host memory. Without CUDA they do so, too, finished all the same, and a warning says so once.
+    #[must_use]
+    pub fn device(mut self, options: DeviceOptions) -> Self {
+        self.device = Some(options);
+        self
+    }
+
+    /// What is done to which samples, in which order, as a description for other processes: what ranks tell workers, and
+    /// Flight clients may.
+    pub fn spec(&self) -> RecipeSpec {
+        self.recipe.spec()
+    }
+
+    /// The data set, filtered as it is.
+    pub fn dataset(&self) -> &Dataset {
+        &self.recipe.dataset
+    }
+
+    /// The order, as ranks of this world size have it: only bucketed batches for each rank depend on that. Reads the
+    /// column of lengths, if one was named.
     ///
     /// # Errors
-    /// `BadConfig` where lanes or window are out of range.
-    pub fn plan(&self) -> Result<Plan> {
-        Ok(self.dataset.plan(&self.shuffle)?)
+    /// `BadConfig` where lanes or window are out of range, a sample has no length, or one exceeds the total of a batch:
+    /// it is named.
+    pub fn plan(&self, rank: Rank) -> Result<Plan> {
+        self.recipe.plan(&self.shape(rank)?)
+    }
+
+    /// The compiled chain whose results go into the column `output`, what it refers to loaded: for running it outside
+    /// the pipeline, as previews and measurements do.
+    ///
+    /// # Errors
+    /// `BadConfig` where no map has this output, or a chain does not compile.
+    pub fn chain(&self, output: &str) -> Result<Chain> {
+        let (maps, _) = self.compile()?;
+        let map = maps.into_iter().find(|map| map.output == output);
+        let map =
+            map.ok_or_else(|| Error::new(ErrorKind::BadConfig, format!("no map has the output '{output}'")))?;
+        Ok(Chain::clone(&map.chain))
+    }
+
+    /// One rank's share of it, for a trainer that jumps, is resized and saves its state: see [`Loader`].
+    ///
+    /// # Errors
+    /// As [`RankBuilder::start`].
+    pub fn loader(&self, rank: Rank) -> Result<Loader> {
+        Loader::new(self.clone(), rank)
+    }
+
+    /// Where the run ends, if it does.
+    pub(crate) fn end_epoch(&self) -> Option<u64> {
+        self.epochs
     }
 
     /// One rank's share of it.
@@ -183,30 +347,78 @@ impl Pipeline {
 
     fn shape(&self, rank: Rank) -> Result<StepShape> {
         match self.batch.over(rank) {
-            Some(global_batch) => Ok(StepShape { global_batch, rank, tail: self.tail }),
+            Some(size) => Ok(StepShape { size, rank, tail: self.tail }),
             None => {
                 Err(Error::new(ErrorKind::BadConfig, format!("{:?} on {rank} ranks overflows", self.batch)))
             }
         }
     }
 
-    fn compile(&self) -> Result<Vec<Map>> {
-        let mut maps: Vec<Map> = Vec::new();
-        for (column, spec) in &self.maps {
-            if maps.iter().any(|map| map.column == *column) {
-                let message = format!("column '{column}' is mapped twice; put all its ops into one map");
-                return Err(Error::new(ErrorKind::BadConfig, message));
-            }
-            maps.push(Map { column: column.clone(), chain: Arc::new(spec.compile()?) });
+    /// The chains, compiled, and the columns that they make.
+    fn compile(&self) -> Result<(Vec<Map>, Vec<Column>)> {
+        let config = |message: String| Error::new(ErrorKind::BadConfig, message);
+        let maps = self.recipe.compile()?;
+        let mut columns: Vec<Column> = Vec::new();
+        for (map, described) in maps.iter().zip(&self.recipe.maps) {
+            let (spec, pad_value) = (map.chain.output().clone(), described.pad_value);
+            let fill = Fill::new(pad_value, spec.dtype).ok_or_else(|| {
+                config(format!(
+                    "{}: {pad_value} is no {:?}, so it cannot pad its rows",
+                    map.output, spec.dtype
+                ))
+            })?;
+            columns.push(Column { name: map.output.clone(), spec, fill });
         }
-        Ok(maps)
+        let taken = |name: &str| {
+            let reader = self.recipe.dataset.block_reader(); // of the chosen columns only
+            let schema = reader.schema();
+            maps.iter().any(|map| map.output == name) || schema.field_with_name(name).is_ok()
+        };
+        for column in columns.iter().filter(|column| column.spec.is_ragged()) {
+            let lengths = length_column(&column.name);
+            if taken(&lengths) {
+                return Err(config(format!(
+                    "the lengths of '{}' go into the column '{lengths}', which is there already; name the result otherwise \
+                     with map_as, or leave that column out with Dataset::columns",
+                    column.name
+                )));
+            }
+        }
+        Ok((maps, columns))
     }
 
-    /// A hash of the chains: not part of the order, kept in cursors to tell of changed ops.
+    /// The device's part, checked against the columns that the chains make.
+    fn prepare_device(&self, options: &DeviceOptions, columns: &[Column]) -> Result<device::Prepared> {
+        let mapped: Vec<Mapped<'_>> = columns
+            .iter()
+            .zip(&self.recipe.maps)
+            .map(|(column, map)| Mapped { name: &column.name, spec: &column.spec, ops: map.ops.0.len() })
+            .collect();
+        let reader = self.recipe.dataset.block_reader(); // of the chosen columns only
+        let along = reader.schema();
+        let is_taken = |name: &str| {
+            mapped.iter().any(|column| column.name == name) || along.field_with_name(name).is_ok()
+        };
+        let has_numbers = |name: &str| {
+            along.field_with_name(name).is_ok_and(|field| Element::of_nested(field.data_type()).is_some())
+                || columns.iter().any(|column| column.spec.is_ragged() && length_column(&column.name) == name)
+        };
+        device::Prepared::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
+    }
+
+    /// The hash of the ops that cursors keep, of what finishes their results among them.
     fn ops_hash(&self) -> Result<u64> {
-        let text = serde_json::to_string(&self.maps)
-            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the ops: {e}")))?;
-        Ok(Cursor::hash_ops(&text))
+        let ops = self.recipe.ops_hash()?;
+        match self.device.as_ref().filter(|options| !options.finish.is_empty()) {
+            None => Ok(ops),
+            Some(options) => {
+                let finish: std::collections::BTreeMap<_, _> =
+                    options.finish.iter().map(|(name, finish)| (name, finish)).collect();
+                let text = serde_json::to_string(&(ops, finish))
+                    .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the finish: {e}")))?;
+                Ok(Cursor::hash_ops(&text))
+            }
+        }
     }
 
     fn engine(&self) -> Result<Engine> {
@@ -222,13 +434,21 @@ impl Pipeline {
 impl std::fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pipeline")
-            .field("dataset", &self.dataset)
-            .field("maps", &self.maps)
-            .field("shuffle", &self.shuffle)
+            .field("dataset", &self.recipe.dataset)
+            .field("maps", &self.recipe.maps)
+            .field("shuffle", &self.recipe.shuffle)
             .field("batch", &self.batch)
             .field("tail", &self.tail)
             .finish_non_exhaustive()
     }
+}
+
+/// What a rank's run is started with.
+pub(crate) struct Prepared {
+    pub(crate) job: Job,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) settings: Settings,
+    pub(crate) device: Option<device::Prepared>,
 }
 
 /// A rank's share of a pipeline, and where to begin.
@@ -262,8 +482,36 @@ impl RankBuilder {
     /// batch larger than the data set (with [`Tail::Drop`]) or smaller than the world size, a budget smaller than a
     /// batch, fewer than 2 slots, or a cursor of another order.
     pub fn start(self) -> Result<RankIterator> {
+        let prepared = self.prepare()?;
+        if let Some(end) = self.pipeline.epochs.filter(|end| prepared.job.epoch >= *end) {
+            let message = format!(
+                "nothing is left to do: the run ends before epoch {end}, and starts at epoch {epoch}",
+                epoch = prepared.job.epoch
+            );
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+        let opened = prepared.device.as_ref().map(device::Prepared::open).transpose()?;
+        self.run(prepared, opened)
+    }
+
+    /// `opened` is the device of whoever has a device.
+    pub(crate) fn run(&self, prepared: Prepared, opened: Option<Opened>) -> Result<RankIterator> {
+        let Prepared { job, columns, settings, device } = prepared;
+        let (pipeline, settings) = (&self.pipeline, &settings);
+        let way = device.zip(opened).map_or_else(Way::default, |(device, opened)| device.to(opened));
+        RankIterator::start(job, columns, settings, way, |job, sink| match &pipeline.workers {
+            None => pipeline.engine()?.run(job, sink),
+            Some(workers) => workers.run(&pipeline.recipe, job, || pipeline.engine(), sink),
+        })
+    }
+
+    /// Everything that can be wrong is found here.
+    pub(crate) fn prepare(&self) -> Result<Prepared> {
         let pipeline = &self.pipeline;
         pipeline.on_error.check()?;
+        if pipeline.threads == Some(0) {
+            return Err(Error::new(ErrorKind::BadConfig, "threads must be at least 1, not 0"));
+        }
         if pipeline.slots < 2 {
             let message = format!(
                 "slots must be at least 2 (one is read while one is written), not {}",
@@ -271,27 +519,17 @@ impl RankBuilder {
             );
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
-        let plan = pipeline.plan()?;
+        let mut plan = pipeline.plan(self.rank)?;
         let shape = pipeline.shape(self.rank)?;
-        shape.check(plan.len())?;
+        shape.check(&plan, &|sample| pipeline.recipe.dataset.catalog().describe_sample(sample))?;
         if shape.tail == Tail::Short {
             let message = "tail=short would leave some ranks without a last batch; use drop or pad";
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         let (mut epoch, mut position) = (self.epoch, Position(0));
         if let Some(cursor) = &self.from {
-            plan.check(cursor)?;
-            (epoch, position) = (cursor.epoch, cursor.position);
-            if shape.steps(plan.len(), position) == 0 {
-                (epoch, position) = (epoch + 1, Position(0)); // never an empty epoch
-            }
-        }
-        if pipeline.epochs.is_some_and(|end| epoch >= end) {
-            let message = format!(
-                "nothing is left to do: the run ends before epoch {end}, and starts at epoch {epoch}",
-                end = pipeline.epochs.unwrap_or_default()
-            );
-            return Err(Error::new(ErrorKind::BadConfig, message));
+            plan = plan.regrouped_as(cursor)?;
+            (epoch, position) = next_step(&plan, &shape, cursor.epoch, cursor.position);
         }
         let ops = pipeline.ops_hash()?;
         if let Some(saved) = self.from.as_ref().and_then(|cursor| cursor.ops).filter(|saved| *saved != ops) {
@@ -299,19 +537,28 @@ impl RankBuilder {
                 "the ops differ from those of the saved run ({saved:016x} there, {ops:016x} here)"
             );
         }
-        let job = feedstock_ingest::Job {
-            dataset: pipeline.dataset.clone(),
+        let (maps, columns) = pipeline.compile()?;
+        let device =
+            pipeline.device.as_ref().map(|options| pipeline.prepare_device(options, &columns)).transpose()?;
+        let job = Job {
+            dataset: pipeline.recipe.dataset.clone(),
             plan,
-            maps: pipeline.compile()?,
+            maps,
             shape,
-            seed: pipeline.seed.unwrap_or(pipeline.shuffle.seed()),
+            strands: None,
+            seed: pipeline.recipe.seed(),
             epoch,
             position,
             end_epoch: pipeline.epochs,
             budget_bytes: pipeline.budget_bytes,
         };
-        let settings =
-            Settings { slots: pipeline.slots, on_error: pipeline.on_error, deadline: pipeline.deadline, ops };
-        RankIterator::start(&pipeline.engine()?, job, &settings)
+        let settings = Settings {
+            slots: pipeline.slots,
+            on_error: pipeline.on_error,
+            deadline: pipeline.deadline,
+            ops,
+            skipped: (0, 0),
+        };
+        Ok(Prepared { job, columns, settings, device })
     }
 }

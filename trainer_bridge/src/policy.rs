@@ -1,9 +1,9 @@
 //! What happens to samples that cannot be decoded.
 
-use crate::slots::Slot;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::SampleId;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// Skipped samples that a report lists; further ones are only counted (8,192 × about 200 bytes = 1.6 MiB).
 const LISTED_SKIPS: usize = 8192;
@@ -61,6 +61,19 @@ pub struct SkipReport {
 }
 
 impl SkipReport {
+    /// Adds what a later run of the same loader skipped; samples that it was given again count once.
+    pub(crate) fn merge(&mut self, later: Self) {
+        let unlisted = later.count - later.samples.len() as u64;
+        let known: HashSet<(u64, SampleId)> = self.samples.iter().map(|s| (s.epoch, s.sample)).collect();
+        self.add(later.samples.into_iter().filter(|s| !known.contains(&(s.epoch, s.sample))).collect());
+        self.count += unlisted;
+    }
+
+    /// Listed samples of `epoch`.
+    pub(crate) fn listed_in(&self, epoch: u64) -> u64 {
+        self.samples.iter().filter(|skipped| skipped.epoch == epoch).count() as u64
+    }
+
     pub(crate) fn add(&mut self, skipped: Vec<Skipped>) {
         self.count += skipped.len() as u64;
         let room = LISTED_SKIPS - self.samples.len();
@@ -68,20 +81,22 @@ impl SkipReport {
     }
 }
 
-/// Replaces bad rows by their nearest good neighbour and returns, by row, the row whose columns it takes.
-///
-/// Without a good row, bad rows become zeros and keep their own columns.
-pub(crate) fn substitute(slot: &mut Slot, rows: usize, bad: &[usize]) -> Vec<usize> {
-    let mut sources: Vec<usize> = (0..rows).collect();
-    let good: Vec<usize> = sources.iter().copied().filter(|row| bad.binary_search(row).is_err()).collect();
-    for &row in bad {
-        match good.iter().min_by_key(|good| good.abs_diff(row)) {
-            Some(&nearest) => {
-                slot.copy_row(nearest, row);
-                sources[row] = nearest;
-            }
-            None => slot.clear_row(row),
-        }
+/// By row, the row whose content it takes: its own, for a bad row its nearest good neighbour, `None` without any.
+pub(crate) fn sources(rows: usize, bad: &[usize]) -> Vec<Option<usize>> {
+    let is_good = |row: &usize| bad.binary_search(row).is_err();
+    let good: Vec<usize> = (0..rows).filter(is_good).collect();
+    let nearest = |row: usize| good.iter().copied().min_by_key(|good| good.abs_diff(row));
+    (0..rows).map(|row| if is_good(&row) { Some(row) } else { nearest(row) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_rows_take_their_nearest_good_neighbour() {
+        assert_eq!(sources(5, &[0, 3]), [Some(1), Some(1), Some(2), Some(2), Some(4)]);
+        assert_eq!(sources(2, &[0, 1]), [None, None]);
+        assert_eq!(sources(2, &[]), [Some(0), Some(1)]);
     }
-    sources
 }

@@ -1,13 +1,15 @@
 //! The rank's iterator: batches in step order, epoch by epoch, and the state to go on from.
 
 use crate::batch::Batch;
+use crate::device::{Stage, Way};
 use crate::ledger::Ledger;
+use crate::memory::Allocator;
 use crate::policy::{OnError, SkipReport, Skipped};
 use crate::sink::{Assembled, Assembler};
-use crate::slots::{Home, Slot, SlotShape};
+use crate::slots::{Column, Home, Slot};
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Cursor, Plan, Position, StepShape};
-use feedstock_ingest::{Engine, Job, Popped, Ready, Run, Sink, Stats};
+use feedstock_dataset::{Cursor, Plan, Position, StepShape, StepSize};
+use feedstock_ingest::{Job, Popped, Ready, RowBuffers, Run, Sink, Stats, Waiting};
 use futures::Stream;
 use std::ops::Range;
 use std::pin::Pin;
@@ -16,7 +18,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// A wait this long is told in the log, once a batch.
-const SLOW_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const SLOW_WAIT: Duration = Duration::from_secs(10);
+
+/// In a mix without end, a fraction of skipped samples is one of those delivered so far and of this many: early ones
+/// must not count for more than they would in an epoch of 10,000.
+const ENDLESS_GRACE: u64 = 10_000;
 
 /// One rank's batches: a blocking iterator and a `Stream`.
 ///
@@ -24,6 +30,8 @@ const SLOW_WAIT: Duration = Duration::from_secs(10);
 /// the same number of batches. An error ends the epoch: it is yielded once, then `None`, and again if iterated again;
 /// all but a wait past the deadline, after which the batch may still come.
 pub struct RankIterator {
+    /// Before the run, so that it ends first: it holds slots.
+    stage: Option<Stage>,
     run: Run<Slot>,
     assembler: Arc<Assembler>,
     plan: Plan,
@@ -39,11 +47,17 @@ pub struct RankIterator {
     error: Option<Error>,
     error_told: bool,
     skips: SkipReport,
+    /// By mapped column: elements along the padded axis that are samples' own, and all.
+    padding: Vec<(u64, u64)>,
     on_error: OnError,
+    skipped_before: (u64, u64),
     slots: usize,
     deadline: Duration,
     waited: Duration,
-    waiting_since: Option<Instant>,
+    /// Of the batch that is waited for: the time inside calls so far, not that between them.
+    waiting: Duration,
+    /// The same for the stream, which is polled.
+    polled_since: Option<Instant>,
     told_slow: bool,
 }
 
@@ -54,6 +68,19 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     /// The hash of the chains, kept in cursors.
     pub(crate) ops: u64,
+    /// An epoch, and samples skipped in it by earlier runs of the same loader: they count towards its limit.
+    pub(crate) skipped: (u64, u64),
+}
+
+/// What a bounded wait for a batch brought.
+#[derive(Debug)]
+pub enum Next {
+    /// The next batch.
+    Batch(Batch),
+    /// The epoch is over; the next call is about the next one.
+    EpochEnd,
+    /// Nothing yet: ask again.
+    Pending,
 }
 
 /// What a rank's pipeline has done so far.
@@ -61,46 +88,53 @@ pub(crate) struct Settings {
 pub struct RankStats {
     /// The engine's counts.
     pub engine: Stats,
-    /// Time that the caller waited for batches.
+    /// Time that the caller waited for batches, the wait under way included.
     pub waited: Duration,
     /// Batches ready now.
     pub ready: usize,
-    /// Slots held by the caller now.
+    /// Slots held by the caller now; with a device, its buffers.
     pub held: usize,
-    /// Slots in all.
+    /// Slots in all; with a device, its buffers.
     pub slots: usize,
 }
 
 impl RankIterator {
-    pub(crate) fn start(engine: &Engine, job: Job, settings: &Settings) -> Result<Self> {
-        let Settings { slots, on_error, deadline, ops } = *settings;
-        let tensors: Vec<_> =
-            job.maps.iter().map(|map| (map.column.clone(), map.chain.output().clone())).collect();
-        let row_bytes: Vec<usize> = tensors.iter().map(|(_, spec)| spec.bytes()).collect();
-        let shape = usize::try_from(job.shape.rows()).ok().and_then(|rows| SlotShape::new(rows, &row_bytes));
-        let shape = Arc::new(shape.ok_or_else(|| {
-            let message =
-                format!("a batch of {} rows of {row_bytes:?} bytes has no place in memory", job.shape.rows());
-            Error::new(ErrorKind::BadConfig, message)
-        })?);
+    pub(crate) fn start(
+        job: Job,
+        columns: Vec<Column>,
+        settings: &Settings,
+        way: Way,
+        run: impl FnOnce(Job, Arc<dyn Sink<Slot>>) -> Result<Run<Slot>>,
+    ) -> Result<Self> {
+        let Settings { slots, on_error, deadline, ops, skipped } = *settings;
+        let columns: Arc<[Column]> = columns.into();
         let home = Arc::new(Home::default());
-        let assembler =
-            Arc::new(Assembler { ready: Ready::default(), home: home.clone(), on_error, tensors });
+        let assembler = Arc::new(Assembler {
+            ready: Ready::default(),
+            home: home.clone(),
+            on_error,
+            columns: columns.clone(),
+            device_seed: way.stage.is_some().then_some(job.seed),
+        });
         let (plan, step_shape, epoch, position) = (job.plan.clone(), job.shape, job.epoch, job.position);
         let end_epoch = job.end_epoch;
-        let run = engine.run(job, assembler.clone() as Arc<dyn Sink<Slot>>)?;
+        let rows = match job.shape.size {
+            StepSize::Rows(_) => job.shape.rows(),
+            StepSize::Total { .. } => 0, // slots grow to the largest step
+        };
+        let rows = usize::try_from(rows).map_err(|_| {
+            Error::new(ErrorKind::BadConfig, "a batch has more rows than memory has addresses")
+        })?;
+        let Way { allocator, stage } = way;
+        // All of them before any is offered: page-locked memory may not suffice for as many.
+        let made = make_slots(&columns, &allocator, rows, slots)?;
+        let slots = made.len();
+        let run = run(job, assembler.clone() as Arc<dyn Sink<Slot>>)?;
         home.open(run.offers());
-        for slot in 0..slots {
-            let place = Slot::new(shape.clone()).ok_or_else(|| {
-                let message = format!(
-                    "no memory for slot {slot} of {slots}, {} bytes each; lower the batch size or slots",
-                    shape.bytes
-                );
-                Error::new(ErrorKind::BadConfig, message)
-            })?;
-            home.offer(place);
-        }
+        made.into_iter().for_each(|slot| home.offer(slot));
+        let stage = stage.map(|(opened, work)| Stage::start(assembler.clone(), opened, work)).transpose()?;
         Ok(Self {
+            stage,
             run,
             assembler,
             plan,
@@ -115,11 +149,14 @@ impl RankIterator {
             error: None,
             error_told: false,
             skips: SkipReport::default(),
+            padding: vec![(0, 0); columns.len()],
             on_error,
+            skipped_before: skipped,
             slots,
             deadline,
             waited: Duration::ZERO,
-            waiting_since: None,
+            waiting: Duration::ZERO,
+            polled_since: None,
             told_slow: false,
         })
     }
@@ -128,10 +165,8 @@ impl RankIterator {
     ///
     /// At an epoch's end it points at the next epoch, so that no run resumes into an empty one.
     pub fn state(&self) -> Cursor {
-        match self.shape.steps(self.plan.len(), self.position) {
-            0 => self.plan.cursor(self.epoch + 1, Position(0)).with_ops(self.ops),
-            _ => self.plan.cursor(self.epoch, self.position).with_ops(self.ops),
-        }
+        let (epoch, position) = next_step(&self.plan, &self.shape, self.epoch, self.position);
+        self.plan.cursor(epoch, position).with_ops(self.ops)
     }
 
     /// The epoch that the next batch belongs to (at an epoch's end: the one just finished).
@@ -139,17 +174,18 @@ impl RankIterator {
         self.epoch
     }
 
-    /// Batches left in this epoch; 0 once the last of all epochs is over.
+    /// Batches left in this epoch; 0 once the last of all epochs is over. Where batches are bounded by a total, the
+    /// first call in an epoch walks its plan: about 0.2 µs a sample.
     pub fn steps_left(&self) -> u64 {
         match self.end_epoch.is_some_and(|end| self.epoch >= end) {
             true => 0,
-            false => self.shape.steps(self.plan.len(), self.position),
+            false => self.plan.steps_left(self.epoch, self.position, &self.shape),
         }
     }
 
-    /// Batches in a whole epoch.
+    /// Batches in the whole of this epoch; all epochs have as many, unless batches are bounded by a total.
     pub fn steps_per_epoch(&self) -> u64 {
-        self.shape.steps(self.plan.len(), Position(0))
+        self.plan.steps_left(self.epoch, Position(0), &self.shape)
     }
 
     /// The ledger of the current epoch up to the last batch, or of the epoch just finished. Computing the planned
@@ -169,16 +205,85 @@ impl RankIterator {
         &self.skips
     }
 
+    /// The share of tensor `output` that was padding in the batches so far, 0.0 to 1.0; `None` where its rows are equal
+    /// by nature, or nothing was delivered. What bucketing by length is for.
+    pub fn padding_share(&self, output: &str) -> Option<f64> {
+        let index = self.assembler.columns.iter().position(|column| column.name == output)?;
+        let (own, all) = self.padding[index];
+        (all > 0).then(|| 1.0 - own as f64 / all as f64)
+    }
+
     /// What has been done so far.
     pub fn stats(&self) -> RankStats {
-        let ready = self.assembler.ready.len();
-        RankStats {
-            engine: self.run.stats(),
-            waited: self.waited,
-            ready,
-            held: self.assembler.home.leased().saturating_sub(ready),
-            slots: self.slots,
+        let ready = self.ready().len();
+        let lent = self.stage.as_ref().and_then(Stage::lent);
+        let (held, slots) =
+            lent.unwrap_or_else(|| (self.assembler.home.leased().saturating_sub(ready), self.slots));
+        RankStats { engine: self.run.stats(), waited: self.waited + self.waiting, ready, held, slots }
+    }
+
+    /// Batches as the caller gets them, in step order.
+    fn ready(&self) -> &Ready<Assembled> {
+        self.stage.as_ref().map_or(&self.assembler.ready, Stage::output)
+    }
+
+    /// What the next batch waits for.
+    pub fn waiting(&self) -> Waiting {
+        self.run.waiting()
+    }
+
+    /// Once an epoch's last batch was handed out, goes on to the next epoch without yielding the `None` that marks its
+    /// end, for callers who count batches; true if it did.
+    pub fn begin_epoch(&mut self) -> bool {
+        let done = std::mem::take(&mut self.epoch_done);
+        if done {
+            self.epoch += 1;
+            self.position = Position(0);
         }
+        done
+    }
+
+    /// As [`Iterator::next`], but waits no longer than `timeout`: for callers who have to look up now and then, at
+    /// signals for instance. Successive calls are one wait, to which the deadline applies.
+    ///
+    /// # Errors
+    /// As the iterator's.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Next> {
+        if let Some(answer) = self.settled() {
+            return answer.map_or(Ok(Next::EpochEnd), |batch| batch.map(Next::Batch));
+        }
+        let begun = Instant::now();
+        let left = self.deadline.saturating_sub(self.waiting);
+        let popped = self.ready().pop(left.min(timeout));
+        self.waiting += begun.elapsed();
+        match popped {
+            Popped::Item(assembled) => self.received(Ok(assembled)).map(Next::Batch),
+            Popped::Failed(error) => self.received(Err(error)).map(Next::Batch),
+            Popped::Ended => {
+                self.waiting = Duration::ZERO;
+                Ok(Next::EpochEnd)
+            }
+            Popped::TimedOut if self.waiting < self.deadline => {
+                if self.waiting >= SLOW_WAIT {
+                    self.tell_slow();
+                }
+                Ok(Next::Pending)
+            }
+            Popped::TimedOut => {
+                self.waited += std::mem::take(&mut self.waiting);
+                Err(self.overdue()) // not final: the batch may still come
+            }
+        }
+    }
+
+    /// Whether it failed for good: all that it can still do is to say so again.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Whether the epoch's last batch was handed out, and its end not yet.
+    pub(crate) fn is_epoch_done(&self) -> bool {
+        self.epoch_done
     }
 
     /// Before a wait: what can be answered without one.
@@ -187,17 +292,11 @@ impl RankIterator {
             self.error_told = !self.error_told;
             return Some(self.error_told.then(|| Err(error.clone())));
         }
-        if self.epoch_done {
-            self.epoch_done = false;
-            self.epoch += 1;
-            self.position = Position(0);
-            return Some(None);
-        }
-        None
+        self.begin_epoch().then_some(None)
     }
 
     fn deliver(&mut self, assembled: Assembled) -> Result<Batch> {
-        let Assembled { batch, skipped } = assembled;
+        let Assembled { batch, skipped, .. } = assembled;
         self.check_skips(&batch, &skipped)?; // before anything counts as delivered
         if self.ledger.epoch != batch.epoch {
             self.ledger = Ledger::new(batch.epoch);
@@ -209,16 +308,27 @@ impl RankIterator {
             self.ledger.deliver(*sample, *padding);
         }
         self.ledger.substituted += skipped.len() as u64;
+        for ((more_own, more), (own, all)) in batch.padded.iter().zip(&mut self.padding) {
+            (*own, *all) = (*own + more_own, *all + more);
+        }
+        if let Some(device) = &batch.device {
+            device.lend();
+        }
         self.skips.add(skipped);
         self.position = batch.next;
-        self.epoch_done = self.steps_left() == 0;
+        self.epoch_done = !self.shape.has_step(self.plan.len(), self.position);
         Ok(batch)
     }
 
     fn check_skips(&self, batch: &Batch, skipped: &[Skipped]) -> Result<()> {
         let OnError::Skip { max_fraction } = self.on_error else { return Ok(()) };
-        let planned = self.shape.rows() * self.steps_per_epoch();
-        let before = if self.ledger.epoch == batch.epoch { self.ledger.substituted } else { 0 };
+        let planned = match self.plan.is_endless() {
+            true => self.ledger.delivered.samples + skipped.len() as u64 + ENDLESS_GRACE,
+            false => self.shape.rows_per_epoch(self.plan.len()),
+        };
+        let (epoch, earlier) = self.skipped_before;
+        let mut before = if epoch == batch.epoch { earlier } else { 0 };
+        before += if self.ledger.epoch == batch.epoch { self.ledger.substituted } else { 0 };
         let (count, limit) = (before + skipped.len() as u64, (planned as f64 * max_fraction).floor());
         if skipped.is_empty() || count as f64 <= limit {
             return Ok(());
@@ -238,22 +348,25 @@ impl RankIterator {
         Err(error)
     }
 
-    fn received(&mut self, result: Result<Assembled>) -> Option<Result<Batch>> {
-        if let Some(since) = self.waiting_since.take() {
-            self.waited += since.elapsed();
-        }
+    fn received(&mut self, result: Result<Assembled>) -> Result<Batch> {
+        self.waited += std::mem::take(&mut self.waiting);
+        self.waited += self.polled_since.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.told_slow = false;
         let batch = result.and_then(|assembled| self.deliver(assembled));
-        Some(batch.or_else(|error| self.fail(error)))
+        batch.or_else(|error| self.fail(error))
     }
 
     fn overdue(&self) -> Error {
-        let held = self.stats().held;
-        let advice = match held >= self.slots {
-            true => format!(
-                "all {} slots are held by batches that were not dropped; drop them or raise slots",
-                self.slots
+        let RankStats { held, slots, .. } = self.stats();
+        let advice = match held >= slots {
+            true if self.stage.as_ref().is_some_and(|stage| stage.lent().is_some()) => format!(
+                "all {slots} device buffers are held by batches that were not dropped; drop them or raise the depth"
             ),
+            true => {
+                format!(
+                    "all {slots} slots are held by batches that were not dropped; drop them or raise slots"
+                )
+            }
             false => self.run.waiting().to_string(),
         };
         let message = format!(
@@ -268,38 +381,70 @@ impl RankIterator {
 
     fn tell_slow(&mut self) {
         if !std::mem::replace(&mut self.told_slow, true) {
-            let (waiting, held) = (self.run.waiting(), self.stats().held);
-            tracing::warn!(rank = %self.shape.rank, held, slots = self.slots, "no batch for 10 s: {waiting}");
+            let (waiting, RankStats { held, slots, .. }) = (self.run.waiting(), self.stats());
+            tracing::warn!(rank = %self.shape.rank, held, slots, "no batch for 10 s: {waiting}");
         }
     }
+}
+
+/// At least so many slots make a pipeline: one is read while one is written.
+const LEAST_SLOTS: usize = 2;
+
+/// `slots` slots with room for `rows` rows, or fewer where no more memory can be page-locked.
+fn make_slots(
+    columns: &Arc<[Column]>,
+    allocator: &Allocator,
+    rows: usize,
+    slots: usize,
+) -> Result<Vec<Slot>> {
+    let buffers = Arc::new(RowBuffers::default());
+    let mut made = Vec::with_capacity(slots);
+    for number in 0..slots {
+        match Slot::new(columns.clone(), buffers.clone(), allocator.clone(), rows) {
+            Ok(slot) => made.push(slot),
+            Err(error)
+                if number >= LEAST_SLOTS
+                    && error.kind() == ErrorKind::BadConfig
+                    && matches!(allocator, Allocator::Locked(_)) =>
+            {
+                // One slot's memory is left for what is page-locked later: staging memory, padded rows.
+                made.truncate(LEAST_SLOTS.max(number - 1));
+                let fewer = made.len();
+                tracing::warn!("going on with {fewer} slots instead of {slots}: {error}");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(made)
 }
 
 impl Iterator for RankIterator {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(answer) = self.settled() {
-            return answer;
+        block(|| self.next_within(SLOW_WAIT))
+    }
+}
+
+/// Waits on, however often nothing has come yet; `None` at an epoch's end.
+pub(crate) fn block(mut next: impl FnMut() -> Result<Next>) -> Option<Result<Batch>> {
+    loop {
+        match next() {
+            Ok(Next::Batch(batch)) => return Some(Ok(batch)),
+            Ok(Next::EpochEnd) => return None,
+            Ok(Next::Pending) => {}
+            Err(error) => return Some(Err(error)),
         }
-        let begun = Instant::now();
-        self.waiting_since = Some(begun);
-        loop {
-            let left = self.deadline.saturating_sub(begun.elapsed());
-            match self.assembler.ready.pop(left.min(SLOW_WAIT)) {
-                Popped::Item(assembled) => return self.received(Ok(assembled)),
-                Popped::Failed(error) => return self.received(Err(error)),
-                Popped::Ended => {
-                    self.waiting_since = None;
-                    return None;
-                }
-                Popped::TimedOut if begun.elapsed() < self.deadline => self.tell_slow(),
-                Popped::TimedOut => {
-                    self.waiting_since = None;
-                    self.waited += begun.elapsed();
-                    return Some(Err(self.overdue())); // not final: the batch may still come
-                }
-            }
-        }
+    }
+}
+
+/// Where the next step begins: here, or at the next epoch's start where nothing is left of this one, so that no run
+/// begins with an empty epoch.
+pub(crate) fn next_step(plan: &Plan, shape: &StepShape, epoch: u64, position: Position) -> (u64, Position) {
+    match shape.has_step(plan.len(), position) {
+        true => (epoch, position),
+        false => (epoch + 1, Position(0)),
     }
 }
 
@@ -312,11 +457,11 @@ impl Stream for RankIterator {
         if let Some(answer) = this.settled() {
             return Poll::Ready(answer);
         }
-        this.waiting_since.get_or_insert_with(Instant::now);
-        match this.assembler.ready.poll(cx) {
-            Poll::Ready(Some(result)) => Poll::Ready(this.received(result)),
+        this.polled_since.get_or_insert_with(Instant::now);
+        match this.ready().poll(cx) {
+            Poll::Ready(Some(result)) => Poll::Ready(Some(this.received(result))),
             Poll::Ready(None) => {
-                this.waiting_since = None;
+                this.polled_since = None;
                 Poll::Ready(None)
             }
             Poll::Pending => Poll::Pending,

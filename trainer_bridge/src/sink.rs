@@ -1,19 +1,23 @@
 //! From a finished step to a batch: the error policy is applied here, on the thread that finished the step.
 
 use crate::batch::{Batch, Tensor};
-use crate::policy::{OnError, Skipped, substitute};
-use crate::slots::{Home, Lease, Slot};
+use crate::policy::{OnError, Skipped, sources};
+use crate::slots::{Column, Home, Lease, Slot};
 use crate::{Error, ErrorKind, Result};
-use arrow::array::UInt64Array;
+use arrow::array::{Int64Array, UInt64Array};
 use arrow::compute::take_record_batch;
-use feedstock_ingest::{Finished, Ready, Sink};
-use feedstock_ops::TensorSpec;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::record_batch::RecordBatch;
+use feedstock_ingest::{Finished, Ready, Sink, row_seed};
+use feedstock_ops::SampleSeed;
 use std::sync::Arc;
 
 /// A batch and the samples that it had to replace.
 pub(crate) struct Assembled {
     pub(crate) batch: Batch,
     pub(crate) skipped: Vec<Skipped>,
+    /// By row, the seed that its ops had: for what is finished on a device, and empty without one.
+    pub(crate) seeds: Vec<SampleSeed>,
 }
 
 /// Turns finished steps into batches, in step order.
@@ -21,8 +25,10 @@ pub(crate) struct Assembler {
     pub(crate) ready: Ready<Assembled>,
     pub(crate) home: Arc<Home>,
     pub(crate) on_error: OnError,
-    /// Name and type of each mapped column, in the order of the maps.
-    pub(crate) tensors: Vec<(String, TensorSpec)>,
+    /// The mapped columns, in the order of the maps.
+    pub(crate) columns: Arc<[Column]>,
+    /// Of the ops' randomness, where a device is to draw from it, too.
+    pub(crate) device_seed: Option<u64>,
 }
 
 impl Assembler {
@@ -30,38 +36,35 @@ impl Assembler {
         let Finished { step, mut columns, destination: mut slot, failures, .. } = finished;
         let mut valid: Vec<bool> = step.rows.iter().map(|row| row.valid).collect();
         let mut skipped = Vec::new();
-        if let Some((_, error)) = failures.first() {
-            let unusable = |kind| matches!(kind, ErrorKind::BadSample);
-            if self.on_error == OnError::Raise {
-                return Err(first_of(error, failures.len()));
-            }
-            if let Some((_, error)) = failures.iter().find(|(_, error)| !unusable(error.kind())) {
-                return Err(error.clone()); // only the data can be skipped, not our faults or a bad chain
-            }
-            let bad: Vec<usize> = failures.iter().map(|(row, _)| *row).collect();
-            let sources: UInt64Array =
-                substitute(&mut slot, step.rows.len(), &bad).into_iter().map(|row| row as u64).collect();
-            columns = take_record_batch(&columns, &sources)
+        self.refuse(&failures)?;
+        let bad: Vec<usize> = failures.iter().map(|(row, _)| *row).collect();
+        let sources = sources(step.rows.len(), &bad);
+        if !bad.is_empty() {
+            let rows = sources.iter().enumerate().map(|(row, from)| from.unwrap_or(row) as u64);
+            columns = take_record_batch(&columns, &rows.collect::<UInt64Array>())
                 .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot substitute rows: {e}")))?;
-            for (row, error) in failures {
-                if std::mem::replace(&mut valid[row], false) {
-                    skipped.push(Skipped {
-                        sample: step.rows[row].sample,
-                        epoch: step.epoch,
-                        reason: error.to_string(),
-                    });
-                }
+        }
+        for (row, error) in failures {
+            if std::mem::replace(&mut valid[row], false) {
+                let (sample, epoch) = (step.rows[row].sample, step.epoch);
+                skipped.push(Skipped { sample, epoch, reason: error.to_string() });
             }
         }
-        let shape = slot.shape.clone();
+        let placed = slot.finish(&sources)?;
         let lease = Arc::new(Lease::new(slot, self.home.clone()));
-        let tensors = self.tensors.iter().zip(&shape.columns).map(|((name, spec), (offset, _))| Tensor {
-            name: name.clone(),
-            spec: spec.clone(),
-            rows: step.rows.len(),
-            offset: *offset,
-            lease: lease.clone(),
-        });
+        let tensors: Vec<Tensor> = self
+            .columns
+            .iter()
+            .zip(placed)
+            .map(|(column, placed)| Tensor {
+                name: column.name.clone(),
+                dtype: column.spec.dtype,
+                ragged_axis: column.spec.ragged_axis,
+                rows: step.rows.len(),
+                placed: Arc::new(placed),
+                lease: lease.clone(),
+            })
+            .collect();
         let batch = Batch {
             epoch: step.epoch,
             position: step.position,
@@ -69,12 +72,50 @@ impl Assembler {
             sample_ids: step.rows.iter().map(|row| row.sample).collect(),
             padding: step.rows.iter().map(|row| !row.valid).collect(),
             valid,
-            tensors: tensors.collect(),
-            columns,
-            _lease: lease.clone(),
+            columns: with_lengths(columns, &tensors)?,
+            padded: tensors.iter().map(Tensor::padding).collect(),
+            tensors,
+            lease: Some(lease),
+            device: None,
         };
-        Ok(Assembled { batch, skipped })
+        let seeds = self.device_seed.map_or_else(Vec::new, |seed| {
+            step.rows.iter().map(|row| row_seed(seed, step.epoch, row)).collect()
+        });
+        Ok(Assembled { batch, skipped, seeds })
     }
+
+    /// Fails the batch unless the policy allows all its failures.
+    fn refuse(&self, failures: &[(usize, Error)]) -> Result<()> {
+        let Some((_, first)) = failures.first() else { return Ok(()) };
+        if self.on_error == OnError::Raise {
+            return Err(first_of(first, failures.len()));
+        }
+        // Only the data can be skipped, not our faults or a bad chain.
+        let ours = failures.iter().find(|(_, error)| error.kind() != ErrorKind::BadSample);
+        ours.map_or(Ok(()), |(_, error)| Err(error.clone()))
+    }
+}
+
+/// Adds a column `<name>_length` (Int64) for each ragged tensor.
+fn with_lengths(columns: RecordBatch, tensors: &[Tensor]) -> Result<RecordBatch> {
+    if tensors.iter().all(|tensor| tensor.lengths().is_none()) {
+        return Ok(columns);
+    }
+    let mut fields = columns.schema().fields().to_vec();
+    let mut arrays = columns.columns().to_vec();
+    for tensor in tensors {
+        let Some(lengths) = tensor.lengths() else { continue };
+        let lengths: Int64Array = lengths.iter().map(|&length| i64::try_from(length).ok()).collect();
+        fields.push(Arc::new(Field::new(length_column(&tensor.name), DataType::Int64, false)));
+        arrays.push(Arc::new(lengths));
+    }
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot add the rows' lengths: {e}")))
+}
+
+/// The column that holds the rows' own lengths of ragged tensor `name`.
+pub(crate) fn length_column(name: &str) -> String {
+    format!("{name}_length")
 }
 
 impl Sink<Slot> for Assembler {

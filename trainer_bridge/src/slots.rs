@@ -3,125 +3,275 @@
 //! ```text
 //! free ──offer──▶ being written (rows lent to tasks) ──▶ ready ──▶ leased by a Batch ──drop──▶ free
 //! ```
-//! One allocation holds all columns of a slot, each starting on a page, so that it can be page-locked as a whole and
-//! Arrow can view it without a copy. A slot is never cleared: each row is written whole before it is read.
+//! One block of memory holds all fixed columns of a slot and another all padded ones, each column starting on a page, so
+//! that both can be page-locked as a whole and Arrow can view them without a copy; where they come from is `memory.rs`.
+//! Memory grows to the largest step that the slot held. A slot is never cleared: each row is written whole before it is
+//! read. It comes home when nobody holds its lease: a copy to a device holds it until it has ended (`device/stage.rs`).
 
-use feedstock_ingest::{Destination, Offers, RowMemory};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::Result;
+use crate::memory::{Allocator, Memory, no_memory};
+use crate::padding::{Fill, pad};
+use feedstock_ingest::{Destination, Offers, PAGE_BYTES, RowBuffers, RowColumn, RowMemory};
+use feedstock_ops::{RaggedRow, TensorSpec};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The unit of page-locking and of every alignment that Arrow or a GPU copy asks for.
-const PAGE_BYTES: usize = 4096;
+/// Steps of a slot after which its padded memory is compared with what they needed: rare enough that giving memory back
+/// and asking for it again costs nothing beside decoding, even where every 16th batch is a large one.
+const STEPS_REMEMBERED: u32 = 16;
 
-/// Page-aligned bytes, shared by the slot, its rows' tasks and the views of a finished batch.
-pub(crate) struct SlotMemory {
-    start: NonNull<u8>,
-    layout: Layout,
-}
+/// Padded memory is given back where the steps needed less than one part in so many. Batches of one data set differ by
+/// less: the longest of 32 clips of 1 to 12 s is 12 s in nearly all, and buckets differ by a factor of 12 at most, whose
+/// larger ones come often.
+const SHRINK_FACTOR: usize = 4;
 
-// SAFETY: the memory is plain bytes; who may touch which range when is the slot's protocol (see the module).
-unsafe impl Send for SlotMemory {}
-// SAFETY: as above.
-unsafe impl Sync for SlotMemory {}
+/// Padded memory up to this stays: less is not worth a call.
+const PADDED_KEPT_BYTES: usize = 1 << 20;
 
-impl SlotMemory {
-    /// `None` where the system has no such memory.
-    fn new(bytes: usize) -> Option<Self> {
-        let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
-        let layout = Layout::from_size_align(size, PAGE_BYTES).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { start, layout })
-    }
-
-    /// The address of byte `offset`.
-    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset <= self.layout.size(), "byte {offset} lies outside the slot");
-        // SAFETY: just checked to lie inside the allocation or at its end.
-        unsafe { self.start.add(offset) }
-    }
-}
-
-impl Drop for SlotMemory {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
-/// Where the rows of each mapped column lie in a slot.
+/// A mapped column: its name, the tensor of one sample, and what stands behind the end of short rows.
 #[derive(Debug, Clone)]
-pub(crate) struct SlotShape {
-    pub(crate) rows: usize,
-    /// By column: offset of row 0, bytes of a row.
-    pub(crate) columns: Vec<(usize, usize)>,
-    pub(crate) bytes: usize,
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) spec: TensorSpec,
+    pub(crate) fill: Fill,
 }
 
-impl SlotShape {
-    /// The shape for batches of up to `rows` rows of `row_bytes` by column; `None` past the address space.
-    pub(crate) fn new(rows: usize, row_bytes: &[usize]) -> Option<Self> {
-        let mut bytes = 0usize;
-        let mut columns = Vec::with_capacity(row_bytes.len());
-        for &row in row_bytes {
-            columns.push((bytes, row));
-            bytes = bytes.checked_add(rows.checked_mul(row)?.checked_next_multiple_of(PAGE_BYTES)?)?;
+/// Which of a slot's two memories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Rows written in place.
+    Fixed,
+    /// Ragged rows, padded.
+    Padded,
+}
+
+/// Where a column of a finished slot lies, and its rows.
+#[derive(Debug, Clone)]
+pub(crate) struct Placed {
+    pub(crate) part: Part,
+    pub(crate) offset: usize,
+    /// The shape of one row.
+    pub(crate) shape: Vec<usize>,
+    /// The rows' own lengths, where the column is ragged.
+    pub(crate) lengths: Option<Vec<usize>>,
+}
+
+/// How large a slot's padded memory should be: a state machine without memory.
+///
+/// Grows when a step needs more. After every 16 steps it shrinks to what the largest of them needed, if that was less
+/// than a quarter. Whatever it has was hence needed, to a quarter, within the last 31 steps.
+#[derive(Debug, Default)]
+struct PaddedSize {
+    /// The most that a step needed since the last comparison, and the steps since.
+    most: usize,
+    steps: u32,
+}
+
+impl PaddedSize {
+    /// The size to have instead of `bytes` for a step that needs `needed`; `None` to keep what there is.
+    fn step(&mut self, bytes: usize, needed: usize) -> Option<usize> {
+        self.most = self.most.max(needed);
+        self.steps += 1;
+        // A quarter more than asked, so that a rising longest batch does not allocate at every step.
+        let room = |needed: usize| needed.saturating_add(needed / 4);
+        if needed > bytes {
+            *self = Self::default();
+            return Some(room(needed));
         }
-        (bytes <= isize::MAX as usize).then_some(Self { rows, columns, bytes })
+        if self.steps < STEPS_REMEMBERED {
+            return None;
+        }
+        let Self { most, .. } = std::mem::take(self);
+        (bytes > PADDED_KEPT_BYTES && most < bytes / SHRINK_FACTOR).then(|| room(most))
     }
 }
 
 /// One reusable batch buffer.
 pub(crate) struct Slot {
-    pub(crate) memory: Arc<SlotMemory>,
-    pub(crate) shape: Arc<SlotShape>,
+    columns: Arc<[Column]>,
+    buffers: Arc<RowBuffers>,
+    allocator: Allocator,
+    fixed: Arc<Memory>,
+    padded: Arc<Memory>,
+    padded_size: PaddedSize,
+    /// Rows that `fixed` has room for; column offsets follow from it.
+    capacity_rows: usize,
     taken: Vec<bool>,
+    /// By row and mapped column, what was written into buffers.
+    ragged: Vec<Vec<Option<RaggedRow>>>,
 }
 
 impl Slot {
-    /// `None` where the system has no memory for it.
-    pub(crate) fn new(shape: Arc<SlotShape>) -> Option<Self> {
-        Some(Self { memory: Arc::new(SlotMemory::new(shape.bytes)?), taken: vec![false; shape.rows], shape })
+    /// A slot with room for `rows` rows of the fixed columns; it grows when a step is larger.
+    pub(crate) fn new(
+        columns: Arc<[Column]>,
+        buffers: Arc<RowBuffers>,
+        allocator: Allocator,
+        rows: usize,
+    ) -> Result<Self> {
+        let mut slot = Self {
+            columns,
+            buffers,
+            fixed: allocator.memory(0)?,
+            padded: allocator.memory(0)?,
+            allocator,
+            padded_size: PaddedSize::default(),
+            capacity_rows: 0,
+            taken: Vec::new(),
+            ragged: Vec::new(),
+        };
+        slot.reserve(rows)?;
+        Ok(slot)
     }
 
-    /// Copies row `from` over row `to` in every mapped column. Only while no row is lent.
-    pub(crate) fn copy_row(&mut self, from: usize, to: usize) {
-        self.each_row(from, to, |source, target, bytes| {
-            // SAFETY: two different rows do not overlap; `&mut self` with all rows' tasks done excludes others.
-            unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), bytes) }
-        });
+    fn reserve(&mut self, rows: usize) -> Result<()> {
+        if rows > self.capacity_rows {
+            self.fixed = self.allocator.memory(0)?; // the old memory goes before the new one comes
+            let bytes = fixed_offsets(&self.columns, rows).map(|(_, bytes)| bytes);
+            self.fixed = self.allocator.memory(bytes.unwrap_or(usize::MAX))?;
+            self.capacity_rows = rows;
+        }
+        Ok(())
     }
 
-    /// Zeroes a row in every mapped column. Only while no row is lent.
-    pub(crate) fn clear_row(&mut self, row: usize) {
-        self.each_row(row, row, |_, target, bytes| {
-            // SAFETY: as in `copy_row`.
-            unsafe { std::ptr::write_bytes(target.as_ptr(), 0, bytes) }
-        });
+    /// Makes every row whole: rows take the content of the row that `sources` names for them (their own, unless they
+    /// are substituted), ragged columns are padded. Rows without a good source become zeros, or nothing.
+    ///
+    /// Only while no row is lent.
+    pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<Placed>> {
+        let rows = sources.len();
+        let Some((offsets, _)) = fixed_offsets(&self.columns, self.capacity_rows) else {
+            return Err(no_memory(usize::MAX));
+        };
+        let mut placed = Vec::with_capacity(self.columns.len());
+        let mut padded_bytes = 0usize;
+        for (index, (column, offset)) in self.columns.iter().zip(offsets).enumerate() {
+            if !column.spec.is_ragged() {
+                self.substitute(offset, column.spec.bytes(), sources);
+                let shape = column.spec.shape.clone();
+                placed.push(Placed { part: Part::Fixed, offset, shape, lengths: None });
+                continue;
+            }
+            let lengths: Vec<usize> =
+                sources.iter().map(|from| self.written(*from, index).map_or(0, RaggedRow::length)).collect();
+            // A model can work with a step of padding, not with no step at all.
+            let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
+            let bytes = column.spec.bytes_at(longest).and_then(|row| row.checked_mul(rows));
+            let end =
+                bytes.and_then(|bytes| padded_bytes.checked_add(bytes)?.checked_next_multiple_of(PAGE_BYTES));
+            let shape = column.spec.shape_at(longest);
+            placed.push(Placed { part: Part::Padded, offset: padded_bytes, shape, lengths: Some(lengths) });
+            padded_bytes = end.ok_or_else(|| no_memory(usize::MAX))?;
+        }
+        if let Some(bytes) = self.padded_size.step(self.padded.size(), padded_bytes) {
+            self.padded = self.allocator.memory(0)?; // the old memory goes before the new one comes
+            self.padded = self.allocator.memory(bytes)?;
+        }
+        for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == Part::Padded) {
+            self.pad(index, placed, sources);
+        }
+        for row in self.ragged.drain(..).flatten().flatten() {
+            self.buffers.give(row);
+        }
+        Ok(placed)
     }
 
-    fn each_row(&mut self, from: usize, to: usize, touch: impl Fn(NonNull<u8>, NonNull<u8>, usize)) {
-        assert!(
-            from < self.shape.rows && to < self.shape.rows,
-            "rows {from} and {to} of {}",
-            self.shape.rows
-        );
-        for &(offset, bytes) in &self.shape.columns {
-            touch(self.memory.at(offset + from * bytes), self.memory.at(offset + to * bytes), bytes);
+    fn pad(&self, index: usize, placed: &Placed, sources: &[Option<usize>]) {
+        let Column { spec, fill, .. } = &self.columns[index];
+        let longest = spec.ragged_axis.map_or(1, |axis| placed.shape[axis]);
+        let bytes = placed.shape.iter().product::<usize>() * spec.dtype.bytes();
+        let nothing = RaggedRow::new();
+        for (row, from) in sources.iter().enumerate() {
+            // SAFETY: rows are disjoint ranges inside `padded`, which was sized for them; no row is lent and no batch
+            // holds this slot, so nobody else touches it.
+            let out = unsafe {
+                std::slice::from_raw_parts_mut(self.padded.at(placed.offset + row * bytes).as_ptr(), bytes)
+            };
+            pad(spec, *fill, self.written(*from, index).unwrap_or(&nothing), longest, out);
+        }
+    }
+
+    fn written(&self, row: Option<usize>, column: usize) -> Option<&RaggedRow> {
+        self.ragged.get(row?)?.get(column)?.as_ref()
+    }
+
+    /// Copies rows of one fixed column over those that they stand in for.
+    fn substitute(&self, offset: usize, bytes: usize, sources: &[Option<usize>]) {
+        for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
+            let target = self.fixed.at(offset + row * bytes);
+            // SAFETY: two different rows do not overlap, both lie inside `fixed`; no row is lent and no batch holds
+            // this slot, so nobody else touches them.
+            unsafe {
+                match from {
+                    Some(from) => {
+                        let source = self.fixed.at(offset + from * bytes);
+                        std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), bytes);
+                    }
+                    None => std::ptr::write_bytes(target.as_ptr(), 0, bytes),
+                }
+            }
+        }
+    }
+
+    fn memory(&self, part: Part) -> &Arc<Memory> {
+        match part {
+            Part::Fixed => &self.fixed,
+            Part::Padded => &self.padded,
         }
     }
 }
 
+/// Where each column's first row lies in the memory for `rows` rows (ragged ones take no room), and its size; `None`
+/// past the address space.
+fn fixed_offsets(columns: &[Column], rows: usize) -> Option<(Vec<usize>, usize)> {
+    let mut bytes = 0usize;
+    let mut offsets = Vec::with_capacity(columns.len());
+    for column in columns {
+        offsets.push(bytes);
+        let column_bytes = rows.checked_mul(column.spec.bytes())?.checked_next_multiple_of(PAGE_BYTES)?;
+        bytes = bytes.checked_add(column_bytes)?;
+    }
+    Some((offsets, bytes))
+}
+
 impl Destination for Slot {
+    fn begin(&mut self, rows: usize) -> Result<()> {
+        self.reserve(rows)?;
+        self.taken.clear();
+        self.taken.resize(rows, false);
+        self.ragged.clear();
+        self.ragged.resize_with(rows, Vec::new);
+        Ok(())
+    }
+
     fn take_row(&mut self, row: usize) -> RowMemory {
         assert!(!std::mem::replace(&mut self.taken[row], true), "row {row} is lent already");
-        let columns =
-            self.shape.columns.iter().map(|&(offset, bytes)| (self.memory.at(offset + row * bytes), bytes));
-        // SAFETY: rows are disjoint ranges of memory that `memory` keeps alive, `taken` lends each once a step, and
+        let offsets =
+            fixed_offsets(&self.columns, self.capacity_rows).map_or(Vec::new(), |(offsets, _)| offsets);
+        let columns: Vec<RowColumn> = self
+            .columns
+            .iter()
+            .zip(offsets)
+            .map(|(column, offset)| match column.spec.is_ragged() {
+                true => RowColumn::Ragged(self.buffers.clone()),
+                false => {
+                    let bytes = column.spec.bytes();
+                    RowColumn::Fixed(self.fixed.at(offset + row * bytes), bytes)
+                }
+            })
+            .collect();
+        // SAFETY: rows are disjoint ranges of memory that `fixed` keeps alive, `taken` lends each once a step, and
         // the slot is read only after the engine gave it back, when every row's task is done.
-        unsafe { RowMemory::new(columns.collect(), self.memory.clone()) }
+        unsafe { RowMemory::new(columns, self.fixed.clone()) }
+    }
+
+    fn give_row(&mut self, row: usize, memory: RowMemory) {
+        let written = &mut self.ragged[row];
+        for (index, row) in memory.into_ragged() {
+            written.resize_with(self.columns.len(), || None);
+            written[index] = Some(row);
+        }
     }
 }
 
@@ -138,8 +288,7 @@ impl Home {
         assert!(self.offers.set(offers).is_ok(), "a home belongs to one run");
     }
 
-    pub(crate) fn offer(&self, mut slot: Slot) {
-        slot.taken.fill(false);
+    pub(crate) fn offer(&self, slot: Slot) {
         if let Some(offers) = self.offers.get() {
             offers.offer(slot);
         }
@@ -163,10 +312,10 @@ impl Lease {
         Self { slot: Some(slot), home }
     }
 
-    /// The address of byte `offset` of the finished slot.
-    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+    /// The address of byte `offset` of a part of the finished slot.
+    pub(crate) fn at(&self, part: Part, offset: usize) -> NonNull<u8> {
         #[expect(clippy::expect_used, reason = "taken in Drop only")]
-        self.slot.as_ref().expect("a lease holds its slot").memory.at(offset)
+        self.slot.as_ref().expect("a lease holds its slot").memory(part).at(offset)
     }
 }
 
@@ -182,37 +331,130 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
+    use feedstock_ingest::RowPlace;
+    use feedstock_ops::{DType, Layout};
+
+    fn column(spec: TensorSpec) -> Column {
+        Column { name: "x".into(), fill: Fill::new(-1.0, DType::F32).unwrap(), spec }
+    }
+
+    fn bytes(len: usize) -> Column {
+        column(TensorSpec::new(DType::U8, [len], Layout::T))
+    }
+
+    fn slot(columns: Vec<Column>, rows: usize) -> Result<Slot> {
+        Slot::new(columns.into(), Arc::default(), Allocator::Plain, rows)
+    }
+
+    fn fill(slot: &mut Slot, row: usize, value: u8) {
+        let mut memory = slot.take_row(row);
+        for (column, add) in [(0, 0), (1, 10)] {
+            let RowPlace::Fixed(out) = memory.column(column) else { panic!("not fixed") };
+            out.fill(value + add);
+        }
+        slot.give_row(row, memory);
+    }
 
     #[test]
     fn rows_are_disjoint_and_columns_start_on_pages() {
-        let shape = Arc::new(SlotShape::new(3, &[5, 4096]).unwrap());
-        assert_eq!(shape.columns, [(0, 5), (4096, 4096)]);
-        let mut slot = Slot::new(shape).unwrap();
-        for row in 0..3u8 {
-            let mut memory = slot.take_row(usize::from(row));
-            memory.column(0).fill(row);
-            memory.column(1).fill(row + 10);
-        }
-        slot.copy_row(2, 0);
-        slot.clear_row(1);
+        let mut slot = slot(vec![bytes(5), bytes(4096)], 2).unwrap();
+        slot.begin(3).unwrap(); // more than there was room for
+        (0..3).for_each(|row| fill(&mut slot, usize::from(row), row));
+        let placed = slot.finish(&[Some(2), None, Some(2)]).unwrap();
+        assert_eq!(
+            placed.iter().map(|p| (p.part, p.offset)).collect::<Vec<_>>(),
+            [(Part::Fixed, 0), (Part::Fixed, 4096)]
+        );
         let lease = Lease::new(slot, Arc::default());
         // SAFETY: all rows are written and no task is left.
-        let first = unsafe { std::slice::from_raw_parts(lease.at(0).as_ptr(), 15) };
+        let first = unsafe { std::slice::from_raw_parts(lease.at(Part::Fixed, 0).as_ptr(), 15) };
         assert_eq!(first, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2]);
-        assert_eq!(lease.at(0).as_ptr() as usize % PAGE_BYTES, 0);
+        assert_eq!(lease.at(Part::Fixed, 0).as_ptr() as usize % PAGE_BYTES, 0);
+    }
+
+    #[test]
+    fn ragged_rows_are_padded_to_the_longest_and_substituted() {
+        let mut slot = slot(vec![column(TensorSpec::new(DType::F32, [0], Layout::T).ragged(0))], 0).unwrap();
+        let mut run = |lengths: [usize; 3], sources: &[Option<usize>]| -> (Placed, Vec<f32>) {
+            slot.begin(3).unwrap();
+            for (row, length) in lengths.into_iter().enumerate() {
+                let mut memory = slot.take_row(row);
+                let RowPlace::Ragged(out) = memory.column(0) else { panic!("not ragged") };
+                out.f32s(length, length).fill(row as f32);
+                slot.give_row(row, memory);
+            }
+            let placed = slot.finish(sources).unwrap().remove(0);
+            let start = slot.memory(placed.part).at(placed.offset).as_ptr().cast::<f32>();
+            // SAFETY: the slot is finished and holds three rows of this shape.
+            let values = unsafe { std::slice::from_raw_parts(start, 3 * placed.shape[0]) };
+            (placed.clone(), values.to_vec())
+        };
+        let own = [Some(0), Some(1), Some(2)];
+        let (placed, values) = run([1, 3, 0], &own);
+        assert_eq!((placed.shape, placed.lengths), (vec![3], Some(vec![1, 3, 0])));
+        assert_eq!(values, [0.0, -1.0, -1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0]);
+        let (placed, values) = run([1, 3, 2], &[Some(0), Some(2), Some(2)]);
+        assert_eq!((placed.shape, placed.lengths), (vec![2], Some(vec![1, 2, 2])));
+        assert_eq!(values, [0.0, -1.0, 2.0, 2.0, 2.0, 2.0]);
+        let (placed, values) = run([4, 4, 4], &[None; 3]);
+        assert_eq!((placed.shape, placed.lengths, values), (vec![1], Some(vec![0; 3]), vec![-1.0; 3]));
+        let (placed, _) = run([3000, 1, 1], &own);
+        assert_eq!(placed.shape, [3000], "the memory grew");
+    }
+
+    #[test]
+    fn padded_memory_follows_the_steps_down_again() {
+        let mut slot = slot(vec![column(TensorSpec::new(DType::F32, [0], Layout::T).ragged(0))], 0).unwrap();
+        let mut run = |length: usize| {
+            slot.begin(1).unwrap();
+            let mut memory = slot.take_row(0);
+            let RowPlace::Ragged(out) = memory.column(0) else { panic!("not ragged") };
+            out.f32s(length, length).fill(1.0);
+            slot.give_row(0, memory);
+            slot.finish(&[Some(0)]).unwrap();
+            slot.padded.size()
+        };
+        let (speech, talk) = (300_000, 20 * 300_000); // 1.2 MB, as of a batch; 24 MB, of one with a clip of 10 min
+        let usual = run(speech);
+        let large = run(talk);
+        assert!(large >= 4 * talk, "{large}");
+        let after: Vec<usize> = (0..31).map(|_| run(speech)).collect();
+        assert_eq!(after[0], large, "the next batch may be as long again");
+        assert_eq!(after[30], usual, "given back when 31 steps did not need it");
+        // What a data set's own lengths need is not given back and asked for again.
+        let mixed = (0..200).map(|step| run(if step % 15 == 0 { talk } else { speech }));
+        let sizes: std::collections::BTreeSet<usize> = mixed.collect();
+        assert_eq!(sizes.len(), 1, "{sizes:?}");
+        let halves: Vec<usize> = (0..64).map(|_| run(talk / 2)).collect();
+        assert_eq!(halves[63], large, "less than the whole is not less than a quarter");
+    }
+
+    #[test]
+    fn padded_memory_is_at_most_four_times_what_was_needed_lately() {
+        let (mut size, mut bytes, mut needs) = (PaddedSize::default(), 0usize, Vec::new());
+        for step in 0..5_000usize {
+            // Rarely large, in no rhythm with the comparisons.
+            let needed = if step % 97 == 0 { 900 << 20 } else { (1 + step * 7919 % 40) << 20 };
+            needs.push(needed);
+            bytes = size.step(bytes, needed).unwrap_or(bytes);
+            let lately = needs.iter().rev().take(2 * STEPS_REMEMBERED as usize - 1).max().unwrap();
+            assert!(needed <= bytes && bytes <= SHRINK_FACTOR * lately, "step {step}: {bytes} for {lately}");
+        }
     }
 
     #[test]
     #[should_panic(expected = "lent already")]
     fn a_row_is_lent_once() {
-        let mut slot = Slot::new(Arc::new(SlotShape::new(2, &[8]).unwrap())).unwrap();
+        let mut slot = slot(vec![bytes(8)], 2).unwrap();
+        slot.begin(2).unwrap();
         let _first = slot.take_row(1);
         let _second = slot.take_row(1);
     }
 
     #[test]
     fn absurd_shapes_are_refused() {
-        assert!(SlotShape::new(usize::MAX, &[2]).is_none());
-        assert!(SlotShape::new(1 << 40, &[1 << 22, 1 << 22]).is_none());
+        assert_eq!(slot(vec![bytes(2)], usize::MAX).err().unwrap().kind(), ErrorKind::BadConfig);
+        assert!(slot(vec![bytes(1 << 22), bytes(1 << 22)], 1 << 40).is_err());
     }
 }

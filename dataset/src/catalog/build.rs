@@ -2,11 +2,12 @@
 //!
 //! "Fits" is decided by one listing: names, sizes and ETags of the objects must hash to what the catalog was built
 //! from. Beyond [`MAX_CHECKED_OBJECTS`] the listing is skipped, because it would take longer than the promise of an
-//! open within a second allows; then a changed object is found when it is read, by its ETag.
+//! open within a second allows; then only the tables among the objects (TSVs, manifests) are asked for, and any other
+//! changed object is found when it is read, by its ETag.
 
 use super::store::{self, Place, Stored};
-use super::{Catalog, Draft};
-use crate::format::{self, Cataloguing, Sources, find_sources};
+use super::{Catalog, Draft, Objects};
+use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
 use std::hash::Hasher;
 
@@ -31,7 +32,8 @@ pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &St
         }
     }
     options.catalog.report("listing", 0, None);
-    let Some(sources) = find_sources(uri, options.layout, storage, None).await? else {
+    let choice = Choice { layout: options.layout, split: options.split.as_deref() };
+    let Some(sources) = find_sources(uri, choice, storage, None).await? else {
         return Err(Error::new(ErrorKind::Bug, "an unlimited listing hit its limit"));
     };
     let fingerprint = sources.fingerprint();
@@ -44,13 +46,14 @@ pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &St
 
 async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
     let (uri, layout) = (sources.uri.clone(), sources.layout);
-    let with = Cataloguing { storage, options: &options.catalog, block_bytes: options.block_bytes };
+    let with =
+        Cataloguing { storage, options: &options.catalog, block_bytes: options.block_bytes, open: options };
     let draft = format::catalog(sources, &with).await?;
     if draft.blocks.samples() == 0 {
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
     }
     let content_hash = content_hash(&draft, layout, options.block_bytes)?;
-    Ok(Catalog {
+    let catalog = Catalog {
         uri,
         layout,
         block_bytes: options.block_bytes,
@@ -59,19 +62,30 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         content: draft.content,
         schema: draft.schema,
         payload: draft.payload,
+        audio: draft.audio,
         notes: draft.notes,
         content_hash,
-    })
+    };
+    format::with_durations(catalog, &with).await
 }
+
+/// Raised when the hash would differ for the same data: cursors hold it, so it has a version of its own and a catalog may
+/// be stored otherwise without making them foreign.
+const HASH_VERSION: u64 = 2;
 
 /// Everything the order depends on.
 fn content_hash(draft: &Draft, layout: Layout, block_bytes: u64) -> Result<u64> {
-    let mut hasher = twox_hash::XxHash64::with_seed(u64::from(store::VERSION));
+    let mut hasher = twox_hash::XxHash64::with_seed(HASH_VERSION);
     hasher.write(layout.name().as_bytes());
     hasher.write_u64(block_bytes);
-    for i in 0..draft.objects.len() {
-        let object = draft.objects.get(i);
-        hasher.write(draft.objects.name(i).as_bytes());
+    let objects = draft.copied_from.as_ref().map_or(&draft.objects, |from| &from.objects);
+    if let Some(from) = &draft.copied_from {
+        hasher.write(from.detail.as_bytes());
+        hasher.write_u8(0xff);
+    }
+    for i in 0..objects.len() {
+        let object = objects.get(i);
+        hasher.write(objects.name(i).as_bytes());
         hasher.write_u8(0xff); // no UTF-8 text holds it
         hasher.write_u64(object.size);
         hasher.write(object.etag.as_deref().unwrap_or("").as_bytes());
@@ -92,17 +106,36 @@ async fn still_fits(
     storage: &Storage,
     stored: &store::Found,
 ) -> Result<bool> {
+    let objects = &stored.catalog.objects;
+    if stored.catalog.layout == Layout::CommonVoiceTar && !still_there(objects, |_| true, storage).await? {
+        return Ok(false); // the seekable copies were removed
+    }
     if stored.listed > MAX_CHECKED_OBJECTS {
-        return Ok(true);
+        return still_there(objects, format::is_table, storage).await;
     }
     let layout = options.layout.unwrap_or(stored.catalog.layout);
-    match find_sources(uri, Some(layout), storage, Some(MAX_CHECKED_OBJECTS)).await {
+    let choice = Choice { layout: Some(layout), split: options.split.as_deref() };
+    match find_sources(uri, choice, storage, Some(MAX_CHECKED_OBJECTS)).await {
         Ok(Some(sources)) => Ok(sources.fingerprint() == stored.fingerprint),
-        Ok(None) => Ok(true),
+        Ok(None) => still_there(objects, format::is_table, storage).await,
         // What is there now is no such data set: building says what it is.
         Err(error) if error.kind() == ErrorKind::BadConfig => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Are the objects that `checked` picks by name still what they were? For the few that decide about all others.
+async fn still_there(objects: &Objects, checked: fn(&str) -> bool, storage: &Storage) -> Result<bool> {
+    for i in (0..objects.len()).filter(|&i| checked(objects.name(i))) {
+        let then = objects.get(i);
+        match storage.head(&then.uri).await {
+            Ok(now) if now.size == then.size && (then.etag.is_none() || now.etag == then.etag) => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::Gone => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// Stores the catalog. Where the user asked for a place beside the data, failing is an error; the cache folder is

@@ -11,6 +11,7 @@
 //! about 20 bytes and the metadata columns a sample). Parquet footers and IPC messages stay in the store and are
 //! read back one unit at a time.
 
+mod added;
 mod blocks;
 mod build;
 mod objects;
@@ -18,13 +19,17 @@ mod samples;
 mod scan;
 mod store;
 mod table;
+mod union;
 mod units;
 
+pub(crate) use added::{Added, FoundIn};
 pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder};
 pub(crate) use build::open_or_build;
 pub use objects::Objects;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};
+pub(crate) use store::absolute;
 pub(crate) use table::CatalogTable;
+pub(crate) use union::{Union, UnionInput, UnionReader};
 pub(crate) use units::{UnitStore, UnitStoreBuilder};
 
 use crate::format::columns::Mapping;
@@ -41,14 +46,17 @@ pub(crate) const CLASS_NAMES_KEY: &str = "feedstock.class_names";
 /// The column that numbers samples in queries.
 pub(crate) const SAMPLE_ID: &str = "sample_id";
 
+/// The column that holds clips' lengths in seconds.
+pub(crate) const DURATION: &str = "duration";
+
 /// How far building a catalog has come; reported about once an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// What is being done, as a person would say it: `listing`, `reading footers` …
     pub stage: &'static str,
-    /// Objects done.
+    /// Objects done; clips or MiB where the stage says so.
     pub done: u64,
-    /// Objects in all, where that is known.
+    /// Objects (clips, MiB) in all, where that is known.
     pub total: Option<u64>,
 }
 
@@ -69,12 +77,15 @@ pub enum CatalogStore {
 impl Default for CatalogStore {
     /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs`, else nowhere.
     fn default() -> Self {
-        let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        match set("FEEDSTOCK_CACHE").or_else(|| set("HOME").map(|home| home.join(".cache/feedstock"))) {
-            Some(root) => Self::Cache(root.join("catalogs")),
-            None => Self::Nowhere,
-        }
+        cache_folder("catalogs").map_or(Self::Nowhere, Self::Cache)
     }
+}
+
+/// A folder of feedstock's cache: below `$FEEDSTOCK_CACHE`, else below `~/.cache/feedstock`.
+pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let root = set("FEEDSTOCK_CACHE").or_else(|| set("HOME").map(|home| home.join(".cache/feedstock")))?;
+    Some(root.join(name))
 }
 
 /// How the catalog is kept and built.
@@ -125,8 +136,19 @@ pub(crate) struct Draft {
     /// Metadata columns, then payload columns.
     pub(crate) schema: SchemaRef,
     pub(crate) payload: Vec<String>,
+    /// The payload columns that hold audio.
+    pub(crate) audio: Vec<String>,
     /// What a person should know: files ignored, labels missing.
     pub(crate) notes: Vec<String>,
+    /// Hashed in place of `objects`, where those are copies of what the user named.
+    pub(crate) copied_from: Option<CopiedFrom>,
+}
+
+/// What the objects of a draft are copies of.
+pub(crate) struct CopiedFrom {
+    pub(crate) objects: Objects,
+    /// What was taken out of them.
+    pub(crate) detail: String,
 }
 
 /// Where the samples' columns come from.
@@ -135,7 +157,10 @@ pub(crate) enum Content {
     /// Metadata in memory, payloads at byte ranges of objects: folders, tars, manifests.
     Located(SampleTable),
     /// Columnar files read in units (row groups, record batches), whose descriptions the catalog keeps.
-    Units { units: UnitStore, source_schema: SchemaRef, mapping: Arc<Mapping> },
+    /// `added`: columns that are not in the files.
+    Units { units: UnitStore, source_schema: SchemaRef, mapping: Arc<Mapping>, added: Option<Added> },
+    /// The catalogs of the parts of a mix.
+    Union(Arc<Union>),
 }
 
 /// The objects, blocks and columns of one data set. Immutable; shared by everything that reads it.
@@ -148,17 +173,18 @@ pub struct Catalog {
     pub(crate) content: Content,
     pub(crate) schema: SchemaRef,
     pub(crate) payload: Vec<String>,
+    pub(crate) audio: Vec<String>,
     pub(crate) notes: Vec<String>,
     pub(crate) content_hash: u64,
 }
 
 impl Catalog {
-    /// The URI it was built from.
+    /// The URI it was built from; of a mix, its parts' names.
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// How the objects are read.
+    /// How the objects are read; of a mix, those of its first part.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -219,6 +245,11 @@ impl Catalog {
         &self.payload
     }
 
+    /// Names of the payload columns that hold audio: told by the layout, the files' features or their names.
+    pub fn audio_columns(&self) -> &[String] {
+        &self.audio
+    }
+
     /// Is this a payload column?
     pub fn is_payload(&self, column: &str) -> bool {
         self.payload.iter().any(|p| p == column)
@@ -247,13 +278,8 @@ impl Catalog {
         }
         let block = self.block_of(sample);
         match &self.content {
-            Content::Located(table) => {
-                let (object, key) = table.describe(sample.0);
-                match key {
-                    Some(key) => format!("{} member {key}", self.objects.name(object)),
-                    None => self.objects.name(object).to_owned(),
-                }
-            }
+            Content::Located(table) => table.describe(sample.0, &self.objects),
+            Content::Union(union) => union.describe_sample(sample),
             Content::Units { .. } => {
                 let shard = self.blocks.row(block).shard;
                 let row = sample.0 - self.blocks.first_sample_of_shard(shard);
@@ -276,6 +302,7 @@ impl Catalog {
                 let first = self.blocks.first_sample_of_shard(shard);
                 format!("block {block} ({name} rows {}..{})", range.start - first, range.end - first)
             }
+            Content::Union(union) => union.describe_block(block, range.start),
         }
     }
 }

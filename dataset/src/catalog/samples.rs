@@ -2,10 +2,11 @@
 //!
 //! Kept in runs of about 64 k samples that no block straddles, so that a block's metadata is a slice, not a copy.
 
+use super::Objects;
 use crate::{Error, ErrorKind, Result};
-use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt32Array, UInt64Array};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Schema, UInt32Type, UInt64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,12 +21,20 @@ pub(crate) struct Places {
     object: UInt32Array,
     /// For each payload column, offset and length; a null length means that the sample has no such payload.
     ranges: Vec<(UInt64Array, UInt64Array)>,
+    /// Which table lists the sample, and in which line: for layouts whose samples are rows of TSVs.
+    lines: Option<(UInt32Array, UInt32Array)>,
 }
 
 impl Places {
     pub(crate) fn new(object: UInt32Array, ranges: Vec<(UInt64Array, UInt64Array)>) -> Self {
         assert!(ranges.iter().all(|(o, l)| o.len() == object.len() && l.len() == object.len()));
-        Self { object, ranges }
+        Self { object, ranges, lines: None }
+    }
+
+    /// The same, with the table (an index into [`SampleTable::lists`]) and the line that each sample comes from.
+    pub(crate) fn with_lines(self, list: UInt32Array, line: UInt32Array) -> Self {
+        assert!(list.len() == self.object.len() && line.len() == self.object.len());
+        Self { lines: Some((list, line)), ..self }
     }
 
     pub(crate) fn object(&self, row: usize) -> usize {
@@ -50,11 +59,18 @@ impl Places {
             columns.push(Arc::new(offset.clone()));
             columns.push(Arc::new(length.clone()));
         }
+        if let Some((list, line)) = &self.lines {
+            fields.push(Field::new("list", DataType::UInt32, false));
+            fields.push(Field::new("line", DataType::UInt32, false));
+            columns.push(Arc::new(list.clone()));
+            columns.push(Arc::new(line.clone()));
+        }
         RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(bug)
     }
 
     fn from_batch(batch: &RecordBatch, payloads: usize) -> Result<Self, String> {
-        if batch.num_columns() != 1 + 2 * payloads {
+        let plain = 1 + 2 * payloads;
+        if batch.num_columns() != plain && batch.num_columns() != plain + 2 {
             return Err(format!("{} columns of places for {payloads} payloads", batch.num_columns()));
         }
         let object = batch.column(0).as_primitive_opt::<UInt32Type>().ok_or("objects are not u32")?.clone();
@@ -63,7 +79,13 @@ impl Places {
         let ranges = (0..payloads)
             .map(|p| Ok((u64s(1 + 2 * p)?, u64s(2 + 2 * p)?)))
             .collect::<Result<Vec<_>, &str>>()?;
-        Ok(Self { object, ranges })
+        let u32s =
+            |i: usize| batch.column(i).as_primitive_opt::<UInt32Type>().cloned().ok_or("lines are not u32");
+        let lines = match batch.num_columns() > plain {
+            true => Some((u32s(plain)?, u32s(plain + 1)?)),
+            false => None,
+        };
+        Ok(Self { object, ranges, lines })
     }
 }
 
@@ -81,6 +103,8 @@ pub(crate) struct SampleTable {
     starts: Arc<[u64]>, // chunks + 1
     /// The metadata column that names a sample within its object (a tar's member or key), if there is one.
     key: Option<usize>,
+    /// Names of the tables that list the samples.
+    lists: Arc<[String]>,
 }
 
 impl SampleTable {
@@ -110,7 +134,21 @@ impl SampleTable {
             total += chunk.metadata.num_rows() as u64;
             starts.push(total);
         }
-        Self { chunks: chunks.into(), starts: starts.into(), key }
+        Self { chunks: chunks.into(), starts: starts.into(), key, lists: Arc::default() }
+    }
+
+    /// The same, with the names of the tables that its samples' lines are in; refuses a line in none of them.
+    pub(crate) fn with_lists(self, lists: Vec<String>) -> Result<Self, String> {
+        let lines = self.chunks.iter().filter_map(|c| c.places.lines.as_ref());
+        if lines.into_iter().any(|(list, _)| list.values().iter().any(|&l| l as usize >= lists.len())) {
+            return Err("a sample is a line of a table that is not named".into());
+        }
+        Ok(Self { lists: lists.into(), ..self })
+    }
+
+    /// Names of the tables that list the samples; empty for layouts without.
+    pub(crate) fn lists(&self) -> &[String] {
+        &self.lists
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -135,14 +173,43 @@ impl SampleTable {
         (&self.chunks[chunk], rows)
     }
 
-    /// The object of a sample, and its name within it.
-    pub(crate) fn describe(&self, sample: u64) -> (usize, Option<String>) {
+    /// What errors call a sample: `clip.mp3`, `x.tar member 17`, `train.tsv line 5 (clip.mp3)`.
+    pub(crate) fn describe(&self, sample: u64, objects: &Objects) -> String {
         let (chunk, rows) = self.slice(sample..sample + 1);
         let key = self.key.and_then(|key| {
             let column = chunk.metadata.column(key).as_string_opt::<i32>()?;
             column.is_valid(rows.start).then(|| column.value(rows.start).to_owned())
         });
-        (chunk.places.object(rows.start), key)
+        let row = rows.start;
+        let object = objects.name(chunk.places.object(row));
+        match (&chunk.places.lines, key) {
+            (Some((list, line)), key) => {
+                let absent = (0..chunk.places.ranges.len()).all(|p| chunk.places.range(p, row).is_none());
+                let list = self.lists.get(list.value(row) as usize).map_or("", String::as_str);
+                let clip = key.unwrap_or_default();
+                let what = if absent { format!("no clip {clip}") } else { clip };
+                format!("{list} line {} ({what})", line.value(row))
+            }
+            (None, Some(key)) => format!("{object} member {key}"),
+            (None, None) => object.to_owned(),
+        }
+    }
+
+    /// The same samples with one more metadata column, the last: one value a sample.
+    pub(crate) fn with_column(&self, name: &str, values: &Float64Array) -> Result<Self> {
+        assert_eq!(values.len() as u64, self.len());
+        let mut chunks = Vec::with_capacity(self.chunks.len());
+        for (start, chunk) in self.chunks() {
+            let start = usize::try_from(start)
+                .map_err(|_| Error::config("more samples than this machine can address"))?;
+            let mut fields: Vec<FieldRef> = chunk.metadata.schema().fields().iter().cloned().collect();
+            fields.push(Arc::new(Field::new(name, DataType::Float64, true)));
+            let mut columns = chunk.metadata.columns().to_vec();
+            columns.push(Arc::new(values.slice(start, chunk.metadata.num_rows())));
+            let metadata = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(bug)?;
+            chunks.push(SampleChunk { metadata, places: chunk.places.clone() });
+        }
+        Ok(Self { chunks: chunks.into(), ..self.clone() })
     }
 
     pub(crate) fn metadata_batches(&self) -> Vec<RecordBatch> {

@@ -6,7 +6,7 @@
 //! sample id from the block it came from, so nothing skipped can shift the numbers.
 
 use super::scan::{Cheap, Output, Run, Scan, ScanExec};
-use super::{Content, SAMPLE_ID};
+use super::{Catalog, Content, SAMPLE_ID};
 use crate::dataset::Opened;
 use crate::{BlockId, BlockReader, Layout};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
@@ -86,37 +86,48 @@ impl CatalogTable {
     /// Runs of blocks that are read together: one block where payloads are read, else all of a unit or of a run of
     /// the sample table.
     fn runs(&self, with_payload: bool) -> Vec<Run> {
-        let catalog = &self.opened.catalog;
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
-        let blocks = catalog.blocks() as u32;
         if with_payload {
+            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
+            let blocks = self.opened.catalog.blocks() as u32;
             return (0..blocks).map(|b| Run { blocks: b..b + 1 }).collect();
         }
-        let mut runs = Vec::new();
-        match &catalog.content {
-            Content::Units { .. } => {
-                let mut start = 0;
-                for b in 1..=blocks {
-                    let unit = |b: u32| catalog.blocks.row(BlockId(b)).unit;
-                    if b == blocks || unit(b) != unit(start) {
-                        runs.push(Run { blocks: start..b });
-                        start = b;
-                    }
-                }
-            }
-            Content::Located(table) => {
-                let mut start = 0;
-                for (first, chunk) in table.chunks() {
-                    let end = first + chunk.metadata.num_rows() as u64;
-                    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
-                    let stop = catalog.blocks.starts().partition_point(|&s| s < end) as u32;
-                    runs.push(Run { blocks: start..stop });
-                    start = stop;
+        metadata_runs(&self.opened.catalog)
+    }
+}
+
+fn metadata_runs(catalog: &Catalog) -> Vec<Run> {
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
+    let blocks = catalog.blocks() as u32;
+    let mut runs = Vec::new();
+    match &catalog.content {
+        Content::Units { .. } => {
+            let mut start = 0;
+            for b in 1..=blocks {
+                let unit = |b: u32| catalog.blocks.row(BlockId(b)).unit;
+                if b == blocks || unit(b) != unit(start) {
+                    runs.push(Run { blocks: start..b });
+                    start = b;
                 }
             }
         }
-        runs
+        Content::Located(table) => {
+            let mut start = 0;
+            for (first, chunk) in table.chunks() {
+                let end = first + chunk.metadata.num_rows() as u64;
+                #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
+                let stop = catalog.blocks.starts().partition_point(|&s| s < end) as u32;
+                runs.push(Run { blocks: start..stop });
+                start = stop;
+            }
+        }
+        Content::Union(union) => {
+            for (opened, first) in union.block_offsets() {
+                let own = metadata_runs(&opened.catalog).into_iter();
+                runs.extend(own.map(|run| Run { blocks: run.blocks.start + first..run.blocks.end + first }));
+            }
+        }
     }
+    runs
 }
 
 impl fmt::Debug for CatalogTable {

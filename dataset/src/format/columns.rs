@@ -1,7 +1,8 @@
 //! From the columns of a file to the columns of the catalog.
 //!
 //! A payload is encoded bytes: a binary column, or Hugging Face's `struct<bytes: binary, path: string>`, which
-//! becomes a payload of the struct's name and a text column `<name>_path`. Everything else is metadata and keeps its
+//! becomes a payload of the struct's name and a text column `<name>_path`; its older `sampling_rate` child becomes
+//! `<name>_sampling_rate`. Everything else is metadata and keeps its
 //! type.
 
 use crate::catalog::CLASS_NAMES_KEY;
@@ -21,14 +22,14 @@ pub(crate) enum Origin {
     Column(usize),
     /// The `bytes` of a struct, and which child that is.
     Bytes(usize, usize),
-    /// The `path` of a struct, and which child that is.
-    Path(usize, usize),
+    /// The `path` or `sampling_rate` of a struct, and which child that is.
+    Beside(usize, usize),
 }
 
 impl Origin {
     pub(crate) fn top_level(self) -> usize {
         match self {
-            Self::Column(i) | Self::Bytes(i, _) | Self::Path(i, _) => i,
+            Self::Column(i) | Self::Bytes(i, _) | Self::Beside(i, _) => i,
         }
     }
 
@@ -36,7 +37,7 @@ impl Origin {
     pub(crate) fn child(self) -> Option<usize> {
         match self {
             Self::Column(_) => None,
-            Self::Bytes(_, child) | Self::Path(_, child) => Some(child),
+            Self::Bytes(_, child) | Self::Beside(_, child) => Some(child),
         }
     }
 }
@@ -55,16 +56,14 @@ pub(crate) fn map_columns(source: &Schema, class_names: &HashMap<String, Vec<Str
     let mut metadata: Vec<(FieldRef, Origin)> = Vec::new();
     let mut payload: Vec<(FieldRef, Origin)> = Vec::new();
     for (i, field) in source.fields().iter().enumerate() {
-        if let Some((bytes, path)) = encoded_struct(field) {
+        if let Some((bytes, children)) = encoded_struct(field) {
             payload.push((payload_field(field.name()), Origin::Bytes(i, bytes)));
-            let name = format!("{}_path", field.name());
-            match path {
-                Some(path) if source.index_of(&name).is_err() => {
-                    let DataType::Struct(children) = field.data_type() else { continue };
-                    let child = Field::new(name, children[path].data_type().clone(), true);
-                    metadata.push((Arc::new(child), Origin::Path(i, path)));
+            for (place, child) in children.iter().enumerate().filter(|(place, _)| *place != bytes) {
+                let name = format!("{}_{}", field.name(), child.name());
+                if source.index_of(&name).is_err() {
+                    let child = Field::new(name, child.data_type().clone(), true);
+                    metadata.push((Arc::new(child), Origin::Beside(i, place)));
                 }
-                _ => {}
             }
         } else if is_binary(field.data_type()) {
             payload.push((payload_field(field.name()), Origin::Column(i)));
@@ -103,13 +102,13 @@ fn is_binary(kind: &DataType) -> bool {
     matches!(kind, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
-/// Is this `struct<bytes, path>`? The children's places; `path` may be missing, anything else may not be there.
-fn encoded_struct(field: &Field) -> Option<(usize, Option<usize>)> {
+/// Is this `struct<bytes, path>`? The place of `bytes`, and all children; `path` may be missing, `sampling_rate` may
+/// be there, anything else may not.
+fn encoded_struct(field: &Field) -> Option<(usize, &Fields)> {
     let DataType::Struct(children) = field.data_type() else { return None };
     let (bytes, child) = children.find("bytes")?;
-    let path = children.find("path").map(|(i, _)| i);
-    (is_binary(child.data_type()) && children.len() == 1 + usize::from(path.is_some()))
-        .then_some((bytes, path))
+    let known = children.iter().all(|c| matches!(c.name().as_str(), "bytes" | "path" | "sampling_rate"));
+    (is_binary(child.data_type()) && known).then_some((bytes, children))
 }
 
 /// Refuses files that do not agree; even `int32` beside `int64` would be silently mixed data.
@@ -156,10 +155,7 @@ pub(crate) fn view_schema(source: &Schema) -> SchemaRef {
             if is_binary(field.data_type()) {
                 return Arc::new(field.as_ref().clone().with_data_type(DataType::BinaryView));
             }
-            let (Some((bytes, _)), DataType::Struct(children)) = (encoded_struct(field), field.data_type())
-            else {
-                return field.clone();
-            };
+            let Some((bytes, children)) = encoded_struct(field) else { return field.clone() };
             let mut children: Vec<FieldRef> = children.iter().cloned().collect();
             children[bytes] = Arc::new(children[bytes].as_ref().clone().with_data_type(DataType::BinaryView));
             Arc::new(field.as_ref().clone().with_data_type(DataType::Struct(Fields::from(children))))

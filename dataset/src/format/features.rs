@@ -1,15 +1,37 @@
-//! Class names out of the features that Hugging Face's `datasets` writes into files.
+//! Class names and audio columns out of the features that Hugging Face's `datasets` writes into files.
 
+use super::sources::is_audio;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Column → names, out of `{"info": {"features": {"label": {"names": […], "_type": "ClassLabel"}}}}` or the
-/// features object itself. Text of another form has no names.
-pub(super) fn class_names_of(json: &str) -> HashMap<String, Vec<String>> {
-    let Ok(value) = serde_json::from_str::<Value>(json) else { return HashMap::new() };
-    let features = value.pointer("/info/features").or_else(|| value.get("features")).unwrap_or(&value);
-    let Some(features) = features.as_object() else { return HashMap::new() };
-    features.iter().filter_map(|(column, feature)| Some((column.clone(), names(feature)?))).collect()
+/// What the features tell.
+#[derive(Debug, Default)]
+pub(super) struct Features {
+    /// Column → names behind its integers.
+    pub(super) class_names: HashMap<String, Vec<String>>,
+    /// Columns of the type `Audio`.
+    pub(super) audio: Vec<String>,
+}
+
+impl Features {
+    /// Out of `{"info": {"features": {"label": {"names": […], "_type": "ClassLabel"}}}}` or the features object
+    /// itself. Text of another form tells nothing.
+    pub(super) fn of(json: &str) -> Self {
+        let Ok(value) = serde_json::from_str::<Value>(json) else { return Self::default() };
+        let features = value.pointer("/info/features").or_else(|| value.get("features")).unwrap_or(&value);
+        let Some(features) = features.as_object() else { return Self::default() };
+        let is_audio = |feature: &Value| feature.get("_type").and_then(Value::as_str) == Some("Audio");
+        Self {
+            class_names: features.iter().filter_map(|(c, f)| Some((c.clone(), names(f)?))).collect(),
+            audio: features.iter().filter(|(_, f)| is_audio(f)).map(|(c, _)| c.clone()).collect(),
+        }
+    }
+}
+
+/// The payload columns that hold audio: those of which the features or their names say so.
+pub(super) fn audio_of(payload: &[String], told: &[String]) -> Vec<String> {
+    let holds = |name: &&String| told.contains(name) || *name == "audio" || is_audio(name);
+    payload.iter().filter(holds).cloned().collect()
 }
 
 fn names(feature: &Value) -> Option<Vec<String>> {
@@ -27,10 +49,14 @@ mod tests {
     fn class_labels_are_found_and_nothing_else() {
         let json = r#"{"info":{"features":{"image":{"_type":"Image"},
             "label":{"names":["cat","dog"],"_type":"ClassLabel"}}}}"#;
-        let found = class_names_of(json);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found["label"], ["cat", "dog"]);
-        assert!(class_names_of("not json").is_empty());
-        assert!(class_names_of(r#"{"features": 3}"#).is_empty());
+        let found = Features::of(json);
+        assert_eq!(found.class_names.len(), 1);
+        assert_eq!(found.class_names["label"], ["cat", "dog"]);
+        assert!(found.audio.is_empty());
+        assert!(Features::of("not json").class_names.is_empty());
+        assert!(Features::of(r#"{"features": 3}"#).class_names.is_empty());
+        let found = Features::of(r#"{"speech": {"sampling_rate": 16000, "_type": "Audio"}}"#);
+        let payload = ["image", "mp3", "speech"].map(str::to_owned);
+        assert_eq!(audio_of(&payload, &found.audio), ["mp3", "speech"]);
     }
 }

@@ -1,12 +1,13 @@
-//! Folders of pictures: `class/*.jpg`, or pictures without classes.
+//! Folders of pictures or of audio: `class/*.jpg`, `class/*.flac`, or files without classes.
 //!
 //! Columns: `label` int64 and `class` text (where there are class folders; a label is the class name's place in the
-//! sorted names), `path` text below the URI, `image` the encoded bytes. Blocks are runs of consecutive files.
+//! sorted names), `path` text below the URI, `image` or `audio` the encoded bytes. A folder that holds both kinds is
+//! refused. Blocks are runs of consecutive files.
 
 use super::Cataloguing;
 use super::columns::{label_field, payload_field};
 use super::located::{BlockCut, Row};
-use super::sources::{Sources, counted, shared_split_folder};
+use super::sources::{Sources, counted, extension, is_audio, shared_split_folder};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, Result};
 use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
@@ -20,10 +21,11 @@ const CHUNK_FILES: usize = 1 << 16;
 
 pub(super) fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let mut sources = sources;
+    let payload = payload(&sources)?;
     let prefix = shared_split_folder(&sources.names).map_or(0, |split| split.len() + 1);
     let classes = number_classes(&mut sources, prefix);
     let labels: Option<Vec<String>> = (!classes.is_empty()).then(|| classes.keys().cloned().collect());
-    let schema = schema(labels.as_deref())?;
+    let schema = schema(labels.as_deref(), payload)?;
 
     let objects = Objects::new(&sources.objects);
     let mut cut = BlockCut::new(with.block_bytes);
@@ -45,12 +47,31 @@ pub(super) fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft>
         blocks: cut.finish()?,
         content: Content::Located(SampleTable::new(chunks, None)?),
         schema,
-        payload: vec!["image".into()],
+        payload: vec![payload.into()],
+        audio: if payload == "audio" { vec![payload.into()] } else { Vec::new() },
         notes: sources.notes,
+        copied_from: None,
     })
 }
 
-/// Class names with their labels; pictures beside class folders are dropped with a note, as torchvision drops them.
+/// What the files are called as a column: one kind of them.
+fn payload(sources: &Sources) -> Result<&'static str> {
+    let clips = sources.names.iter().filter(|n| is_audio(&extension(n))).count();
+    match sources.names.len() - clips {
+        0 => Ok("audio"),
+        _ if clips == 0 => Ok("image"),
+        pictures => Err(Error::config(format!(
+            "{}: {} and {} in one folder; open one kind by a pattern, as {}/**/*.{}",
+            sources.uri,
+            counted(pictures, "picture"),
+            counted(clips, "audio file"),
+            sources.root.trim_end_matches('/'),
+            extension(&sources.names[0])
+        ))),
+    }
+}
+
+/// Class names with their labels; files beside class folders are dropped with a note, as torchvision drops them.
 fn number_classes(sources: &mut Sources, prefix: usize) -> BTreeMap<String, i64> {
     let mut classes: BTreeMap<String, i64> = BTreeMap::new();
     for name in &sources.names {
@@ -73,7 +94,7 @@ fn number_classes(sources: &mut Sources, prefix: usize) -> BTreeMap<String, i64>
     if dropped > 0 {
         sources.notes.push(format!(
             "{} ignored: they lie beside the class folders, not in one",
-            counted(dropped, "picture")
+            counted(dropped, "file")
         ));
     }
     classes
@@ -83,14 +104,14 @@ fn class_of(name: &str, prefix: usize) -> Option<&str> {
     name[prefix..].split_once('/').map(|(class, _)| class)
 }
 
-fn schema(labels: Option<&[String]>) -> Result<SchemaRef> {
+fn schema(labels: Option<&[String]>, payload: &str) -> Result<SchemaRef> {
     let mut fields = Vec::new();
     if labels.is_some() {
         fields.push(label_field(&Field::new("label", DataType::Int64, false), labels)?);
         fields.push(Arc::new(Field::new("class", DataType::Utf8, false)));
     }
     fields.push(Arc::new(Field::new("path", DataType::Utf8, false)));
-    fields.push(payload_field("image"));
+    fields.push(payload_field(payload));
     Ok(Arc::new(Schema::new(fields)))
 }
 

@@ -177,6 +177,8 @@ fn draft(object: &ObjectRef, samples: Vec<Sample>, notes: Vec<String>, block_byt
         content: Content::Located(SampleTable::new(vec![SampleChunk { metadata, places }], Some(key))?),
         schema: Arc::new(Schema::new(fields)),
         payload: vec!["image".into()],
+        audio: Vec::new(),
         notes,
+        copied_from: None,
     })
 }

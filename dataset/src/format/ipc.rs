@@ -8,9 +8,10 @@
 //! or one with lists or dictionaries, is read whole and is one block.
 
 use super::columns::{Mapping, bug, map_columns, pick, same_schema};
+use super::features::{self, Features};
 use super::ipc_slice::{self, Cut, Shapes};
 use super::sources::Sources;
-use super::{CATALOG_READS, Cataloguing, features};
+use super::{CATALOG_READS, Cataloguing};
 use crate::blocks::RangeReader;
 use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
@@ -22,7 +23,6 @@ use arrow_ipc::{Block as IpcBlock, MessageHeader, MetadataVersion, root_as_foote
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -119,32 +119,36 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
             sources.uri
         )));
     };
-    let mapping = map_columns(&schema, &class_names(&schema, &sources, with.storage).await?)?;
+    let found = hf_features(&schema, &sources, with.storage).await?;
+    let mapping = map_columns(&schema, &found.class_names)?;
     Ok(Draft {
         objects: Objects::new(&sources.objects),
         blocks: blocks.finish(),
         schema: mapping.schema.clone(),
         payload: mapping.payload.clone(),
-        content: Content::Units { units: units.finish(), source_schema: schema, mapping: Arc::new(mapping) },
+        audio: features::audio_of(&mapping.payload, &found.audio),
+        content: Content::Units {
+            units: units.finish(),
+            source_schema: schema,
+            mapping: Arc::new(mapping),
+            added: None,
+        },
         notes: sources.notes,
+        copied_from: None,
     })
 }
 
-/// `ClassLabel` names: in the schema's own metadata, else in `dataset_info.json` beside the files.
-async fn class_names(
-    schema: &Schema,
-    sources: &Sources,
-    storage: &Storage,
-) -> Result<HashMap<String, Vec<String>>> {
+/// Class names and audio columns: from the schema's own metadata, else from `dataset_info.json` beside the files.
+async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> Result<Features> {
     if let Some(json) = schema.metadata().get("huggingface") {
-        return Ok(features::class_names_of(json));
+        return Ok(Features::of(json));
     }
     match storage.head(&format!("{}dataset_info.json", sources.root)).await {
         Ok(info) => {
             let json = storage.read(&info, 0..info.size).await?;
-            Ok(std::str::from_utf8(&json).map(features::class_names_of).unwrap_or_default())
+            Ok(std::str::from_utf8(&json).map(Features::of).unwrap_or_default())
         }
-        Err(error) if error.kind() == ErrorKind::Gone => Ok(HashMap::new()),
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(Features::default()),
         Err(error) => Err(error),
     }
 }
@@ -364,8 +368,13 @@ pub(crate) async fn read(
         let shapes = Shapes::of(source_schema, &header).map_err(|e| damaged(&object, e))?;
         let shapes = shapes.ok_or_else(|| damaged(&object, "a batch that cannot be cut was cut"))?;
         let origins: Vec<_> = columns.iter().map(|&c| mapping.origins[c]).collect();
-        let (needed, pieces) = shapes.plan(&origins, &rows, &unit.cuts).map_err(|e| damaged(&object, e))?;
         let body = unit.batch.offset + unit.batch.meta;
+        let batch_rows = u64::try_from(header.length()).unwrap_or(0);
+        let extents = match ipc_slice::extents_of_cuts(&rows, &unit.cuts, batch_rows) {
+            Some(extents) => extents,
+            None => shapes.extents(&origins, &rows, body, &object, reader).await?,
+        };
+        let (needed, pieces) = shapes.plan(&origins, &rows, &extents).map_err(|e| damaged(&object, e))?;
         let ranges: Vec<Range<u64>> = needed.iter().map(|r| body + r.start..body + r.end).collect();
         if ranges.iter().any(|r| r.end > unit.batch.range().end) {
             return Err(damaged(&object, "a buffer lies outside its batch"));

@@ -6,6 +6,7 @@
 //! asked for.
 
 use super::columns::Origin;
+use crate::blocks::RangeReader;
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow::array::{ArrayData, ArrayDataBuilder, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
@@ -68,30 +69,57 @@ impl Shapes {
     }
 
     fn variables(&self) -> Vec<(&Span, &Span, u64)> {
-        fn collect<'a>(shape: &'a Shape, out: &mut Vec<(&'a Span, &'a Span, u64)>) {
-            match shape {
-                Shape::Variable { offsets, values, width, .. } => out.push((offsets, values, *width)),
-                Shape::Struct { children, .. } => children.iter().for_each(|c| collect(c, out)),
-                _ => {}
-            }
-        }
-        let mut out = Vec::new();
-        self.0.iter().for_each(|shape| collect(shape, &mut out));
-        out
+        self.0.iter().flat_map(variables_of).collect()
     }
 
-    /// The spans of the body that `origins` need for `rows`, and how to make columns of them.
+    /// Where the values of `rows` lie, read from the offsets of the columns that `origins` need: for rows that are no
+    /// run of cuts, as a single sample. In the schema's order; columns that are not needed have no values.
+    pub(super) async fn extents(
+        &self,
+        origins: &[Origin],
+        rows: &Span,
+        body: u64,
+        object: &ObjectRef,
+        reader: &RangeReader,
+    ) -> Result<Vec<Span>> {
+        let bad = |what: &str| Error::config(format!("{}: {what}; the file is damaged", object.uri));
+        let mut wanted: Vec<(usize, Span, &Span, u64)> = Vec::new();
+        let mut index = 0;
+        for (i, shape) in self.0.iter().enumerate() {
+            for (offsets, values, width) in variables_of(shape) {
+                if origins.iter().any(|o| o.top_level() == i) {
+                    let span = offsets.start + rows.start * width..offsets.start + (rows.end + 1) * width;
+                    if span.end > offsets.end {
+                        return Err(bad("offsets shorter than the batch"));
+                    }
+                    wanted.push((index, body + span.start..body + span.end, values, width));
+                }
+                index += 1;
+            }
+        }
+        let spans: Vec<Span> = wanted.iter().map(|(_, span, ..)| span.clone()).collect();
+        let bytes = reader.read_ranges(object, &spans).await?;
+        let mut extents = vec![0..0; index];
+        for ((index, _, values, width), bytes) in wanted.into_iter().zip(bytes) {
+            let offsets = if width == 4 { offsets_of::<4>(&bytes) } else { offsets_of::<8>(&bytes) };
+            let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { continue };
+            if first > last || last > values.end - values.start {
+                return Err(bad("offsets that fall, or lie past their values"));
+            }
+            extents[index] = first..last;
+        }
+        Ok(extents)
+    }
+
+    /// The spans of the body that `origins` need for `rows`, whose values lie at `extents`, and how to make columns of
+    /// them.
     pub(super) fn plan(
         &self,
         origins: &[Origin],
         rows: &Span,
-        cuts: &[Cut],
+        extents: &[Span],
     ) -> Result<(Vec<Span>, Pieces), String> {
-        let first = cuts.iter().find(|c| c.row == rows.start).ok_or("rows that start at no cut")?;
-        let last = cuts.iter().rev().find(|c| c.row < rows.end).ok_or("rows that end at no cut")?;
-        let extents: Vec<Span> =
-            first.extents.iter().zip(&last.extents).map(|(a, b)| a.start..b.end).collect();
-        let mut plan = Plan { spans: Vec::new(), rows, extents: &extents };
+        let mut plan = Plan { spans: Vec::new(), rows, extents };
         let mut columns = Vec::new();
         for (i, shape) in self.0.iter().enumerate() {
             let of_this = origins.iter().filter(|o| o.top_level() == i);
@@ -105,6 +133,23 @@ impl Shapes {
         }
         Ok((plan.spans, Pieces(columns)))
     }
+}
+
+/// Offsets, values and the offsets' width of a shape's columns of variable width, in the schema's order.
+fn variables_of(shape: &Shape) -> Vec<(&Span, &Span, u64)> {
+    match shape {
+        Shape::Variable { offsets, values, width, .. } => vec![(offsets, values, *width)],
+        Shape::Struct { children, .. } => children.iter().flat_map(variables_of).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Where the values of `rows` lie, if they are a run of cuts of a batch of `batch_rows`.
+pub(super) fn extents_of_cuts(rows: &Span, cuts: &[Cut], batch_rows: u64) -> Option<Vec<Span>> {
+    let first = cuts.iter().find(|c| c.row == rows.start)?;
+    let last = cuts.iter().rev().find(|c| c.row < rows.end)?;
+    let end = cuts.iter().find(|c| c.row > last.row).map_or(batch_rows, |next| next.row);
+    (end == rows.end).then(|| first.extents.iter().zip(&last.extents).map(|(a, b)| a.start..b.end).collect())
 }
 
 /// Bytes a row of a fixed-width type; 0 for types that are cut otherwise; `None` for types that are not cut.

@@ -13,7 +13,7 @@ pub enum Layout {
     /// Parquet files as on the Hugging Face hub: payloads in `struct<bytes, path>` or binary columns.
     #[serde(rename = "parquet")]
     HfParquet,
-    /// `class/*.jpg`, or files without classes.
+    /// `class/*.jpg` or `class/*.flac`, or files without classes.
     Folder,
     /// Tars whose members are grouped by key, as WebDataset writes them.
     WebDataset,
@@ -25,17 +25,30 @@ pub enum Layout {
     ArrowIpc,
     /// A CSV, TSV or Parquet table with a column of URIs.
     Manifest,
+    /// Mozilla Common Voice, unpacked: `<locale>/clips/*.mp3` beside `train.tsv`, `dev.tsv` …
+    #[serde(rename = "common_voice")]
+    CommonVoice,
+    /// Mozilla's archive of the same: a `.tar.gz`, of which a seekable copy is made once, or a `.tar` read in place.
+    #[serde(rename = "common_voice_tar")]
+    CommonVoiceTar,
+    /// Common Voice as Hugging Face's loading scripts keep it: `audio/<locale>/<split>/*.tar` and
+    /// `transcript/<locale>/<split>.tsv`.
+    #[serde(rename = "common_voice_hf")]
+    CommonVoiceHf,
 }
 
 impl Layout {
     /// Every layout with its name.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::HfParquet, "parquet"),
         (Self::Folder, "folder"),
         (Self::WebDataset, "webdataset"),
         (Self::IlsvrcTar, "ilsvrc"),
         (Self::ArrowIpc, "ipc"),
         (Self::Manifest, "manifest"),
+        (Self::CommonVoice, "common_voice"),
+        (Self::CommonVoiceTar, "common_voice_tar"),
+        (Self::CommonVoiceHf, "common_voice_hf"),
     ];
 
     /// Its name: what [`FromStr`] takes.
@@ -47,6 +60,9 @@ impl Layout {
             Self::IlsvrcTar => "ilsvrc",
             Self::ArrowIpc => "ipc",
             Self::Manifest => "manifest",
+            Self::CommonVoice => "common_voice",
+            Self::CommonVoiceTar => "common_voice_tar",
+            Self::CommonVoiceHf => "common_voice_hf",
         }
     }
 }

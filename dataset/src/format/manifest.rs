@@ -1,12 +1,13 @@
 //! Manifests: a CSV, TSV or Parquet table with a column of URIs.
 //!
-//! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image` that is text; its values
-//! are relative to the manifest or absolute. The other columns are metadata. Every file is asked for its size and
+//! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image`, `audio` that is text; its
+//! values are relative to the manifest or absolute. The other columns are metadata; the files' bytes are the payload
+//! `image` if all are pictures, `audio` if all are clips, else `data`. Every file is asked for its size and
 //! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order.
 
 use super::columns::{bug, payload_field};
 use super::located::{BlockCut, Row};
-use super::sources::{Sources, extension, is_picture};
+use super::sources::{Sources, extension, is_audio, is_picture};
 use super::{Cataloguing, tars};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, ObjectRef, Result};
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 use std::io::Cursor;
 use std::sync::Arc;
 
-const URI_COLUMNS: [&str; 7] = ["uri", "url", "path", "file", "file_name", "filename", "image"];
+const URI_COLUMNS: [&str; 8] = ["uri", "url", "path", "file", "file_name", "filename", "image", "audio"];
 /// Files asked for their size and ETag at a time; storage bounds its own requests below that.
 const HEADS: usize = 64;
 /// Rows that column types are learnt from.
@@ -169,9 +170,14 @@ fn draft(
     object_of_row: &[u32],
     block_bytes: u64,
 ) -> Result<Draft> {
-    let pictures =
-        objects[1..].iter().all(|o| is_picture(&extension(o.uri.split('?').next().unwrap_or(&o.uri))));
-    let payload = if pictures { "image" } else { "data" };
+    let all = |kind: fn(&str) -> bool| {
+        objects[1..].iter().all(|o| kind(&extension(o.uri.split('?').next().unwrap_or(&o.uri))))
+    };
+    let payload = match (all(is_picture), all(is_audio)) {
+        (true, _) => "image",
+        (_, true) => "audio",
+        _ => "data",
+    };
     let mut fields: Vec<FieldRef> = Vec::new();
     let mut columns: Vec<ArrayRef> = Vec::new();
     for (i, field) in table.schema().fields().iter().enumerate() {
@@ -207,7 +213,9 @@ fn draft(
         content: Content::Located(SampleTable::new(chunks, None)?),
         schema: Arc::new(Schema::new(fields)),
         payload: vec![payload.to_owned()],
+        audio: if payload == "audio" { vec![payload.to_owned()] } else { Vec::new() },
         notes: sources.notes.clone(),
+        copied_from: None,
     })
 }
 

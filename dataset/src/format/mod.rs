@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! objects ─▶ recognise ─▶ Layout ─▶ parquet | ipc        units: row groups, record batches
-//!                                   folder | tar | …     samples at byte ranges
+//!                                   folder | tar | …     samples at byte ranges  ─▶ durations (audio)
 //! ```
 //! A format has two faces: `catalog` makes a [`crate::catalog::Draft`] of the listed objects, and `read` turns one
 //! block into a record batch. Nothing here copies encoded bytes: payload columns are views into what storage
 //! delivered.
 
+mod archive;
 pub(crate) mod columns;
+mod common_voice;
+mod durations;
 mod features;
 mod folder;
 mod ilsvrc;
@@ -26,11 +29,13 @@ mod sources;
 mod tars;
 mod webdataset;
 
+pub(crate) use durations::with_durations;
+pub use durations::{AudioProbe, Durations};
 pub use layout::Layout;
-pub(crate) use sources::{Sources, find_sources, split_root};
+pub(crate) use sources::{Choice, Sources, find_sources, is_table, split_root};
 
 use crate::catalog::{CatalogOptions, Draft};
-use crate::{Result, Storage};
+use crate::{OpenOptions, Result, Storage};
 
 /// What a format needs in order to catalog a data set.
 pub(crate) struct Cataloguing<'a> {
@@ -38,6 +43,8 @@ pub(crate) struct Cataloguing<'a> {
     pub(crate) options: &'a CatalogOptions,
     /// Encoded bytes that a block aims at.
     pub(crate) block_bytes: u64,
+    /// How the data set is opened.
+    pub(crate) open: &'a OpenOptions,
 }
 
 /// Objects whose headers or footers are read at a time; storage bounds its own requests below that.
@@ -52,5 +59,8 @@ pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
         Layout::IlsvrcTar => ilsvrc::catalog(sources, with).await,
         Layout::ArrowIpc => ipc::catalog(sources, with).await,
         Layout::Manifest => manifest::catalog(sources, with).await,
+        Layout::CommonVoice => common_voice::clips::catalog(sources, with).await,
+        Layout::CommonVoiceTar => common_voice::archives::catalog(sources, with).await,
+        Layout::CommonVoiceHf => common_voice::hf::catalog(sources, with).await,
     }
 }

@@ -13,6 +13,7 @@
 //! columns.
 
 use super::columns::{Mapping, map_columns, pick, same_schema, view_schema};
+use super::features::{self, Features};
 use super::parquet_pages;
 use super::sources::Sources;
 use super::{CATALOG_READS, Cataloguing};
@@ -33,7 +34,6 @@ use parquet::file::metadata::{
     ParquetMetaDataWriter, RowGroupMetaData,
 };
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ const MIN_FILE_BYTES: u64 = 12;
 /// One file's part of the catalog.
 struct File {
     schema: SchemaRef,
-    class_names: HashMap<String, Vec<String>>,
+    features: Features,
     groups: Vec<Group>,
 }
 
@@ -62,11 +62,11 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
         .buffered(CATALOG_READS);
     let mut blocks = BlockTableBuilder::default();
     let mut units = UnitStoreBuilder::default();
-    let mut first: Option<(SchemaRef, HashMap<String, Vec<String>>)> = None;
+    let mut first: Option<(SchemaRef, Features)> = None;
     let mut shard = 0u32;
     while let Some(file) = files.try_next().await? {
         match &first {
-            None => first = Some((file.schema, file.class_names)),
+            None => first = Some((file.schema, file.features)),
             Some((schema, _)) => {
                 same_schema(schema, &file.schema, &sources.names[shard as usize], &sources.names[0])?
             }
@@ -81,7 +81,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
         with.options.report("reading footers", u64::from(shard), total);
     }
     drop(files);
-    let Some((source_schema, class_names)) = first else {
+    let Some((source_schema, found)) = first else {
         return Err(Error::config(format!("{}: no Parquet file: the data set is empty", sources.uri)));
     };
     if blocks.samples() == 0 {
@@ -90,7 +90,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
             sources.uri
         )));
     }
-    let mapping = map_columns(&source_schema, &class_names)?;
+    let mapping = map_columns(&source_schema, &found.class_names)?;
     let mut notes = sources.notes;
     if mapping.payload.is_empty() {
         notes.push(
@@ -102,8 +102,15 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
         blocks: blocks.finish(),
         schema: mapping.schema.clone(),
         payload: mapping.payload.clone(),
-        content: Content::Units { units: units.finish(), source_schema, mapping: Arc::new(mapping) },
+        audio: features::audio_of(&mapping.payload, &found.audio),
+        content: Content::Units {
+            units: units.finish(),
+            source_schema,
+            mapping: Arc::new(mapping),
+            added: None,
+        },
         notes,
+        copied_from: None,
     })
 }
 
@@ -140,7 +147,7 @@ async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
         let known = metadata.offset_index().and_then(|index| index.get(i)).cloned();
         groups.push(cut_group(&metadata, group, known, object, with).await?);
     }
-    Ok(File { schema, class_names: class_names(&metadata), groups })
+    Ok(File { schema, features: hf_features(&metadata), groups })
 }
 
 fn unreadable(object: &ObjectRef, error: ParquetError) -> Error {
@@ -312,14 +319,14 @@ fn own_footer(
     Ok(footer)
 }
 
-/// `ClassLabel` names out of the `huggingface` features JSON.
-fn class_names(metadata: &ParquetMetaData) -> HashMap<String, Vec<String>> {
+/// Class names and audio columns out of the `huggingface` features JSON.
+fn hf_features(metadata: &ParquetMetaData) -> Features {
     let entry = metadata
         .file_metadata()
         .key_value_metadata()
         .and_then(|pairs| pairs.iter().find(|pair| pair.key == "huggingface"))
         .and_then(|pair| pair.value.as_deref());
-    entry.map(super::features::class_names_of).unwrap_or_default()
+    entry.map(Features::of).unwrap_or_default()
 }
 
 /// Reads a footer through storage, and keeps storage's own error, which says more than parquet's.

@@ -40,12 +40,18 @@ impl Pattern {
         &self.root
     }
 
-    /// The objects it means, sorted by URI.
-    pub(crate) async fn objects(&self, storage: &Storage) -> Result<Vec<ObjectRef>> {
-        let mut objects = if self.wild { self.listed(storage).await? } else { self.named(storage).await? };
+    /// The objects it means, sorted by URI; and all objects below the root, where a wildcard had them listed.
+    pub(crate) async fn objects(
+        &self,
+        storage: &Storage,
+    ) -> Result<(Vec<ObjectRef>, Option<Vec<ObjectRef>>)> {
+        let (mut objects, below) = match self.wild {
+            true => self.listed(storage).await.map(|(objects, below)| (objects, Some(below)))?,
+            false => (self.named(storage).await?, None),
+        };
         objects.sort_by(|a, b| a.uri.cmp(&b.uri));
         objects.dedup_by(|a, b| a.uri == b.uri);
-        Ok(objects)
+        Ok((objects, below))
     }
 
     async fn named(&self, storage: &Storage) -> Result<Vec<ObjectRef>> {
@@ -66,7 +72,7 @@ impl Pattern {
         Ok(all.into_iter().flatten().collect())
     }
 
-    async fn listed(&self, storage: &Storage) -> Result<Vec<ObjectRef>> {
+    async fn listed(&self, storage: &Storage) -> Result<(Vec<ObjectRef>, Vec<ObjectRef>)> {
         let patterns = self
             .expanded
             .iter()
@@ -75,15 +81,15 @@ impl Pattern {
             })
             .collect::<Result<Vec<_>>>()?;
         let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-        let mut objects = storage.list(if self.root.is_empty() { "./" } else { &self.root }).await?;
-        objects.retain(|o| {
+        let below = storage.list(if self.root.is_empty() { "./" } else { &self.root }).await?;
+        let matches = |o: &&ObjectRef| {
             let uri = if self.root.is_empty() { o.uri.trim_start_matches("./") } else { &o.uri };
             // a pattern that ends at a folder means everything below it
             patterns
                 .iter()
                 .any(|p| p.matches_with(uri, options) || folders(uri).any(|f| p.matches_with(f, options)))
-        });
-        Ok(objects)
+        };
+        Ok((below.iter().filter(matches).cloned().collect(), below))
     }
 }
 

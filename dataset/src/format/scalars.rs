@@ -6,7 +6,7 @@
 use super::columns::bug;
 use crate::Result;
 use arrow::array::{
-    ArrayRef, BooleanArray, Float64Array, Int64Array, NullArray, StringArray, new_null_array,
+    ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, NullArray, StringArray, new_null_array,
 };
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
@@ -93,6 +93,18 @@ pub(super) fn array_of(values: &[Scalar]) -> ArrayRef {
             Arc::new(values.iter().map(float).collect::<Float64Array>())
         }
         _ => Arc::new(values.iter().map(Scalar::text).collect::<StringArray>()),
+    }
+}
+
+/// Does it hold numbers alone, be it as text?
+pub(super) fn is_numbers(array: &ArrayRef) -> bool {
+    match array.data_type() {
+        DataType::Boolean => false,
+        DataType::Utf8 => {
+            let mut texts = array.as_string::<i32>().iter().flatten();
+            texts.all(|t| t.trim().parse::<f64>().is_ok_and(f64::is_finite))
+        }
+        _ => true,
     }
 }
 

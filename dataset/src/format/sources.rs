@@ -3,6 +3,7 @@
 //! A URI may be a folder or prefix, one object, or a pattern: `shards-{000..099}.tar`, `{train,val}.parquet`,
 //! `*.parquet`. Names that start with a dot, and feedstock's own `_feedstock/`, are never data.
 
+use super::common_voice;
 use super::layout::Layout;
 use super::pattern::Pattern;
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
@@ -50,7 +51,10 @@ enum Kind {
     Tar,
     Ipc,
     Picture,
+    Audio,
     Table,
+    /// A compressed tar.
+    Archive,
 }
 
 /// A name's extension in lower case: what stands after its last dot.
@@ -64,39 +68,110 @@ pub(crate) fn is_picture(extension: &str) -> bool {
     matches!(extension, "jpg" | "jpeg" | "png" | "webp")
 }
 
+/// Is this the extension of audio that feedstock reads?
+pub(crate) fn is_audio(extension: &str) -> bool {
+    matches!(extension, "mp3" | "flac" | "wav" | "ogg" | "opus" | "m4a" | "aac")
+}
+
+/// Is this the name of a table that tells of other objects: of a TSV, of a manifest?
+pub(crate) fn is_table(name: &str) -> bool {
+    kind_of(name) == Some(Kind::Table) || file_name(name) == "times.txt"
+}
+
 fn kind_of(name: &str) -> Option<Kind> {
+    let lower = file_name(name).to_ascii_lowercase();
+    if lower.ends_with(".tar.gz") || lower.ends_with(".tgz") {
+        return Some(Kind::Archive);
+    }
     match extension(name).as_str() {
         "parquet" => Some(Kind::Parquet),
         "tar" => Some(Kind::Tar),
         "arrow" | "ipc" | "feather" => Some(Kind::Ipc),
         "csv" | "tsv" => Some(Kind::Table),
         ext if is_picture(ext) => Some(Kind::Picture),
+        ext if is_audio(ext) => Some(Kind::Audio),
         _ => None,
     }
 }
 
-/// Lists what `uri` means and recognises it, or takes it as `named`. At most `limit` objects are listed; `None` is
-/// returned when there are more.
+/// What the user said beside the URI.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Choice<'a> {
+    pub(crate) layout: Option<Layout>,
+    pub(crate) split: Option<&'a str>,
+}
+
+/// The objects that a URI means, with their names.
+pub(super) struct Listing {
+    pub(super) uri: String,
+    pub(super) root: String,
+    /// Sorted by URI.
+    pub(super) objects: Vec<Named>,
+    /// All objects below the root, where a pattern had them listed.
+    pub(super) below: Option<Vec<Named>>,
+    /// At most so many objects are listed.
+    pub(super) limit: Option<usize>,
+}
+
+/// An object and its name below the root.
+pub(super) type Named = (String, ObjectRef);
+
+impl Listing {
+    /// `None`: there are more objects than the limit.
+    async fn of(uri: &str, storage: &Storage, limit: Option<usize>) -> Result<Option<Self>> {
+        let (root, objects, below) = match Pattern::parse(uri)? {
+            Some(pattern) => {
+                let (objects, below) = pattern.objects(storage).await?;
+                (pattern.root().to_owned(), objects, below)
+            }
+            None => {
+                let Some(listed) = list_below(uri, storage, limit).await? else { return Ok(None) };
+                (root_of(uri, &listed), listed, None)
+            }
+        };
+        if limit.is_some_and(|limit| objects.len() > limit) {
+            return Ok(None);
+        }
+        let objects = named(&root, objects);
+        let below = below.map(|below| named(&root, below));
+        Ok(Some(Self { uri: uri.to_owned(), root, objects, below, limit }))
+    }
+
+    pub(super) fn sources(self, layout: Layout, objects: Vec<Named>, notes: Vec<String>) -> Sources {
+        let (names, objects) = objects.into_iter().unzip();
+        Sources { uri: self.uri, layout, root: self.root, objects, names, notes }
+    }
+}
+
+/// Everything below `uri`; `None`: there is more than the limit.
+pub(super) async fn list_below(
+    uri: &str,
+    storage: &Storage,
+    limit: Option<usize>,
+) -> Result<Option<Vec<ObjectRef>>> {
+    let listed = match limit {
+        Some(limit) => storage.list_some(uri, limit + 1).await?,
+        None => storage.list(uri).await?,
+    };
+    Ok(limit.is_none_or(|limit| listed.len() <= limit).then_some(listed))
+}
+
+/// Objects with their names below `root`; hidden ones are left out.
+pub(super) fn named(root: &str, objects: Vec<ObjectRef>) -> Vec<Named> {
+    let named = objects.into_iter().map(|object| (name_below(root, &object.uri), object));
+    named.filter(|(name, _)| !is_hidden(name)).collect()
+}
+
+/// Lists what `uri` means and recognises it, or takes it as the layout that was named. At most `limit` objects are
+/// listed; `None` is returned when there are more.
 pub(crate) async fn find_sources(
     uri: &str,
-    named: Option<Layout>,
+    choice: Choice<'_>,
     storage: &Storage,
     limit: Option<usize>,
 ) -> Result<Option<Sources>> {
-    let (root, listed) = match Pattern::parse(uri)? {
-        Some(pattern) => (pattern.root().to_owned(), pattern.objects(storage).await?),
-        None => {
-            let listed = match limit {
-                Some(limit) => storage.list_some(uri, limit + 1).await?,
-                None => storage.list(uri).await?,
-            };
-            (root_of(uri, &listed), listed)
-        }
-    };
-    if limit.is_some_and(|limit| listed.len() > limit) {
-        return Ok(None);
-    }
-    if listed.is_empty() {
+    let Some(mut listing) = Listing::of(uri, storage, limit).await? else { return Ok(None) };
+    if listing.objects.is_empty() {
         return Err(Error::new(
             ErrorKind::Gone,
             format!(
@@ -104,28 +179,59 @@ pub(crate) async fn find_sources(
             ),
         ));
     }
-    let mut named_objects: Vec<(String, ObjectRef)> =
-        listed.into_iter().map(|object| (name_below(&root, &object.uri), object)).collect();
-    named_objects.retain(|(name, _)| !is_hidden(name));
-    let layout = match named {
+    let layout = match choice.layout {
         Some(layout) => layout,
-        None => recognise(uri, &named_objects, storage).await?,
+        None => recognise(uri, &listing.objects, storage).await?,
     };
-    let (data, beside): (Vec<_>, Vec<_>) =
-        named_objects.into_iter().partition(|(name, _)| is_data(layout, name));
+    match layout {
+        Layout::CommonVoice => return common_voice::clips::find(listing, choice.split, storage).await,
+        Layout::CommonVoiceHf => return common_voice::hf::find(listing, choice.split, storage).await,
+        _ => {}
+    }
+    let (mut data, beside): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut listing.objects).into_iter().partition(|(name, _)| is_data(layout, name));
     let mut notes = Vec::new();
     note_ignored(layout, &beside, &mut notes);
-    let (names, objects): (Vec<String>, Vec<ObjectRef>) = data.into_iter().unzip();
-    if objects.is_empty() {
+    if let Some(split) = choice.split {
+        keep_split(uri, layout, split, &mut data)?;
+    }
+    if data.is_empty() {
         return Err(Error::config(format!(
             "{uri}: no data of the layout {layout} ({} there): the data set is empty",
             counted(beside.len(), "other object")
         )));
     }
-    if !matches!(layout, Layout::IlsvrcTar | Layout::Manifest) {
-        one_split(uri, layout, &names)?;
+    let sources = listing.sources(layout, data, notes);
+    if !matches!(layout, Layout::IlsvrcTar | Layout::Manifest | Layout::CommonVoiceTar) {
+        one_split(uri, layout, &sources.names)?;
     }
-    Ok(Some(Sources { uri: uri.to_owned(), layout, root, objects, names, notes }))
+    Ok(Some(sources))
+}
+
+/// Keeps the objects of one split.
+fn keep_split(uri: &str, layout: Layout, split: &str, data: &mut Vec<Named>) -> Result<()> {
+    match layout {
+        Layout::CommonVoiceTar => return Ok(()), // its splits are inside
+        Layout::Manifest | Layout::IlsvrcTar => {
+            return Err(Error::config(format!(
+                "{uri}: the layout {layout} has no splits; leave the split {split} out, or filter"
+            )));
+        }
+        _ => {}
+    }
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for (name, _) in data.iter() {
+        *found.entry(split_of(layout, name).unwrap_or("none").to_owned()).or_default() += 1;
+    }
+    data.retain(|(name, _)| split_of(layout, name).is_some_and(|s| s.eq_ignore_ascii_case(split)));
+    if data.is_empty() {
+        let found: Vec<String> = found.iter().map(|(split, n)| format!("{split} ({n} files)")).collect();
+        return Err(Error::config(format!(
+            "{uri}: no files of the split {split}; its files are of: {}",
+            found.join(", ")
+        )));
+    }
+    Ok(())
 }
 
 /// The folder that names are told from: the URI itself, or the folder of the one object it is.
@@ -188,11 +294,13 @@ fn is_hidden(name: &str) -> bool {
 fn is_data(layout: Layout, name: &str) -> bool {
     match (layout, kind_of(name)) {
         (Layout::HfParquet, kind) => kind == Some(Kind::Parquet),
-        (Layout::Folder, kind) => kind == Some(Kind::Picture),
+        (Layout::Folder, kind) => matches!(kind, Some(Kind::Picture | Kind::Audio)),
         (Layout::WebDataset | Layout::IlsvrcTar, kind) => kind == Some(Kind::Tar),
         // `datasets` also leaves indices and transform results behind, as cache-*.arrow
         (Layout::ArrowIpc, kind) => kind == Some(Kind::Ipc) && !file_name(name).starts_with("cache-"),
         (Layout::Manifest, kind) => matches!(kind, Some(Kind::Table | Kind::Parquet)),
+        (Layout::CommonVoiceTar, kind) => matches!(kind, Some(Kind::Tar | Kind::Archive)),
+        (Layout::CommonVoice | Layout::CommonVoiceHf, _) => true, // they look for themselves
     }
 }
 
@@ -200,23 +308,30 @@ fn file_name(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-async fn recognise(uri: &str, listed: &[(String, ObjectRef)], storage: &Storage) -> Result<Layout> {
+async fn recognise(uri: &str, listed: &[Named], storage: &Storage) -> Result<Layout> {
+    if let Some(layout) = common_voice::recognise(uri, listed, storage).await? {
+        return Ok(layout);
+    }
     let mut kinds: BTreeMap<Kind, usize> = BTreeMap::new();
     for (name, _) in listed {
         if let Some(kind) = kind_of(name) {
             *kinds.entry(kind).or_default() += 1;
         }
     }
-    let shards: Vec<Kind> =
-        [Kind::Parquet, Kind::Tar, Kind::Ipc].into_iter().filter(|k| kinds.contains_key(k)).collect();
-    match (shards.as_slice(), kinds.contains_key(&Kind::Picture), kinds.get(&Kind::Table)) {
+    let shards: Vec<Kind> = [Kind::Parquet, Kind::Tar, Kind::Ipc, Kind::Archive]
+        .into_iter()
+        .filter(|k| kinds.contains_key(k))
+        .collect();
+    let files = kinds.contains_key(&Kind::Picture) || kinds.contains_key(&Kind::Audio);
+    match (shards.as_slice(), files, kinds.get(&Kind::Table)) {
+        ([Kind::Archive], false, _) => Ok(Layout::CommonVoiceTar),
         ([Kind::Parquet], false, _) => Ok(Layout::HfParquet),
         ([Kind::Ipc], false, _) => Ok(Layout::ArrowIpc),
         ([Kind::Tar], false, _) => {
             let tar = listed.iter().find(|(name, _)| kind_of(name) == Some(Kind::Tar));
             match tar {
-                Some((name, object)) if is_ilsvrc(name, object, storage).await? => Ok(Layout::IlsvrcTar),
-                _ => Ok(Layout::WebDataset),
+                Some((name, object)) => layout_of_tar(name, object, storage).await,
+                None => Ok(Layout::WebDataset),
             }
         }
         ([], true, _) => Ok(Layout::Folder),
@@ -225,7 +340,8 @@ async fn recognise(uri: &str, listed: &[(String, ObjectRef)], storage: &Storage)
             "{uri}: several tables and no data files; give the URI of the one that lists the files"
         ))),
         ([], false, None) => Err(Error::config(format!(
-            "{uri}: {} and none that feedstock reads (parquet, tar, arrow, jpg, png, webp, csv, tsv): \
+            "{uri}: {} and none that feedstock reads (parquet, tar, arrow, jpg, png, webp, mp3, flac, wav, ogg, \
+             opus, m4a, aac, csv, tsv, tar.gz): \
              the data set is empty",
             counted(listed.len(), "object")
         ))),
@@ -239,19 +355,23 @@ async fn recognise(uri: &str, listed: &[(String, ObjectRef)], storage: &Storage)
     }
 }
 
-/// ILSVRC's tars are known by name, or by a first member that is a tar itself.
-async fn is_ilsvrc(name: &str, object: &ObjectRef, storage: &Storage) -> Result<bool> {
+/// ILSVRC's tars are known by name, or by a first member that is a tar itself; Common Voice's by name, or by a first
+/// member that is a TSV or lies in `clips/`.
+async fn layout_of_tar(name: &str, object: &ObjectRef, storage: &Storage) -> Result<Layout> {
     let file = file_name(name);
     if file.starts_with("ILSVRC2012_img_train") || file.starts_with("ILSVRC2012_img_val") {
-        return Ok(true);
+        return Ok(Layout::IlsvrcTar);
     }
     const TAR_HEADER_BYTES: u64 = 512;
-    if object.size < TAR_HEADER_BYTES {
-        return Ok(false);
-    }
-    let header = storage.read(object, 0..TAR_HEADER_BYTES).await?;
-    let member = header.split(|b| *b == 0).next().unwrap_or_default();
-    Ok(header.get(257..262) == Some(b"ustar") && member.ends_with(b".tar"))
+    let header = storage.read(object, 0..object.size.min(TAR_HEADER_BYTES)).await?;
+    let is_tar = header.get(257..262) == Some(b"ustar");
+    let member = header.split(|b| *b == 0).next().filter(|_| is_tar);
+    let member = member.and_then(|m| std::str::from_utf8(m).ok());
+    Ok(match member {
+        Some(member) if member.ends_with(".tar") => Layout::IlsvrcTar,
+        _ if common_voice::is_archive(name, member) => Layout::CommonVoiceTar,
+        _ => Layout::WebDataset,
+    })
 }
 
 fn note_ignored(layout: Layout, beside: &[(String, ObjectRef)], notes: &mut Vec<String>) {
@@ -263,7 +383,11 @@ fn note_ignored(layout: Layout, beside: &[(String, ObjectRef)], notes: &mut Vec<
         *by_extension.entry(extension(name)).or_default() += 1;
     }
     let found: Vec<String> = by_extension.iter().map(|(ext, n)| format!("{n} .{ext}")).collect();
-    notes.push(format!("{} ignored, not pictures: {}", counted(beside.len(), "file"), found.join(", ")));
+    notes.push(format!(
+        "{} ignored, neither pictures nor audio: {}",
+        counted(beside.len(), "file"),
+        found.join(", ")
+    ));
 }
 
 /// The split that an object's name tells: its first folder, or a word of its file name (`beans-train-00000-of-…`).
@@ -302,7 +426,10 @@ fn one_split(uri: &str, layout: Layout, names: &[String]) -> Result<()> {
         true => format!("{base}/{first}"),
         false => format!("{base}/{}*", &names[0][..names[0].rfind(first).unwrap_or(0) + first.len()]),
     };
-    Err(Error::config(format!("{uri} holds several splits: {}; choose one, as {example}", found.join(", "))))
+    Err(Error::config(format!(
+        "{uri} holds several splits: {}; choose one by its split, or as {example}",
+        found.join(", ")
+    )))
 }
 
 /// The part of `names` that is one split's folder, if all lie in it: classes are then one level deeper.

@@ -1,11 +1,10 @@
 //! Members of tars, found once by walking headers.
 
-use crate::{Error, IoRuntime, ObjectReader, ObjectRef, Result, Storage};
+use crate::{Error, IoRuntime, ObjectRef, Result, Storage};
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// Headers are walked through a buffer. On local disks, small ones skip the payloads; in object storage a request
-/// costs as much time as a megabyte, so larger ones simply read through payloads smaller than that.
-const LOCAL_BUFFER_BYTES: usize = 8 << 10;
+/// In object storage a request costs as much time as a megabyte, so headers are walked through buffers that simply read
+/// through payloads smaller than that. Files are walked directly: a seek and a read of 512 bytes a member.
 const REMOTE_BUFFER_BYTES: usize = 1 << 20;
 /// `.json`, `.cls` and `.txt` members are held in memory; a larger one is a mistake.
 pub(super) const MAX_TEXT_MEMBER_BYTES: u64 = 16 << 20;
@@ -29,11 +28,23 @@ pub(super) async fn members(
     keep: fn(&str) -> bool,
     storage: &Storage,
 ) -> Result<Vec<Member>> {
-    let buffer = match object.uri.contains("://") && !object.uri.starts_with("file://") {
-        true => REMOTE_BUFFER_BYTES,
-        false => LOCAL_BUFFER_BYTES,
+    let Some(path) = storage.local_path(&object.uri) else {
+        return walk_off(storage.reader(object, REMOTE_BUFFER_BYTES), range, keep, object, storage).await;
     };
-    let reader = storage.reader(object, buffer);
+    // one read through storage says if the file is still the one that was listed
+    storage.read(object, range.start..range.end.min(range.start + 1)).await?;
+    let file = std::fs::File::open(&path).map_err(|error| explain(error, object))?;
+    walk_off(file, range, keep, object, storage).await
+}
+
+/// Walks off the I/O threads.
+async fn walk_off<R: Read + Seek + Send + 'static>(
+    reader: R,
+    range: std::ops::Range<u64>,
+    keep: fn(&str) -> bool,
+    object: &ObjectRef,
+    storage: &Storage,
+) -> Result<Vec<Member>> {
     let object = object.clone();
     blocking(storage.io(), move || {
         let part = Part { reader, start: range.start, end: range.end, position: 0 };
@@ -63,7 +74,11 @@ fn explain(error: io::Error, object: &ObjectRef) -> Error {
     }
 }
 
-fn walk(part: Part, range: &std::ops::Range<u64>, keep: fn(&str) -> bool) -> io::Result<Vec<Member>> {
+fn walk<R: Read + Seek>(
+    part: Part<R>,
+    range: &std::ops::Range<u64>,
+    keep: fn(&str) -> bool,
+) -> io::Result<Vec<Member>> {
     let length = range.end - range.start;
     if length < TAR_RECORD_BYTES {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty or has no whole header"));
@@ -113,14 +128,14 @@ fn walk(part: Part, range: &std::ops::Range<u64>, keep: fn(&str) -> bool) -> io:
 }
 
 /// A part of an object as if it were a file: an inner tar.
-struct Part {
-    reader: ObjectReader,
+struct Part<R> {
+    reader: R,
     start: u64,
     end: u64,
     position: u64,
 }
 
-impl Read for Part {
+impl<R: Read + Seek> Read for Part<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = (self.end - self.start).saturating_sub(self.position);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
@@ -134,7 +149,7 @@ impl Read for Part {
     }
 }
 
-impl Seek for Part {
+impl<R: Read + Seek> Seek for Part<R> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let target = match to {
             SeekFrom::Start(at) => Some(at),

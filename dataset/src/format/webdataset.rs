@@ -3,16 +3,17 @@
 //! The key of a member is what webdataset's `base_plus_ext` says: the path up to the first dot of its file name; the
 //! rest, in lower case, is the extension. Columns: `key`; `label` int64 from `.cls`; other webdataset integers
 //! (`.id`, `.index` …) under their own names; `.txt` as `text`; the top-level scalars of `.json` (a name that is
-//! taken gets the prefix `json_`); every other extension is a payload, named `image` if it is the only kind of
-//! picture, else by its extension with dots as underscores.
+//! taken gets the prefix `json_`; a `duration` written as text becomes float64 where all of it are numbers); every other
+//! extension is a payload, named `image` if it is the only kind of picture and `audio` if it is the only kind of audio,
+//! else by its extension with dots as underscores.
 
 use super::columns::{bug, payload_field};
 use super::located::{BlockCut, Row};
-use super::scalars::{Scalar, array_of, unify, widen};
-use super::sources::{Sources, extension, is_picture};
+use super::scalars::{Scalar, array_of, is_numbers, unify, widen};
+use super::sources::{Sources, extension, is_audio, is_picture};
 use super::tars::{self, Member};
 use super::{CATALOG_READS, Cataloguing};
-use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
+use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, ObjectRef, Result};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
@@ -167,10 +168,13 @@ fn text_values(extension: &str, text: &[u8]) -> Result<Vec<(String, Scalar)>, St
 fn payload_names(tars: &[Tar]) -> Vec<(String, String)> {
     let extensions: std::collections::BTreeSet<&String> =
         tars.iter().flat_map(|t| t.payloads.keys()).collect();
-    let pictures = extensions.iter().filter(|e| is_picture(&extension(&format!("x.{e}")))).count();
-    let name = |e: &str| match pictures == 1 && is_picture(&extension(&format!("x.{e}"))) {
-        true => "image".to_owned(),
-        false => e.replace('.', "_"),
+    let last = |e: &str| extension(&format!("x.{e}"));
+    let pictures = extensions.iter().filter(|e| is_picture(&last(e))).count();
+    let clips = extensions.iter().filter(|e| is_audio(&last(e))).count();
+    let name = |e: &str| match last(e) {
+        last if pictures == 1 && is_picture(&last) => "image".to_owned(),
+        last if clips == 1 && is_audio(&last) => "audio".to_owned(),
+        _ => e.replace('.', "_"),
     };
     extensions.into_iter().map(|e| (e.clone(), name(e))).collect()
 }
@@ -181,6 +185,12 @@ fn metadata_names(tars: &[Tar], payloads: &[(String, String)]) -> Vec<(String, S
     for (name, array) in tars.iter().flat_map(|t| &t.columns) {
         let kind = kinds.entry(name).or_insert(DataType::Null);
         *kind = unify(kind, array.data_type());
+    }
+    for (name, kind) in &mut kinds {
+        let arrays = || tars.iter().filter_map(|t| t.columns.get(*name));
+        if name.trim_start_matches('{') == DURATION && *kind == DataType::Utf8 && arrays().all(is_numbers) {
+            *kind = DataType::Float64;
+        }
     }
     let mut taken: HashSet<String> = payloads.iter().map(|(_, name)| name.clone()).collect();
     taken.extend(["key".to_owned(), crate::catalog::SAMPLE_ID.to_owned()]);
@@ -243,8 +253,14 @@ fn draft(tars: Vec<Tar>, objects: &[ObjectRef], notes: Vec<String>, block_bytes:
         blocks: cut.finish()?,
         content: Content::Located(SampleTable::new(chunks, Some(0))?),
         schema: Arc::new(Schema::new(fields)),
+        audio: payloads
+            .iter()
+            .filter(|(e, _)| is_audio(&extension(&format!("x.{e}"))))
+            .map(|(_, name)| name.clone())
+            .collect(),
         payload: payloads.into_iter().map(|(_, name)| name).collect(),
         notes,
+        copied_from: None,
     })
 }
 

@@ -4,7 +4,7 @@ use crate::{Error, Position, Result};
 use serde::{Deserialize, Serialize};
 
 /// What the order depends on. Equal fingerprints mean the same order, sample for sample.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The version of the order's arithmetic.
     pub version: u32,
@@ -20,12 +20,18 @@ pub struct Fingerprint {
     pub lanes: u32,
     /// W, the shuffle window in samples.
     pub window: u64,
+    /// How samples are bucketed by length; none in cursors saved without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucketing: Option<super::Bucketing>,
+    /// How data sets are mixed; none in cursors of one data set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixing: Option<super::Mixing>,
 }
 
-/// A place in the order of samples over all epochs; about 150 bytes of JSON.
+/// A place in the order of samples over all epochs; about 150 bytes of JSON, 300 of a bucketed order.
 ///
 /// It holds no rank, world size, batch size or worker: any of them may be different when it is loaded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cursor {
     /// The order that the position belongs to.
     pub fingerprint: Fingerprint,
@@ -56,13 +62,10 @@ impl Fingerprint {
     /// Refuses a foreign fingerprint and names the first field that differs.
     pub fn check(&self, found: &Self) -> Result<()> {
         let hex = |hash: u64| format!("{hash:016x}");
+        let (here, there) = (self.version.to_string(), found.version.to_string());
+        differs("plan version", &here, &there, "load it with the release that saved it")?;
+        self.check_mixing(found)?;
         let fields = [
-            (
-                "plan version",
-                self.version.to_string(),
-                found.version.to_string(),
-                "load it with the release that saved it",
-            ),
             (
                 "catalog",
                 hex(self.catalog),
@@ -91,12 +94,85 @@ impl Fingerprint {
             ),
         ];
         for (field, here, there, advice) in fields {
-            if here != there {
-                return Err(Error::config(format!(
-                    "the cursor belongs to another order: its {field} is {there}, this pipeline's is {here}; {advice}"
-                )));
-            }
+            differs(field, &here, &there, advice)?;
         }
-        Ok(())
+        let parts = |print: &Self| print.mixing.as_ref().map_or(String::new(), |mixing| hex(mixing.parts));
+        let advice = "one of the parts changed since, or they stand in another order";
+        differs("mixed data sets", &parts(self), &parts(found), advice)?;
+        self.check_bucketing(found)
     }
+
+    fn check_mixing(&self, found: &Self) -> Result<()> {
+        let parts = |mixing: &Option<super::Mixing>| {
+            mixing.as_ref().map_or("off".to_owned(), |mixing| format!("of {} parts", mixing.quotas.len()))
+        };
+        differs("mixing", &parts(&self.mixing), &parts(&found.mixing), "mix the saved data sets")?;
+        let (Some(here), Some(there)) = (&self.mixing, &found.mixing) else { return Ok(()) };
+        let fields = [
+            (
+                "mixing version",
+                here.version.to_string(),
+                there.version.to_string(),
+                "load it with the release that saved it",
+            ),
+            (
+                "mixing weights",
+                format!("{:?}", here.quotas),
+                format!("{:?}", there.quotas),
+                "use the saved weights, in the saved order",
+            ),
+            (
+                "mixing stop",
+                format!("{:?}", here.stop),
+                format!("{:?}", there.stop),
+                "end epochs as they were",
+            ),
+        ];
+        fields.iter().try_for_each(|(field, here, there, advice)| differs(field, here, there, advice))
+    }
+
+    fn check_bucketing(&self, found: &Self) -> Result<()> {
+        let column = |bucketing: &Option<super::Bucketing>| {
+            bucketing.as_ref().map_or("off".to_owned(), |bucketing| format!("by {}", bucketing.column))
+        };
+        let (here, there) = (column(&self.bucketing), column(&found.bucketing));
+        differs("bucketing", &here, &there, "bucket by the saved column, or not at all where it is off")?;
+        let (Some(here), Some(there)) = (&self.bucketing, &found.bucketing) else { return Ok(()) };
+        let fields = [
+            (
+                "bucketing version",
+                here.version.to_string(),
+                there.version.to_string(),
+                "load it with the release that saved it",
+            ),
+            (
+                "bucketing window",
+                here.window.to_string(),
+                there.window.to_string(),
+                "set the bucketing window to the saved number of samples",
+            ),
+            (
+                "lengths",
+                format!("{:016x}", here.lengths),
+                format!("{:016x}", there.lengths),
+                "the lengths that samples are bucketed by changed since",
+            ),
+            (
+                "bucketing group",
+                format!("{:?}", here.group),
+                format!("{:?}", there.group),
+                "go on with the saved groups (Plan::regrouped_as)",
+            ),
+        ];
+        fields.iter().try_for_each(|(field, here, there, advice)| differs(field, here, there, advice))
+    }
+}
+
+fn differs(field: &str, here: &str, there: &str, advice: &str) -> Result<()> {
+    if here == there {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "the cursor belongs to another order: its {field} is {there}, this pipeline's is {here}; {advice}"
+    )))
 }

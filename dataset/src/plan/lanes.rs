@@ -10,6 +10,14 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
+    /// C.
+    pub(super) fn count(&self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "Shuffle::lanes is a u32")]
+        {
+            self.lanes as u32
+        }
+    }
+
     /// How many entries `lane` has.
     pub(super) fn len(&self, lane: u64) -> u64 {
         self.samples / self.lanes + u64::from(lane < self.samples % self.lanes)

@@ -8,28 +8,50 @@
 //! 3. Inside a lane each run of ⌈W/C⌉ entries is permuted with (seed, epoch, lane, window).
 //! 4. Position p is entry ⌊p/C⌋ of lane p mod C; a global step is a run of positions, cut into ranks by lane.
 //!
+//! That is the base order of one data set (`plain.rs`); that of a weighted mix draws each part's in turn (`mixed.rs`).
+//! Length bucketing (`bucket.rs`) is a stage on top of it that permutes positions
+//! inside macro-windows; steps bounded by a total length (`cuts.rs`) cut either.
+//!
 //! Every process computes the same order from the same few words, so nobody has to coordinate.
-//! Memory is O(blocks); a filter adds one bit a sample.
+//! Memory is O(blocks); a filter adds one bit a sample, lengths four bytes.
 
+mod base;
+mod bucket;
 mod cursor;
+mod cuts;
 mod digest;
 mod keyed;
 mod lanes;
+mod mixed;
 mod order;
+mod plain;
 mod random;
 mod selection;
+mod shares;
 mod shuffle;
+mod size;
+mod stages;
 mod step;
+mod strand;
 
+pub use bucket::Bucketing;
 pub use cursor::{Cursor, Fingerprint};
 pub use digest::Digest;
-pub use order::{EpochOrder, PlannedSample};
+pub use mixed::{Mixing, Stop};
+pub use order::EpochOrder;
+pub use plain::PlannedSample;
 pub use selection::Selection;
 pub use shuffle::{Shuffle, ShuffleKind};
+pub use size::StepSize;
 pub use step::{PlannedRow, Step, StepShape, Tail};
+pub use strand::{StrandSet, Strands};
 
-use crate::{BlockId, Dataset, Error, Position, Result, SampleId};
-use lanes::Lanes;
+use crate::{BlockId, Catalog, Dataset, Error, Position, Result};
+use base::Base;
+use bucket::BucketFacts;
+use mixed::{MixedFacts, PartName};
+use plain::PlainFacts;
+use stages::{Counters, KnownLengths};
 use std::sync::Arc;
 
 /// The version of this arithmetic; a change that moves any sample raises it.
@@ -54,15 +76,15 @@ pub struct PlanInput {
     pub encoded_bytes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Facts {
-    kind: ShuffleKind,
-    seed: u64,
-    lanes: Lanes,
-    block_starts: Arc<[u64]>,
-    selected_starts: Arc<[u64]>,
-    selection: Option<Selection>,
+    base: Base,
+    /// Encoded bytes of a sample, on average.
+    sample_bytes: u64,
+    lengths: Option<KnownLengths>,
+    bucketing: Option<Arc<BucketFacts>>,
     fingerprint: Fingerprint,
+    counters: Counters,
 }
 
 impl Plan {
@@ -71,49 +93,98 @@ impl Plan {
     /// # Errors
     /// `BadConfig` where nothing is selected, or where lanes or window are out of range.
     pub fn new(input: PlanInput, shuffle: &Shuffle) -> Result<Self> {
-        let selected_starts = match &input.selection {
-            Some(selection) => selection.starts().clone(),
-            None => input.block_starts.clone(),
-        };
-        assert_eq!(selected_starts.len(), input.block_starts.len(), "the selection belongs to these blocks");
-        let samples = selected_starts.last().copied().unwrap_or(0);
-        if samples == 0 {
-            return Err(Error::config(
-                "no sample is selected: the data set is empty or the filter keeps nothing",
-            ));
-        }
-        let (lanes, window) = shuffle.resolve(samples, &input)?;
+        let sample_bytes = shuffle::sample_bytes(&input.block_starts, input.encoded_bytes);
+        let (catalog, filter) = (input.catalog_hash, hash_filter(&input));
+        let (base, window) = PlainFacts::new(input, shuffle)?;
         let fingerprint = Fingerprint {
             version: PLAN_VERSION,
-            catalog: input.catalog_hash,
-            filter: match (&input.filter, &input.selection) {
-                (None, None) => 0,
-                (text, kept) => random::hash(&[
-                    random::hash_text(text.as_deref().unwrap_or_default()),
-                    kept.as_ref().map_or(0, Selection::hash),
-                ]),
-            },
+            catalog,
+            filter,
+            shuffle: shuffle.kind(),
+            seed: shuffle.seed(),
+            lanes: base.lanes.count(),
+            window,
+            bucketing: None,
+            mixing: None,
+        };
+        Ok(Self::from_base(Base::Plain(Arc::new(base)), sample_bytes, fingerprint))
+    }
+
+    /// The plan of a weighted mix: of every so many positions, each part has a share that is its weight's, exactly.
+    ///
+    /// Block and sample ids count through the parts in their order. W, the shuffle's window, is shared out by weight,
+    /// so that the mix holds no more in memory than one data set would; lanes are each part's own. `catalog_hash` of
+    /// the fingerprint is that of the first part; the others are in [`Mixing`].
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and `BadConfig` for a weight that is not a finite number above zero, one too small to
+    /// be given a place, and no parts at all.
+    pub fn mixed(parts: Vec<(PlanInput, f64)>, stop: Stop, shuffle: &Shuffle) -> Result<Self> {
+        Self::mixed_of(parts, stop, shuffle, &|part| format!("part {part}"))
+    }
+
+    /// As [`mixed`](Self::mixed), with names for the parts in errors.
+    pub(crate) fn mixed_of(
+        parts: Vec<(PlanInput, f64)>,
+        stop: Stop,
+        shuffle: &Shuffle,
+        name: PartName<'_>,
+    ) -> Result<Self> {
+        if parts.is_empty() {
+            return Err(Error::config("a mix of no data sets holds nothing"));
+        }
+        let weights: Vec<f64> = parts.iter().map(|(_, weight)| *weight).collect();
+        let quotas = mixed::quotas(&weights, name)?;
+        let cycle: u64 = quotas.iter().sum();
+        let bytes = parts.iter().zip(&quotas).map(|((input, _), quota)| {
+            u128::from(shuffle::sample_bytes(&input.block_starts, input.encoded_bytes)) * u128::from(*quota)
+        });
+        let sample_bytes = u64::try_from(bytes.sum::<u128>() / u128::from(cycle)).unwrap_or(u64::MAX).max(1);
+        let catalog = parts[0].0.catalog_hash;
+        let (mut facts, mut words, mut filters) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut lanes, mut window) = (0u32, 0u64);
+        for (index, ((input, _), quota)) in parts.into_iter().zip(&quotas).enumerate() {
+            let part_filter = hash_filter(&input);
+            words.extend([input.catalog_hash, part_filter]);
+            filters.push(part_filter);
+            let shuffle = shuffle.of_part(index, (*quota, cycle), sample_bytes);
+            let (part, part_window) = PlainFacts::new(input, &shuffle)
+                .map_err(|e| e.context(format!("{} in the mix", name(index))))?;
+            words.extend([part.lanes.lanes, part_window, part.lanes.samples]);
+            (lanes, window) = (lanes.saturating_add(part.lanes.count()), window + part_window);
+            facts.push((part, *quota));
+        }
+        let fingerprint = Fingerprint {
+            version: PLAN_VERSION,
+            catalog,
+            filter: if filters.iter().all(|filter| *filter == 0) { 0 } else { random::hash(&filters) },
             shuffle: shuffle.kind(),
             seed: shuffle.seed(),
             lanes,
             window,
+            bucketing: None,
+            mixing: Some(Mixing { version: mixed::VERSION, quotas, stop, parts: random::hash(&words) }),
         };
-        let lanes = Lanes { samples, lanes: u64::from(lanes), window: window.div_ceil(u64::from(lanes)) };
-        Ok(Self(Arc::new(Facts {
-            kind: shuffle.kind(),
-            seed: shuffle.seed(),
-            lanes,
-            block_starts: input.block_starts,
-            selected_starts,
-            selection: input.selection,
-            fingerprint,
-        })))
+        let shuffled = shuffle.kind() != ShuffleKind::None;
+        let base = MixedFacts::new(facts, shuffle.seed(), shuffled, stop);
+        Ok(Self::from_base(Base::Mixed(Arc::new(base)), sample_bytes, fingerprint))
     }
 
-    /// N, the number of selected samples.
+    /// Refuses weights that no mix can have. Of those that it can have about: the part, the share that its weight is,
+    /// and the one that it has.
+    pub(crate) fn check_weights(weights: &[f64], name: PartName<'_>) -> Result<Vec<(usize, f64, f64)>> {
+        Ok(mixed::rounded(weights, &mixed::quotas(weights, name)?))
+    }
+
+    fn from_base(base: Base, sample_bytes: u64, fingerprint: Fingerprint) -> Self {
+        let counters = Counters::default();
+        Self(Arc::new(Facts { base, sample_bytes, lengths: None, bucketing: None, fingerprint, counters }))
+    }
+
+    /// N, the number of selected samples; of a mix, of positions in an epoch.
     #[expect(clippy::len_without_is_empty, reason = "a plan without samples is refused")]
     pub fn len(&self) -> u64 {
-        self.0.lanes.samples
+        self.0.base.len()
     }
 
     /// What a cursor must agree with.
@@ -134,9 +205,7 @@ impl Plan {
     /// Refuses a cursor of another order, naming the field that differs, or one past the epoch's end.
     pub fn check(&self, cursor: &Cursor) -> Result<()> {
         self.0.fingerprint.check(&cursor.fingerprint)?;
-        if cursor.epoch == u64::MAX {
-            return Err(Error::config("the cursor's epoch is past the last that can be counted"));
-        }
+        self.check_epoch(cursor.epoch)?;
         if cursor.position.0 > self.len() {
             let (position, len) = (cursor.position, self.len());
             return Err(Error::config(format!(
@@ -146,24 +215,48 @@ impl Plan {
         Ok(())
     }
 
-    /// The digest of one whole epoch, computed from the selection, not from the order.
+    /// Refuses an epoch whose positions, counted over all epochs, are past 2⁶⁴: of 10⁹ samples, after 18 billion epochs;
+    /// of a mix without end, whose only epoch is the one it starts with, after 2,045.
+    ///
+    /// # Errors
+    /// `BadConfig` that names the last epoch that can be counted.
+    pub fn check_epoch(&self, epoch: u64) -> Result<()> {
+        let last = (u64::MAX / self.len()).saturating_sub(2); // the one after it must have an end as well
+        if epoch > last {
+            return Err(Error::config(format!(
+                "epoch {epoch} is past the last that can be counted of {} positions an epoch, which is {last}; start \
+                 with an earlier one",
+                self.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// The digest of every selected sample once, computed from the selection, not from the order: of one whole epoch,
+    /// unless this is a mix (then [`EpochOrder::digest`] walks what an epoch draws).
     pub fn digest(&self) -> Digest {
-        let facts = &self.0;
-        let all = 0..facts.block_starts.last().copied().unwrap_or(0);
-        let kept =
-            all.map(SampleId).filter(|&s| facts.selection.as_ref().is_none_or(|kept| kept.contains(s)));
-        kept.collect()
+        self.0.base.selected().collect()
     }
 
     /// Selected samples of `block`.
     pub fn selected_in(&self, block: BlockId) -> u64 {
-        let b = block.0 as usize;
-        self.0.selected_starts[b + 1] - self.0.selected_starts[b]
+        self.0.base.selected_in(block)
     }
 
     /// Whether every sample is drawn on its own, so that reading whole blocks would waste most of each.
     pub fn reads_single_samples(&self) -> bool {
-        self.0.kind == ShuffleKind::Full
+        self.0.fingerprint.shuffle == ShuffleKind::Full
+    }
+
+    /// Whether several data sets are mixed.
+    pub fn is_mix(&self) -> bool {
+        matches!(self.0.base, Base::Mixed(_))
+    }
+
+    /// Whether an epoch never ends ([`Stop::Never`]): its length is then 2⁵³, a number that JSON and doubles hold
+    /// exactly and no run reaches.
+    pub fn is_endless(&self) -> bool {
+        self.0.base.is_endless()
     }
 
     fn facts(&self) -> &Arc<Facts> {
@@ -171,23 +264,29 @@ impl Plan {
     }
 }
 
-impl Facts {
-    /// The `nth` selected sample in catalog order.
-    fn nth_selected(&self, nth: u64) -> PlannedSample {
-        let block = self.selected_starts.partition_point(|&start| start <= nth) - 1;
+impl PlanInput {
+    /// All samples of a catalog.
+    pub(crate) fn of(catalog: &Catalog) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "block ids are u32")]
-        self.nth_in_block(BlockId(block as u32), nth - self.selected_starts[block])
+        let blocks = catalog.blocks() as u32;
+        Self {
+            block_starts: catalog.block_starts().into(),
+            selection: None,
+            catalog_hash: catalog.content_hash(),
+            filter: None,
+            encoded_bytes: (0..blocks).map(|id| catalog.block(BlockId(id)).bytes).sum(),
+        }
     }
+}
 
-    /// The `nth` selected sample of `block`.
-    fn nth_in_block(&self, block: BlockId, nth: u64) -> PlannedSample {
-        let start = self.block_starts[block.0 as usize];
-        let sample = match &self.selection {
-            None => start + nth,
-            Some(selection) => selection.nth_from(start, nth),
-        };
-        #[expect(clippy::cast_possible_truncation, reason = "a block's samples are counted in u32")]
-        PlannedSample { sample: SampleId(sample), block, row: (sample - start) as u32 }
+/// A hash of the filter's text and of what it keeps; 0 without one.
+fn hash_filter(input: &PlanInput) -> u64 {
+    match (&input.filter, &input.selection) {
+        (None, None) => 0,
+        (text, kept) => random::hash(&[
+            random::hash_text(text.as_deref().unwrap_or_default()),
+            kept.as_ref().map_or(0, Selection::hash),
+        ]),
     }
 }
 
@@ -197,16 +296,12 @@ impl Dataset {
     /// # Errors
     /// `BadConfig` where the filter keeps nothing, or where lanes or window are out of range.
     pub fn plan(&self, shuffle: &Shuffle) -> Result<Plan> {
-        let catalog = self.catalog();
-        #[expect(clippy::cast_possible_truncation, reason = "block ids are u32")]
-        let blocks = catalog.blocks() as u32;
-        let input = PlanInput {
-            block_starts: catalog.block_starts().into(),
-            selection: self.selection().cloned(),
-            catalog_hash: catalog.content_hash(),
-            filter: self.filter_sql().map(str::to_owned),
-            encoded_bytes: (0..blocks).map(|id| catalog.block(BlockId(id)).bytes).sum(),
-        };
+        if let Some(mix) = &self.mix {
+            return self.mixed_plan(mix, shuffle);
+        }
+        let mut input = PlanInput::of(self.catalog());
+        input.selection = self.selection().cloned();
+        input.filter = self.filter_sql().map(str::to_owned);
         Plan::new(input, shuffle)
     }
 }

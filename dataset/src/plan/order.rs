@@ -1,28 +1,14 @@
 //! The order of one epoch: which sample stands at which position, and back.
 
-use super::keyed::KeyedPermutation;
-use super::random::permutation;
-use super::{Digest, Plan, ShuffleKind};
-use crate::{BlockId, Position, SampleId};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use super::base::BaseOrder;
+use super::bucket::Buckets;
+use super::cuts::Cuts;
+use super::plain::PlannedSample;
+use super::shares::Shares;
+use super::{Digest, Plan};
+use crate::{BlockId, Position};
 
-/// Windows of one lane kept permuted: the one being read, the one a step reaches into, and the one that a
-/// block on their border reaches into.
-const WINDOWS_PER_LANE: usize = 3;
-
-/// A selected sample and where its bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedSample {
-    /// Its index in the catalog.
-    pub sample: SampleId,
-    /// The block that holds it.
-    pub block: BlockId,
-    /// Its row in that block.
-    pub row: u32,
-}
-
-/// The permutation of all selected samples for one epoch.
+/// The order of one epoch: a permutation of all selected samples, or a mix of several.
 ///
 /// Building it costs O(blocks): 13 bytes and about 30 ns a block. After that any position is found in
 /// O(log blocks) plus, once a window, the shuffle of that window. Clones share the block tables.
@@ -30,48 +16,19 @@ pub struct PlannedSample {
 pub struct EpochOrder {
     pub(super) plan: Plan,
     epoch: u64,
-    seed: u64,
-    arrangement: Arrangement,
-    windows: Vec<VecDeque<Window>>, // by lane
-}
-
-#[derive(Debug, Clone)]
-enum Arrangement {
-    /// As in the catalog.
-    Natural,
-    /// Blocks permuted, their samples concatenated.
-    Blocks(Arc<BlockOrder>),
-    /// Samples permuted one by one.
-    Samples(KeyedPermutation),
-}
-
-#[derive(Debug)]
-struct BlockOrder {
-    blocks: Vec<u32>,
-    places: Vec<u32>,
-    starts: Vec<u64>,
-}
-
-#[derive(Debug, Clone)]
-struct Window {
-    index: u64,
-    order: Arc<[u32]>,
-    inverse: Arc<[u32]>,
+    pub(super) base: BaseOrder,
+    pub(super) buckets: Option<Buckets>,
+    pub(super) cuts: Cuts,
+    pub(super) shares: Shares,
 }
 
 impl EpochOrder {
     pub(super) fn new(plan: Plan, epoch: u64) -> Self {
         let facts = plan.facts();
-        let seed = super::random::hash(&[facts.seed, epoch]);
-        let arrangement = match facts.kind {
-            ShuffleKind::None => Arrangement::Natural,
-            ShuffleKind::Full => Arrangement::Samples(KeyedPermutation::new(facts.lanes.samples, seed)),
-            ShuffleKind::Window => {
-                Arrangement::Blocks(Arc::new(BlockOrder::new(&facts.selected_starts, seed)))
-            }
-        };
-        let windows = vec![VecDeque::new(); as_usize(facts.lanes.lanes)];
-        Self { plan, epoch, seed, arrangement, windows }
+        let base = facts.base.epoch(epoch);
+        let seed = super::random::hash(&[facts.fingerprint.seed, epoch]);
+        let buckets = facts.bucketing.as_ref().map(|bucketing| Buckets::new(bucketing.clone(), seed));
+        Self { plan, epoch, base, buckets, cuts: Cuts::default(), shares: Shares::default() }
     }
 
     /// Which epoch this is.
@@ -91,147 +48,118 @@ impl EpochOrder {
     /// If the position is not below [`EpochOrder::len`].
     pub fn sample_at(&mut self, position: Position) -> PlannedSample {
         assert!(position.0 < self.len(), "position {position} of {}", self.len());
-        let lanes = self.plan.facts().lanes;
-        let (lane, entry) = (position.0 % lanes.lanes, position.0 / lanes.lanes);
-        let offset = match self.window(lane, entry / lanes.window) {
-            None => entry,
-            Some(window) => {
-                let first = entry - entry % lanes.window;
-                first + u64::from(window.order[as_usize(entry - first)])
-            }
+        let base = match &mut self.buckets {
+            None => position.0,
+            Some(buckets) => buckets.base_of(&mut self.base, position.0),
         };
-        self.sample_in_block_order(lanes.start(lane) + offset)
+        self.base.sample_at(base)
     }
 
-    /// All positions of `block`'s selected samples, ascending.
+    /// All positions of `block`'s selected samples, ascending. In a mix whose parts repeat, of all passes; in one
+    /// without end, of the first pass.
     ///
     /// For a full shuffle it reads the whole epoch's order once per call: ask only where blocks are read whole.
     pub fn positions_of(&mut self, block: BlockId) -> Vec<Position> {
-        let facts = self.plan.facts().clone();
-        let lanes = facts.lanes;
-        let range = match &self.arrangement {
-            Arrangement::Natural => {
-                facts.selected_starts[block.0 as usize]..facts.selected_starts[block.0 as usize + 1]
-            }
-            Arrangement::Blocks(order) => {
-                let place = order.places[block.0 as usize] as usize;
-                order.starts[place]..order.starts[place + 1]
-            }
-            Arrangement::Samples(_) => {
-                let all = (0..lanes.samples).map(Position);
-                return all.filter(|p| self.unshuffled_sample(*p).block == block).collect();
-            }
-        };
-        let mut positions: Vec<Position> = range
-            .map(|place| {
-                let (lane, offset) = lanes.locate(place);
-                let first = offset - offset % lanes.window;
-                let entry = match self.window(lane, offset / lanes.window) {
-                    None => offset,
-                    Some(window) => first + u64::from(window.inverse[as_usize(offset - first)]),
-                };
-                Position(entry * lanes.lanes + lane)
-            })
-            .collect();
+        let passes = if self.plan.is_endless() { 1 } else { u64::MAX };
+        let mut positions = Vec::new();
+        for pass in 0..passes {
+            let Some((more, _)) = self.positions_in_pass(block, pass, u64::MAX) else { break };
+            positions.extend(more);
+        }
         positions.sort_unstable();
-        positions
+        positions.into_iter().map(Position).collect()
     }
 
     /// About when `block` is first needed: no later than its first position, and less than a window early (or at
     /// the start of a lane that it reaches into). `None` where none of its samples is selected.
-    pub fn earliest_position(&self, block: BlockId) -> Option<Position> {
-        let facts = self.plan.facts();
-        let b = block.0 as usize;
-        if facts.selected_starts[b] == facts.selected_starts[b + 1] {
-            return None;
-        }
-        let count = facts.selected_starts[b + 1] - facts.selected_starts[b];
-        let place = match &self.arrangement {
-            Arrangement::Natural => facts.selected_starts[b],
-            Arrangement::Blocks(order) => order.starts[order.places[b] as usize],
-            Arrangement::Samples(_) => return Some(Position(0)),
-        };
-        let (lane, offset) = facts.lanes.locate(place);
-        let here = (offset - offset % facts.lanes.window) * facts.lanes.lanes + lane;
-        let reaches_next_lane = offset + count > facts.lanes.len(lane);
-        // The next lane's first entry has position lane + 1.
-        Some(Position(if reaches_next_lane { here.min(lane + 1) } else { here }))
+    pub fn earliest_position(&mut self, block: BlockId) -> Option<Position> {
+        self.earliest_in_pass(block, 0)
     }
 
-    /// The digest of the samples at these positions. Of the whole epoch it is computed from the selection alone,
-    /// so that it also proves the order to be a permutation.
+    /// About when `block` is needed again in this epoch, once all its samples in the pass under way at `position` have
+    /// been: no later than the first of the next pass. `None` but in a mix whose parts repeat.
+    pub fn next_pass(&mut self, block: BlockId, position: Position) -> Option<Position> {
+        if position.0 >= self.len() {
+            return None;
+        }
+        let from = self.base_floor(position.0);
+        let pass = self.base.pass_at(block, from);
+        self.earliest_in_pass(block, pass + 1)
+    }
+
+    /// The positions at or after `from`, ascending, in the first pass over `block`'s data set that has some, and in
+    /// those after it that begin before `until`; without gaps, so up to where the next pass may begin.
+    ///
+    /// Positions from about `horizon` on are left out; the second value is no later than the first of them.
+    pub(super) fn positions_from(
+        &mut self,
+        block: BlockId,
+        from: u64,
+        until: u64,
+        horizon: u64,
+    ) -> (Vec<u64>, Option<u64>) {
+        let (mut found, mut beyond) = (Vec::new(), None);
+        if from >= self.len() || self.plan.selected_in(block) == 0 {
+            return (found, beyond);
+        }
+        let floor = self.base_floor(from);
+        let mut pass = self.base.pass_at(block, floor);
+        while let Some((mut positions, left_out)) = self.positions_in_pass(block, pass, horizon) {
+            positions.retain(|position| *position >= from);
+            found.append(&mut positions);
+            if left_out.is_some() {
+                beyond = left_out; // and so are all later passes
+                break;
+            }
+            pass += 1;
+            let next = self.earliest_in_pass(block, pass).map_or(u64::MAX, |next| next.0);
+            if next >= until && found.iter().any(|position| *position < next) {
+                found.retain(|position| *position < next);
+                break;
+            }
+        }
+        found.sort_unstable();
+        (found, beyond)
+    }
+
+    /// The positions in one pass, ascending, but for those from about `horizon` on; and a place no later than the first
+    /// of these, if there are any. `None` where the epoch ends before the pass.
+    fn positions_in_pass(
+        &mut self,
+        block: BlockId,
+        pass: u64,
+        horizon: u64,
+    ) -> Option<(Vec<u64>, Option<u64>)> {
+        let mut positions = self.base.positions_in_pass(block, pass)?;
+        // Floors rise with positions, and a bucketed window beyond the horizon is not worth its sorting.
+        let near = positions.partition_point(|&position| self.base_floor(position) < horizon);
+        let beyond = positions.get(near).map(|&position| self.base_floor(position));
+        positions.truncate(near);
+        if let Some(buckets) = &mut self.buckets {
+            for position in &mut positions {
+                *position = buckets.position_of(&mut self.base, *position);
+            }
+            positions.sort_unstable();
+        }
+        Some((positions, beyond))
+    }
+
+    fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Position> {
+        let base = self.base.earliest_in_pass(block, pass)?;
+        Some(Position(self.base_floor(base)))
+    }
+
+    /// A place before which neither the base order nor the bucketed one has anything that the other has after it.
+    fn base_floor(&self, position: u64) -> u64 {
+        self.buckets.as_ref().map_or(position, |buckets| buckets.window_start(position))
+    }
+
+    /// The digest of the samples at these positions. Of the whole epoch of one data set it is computed from the
+    /// selection alone, so that it also proves the order to be a permutation.
     pub fn digest(&mut self, positions: std::ops::Range<u64>) -> Digest {
-        if positions == (0..self.len()) {
+        if positions == (0..self.len()) && !self.plan.is_mix() {
             return self.plan.digest();
         }
         positions.map(|p| self.sample_at(Position(p)).sample).collect()
     }
-
-    /// The sample at `position` where lanes are not shuffled inside.
-    fn unshuffled_sample(&self, position: Position) -> PlannedSample {
-        let lanes = self.plan.facts().lanes;
-        let (lane, entry) = (position.0 % lanes.lanes, position.0 / lanes.lanes);
-        self.sample_in_block_order(lanes.start(lane) + entry)
-    }
-
-    fn sample_in_block_order(&self, place: u64) -> PlannedSample {
-        let facts = self.plan.facts();
-        match &self.arrangement {
-            Arrangement::Natural => facts.nth_selected(place),
-            Arrangement::Samples(permutation) => facts.nth_selected(permutation.at(place)),
-            Arrangement::Blocks(order) => {
-                let at = order.starts.partition_point(|&start| start <= place) - 1;
-                facts.nth_in_block(BlockId(order.blocks[at]), place - order.starts[at])
-            }
-        }
-    }
-
-    /// The shuffle of one window of one lane; `None` where entries stay where they are.
-    fn window(&mut self, lane: u64, index: u64) -> Option<&Window> {
-        let facts = self.plan.facts();
-        if facts.kind != ShuffleKind::Window || facts.lanes.window == 1 {
-            return None;
-        }
-        let kept = &mut self.windows[as_usize(lane)];
-        if let Some(at) = kept.iter().position(|window| window.index == index) {
-            return kept.get(at);
-        }
-        if kept.len() == WINDOWS_PER_LANE {
-            kept.pop_front();
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "Shuffle::window is bounded by u32::MAX")]
-        let len = facts.lanes.window_len(lane, index) as u32;
-        let order = permutation(len, &[self.seed, lane, index]);
-        let mut inverse = vec![0; order.len()];
-        for (place, &element) in (0u32..).zip(&order) {
-            inverse[element as usize] = place;
-        }
-        kept.push_back(Window { index, order: order.into(), inverse: inverse.into() });
-        kept.back()
-    }
-}
-
-impl BlockOrder {
-    fn new(selected_starts: &[u64], seed: u64) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "block ids are u32")]
-        let blocks = permutation((selected_starts.len() - 1) as u32, &[seed]);
-        let mut places = vec![0; blocks.len()];
-        let mut starts = Vec::with_capacity(blocks.len() + 1);
-        let mut total = 0;
-        for (place, &block) in (0u32..).zip(&blocks) {
-            places[block as usize] = place;
-            starts.push(total);
-            total += selected_starts[block as usize + 1] - selected_starts[block as usize];
-        }
-        starts.push(total);
-        Self { blocks, places, starts }
-    }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "feedstock runs on 64-bit machines; lanes and windows are u32"
-)]
-fn as_usize(n: u64) -> usize {
-    n as usize
 }

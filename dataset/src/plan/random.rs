@@ -18,7 +18,12 @@ pub(super) const fn scatter(word: u64) -> u64 {
 
 /// A hash of `words` that depends on their order and number.
 pub(super) fn hash(words: &[u64]) -> u64 {
-    words.iter().fold(scatter(words.len() as u64), |state, word| scatter(state ^ scatter(*word)))
+    hash_all(words.len() as u64, words.iter().copied())
+}
+
+/// [`hash`] of `count` words that are nowhere in a row.
+pub(super) fn hash_all(count: u64, words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(scatter(count), |state, word| scatter(state ^ scatter(word)))
 }
 
 /// The hash of a text, as words of eight little-endian bytes after its length.

@@ -40,6 +40,11 @@ impl Selection {
         Self::from_bools(&self.bits & &other.bits, block_starts)
     }
 
+    /// One bit a sample of the catalog.
+    pub(crate) fn bits(&self) -> &BooleanBuffer {
+        &self.bits
+    }
+
     /// How many samples are kept.
     pub fn len(&self) -> u64 {
         self.selected_starts.last().copied().unwrap_or(0)

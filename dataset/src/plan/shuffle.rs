@@ -81,13 +81,21 @@ impl Shuffle {
         self.seed
     }
 
+    /// The shuffle of one part of a mix, whose share of the positions is `quota` of `cycle`: its own seed, and its share
+    /// of the window.
+    pub(super) fn of_part(&self, part: usize, (quota, cycle): (u64, u64), sample_bytes: u64) -> Self {
+        let window = self.window.unwrap_or_else(|| default_window(sample_bytes));
+        let share = (u128::from(window) * u128::from(quota)).div_ceil(u128::from(cycle));
+        let window = (self.kind == ShuffleKind::Window).then(|| u64::try_from(share).unwrap_or(u64::MAX));
+        Self { seed: super::mixed::part_seed(self.seed, part), window, ..self.clone() }
+    }
+
     /// C and W for `samples` selected samples.
     pub(super) fn resolve(&self, samples: u64, input: &PlanInput) -> Result<(u32, u64)> {
-        let total = input.block_starts.last().copied().unwrap_or(0).max(1);
         let blocks = (input.block_starts.len() as u64).saturating_sub(1).max(1);
-        let sample_bytes = (input.encoded_bytes / total).max(1);
+        let sample_bytes = sample_bytes(&input.block_starts, input.encoded_bytes);
         let window = match (self.kind, self.window) {
-            (ShuffleKind::Window, None) => (DEFAULT_WINDOW_BYTES / sample_bytes).clamp(1, samples),
+            (ShuffleKind::Window, None) => default_window(sample_bytes).min(samples),
             (ShuffleKind::Window, Some(window)) => window.min(samples),
             (ShuffleKind::None | ShuffleKind::Full, _) => 1,
         };
@@ -110,4 +118,14 @@ impl Shuffle {
             _ => Err(Error::config("lanes must be at least 1")),
         }
     }
+}
+
+/// Encoded bytes of a sample, on average.
+pub(super) fn sample_bytes(block_starts: &[u64], encoded_bytes: u64) -> u64 {
+    (encoded_bytes / block_starts.last().copied().unwrap_or(0).max(1)).max(1)
+}
+
+/// Samples that the default window spans, the data set's end aside.
+pub(super) fn default_window(sample_bytes: u64) -> u64 {
+    (DEFAULT_WINDOW_BYTES / sample_bytes).max(1)
 }

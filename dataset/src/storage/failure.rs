@@ -182,9 +182,12 @@ fn judge_io(error: &io::Error) -> Failure {
         K::NotFound | K::NotADirectory => Verdict::Missing,
         K::PermissionDenied | K::ReadOnlyFilesystem => Verdict::Denied,
         K::AlreadyExists => Verdict::Exists,
-        K::Interrupted | K::TimedOut | K::WouldBlock | K::ConnectionReset | K::StaleNetworkFileHandle => {
-            Verdict::Transient
-        }
+        K::Interrupted
+        | K::TimedOut
+        | K::WouldBlock
+        | K::ConnectionReset
+        | K::StaleNetworkFileHandle
+        | K::OutOfMemory => Verdict::Transient,
         _ if matches!(error.raw_os_error(), Some(EMFILE | ESTALE)) => Verdict::Transient,
         _ => Verdict::Config,
     };

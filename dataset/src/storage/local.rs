@@ -5,6 +5,7 @@
 //! (inode, modification time, size), so that a replaced or touched file is noticed.
 
 use super::failure::Fault;
+use crate::recycled::{LEAST_BYTES, Recycled};
 use bytes::Bytes;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -56,14 +57,34 @@ pub(crate) fn read(path: &str, range: &Range<u64>, pinned: Option<&str>, size: u
     let len = range.end - range.start;
     let capacity =
         usize::try_from(len).map_err(|_| Fault::Refused(format!("{len} bytes do not fit memory")))?;
-    let mut bytes = Vec::with_capacity(capacity);
     file.seek(SeekFrom::Start(range.start))?;
-    file.take(len).read_to_end(&mut bytes)?;
-    let got = bytes.len() as u64;
-    if got != len {
-        return Err(Fault::Length { expected: len, got });
+    let (bytes, got) = if capacity < LEAST_BYTES {
+        let mut bytes = Vec::with_capacity(capacity);
+        let got = file.take(len).read_to_end(&mut bytes)?;
+        (Bytes::from(bytes), got)
+    } else {
+        let mut bytes = Recycled::new(capacity)?;
+        let got = read_up_to(&mut file, &mut bytes)?;
+        (Bytes::from_owner(bytes), got)
+    };
+    if got != capacity {
+        return Err(Fault::Length { expected: len, got: got as u64 });
     }
-    Ok(bytes.into())
+    Ok(bytes)
+}
+
+/// Fills `bytes` as far as the file goes.
+fn read_up_to(file: &mut File, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while got < bytes.len() {
+        match file.read(&mut bytes[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(got)
 }
 
 /// The files below `root`, or `root` itself when it is one; at most `limit`, in bytewise order of their paths.

@@ -15,7 +15,9 @@
 //! 0.2 … 0.35 from the page cache (`cargo bench -p feedstock-dataset --bench storage --profile dev`).
 
 mod aimd;
+mod allow;
 mod backoff;
+mod endpoint;
 mod failure;
 mod limiter;
 mod list;
@@ -29,6 +31,8 @@ mod store;
 mod uri;
 mod write;
 
+pub use allow::Allow;
+pub(crate) use endpoint::endpoints;
 pub use reader::ObjectReader;
 pub use retry::StorageStats;
 pub use secret::Secret;
@@ -68,6 +72,8 @@ pub struct StorageOptions {
     /// The most requests under way at once per bucket or host; throttling lowers it. Default 32: at 8 MiB
     /// and 60 MB/s a connection that is 1.9 GB/s.
     pub max_concurrency: usize,
+    /// What may be reached at all; `None`, the default: everything that the credentials open.
+    pub allow: Option<Allow>,
 }
 
 impl Default for StorageOptions {
@@ -79,6 +85,7 @@ impl Default for StorageOptions {
             deadline: Duration::from_secs(120),
             stall_timeout: Duration::from_secs(20),
             max_concurrency: 32,
+            allow: None,
         }
     }
 }
@@ -259,6 +266,11 @@ impl Storage {
         ObjectReader::new(self.clone(), object.clone(), buffer_bytes)
     }
 
+    /// The path of a file of this machine; `None` for what lies elsewhere.
+    pub(crate) fn local_path(&self, uri: &str) -> Option<std::path::PathBuf> {
+        Location::parse(uri).ok().filter(|at| at.scheme == Scheme::Local).map(|at| at.key.into())
+    }
+
     /// The threads that requests run on.
     pub fn io(&self) -> &IoRuntime {
         &self.0.io
@@ -288,6 +300,9 @@ impl Storage {
 
     fn store(&self, uri: &str) -> Result<(Arc<Store>, Location)> {
         let at = Location::parse(uri)?;
+        if let Some(allow) = &self.0.options.allow {
+            allow.check(uri)?;
+        }
         let key = match at.scheme {
             Scheme::Local => String::new(), // plain paths and file:// are one store
             _ => format!("{}{}", at.prefix, at.suffix),

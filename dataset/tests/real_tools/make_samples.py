@@ -1,10 +1,11 @@
 """Writes the samples in `samples/` with the tools that users have, so that feedstock is tested on real files.
 
-    python3 -m venv /tmp/tools && /tmp/tools/bin/pip install datasets==5.2 webdataset==1.0.2 pyarrow pillow scipy
+    python3 -m venv /tmp/tools
+    /tmp/tools/bin/pip install datasets==5.2 webdataset==1.0.2 pyarrow pillow scipy soundfile
     /tmp/tools/bin/python dataset/tests/real_tools/make_samples.py
 
-Twelve pictures of 24x16 px; picture i has the grey level 20 * i and the label i % 3. All files together stay below
-500 KiB; they are committed, so the tests need no Python.
+Twelve pictures of 24x16 px; picture i has the grey level 20 * i and the label i % 3. Twelve clips of 16 kHz FLAC; clip i
+is a tone of 200 + 50 * i Hz that lasts 0.05 * (i + 1) s. All files together stay below 500 KiB; they are committed, so the tests need no Python.
 """
 
 import io
@@ -14,8 +15,9 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import scipy.io
+import soundfile
 import webdataset as wds
-from datasets import ClassLabel, Dataset, Features, Image, Value
+from datasets import Audio, ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Picture
 
 HERE = pathlib.Path(__file__).parent / "samples"
@@ -26,6 +28,37 @@ def jpeg(i: int) -> bytes:
     out = io.BytesIO()
     Picture.new("L", (24, 16), 20 * i).save(out, "JPEG", quality=90)
     return out.getvalue()
+
+
+def flac(i: int) -> bytes:
+    out = io.BytesIO()
+    seconds = np.arange(int(16_000 * 0.05 * (i + 1))) / 16_000
+    soundfile.write(out, 0.5 * np.sin(2 * np.pi * (200 + 50 * i) * seconds), 16_000, format="FLAC")
+    return out.getvalue()
+
+
+def said(i: int) -> str:
+    return f'tone "{i}"'
+
+
+def speech() -> None:
+    rows = {
+        "audio": [{"bytes": flac(i), "path": f"{i}.flac"} for i in range(12)],
+        "sentence": [said(i) for i in range(12)],
+        "up_votes": list(range(12)),
+    }
+    # casting keeps the bytes; encoding through the feature would need torch
+    data = Dataset.from_dict(rows).cast_column("audio", Audio(sampling_rate=16_000))
+    (HERE / "audio_parquet").mkdir()
+    data.to_parquet(str(HERE / "audio_parquet" / "train-00000-of-00001.parquet"), batch_size=5)
+    data.save_to_disk(str(HERE / "audio_save_to_disk"))
+
+    (HERE / "audio_webdataset").mkdir()
+    pattern = str(HERE / "audio_webdataset" / "shard-%03d.tar")
+    with wds.ShardWriter(pattern, maxcount=6, verbose=0) as shards:
+        for i in range(12):
+            about = {"duration": 0.05 * (i + 1), "up_votes": i}
+            shards.write({"__key__": f"{i:04d}", "flac": flac(i), "txt": said(i), "json": about})
 
 
 def main() -> None:
@@ -46,6 +79,8 @@ def main() -> None:
     with wds.ShardWriter(str(HERE / "webdataset" / "shard-%03d.tar"), maxcount=6, verbose=0) as shards:
         for i in range(12):
             shards.write({"__key__": f"{i:04d}", "jpg": jpeg(i), "cls": i % 3, "json": {"width": 24, "source": "made"}})
+
+    speech()
 
     (HERE / "ipc").mkdir()
     table = data.data.table.combine_chunks()

@@ -1,11 +1,11 @@
-//! Shrinking pictures on their way into the shards, on all CPU threads, in order.
+//! What is done to pictures on their way into the shards, on all CPU threads, in order: shrinking, restart markers.
 //!
 //! ```text
 //! RawBatches ─▶ [batch, batch, batch] each picture a task ─▶ pool ─▶ oldest batch complete ─▶ next()
 //! ```
 
 use super::{KeptSample, OnBadPicture};
-use crate::pool::Pool;
+use crate::pool::{Pool, Turns};
 use crate::raw::RawBatches;
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, BinaryViewBuilder, UInt64Array};
@@ -13,7 +13,8 @@ use arrow::datatypes::UInt64Type;
 use arrow::record_batch::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use feedstock_dataset::{Catalog, SampleId};
-use feedstock_ops::image::{ShrinkImage, Shrinker};
+use feedstock_ops::Scratch;
+use feedstock_ops::image::{RestartMarkers, ShrinkImage, Shrinker};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,46 +27,89 @@ pub(super) struct Recoded {
     pub(super) batch: RecordBatch,
     /// Rows in which a picture was shrunk, ascending.
     pub(super) shrunk: Vec<usize>,
-    /// Rows whose picture could not be shrunk and stays as it was.
+    /// Rows in which a picture got restart markers, ascending.
+    pub(super) restarted: Vec<usize>,
+    /// Rows whose picture could not be read and stays as it was.
     pub(super) kept: Vec<(usize, KeptSample)>,
 }
 
-/// What is done to pictures.
+/// What is done to which pictures.
 pub(super) struct Recoder {
     pub(super) columns: Vec<String>,
-    pub(super) shrink: ShrinkImage,
+    pub(super) change: Change,
     pub(super) on_error: OnBadPicture,
     pub(super) catalog: Arc<Catalog>,
 }
 
-type Shrunk = (usize, usize, feedstock_ops::Result<Option<Vec<u8>>>);
+/// What is done to a picture.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Change {
+    pub(super) shrink: Option<ShrinkImage>,
+    /// MCUs between restart markers.
+    pub(super) restart_interval: Option<u16>,
+}
+
+/// A picture as it is written.
+#[derive(Debug, Clone, Default)]
+struct Changed {
+    /// `None` where it stays as it was.
+    bytes: Option<Vec<u8>>,
+    shrunk: bool,
+    restarted: bool,
+}
+
+/// Column, row and outcome.
+type Outcome = (usize, usize, feedstock_ops::Result<Changed>);
 
 struct InFlight {
     batch: RecordBatch,
-    results: Receiver<Shrunk>,
+    results: Receiver<Outcome>,
 }
 
-/// Record batches in plan order, pictures shrunk where that is asked for.
+/// Record batches in plan order, pictures changed where that is asked for.
 pub(super) struct Source {
     batches: Box<dyn Iterator<Item = Result<RecordBatch>>>,
-    work: Option<(Recoder, Pool, Shrinkers)>,
+    work: Option<(Recoder, Turns, Idle)>,
     in_flight: VecDeque<InFlight>,
 }
 
-/// Idle shrinkers: as many as threads have ever been busy at once.
-#[derive(Clone, Default)]
-struct Shrinkers(Arc<Mutex<Vec<Shrinker>>>);
+/// One thread's codecs.
+struct Codecs {
+    shrinker: Option<Shrinker>,
+    markers: Option<RestartMarkers>,
+}
 
-impl Shrinkers {
-    fn shrink(&self, to: ShrinkImage, bytes: &[u8]) -> feedstock_ops::Result<Option<Vec<u8>>> {
+impl Codecs {
+    fn new(change: Change) -> feedstock_ops::Result<Self> {
+        Ok(Self {
+            shrinker: change.shrink.map(Shrinker::new).transpose()?,
+            markers: change.restart_interval.map(RestartMarkers::new).transpose()?,
+        })
+    }
+
+    fn change(&mut self, bytes: &[u8]) -> feedstock_ops::Result<Changed> {
+        let small = self.shrinker.as_mut().map_or(Ok(None), |shrinker| shrinker.shrink(bytes))?;
+        let here = small.as_deref().unwrap_or(bytes);
+        let marked = self.markers.as_mut().map_or(Ok(None), |markers| markers.add(here))?;
+        let (shrunk, restarted) = (small.is_some(), marked.is_some());
+        Ok(Changed { bytes: marked.or(small), shrunk, restarted })
+    }
+}
+
+/// Idle codecs: as many as threads have ever been busy at once.
+#[derive(Clone, Default)]
+struct Idle(Arc<Mutex<Vec<Codecs>>>);
+
+impl Idle {
+    fn change(&self, change: Change, bytes: &[u8]) -> feedstock_ops::Result<Changed> {
         let idle = || self.0.lock().unwrap_or_else(PoisonError::into_inner); // pushes and pops only
         let free = idle().pop();
-        let mut shrinker = match free {
-            Some(shrinker) => shrinker,
-            None => Shrinker::new(to)?,
+        let mut codecs = match free {
+            Some(codecs) => codecs,
+            None => Codecs::new(change)?,
         };
-        let result = shrinker.shrink(bytes);
-        idle().push(shrinker);
+        let result = codecs.change(bytes);
+        idle().push(codecs);
         result
     }
 }
@@ -79,7 +123,7 @@ impl Source {
         threads: usize,
     ) -> Result<Self> {
         let work = match recoder {
-            Some(recoder) => Some((recoder, Pool::new(threads)?, Shrinkers::default())),
+            Some(recoder) => Some((recoder, Pool::new(threads)?.turns(0), Idle::default())),
             None => None,
         };
         Ok(Self {
@@ -91,14 +135,15 @@ impl Source {
 
     /// The next batch; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Recoded>> {
-        let Some((recoder, pool, shrinkers)) = &self.work else {
+        let Some((recoder, turns, idle)) = &mut self.work else {
             let batch = self.batches.next().transpose()?;
-            return Ok(batch.map(|batch| Recoded { batch, shrunk: Vec::new(), kept: Vec::new() }));
+            let untouched = |batch| Recoded { batch, shrunk: vec![], restarted: vec![], kept: vec![] };
+            return Ok(batch.map(untouched));
         };
         while self.in_flight.len() < BATCHES_AT_ONCE {
             let Some(batch) = self.batches.next().transpose()? else { break };
             let (sender, results) = unbounded(); // bounded by the batch's rows
-            recoder.submit(&batch, pool, shrinkers, &sender)?;
+            recoder.submit(&batch, turns, idle, &sender)?;
             self.in_flight.push_back(InFlight { batch, results });
         }
         self.in_flight.pop_front().map(|oldest| recoder.complete(oldest)).transpose()
@@ -109,26 +154,28 @@ impl Recoder {
     fn submit(
         &self,
         batch: &RecordBatch,
-        pool: &Pool,
-        shrinkers: &Shrinkers,
-        results: &Sender<Shrunk>,
+        turns: &mut Turns,
+        idle: &Idle,
+        results: &Sender<Outcome>,
     ) -> Result<()> {
+        let turn = turns.next();
         for (index, name) in self.columns.iter().enumerate() {
             let views = payload(batch, name)?;
             for row in (0..views.len()).filter(|&row| views.is_valid(row)) {
-                let (views, shrinkers, results) = (views.clone(), shrinkers.clone(), results.clone());
-                let to = self.shrink;
-                pool.submit(Box::new(move |_| {
+                let (views, idle, results) = (views.clone(), idle.clone(), results.clone());
+                let change = self.change;
+                let task = move |_: &mut Scratch| {
                     // Nobody listens any more when the rewrite was given up.
-                    let _given_up = results.send((index, row, shrinkers.shrink(to, views.value(row))));
-                }));
+                    let _given_up = results.send((index, row, idle.change(change, views.value(row))));
+                };
+                turns.submit(turn, Box::new(task));
             }
         }
         Ok(())
     }
 
     fn complete(&self, InFlight { batch, results }: InFlight) -> Result<Recoded> {
-        let mut smaller: Vec<Vec<Option<Vec<u8>>>> = vec![vec![None; batch.num_rows()]; self.columns.len()];
+        let mut changed = vec![vec![Changed::default(); batch.num_rows()]; self.columns.len()];
         let mut kept = Vec::new();
         let mut expected = 0;
         for name in &self.columns {
@@ -139,12 +186,12 @@ impl Recoder {
         for (column, row, result) in results {
             expected -= 1;
             match result {
-                Ok(bytes) => smaller[column][row] = bytes,
+                Ok(picture) => changed[column][row] = picture,
                 Err(error) => failures.push((row, error)),
             }
         }
         if expected > 0 {
-            let message = format!("{expected} pictures of a batch were lost: the shrinking panicked");
+            let message = format!("{expected} pictures of a batch were lost: their task panicked");
             return Err(Error::new(ErrorKind::Bug, message));
         }
         failures.sort_by_key(|(row, _)| *row); // threads finish in any order, reports do not
@@ -154,36 +201,38 @@ impl Recoder {
             if self.on_error == OnBadPicture::Raise || error.kind() == feedstock_ops::ErrorKind::Bug {
                 return Err(Error::sample(
                     &format!(
-                        "sample {sample} ({name}) cannot be shrunk (set on_error=copy to keep such bytes)"
+                        "sample {sample} ({name}) cannot be rewritten (set on_error=copy to keep such bytes)"
                     ),
                     error,
                 ));
             }
             kept.push((row, KeptSample { sample, name, reason: error.to_string() }));
         }
-        let shrunk: Vec<usize> =
-            (0..batch.num_rows()).filter(|&row| smaller.iter().any(|column| column[row].is_some())).collect();
-        let batch = match shrunk.is_empty() {
-            true => batch,
-            false => self.replace(&batch, &smaller)?,
+        let rows = |has: fn(&Changed) -> bool| -> Vec<usize> {
+            (0..batch.num_rows()).filter(|&row| changed.iter().any(|column| has(&column[row]))).collect()
         };
-        Ok(Recoded { batch, shrunk, kept })
+        let (shrunk, restarted) = (rows(|picture| picture.shrunk), rows(|picture| picture.restarted));
+        let batch = match shrunk.is_empty() && restarted.is_empty() {
+            true => batch,
+            false => self.replace(&batch, &changed)?,
+        };
+        Ok(Recoded { batch, shrunk, restarted, kept })
     }
 
-    /// The batch with the smaller pictures in place.
-    fn replace(&self, batch: &RecordBatch, smaller: &[Vec<Option<Vec<u8>>>]) -> Result<RecordBatch> {
+    /// The batch with the changed pictures in place.
+    fn replace(&self, batch: &RecordBatch, changed: &[Vec<Changed>]) -> Result<RecordBatch> {
         let mut arrays: Vec<ArrayRef> = batch.columns().to_vec();
-        for (name, smaller) in self.columns.iter().zip(smaller) {
+        for (name, changed) in self.columns.iter().zip(changed) {
             let views = payload(batch, name)?;
             let mut builder = BinaryViewBuilder::with_capacity(views.len());
-            for (old, new) in views.iter().zip(smaller) {
-                builder.append_option(new.as_deref().or(old));
+            for (old, new) in views.iter().zip(changed) {
+                builder.append_option(new.bytes.as_deref().or(old));
             }
             let at = batch.schema().index_of(name).map_err(|e| missing(name, e))?;
             arrays[at] = Arc::new(builder.finish());
         }
         RecordBatch::try_new(batch.schema(), arrays)
-            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot put shrunk pictures back: {e}")))
+            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot put changed pictures back: {e}")))
     }
 }
 

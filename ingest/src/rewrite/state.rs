@@ -29,6 +29,8 @@ pub(super) struct Settings {
     pub(super) group_bytes: u64,
     pub(super) columns: Vec<String>,
     pub(super) recode: Option<Recode>,
+    #[serde(default)]
+    pub(super) restart_interval: Option<u16>,
 }
 
 /// A shard that is written.
@@ -43,6 +45,8 @@ pub(super) struct FinishedShard {
     /// Of the sample ids that were read.
     pub(super) ids: Digest,
     pub(super) shrunk: u64,
+    #[serde(default)]
+    pub(super) restarted: u64,
     pub(super) kept_samples: u64,
     /// The first of them, by name.
     pub(super) kept: Vec<KeptSample>,

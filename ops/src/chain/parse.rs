@@ -13,22 +13,76 @@ fn positional(op: &str) -> &'static [&'static str] {
         "horizontal_flip" | "random_erasing" => &["probability"],
         "color_jitter" => &["brightness", "contrast", "saturation", "hue"],
         "rand_augment" => &["num_ops", "magnitude"],
-        "normalize" => &["mean", "std"],
+        "normalize" | "global_mvn" => &["mean", "std"],
+        "resample" => &["sample_rate"],
+        "trim_silence" => &["top_db"],
+        "random_crop_seconds" | "pad_seconds" => &["seconds"],
+        "speed_perturb" => &["factors"],
+        "volume" => &["gain_db"],
+        "add_noise" => &["noise", "snr_db"],
+        "log_mel" => &["n_mels"],
+        "mfcc" => &["n_mfcc"],
+        "tokenize" => &["tokenizer"],
+        "tokenize_chars" => &["vocabulary"],
         _ => &[],
     }
 }
 
+/// Marks of quotations, in which nothing else is a mark.
+const QUOTES: [char; 2] = ['"', '\''];
+
 pub(super) fn chain(text: &str) -> Result<ChainSpec> {
-    text.split(',').enumerate().map(|(index, op)| one(index, op.trim())).collect()
+    let ops = split(text, ',').ok_or_else(|| Error::config(format!("`{text}`: a quotation has no end")))?;
+    ops.into_iter().enumerate().map(|(index, op)| one(index, op.trim())).collect()
+}
+
+/// Splits at `mark` outside quotations; `None` where one has no end.
+fn split(text: &str, mark: char) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    let (mut start, mut quote) = (0, None);
+    for (at, character) in text.char_indices() {
+        match quote {
+            Some(open) if character == open => quote = None,
+            Some(_) => {}
+            None if QUOTES.contains(&character) => quote = Some(character),
+            None if character == mark => {
+                parts.push(&text[start..at]);
+                start = at + mark.len_utf8();
+            }
+            None => {}
+        }
+    }
+    parts.push(&text[start..]);
+    quote.is_none().then_some(parts)
+}
+
+/// Splits an op at its colons; the one of a URI's `scheme://` is none of them.
+fn parameters(text: &str) -> Vec<&str> {
+    let mut parts: Vec<&str> = Vec::new();
+    let (mut start, mut at) = (0, 0);
+    for part in split(text, ':').unwrap_or_default() {
+        if at > start && part.starts_with("//") {
+            parts.pop();
+        } else {
+            start = at;
+        }
+        parts.push(text[start..at + part.len()].trim());
+        at += part.len() + 1;
+    }
+    parts
 }
 
 fn one(index: usize, text: &str) -> Result<Op> {
-    let mut parts = text.split(':').map(str::trim);
+    let mut parts = parameters(text).into_iter();
     let name = parts.next().unwrap_or_default();
     let mut unnamed = positional(name).iter();
     let mut fields = Map::new();
     for part in parts {
-        let (key, value) = match part.split_once('=') {
+        // What stands in quotation marks as a whole is a value, and may hold an equals sign, as a URI may.
+        let named = part.split_once('=').filter(|(key, _)| {
+            key.trim().chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
+        });
+        let (key, value) = match named {
             Some((key, value)) => (key.trim(), value.trim()),
             None => match unnamed.next() {
                 Some(key) => (*key, part),
@@ -49,6 +103,10 @@ fn one(index: usize, text: &str) -> Result<Op> {
 }
 
 fn value_of(text: &str) -> Value {
+    let quoted = QUOTES.iter().find_map(|&quote| text.strip_prefix(quote)?.strip_suffix(quote));
+    if let Some(quoted) = quoted {
+        return quoted.into();
+    }
     let number = |text: &str| -> Option<Value> {
         text.parse::<u64>().map(Value::from).or_else(|_| text.parse::<f64>().map(Value::from)).ok()
     };
@@ -63,4 +121,25 @@ fn value_of(text: &str) -> Value {
         return value.into();
     }
     list("..").or_else(|| list("x")).or_else(|| list("/")).unwrap_or_else(|| text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotations_and_uris_keep_their_marks() {
+        assert_eq!(split("a,'b,c',\"d'\",e", ','), Some(vec!["a", "'b,c'", "\"d'\"", "e"]));
+        assert_eq!(split("a,'b", ','), None);
+        assert_eq!(
+            parameters("tokenize:s3://b/t.json:truncate=true"),
+            ["tokenize", "s3://b/t.json", "truncate=true"]
+        );
+        assert_eq!(parameters("x:a=s3://b/c: 3 "), ["x", "a=s3://b/c", "3"]);
+        assert_eq!(parameters("x:'http://h:80/p'"), ["x", "'http://h:80/p'"]);
+        assert_eq!(parameters("x"), ["x"]);
+        assert_eq!(value_of("'12'"), Value::from("12"));
+        assert_eq!(value_of("\"a b\""), Value::from("a b"));
+        assert_eq!(value_of("-6..6"), serde_json::json!([-6.0, 6]));
+    }
 }

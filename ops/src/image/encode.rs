@@ -5,9 +5,8 @@
 //! The pixels are not turned: the EXIF orientation is carried over, so that readers that honour it and readers that do
 //! not both see what they saw before. Other metadata (colour profiles, thumbnails, places) stays behind.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::io::Cursor;
-use std::ptr::NonNull;
 
 use serde::{Deserialize, Serialize};
 use turbojpeg_sys as tj;
@@ -15,6 +14,7 @@ use turbojpeg_sys as tj;
 use super::decode::{DecodeImage, Demand, JpegDecoder, Opened};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
 use super::resize::Sampler;
+use super::turbo::Handle;
 use crate::error::{Error, Result};
 use crate::scratch::Buffer;
 
@@ -144,39 +144,17 @@ fn with_orientation(jpeg: &[u8], orientation: u8) -> Vec<u8> {
 
 /// A compressor of libjpeg-turbo for 4:2:0 baseline JPEG.
 struct Encoder {
-    handle: NonNull<std::ffi::c_void>,
+    handle: Handle,
     out: Buffer,
-}
-
-// SAFETY: a handle is used by one thread at a time (`&mut`) and holds no thread-local state; error texts are copied
-// out of it before it can move.
-unsafe impl Send for Encoder {}
-
-impl Drop for Encoder {
-    fn drop(&mut self) {
-        // SAFETY: the handle came from tj3Init and is destroyed once.
-        unsafe { tj::tj3Destroy(self.handle.as_ptr()) }
-    }
 }
 
 impl Encoder {
     fn new(quality: u8) -> Result<Self> {
-        // SAFETY: no preconditions.
-        let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int) };
-        let handle = NonNull::new(handle).ok_or_else(|| Error::bug("tj3Init failed"))?;
-        let encoder = Self { handle, out: Buffer::default() };
-        encoder.set(tj::TJPARAM_TJPARAM_QUALITY, c_int::from(quality))?;
-        encoder.set(tj::TJPARAM_TJPARAM_SUBSAMP, tj::TJSAMP_TJSAMP_420)?;
-        encoder.set(tj::TJPARAM_TJPARAM_NOREALLOC, 1)?;
-        Ok(encoder)
-    }
-
-    fn set(&self, parameter: tj::TJPARAM, value: c_int) -> Result<()> {
-        // SAFETY: the handle is valid.
-        match unsafe { tj::tj3Set(self.handle.as_ptr(), parameter as c_int, value) } {
-            0 => Ok(()),
-            _ => Err(self.last_error()),
-        }
+        let handle = Handle::new(tj::TJINIT_TJINIT_COMPRESS)?;
+        handle.set(tj::TJPARAM_TJPARAM_QUALITY, c_int::from(quality))?;
+        handle.set(tj::TJPARAM_TJPARAM_SUBSAMP, tj::TJSAMP_TJSAMP_420)?;
+        handle.set(tj::TJPARAM_TJPARAM_NOREALLOC, 1)?;
+        Ok(Self { handle, out: Buffer::default() })
     }
 
     /// The JPEG of dense RGB.
@@ -189,14 +167,14 @@ impl Encoder {
             |_| Error::bug(format!("a JPEG of {}×{} does not fit memory", size.width, size.height));
         let room = usize::try_from(capacity).map_err(too_long)?;
         if room == 0 {
-            return Err(self.last_error());
+            return Err(Error::bug(format!("libjpeg-turbo knows no JPEG of {}×{}", size.width, size.height)));
         }
         let (mut start, mut length) = (self.out.take(room).as_mut_ptr(), capacity);
         // SAFETY: `rgb` holds height rows of 3 × width bytes (asserted); the buffer has the worst case's size and
         // NOREALLOC keeps the library from replacing it.
         let status = unsafe {
             tj::tj3Compress8(
-                self.handle.as_ptr(),
+                self.handle.raw(),
                 rgb.as_ptr(),
                 width,
                 0,
@@ -206,18 +184,11 @@ impl Encoder {
                 &raw mut length,
             )
         };
-        if status != 0 {
-            return Err(self.last_error());
-        }
+        let failed = |text| Error::bug(format!("libjpeg-turbo cannot encode: {text}"));
+        self.handle.check(status).map_err(failed)?;
         let jpeg = self.out.bytes()[..usize::try_from(length).map_err(too_long)?].to_vec();
         self.out.trim();
         Ok(jpeg)
-    }
-
-    fn last_error(&self) -> Error {
-        // SAFETY: the handle is valid; the text is NUL-terminated and copied before the next call.
-        let text = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.handle.as_ptr())) };
-        Error::bug(format!("libjpeg-turbo cannot encode: {}", text.to_string_lossy()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use crate::check::{check_probability, check_range};
 use crate::error::{Error, Result};
 
 /// The longest side that an op may produce, in pixels: a 32,768² u8 picture is 3 GiB, far over any training input.
@@ -118,20 +119,4 @@ pub enum Filter {
 pub(crate) fn half(difference: u32) -> u32 {
     let floor = difference / 2;
     if difference % 2 == 1 && floor % 2 == 1 { floor + 1 } else { floor }
-}
-
-/// Checks `[low, high]`: finite, ordered, and `low` at least `least`.
-pub(crate) fn check_range(name: &str, [low, high]: [f64; 2], least: f64, most: f64) -> Result<()> {
-    if low <= high && low >= least && high <= most {
-        return Ok(());
-    }
-    Err(Error::config(format!("{name} {low}..{high} must be a range within {least} … {most}")))
-}
-
-/// Checks a probability.
-pub(crate) fn check_probability(probability: f64) -> Result<()> {
-    if (0.0..=1.0).contains(&probability) {
-        return Ok(());
-    }
-    Err(Error::config(format!("probability {probability} is outside 0 … 1")))
 }

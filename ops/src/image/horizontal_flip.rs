@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Op;
+use crate::seed::Generator;
 
 /// Mirrors the picture with `probability`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -22,6 +23,11 @@ impl HorizontalFlip {
     /// A flip with `probability`, 0 … 1.
     pub fn new(probability: f64) -> Self {
         Self { probability }
+    }
+
+    /// Whether the sample of this generator is mirrored.
+    pub fn draw(&self, generator: &mut Generator) -> bool {
+        generator.chance(self.probability)
     }
 }
 

@@ -40,7 +40,11 @@ impl Normalize {
         Self { mean, std }
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Says what is wrong with the numbers.
+    ///
+    /// # Errors
+    /// `BadConfig` for a mean that is not finite or a deviation that is not positive.
+    pub fn check(&self) -> Result<()> {
         if self.mean.iter().all(|x| x.is_finite()) && self.std.iter().all(|x| x.is_finite() && *x > 0.0) {
             return Ok(());
         }
@@ -48,6 +52,17 @@ impl Normalize {
             "mean {:?} must be finite and std {:?} positive, both on the scale 0 … 1",
             self.mean, self.std
         )))
+    }
+}
+
+impl Normalize {
+    /// What a byte is multiplied with, and what is added then, per channel.
+    pub fn scale_and_bias(&self) -> ([f32; 3], [f32; 3]) {
+        #[expect(clippy::cast_possible_truncation, reason = "to single precision, once")]
+        let single = |value: f64| value as f32;
+        let scale = self.std.map(|std| single(1.0 / (255.0 * f64::from(std))));
+        let of = |channel: usize| single(-f64::from(self.mean[channel]) / f64::from(self.std[channel]));
+        (scale, [of(0), of(1), of(2)])
     }
 }
 
@@ -92,28 +107,21 @@ impl Convert {
 
     pub(crate) fn normalize(&mut self, op: &Normalize) {
         self.dtype = DType::F32;
-        for channel in 0..3 {
-            let std = f64::from(op.std[channel]);
-            #[expect(clippy::cast_possible_truncation, reason = "to single precision, once")]
-            {
-                self.scale[channel] = (1.0 / (255.0 * std)) as f32;
-                self.bias[channel] = (-f64::from(op.mean[channel]) / std) as f32;
-            }
-        }
+        (self.scale, self.bias) = op.scale_and_bias();
     }
 
     /// Converts a dense RGB picture, `width` wide, into `out`, mirrored where `flip` says so.
     pub(crate) fn run(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
-        match (self.layout, self.dtype) {
-            (Layout::Hwc, DType::U8) => {
+        match (self.layout == Layout::Chw, self.dtype == DType::F32) {
+            (false, false) => {
                 out.copy_from_slice(rgb);
                 if flip {
                     super::horizontal_flip::flip_rgb(out, width);
                 }
             }
-            (Layout::Hwc, DType::F32) => self.interleaved_f32(rgb, width, flip, out),
-            (Layout::Chw, DType::U8) => planar_u8(rgb, width, flip, out),
-            (Layout::Chw, DType::F32) => self.planar_f32(rgb, width, flip, out),
+            (false, true) => self.interleaved_f32(rgb, width, flip, out),
+            (true, false) => planar_u8(rgb, width, flip, out),
+            (true, true) => self.planar_f32(rgb, width, flip, out),
         }
     }
 
@@ -194,11 +202,12 @@ mod tests {
                     (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |c| (y, x, c))))
                 {
                     let byte = rgb[(y * width + if flip { width - 1 - x } else { x }) * 3 + c];
-                    let at = match layout {
-                        Layout::Hwc => (y * width + x) * 3 + c,
-                        Layout::Chw => (c * height + y) * width + x,
-                    } * dtype.bytes()
-                        + 1;
+                    let element = if layout == Layout::Chw {
+                        (c * height + y) * width + x
+                    } else {
+                        (y * width + x) * 3 + c
+                    };
+                    let at = element * dtype.bytes() + 1;
                     if dtype == DType::U8 {
                         assert_eq!(out[at], byte);
                     } else {

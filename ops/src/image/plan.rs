@@ -173,6 +173,8 @@ impl Compiler {
                 self.convert.layout = Layout::Chw;
                 Ok(())
             }
+            #[allow(unreachable_patterns, reason = "without other features there are no other ops")]
+            _ => Err(Error::config("does not work on pictures")),
         }
     }
 }
@@ -205,10 +207,7 @@ impl ImagePlan {
             !convert.is_identity() && matches!(stages.last(), Some(Stage { step: Step::Flip(_), .. }));
         let geometry_end = stages.iter().rposition(|stage| stage.step.is_geometry()).map_or(0, |i| i + 1);
         let (h, w) = (size.height as usize, size.width as usize);
-        let shape = match convert.layout {
-            Layout::Hwc => [h, w, 3],
-            Layout::Chw => [3, h, w],
-        };
+        let shape = if convert.layout == Layout::Chw { [3, h, w] } else { [h, w, 3] };
         let output = TensorSpec::new(convert.dtype, shape, convert.layout);
         Ok(Self {
             decode: decode.clone(),
@@ -274,7 +273,7 @@ impl ImagePlan {
                     1
                 }
                 Step::Flip(op) => {
-                    let flip = seed.op(stage.index).chance(op.probability);
+                    let flip = op.draw(&mut seed.op(stage.index));
                     let fused = self.flip_in_convert && next + 1 == self.stages.len();
                     if fused {
                         return run.finish(flip);

@@ -171,9 +171,10 @@ impl RandomErasing {
         for channel in 0..3 {
             for y in rect.y as usize..(rect.y + rect.height) as usize {
                 for x in rect.x as usize..(rect.x + rect.width) as usize {
-                    let element = match layout {
-                        Layout::Hwc => (y * width + x) * 3 + channel,
-                        Layout::Chw => (channel * height + y) * width + x,
+                    let element = if layout == Layout::Chw {
+                        (channel * height + y) * width + x
+                    } else {
+                        (y * width + x) * 3 + channel
                     };
                     #[expect(clippy::cast_possible_truncation, reason = "noise in single precision")]
                     let value = match self.value {

@@ -1,13 +1,15 @@
 //! `feedstock preview`: a page with what the model will see after the ops.
 //!
 //! The samples are the first of the epoch's order, decoded with the seeds of a real run, so the page shows
-//! the very pictures of the first batches.
+//! the very pictures and spectrograms of the first batches.
 
 mod page;
 mod picture;
+mod spectrogram;
 
 use super::Common;
 use super::failure::{Failure, Outcome};
+use super::medium::Medium;
 use super::output::{Output, bytes};
 use super::progress::Reporter;
 use super::source::{ShuffleArgs, SourceArgs};
@@ -15,20 +17,27 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::util::display::array_value_to_string;
 use clap::Args;
 use feedstock_dataset::{Block, BlockId, Catalog, Dataset, PlannedSample, Position};
-use feedstock_ops::{Chain, ChainSpec, SampleSeed, Scratch};
+use feedstock_ops::audio::read_audio_header;
+use feedstock_ops::{Chain, ChainSpec, RaggedRow, SampleSeed, Scratch, TensorSpec};
+use feedstock_trainer_bridge as bridge;
 use futures::{StreamExt, TryStreamExt};
-use page::{Page, Tile};
+use page::{Page, Sound, Tile};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// Blocks under way at once: enough to hide a round trip; 4 × 4 MiB.
 const FETCHES: usize = 4;
+/// Columns that hold what is said, in this order of preference.
+const SENTENCES: [&str; 5] = ["sentence", "text", "transcript", "transcription", "txt"];
+/// Characters of a value without spaces that are shown: hashes say nothing to a reader.
+const MOST_CHARACTERS: usize = 40;
 
 const EXAMPLES: &str = "\
 Examples:
   feedstock preview /data/imagenet --out page.html
   feedstock preview s3://bucket/train --ops 'decode_image,random_resized_crop:224,trivial_augment' --out page.html
+  feedstock preview /data/cv-corpus/de --split train --samples 20 --out page.html   # spectrograms and sound
   feedstock preview /data/imagenet --seed 7 --epoch 1 --samples 120 --original --out page.html";
 
 /// Write an HTML page that shows samples as the model will see them.
@@ -39,13 +48,14 @@ pub(crate) struct Command {
     source: SourceArgs,
     #[command(flatten)]
     order: ShuffleArgs,
-    /// The ops, as the pipeline has them.
-    #[arg(long, default_value = "decode_image,random_resized_crop:224,horizontal_flip")]
-    ops: String,
-    /// The column of encoded pictures [default: the data set's only one].
+    /// The ops, as the pipeline has them [default: decode_image,random_resized_crop:224,horizontal_flip, or
+    /// decode_audio,resample:16000,log_mel:80 for audio].
+    #[arg(long)]
+    ops: Option<String>,
+    /// The column of encoded samples [default: the data set's only one].
     #[arg(long)]
     column: Option<String>,
-    /// The page; it holds its pictures itself.
+    /// The page; it holds its pictures and clips itself.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Number of samples, from the start of the epoch's order.
@@ -54,23 +64,26 @@ pub(crate) struct Command {
     /// The epoch.
     #[arg(long, default_value_t = 0)]
     epoch: u64,
-    /// Show each stored picture beside the result.
+    /// Show each stored picture beside the result; clips can always be played.
     #[arg(long)]
     original: bool,
 }
 
 impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
-        let chain = self.ops.parse::<ChainSpec>()?.compile()?;
+        let given = self.ops.as_deref().map(str::parse::<ChainSpec>).transpose()?;
         let dataset = self.source.open(common)?;
         let column = payload_column(&dataset, self.column.as_deref())?;
+        let ops = self.ops.as_deref().unwrap_or(Medium::of(&column).default_ops());
+        let spec = given.map_or_else(|| ops.parse(), Ok)?;
+        let chain = bridge::Dataset::from(dataset.clone()).map(&column, spec).chain(&column)?;
         let tiles = self.tiles(common, &dataset, &chain, &column)?;
         let failed = tiles.iter().filter(|tile| tile.picture.is_err()).count();
         let shown = tiles.len();
         let page = Page {
             uri: dataset.uri(),
-            ops: &self.ops,
-            output: &format!("{:?} {:?}", chain.output().dtype, chain.output().shape),
+            ops,
+            output: &described(chain.output()),
             seed: self.order.seed,
             epoch: self.epoch,
             tiles: &tiles,
@@ -101,8 +114,14 @@ impl Command {
             by_block.entry(planned.block).or_default().push((position, planned));
         }
         let reporter = Reporter::new(common, "decoding");
-        let mut painter =
-            Painter { command: self, chain, column, catalog: dataset.catalog(), scratch: Scratch::default() };
+        let mut painter = Painter {
+            command: self,
+            chain,
+            column,
+            catalog: dataset.catalog(),
+            scratch: Scratch::default(),
+            row: RaggedRow::new(),
+        };
         let reader = dataset.block_reader();
         let mut tiles: Vec<(u64, Tile)> = Vec::new();
         futures::executor::block_on(async {
@@ -132,6 +151,7 @@ struct Painter<'a> {
     column: &'a str,
     catalog: &'a Catalog,
     scratch: Scratch,
+    row: RaggedRow,
 }
 
 impl Painter<'_> {
@@ -140,15 +160,18 @@ impl Painter<'_> {
         let id = planned.sample;
         let encoded = encoded(&block.rows, self.column, row)?;
         let seed = SampleSeed::new(self.command.order.seed, self.command.epoch, id.0);
-        let mut out = vec![0; self.chain.output().bytes()];
         let picture = match encoded {
-            None => Err("no picture stored (null)".to_owned()),
-            Some(encoded) => match self.chain.apply(encoded, seed, &mut self.scratch, &mut out) {
-                Ok(()) => Ok(picture::png(&out, self.chain.output())?),
-                Err(error) => Err(error.to_string()),
-            },
+            None => Err("nothing stored (null)".to_owned()),
+            Some(encoded) => self.picture(encoded, seed)?,
         };
-        let original = encoded.filter(|_| self.command.original).map(<[u8]>::to_vec);
+        let is_sound = spectrogram::is_sound(self.chain.output());
+        let original = encoded.filter(|_| self.command.original && !is_sound).map(<[u8]>::to_vec);
+        let sound = encoded.filter(|_| is_sound).map(|clip| {
+            let header = read_audio_header(clip, clip.len() as u64); // what is wrong with it, the ops say
+            Sound { bytes: clip.to_vec(), seconds: header.ok().and_then(|header| header.seconds()) }
+        });
+        let said = SENTENCES.into_iter().find(|name| is_sound && block.rows.column_by_name(name).is_some());
+        let mut sentence = None;
         let mut facts = String::new();
         for (field, values) in block.rows.schema().fields().iter().zip(block.rows.columns()) {
             if self.catalog.is_payload(field.name()) || values.is_null(row) {
@@ -156,10 +179,43 @@ impl Painter<'_> {
             }
             let value = array_value_to_string(values, row)
                 .map_err(|e| Failure::bug(format!("column {} cannot be printed: {e}", field.name())))?;
+            if said == Some(field.name()) {
+                sentence = Some(value);
+                continue;
+            }
+            if is_sound && value.is_empty() {
+                continue;
+            }
             let class = self.class(field.name(), &value);
+            let value = if is_sound { shortened(value) } else { value };
             let _infallible = writeln!(facts, "{}: {value}{class}", field.name());
         }
-        Ok(Tile { id: id.0, place: self.catalog.describe_sample(id), facts, picture, original })
+        Ok(Tile {
+            id: id.0,
+            place: self.catalog.describe_sample(id),
+            facts,
+            sentence,
+            picture,
+            original,
+            sound,
+        })
+    }
+
+    /// The PNG of what the ops make, or why they make nothing.
+    fn picture(&mut self, encoded: &[u8], seed: SampleSeed) -> Outcome<Result<Vec<u8>, String>> {
+        let spec = self.chain.output();
+        if spec.is_ragged() {
+            return match self.chain.apply_ragged(encoded, seed, &mut self.scratch, &mut self.row) {
+                Ok(()) => spectrogram::png(&self.row, spec).map(Ok),
+                Err(error) => Ok(Err(error.to_string())),
+            };
+        }
+        let mut out = vec![0; spec.bytes()];
+        match self.chain.apply(encoded, seed, &mut self.scratch, &mut out) {
+            Ok(()) if spectrogram::is_sound(spec) => spectrogram::shown(&out, spec, 0).map(Ok),
+            Ok(()) => picture::png(&out, spec).map(Ok),
+            Err(error) => Ok(Err(error.to_string())),
+        }
     }
 
     /// ` (tench)` behind a label with a name.
@@ -168,6 +224,24 @@ impl Painter<'_> {
         let name =
             names.as_ref().zip(value.parse::<usize>().ok()).and_then(|(names, label)| names.get(label));
         name.map_or_else(String::new, |name| format!(" ({name})"))
+    }
+}
+
+/// Type and shape, the ragged axis as `T`.
+fn described(spec: &TensorSpec) -> String {
+    let axis = |(place, length): (usize, &usize)| match spec.ragged_axis {
+        Some(ragged) if ragged == place => "T".to_owned(),
+        _ => length.to_string(),
+    };
+    let shape: Vec<String> = spec.shape.iter().enumerate().map(axis).collect();
+    format!("{:?} [{}]", spec.dtype, shape.join(", "))
+}
+
+/// A value without spaces is cut after its first characters.
+fn shortened(value: String) -> String {
+    match value.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) if !value.contains(' ') => format!("{}…", &value[..end]),
+        _ => value,
     }
 }
 

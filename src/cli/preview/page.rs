@@ -10,10 +10,21 @@ pub(super) struct Tile {
     pub(super) place: String,
     /// `column: value`, one a line.
     pub(super) facts: String,
+    /// What is said, of speech.
+    pub(super) sentence: Option<String>,
     /// A PNG, or why there is none.
     pub(super) picture: Result<Vec<u8>, String>,
     /// The stored bytes, if they are to be shown.
     pub(super) original: Option<Vec<u8>>,
+    /// The stored clip, to be played.
+    pub(super) sound: Option<Sound>,
+}
+
+/// A clip.
+pub(super) struct Sound {
+    pub(super) bytes: Vec<u8>,
+    /// Where its header tells.
+    pub(super) seconds: Option<f64>,
 }
 
 /// The page's content.
@@ -34,6 +45,8 @@ main{display:flex;flex-wrap:wrap;gap:.8rem}\
 figure{margin:0;width:min-content;min-width:14rem}\
 figure div{display:flex;gap:.3rem}img{display:block;max-height:18rem}\
 figcaption{font-size:.8rem;white-space:pre-line;overflow-wrap:anywhere}\
+.sound{width:32rem}.sound img{width:100%;height:9rem;image-rendering:pixelated}audio{width:100%;height:2rem}\
+blockquote{margin:.2rem 0;font-size:1rem}\
 b{font-family:ui-monospace,monospace}.bad{border:1px solid #b00;color:#b00;padding:.5rem;width:13rem}\
 @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}dt{color:#999}}";
 
@@ -59,7 +72,7 @@ impl Page<'_> {
 
 impl Tile {
     fn write(&self, html: &mut String) {
-        html.push_str("<figure><div>");
+        html.push_str(if self.sound.is_some() { "<figure class=\"sound\"><div>" } else { "<figure><div>" });
         match &self.picture {
             Ok(png) => image(html, "image/png", png, "after the ops"),
             Err(reason) => {
@@ -69,9 +82,27 @@ impl Tile {
         if let Some(original) = &self.original {
             image(html, mime(original), original, "as stored");
         }
+        html.push_str("</div>");
+        if let Some(sound) = &self.sound {
+            sound.write(html);
+        }
+        if let Some(sentence) = &self.sentence {
+            let _infallible = write!(html, "<blockquote>{}</blockquote>", escape(sentence));
+        }
         let (place, facts) = (escape(&self.place), escape(self.facts.trim_end()));
+        let length = self.sound.as_ref().and_then(|sound| sound.seconds);
+        let length = length.map_or_else(String::new, |seconds| format!(", {seconds:.2} s"));
         let _infallible =
-            writeln!(html, "</div><figcaption><b>{}</b> {place}\n{facts}</figcaption></figure>", self.id);
+            writeln!(html, "<figcaption><b>{}</b> {place}{length}\n{facts}</figcaption></figure>", self.id);
+    }
+}
+
+impl Sound {
+    fn write(&self, html: &mut String) {
+        let mime = sound_mime(&self.bytes);
+        let _infallible = write!(html, "<audio controls preload=\"none\" src=\"data:{mime};base64,");
+        STANDARD.encode_string(&self.bytes, html);
+        html.push_str("\"></audio>");
     }
 }
 
@@ -89,6 +120,16 @@ fn mime(bytes: &[u8]) -> &'static str {
     }
 }
 
+fn sound_mime(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [b'R', b'I', b'F', b'F', ..] => "audio/wav",
+        [b'f', b'L', b'a', b'C', ..] => "audio/flac",
+        [b'O', b'g', b'g', b'S', ..] => "audio/ogg",
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => "audio/mp4",
+        _ => "audio/mpeg",
+    }
+}
+
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -103,13 +144,17 @@ mod tests {
             id: 7,
             place: "<script>alert(1)</script>.jpg".to_owned(),
             facts: "label: 3\n".to_owned(),
+            sentence: Some("<b>\"quoted\"</b>".to_owned()),
             picture: Err("the JPEG is cut & broken".to_owned()),
             original: Some(vec![0xff, 0xd8]),
+            sound: Some(Sound { bytes: b"fLaC".to_vec(), seconds: Some(1.5) }),
         };
         let page =
             Page { uri: "/a\"b", ops: "decode_image", output: "U8", seed: 1, epoch: 0, tiles: &[tile] };
         let html = page.html();
         assert!(!html.contains("<script>") && html.contains("&lt;script&gt;"));
         assert!(html.contains("cut &amp; broken") && html.contains("data:image/jpeg;base64,/9g="));
+        assert!(html.contains("&lt;b&gt;&quot;quoted&quot;") && html.contains(".jpg, 1.50 s"));
+        assert!(html.contains("<audio controls preload=\"none\" src=\"data:audio/flac;base64,ZkxhQw==\">"));
     }
 }

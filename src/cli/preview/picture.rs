@@ -30,8 +30,14 @@ pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     encode(&pixels, width, height).map_err(|e| Failure::bug(format!("a {width}×{height} PNG: {e}")))
 }
 
-fn stretch(tensor: &[u8]) -> Vec<u8> {
-    let values: Vec<f32> = tensor.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+/// A tensor's elements.
+pub(super) fn floats(tensor: &[u8]) -> Vec<f32> {
+    tensor.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+}
+
+/// f32 as levels: the least becomes 0, the greatest 255.
+pub(super) fn stretch(tensor: &[u8]) -> Vec<u8> {
+    let values = floats(tensor);
     let (least, most) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), value| {
         (least.min(*value), most.max(*value))
     });
@@ -44,7 +50,12 @@ fn interleave(planes: &[u8], pixels: usize) -> Vec<u8> {
     (0..pixels).flat_map(|at| (0..CHANNELS).map(move |channel| planes[channel * pixels + at])).collect()
 }
 
-fn encode(pixels: &[u8], width: usize, height: usize) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+/// RGB as a PNG.
+pub(super) fn encode(
+    pixels: &[u8],
+    width: usize,
+    height: usize,
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let mut out = Vec::new();
     let mut encoder = png::Encoder::new(&mut out, u32::try_from(width)?, u32::try_from(height)?);
     encoder.set_color(png::ColorType::Rgb);

@@ -35,7 +35,7 @@ impl IpcWriter {
         let classes = options.class_count();
         Self {
             target,
-            shards: Shards::new(options),
+            shards: Shards::new(options.samples, options.samples_per_shard),
             schema: schema(classes),
             classes,
             fingerprint: format!("{:016x}", options.seed ^ options.samples.rotate_left(32)),

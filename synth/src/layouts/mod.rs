@@ -5,16 +5,17 @@ mod folder;
 mod ilsvrc;
 mod ipc;
 mod parquet;
+pub(crate) mod speech;
 mod tar_file;
 mod webdataset;
 
 use crate::output::{Target, Written};
 use crate::{ImagenetOptions, Layout, Result, Sample};
 
-/// Writes samples one after another.
-pub(crate) trait Writer {
+/// Writes samples (pictures, unless said) one after another.
+pub(crate) trait Writer<S = Sample> {
     /// Adds the next sample.
-    fn add(&mut self, sample: Sample) -> Result<()>;
+    fn add(&mut self, sample: S) -> Result<()>;
     /// Closes the last file.
     fn finish(self: Box<Self>) -> Result<Written>;
 }
@@ -38,8 +39,8 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    pub(crate) fn new(options: &ImagenetOptions) -> Self {
-        Self { samples: options.samples, count: options.samples.div_ceil(options.samples_per_shard) }
+    pub(crate) fn new(samples: u64, samples_per_shard: u64) -> Self {
+        Self { samples, count: samples.div_ceil(samples_per_shard) }
     }
 
     /// How many samples shard `shard` holds.

@@ -51,7 +51,8 @@ impl ParquetWriter {
             .set_key_value_metadata(Some(vec![KeyValue::new(FEATURES_KEY.to_owned(), features)]))
             .build();
         let rows_per_group = options.rows_per_group;
-        let (shards, rows, written) = (Shards::new(options), Vec::new(), Written::default());
+        let (shards, rows, written) =
+            (Shards::new(options.samples, options.samples_per_shard), Vec::new(), Written::default());
         Ok(Self { target, shards, schema, properties, rows_per_group, shard: 0, open: None, rows, written })
     }
 
@@ -101,7 +102,7 @@ impl Writer for ParquetWriter {
 }
 
 /// A full disk comes wrapped; anything else that Parquet says about our own rows is a defect.
-fn parquet_error(path: &Path, error: ParquetError) -> Error {
+pub(crate) fn parquet_error(path: &Path, error: ParquetError) -> Error {
     match error {
         ParquetError::External(cause) => match cause.downcast::<std::io::Error>() {
             Ok(cause) => Error::write(path, *cause),

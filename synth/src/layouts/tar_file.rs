@@ -2,13 +2,17 @@
 
 use crate::output::OutFile;
 use crate::{Error, Result};
-use std::io::Write;
+use std::io::{self, Write};
 use tar::{EntryType, Header};
 
 /// A plain ustar header of a file.
 pub(crate) fn header(name: &str, size: u64, file: &OutFile) -> Result<Header> {
+    plain_header(name, size).map_err(|e| Error::write(file.path(), e))
+}
+
+fn plain_header(name: &str, size: u64) -> io::Result<Header> {
     let mut header = Header::new_ustar();
-    header.set_path(name).map_err(|e| Error::write(file.path(), e))?;
+    header.set_path(name)?;
     header.set_entry_type(EntryType::Regular);
     header.set_size(size);
     header.set_mode(0o644);
@@ -21,13 +25,16 @@ pub(crate) fn header(name: &str, size: u64, file: &OutFile) -> Result<Header> {
 
 /// Appends one member; returns the bytes it takes.
 pub(crate) fn append(file: &mut OutFile, name: &str, data: &[u8]) -> Result<u64> {
-    let header = header(name, data.len() as u64, file)?;
+    write_member(file, name, data).map_err(|e| Error::write(file.path(), e))?;
+    Ok(512 + (data.len() as u64).next_multiple_of(512))
+}
+
+/// Writes one member to anything.
+pub(crate) fn write_member(out: &mut impl Write, name: &str, data: &[u8]) -> io::Result<()> {
+    let header = plain_header(name, data.len() as u64)?;
     let padding = data.len().next_multiple_of(512) - data.len();
     let parts: [&[u8]; 3] = [header.as_bytes(), data, &[0; 511][..padding]];
-    for part in parts {
-        file.write_all(part).map_err(|e| Error::write(file.path(), e))?;
-    }
-    Ok((512 + data.len() + padding) as u64)
+    parts.into_iter().try_for_each(|part| out.write_all(part))
 }
 
 /// The two empty records that end a tar; returns their size.

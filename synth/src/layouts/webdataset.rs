@@ -15,7 +15,13 @@ pub(crate) struct WebDatasetWriter {
 
 impl WebDatasetWriter {
     pub(crate) fn new(options: &ImagenetOptions, target: Target) -> Self {
-        Self { target, shards: Shards::new(options), shard: 0, open: None, written: Written::default() }
+        Self {
+            target,
+            shards: Shards::new(options.samples, options.samples_per_shard),
+            shard: 0,
+            open: None,
+            written: Written::default(),
+        }
     }
 }
 

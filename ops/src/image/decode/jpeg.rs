@@ -9,13 +9,13 @@
 //! Every warning of libjpeg-turbo is an error here (it would go on with grey pixels), except stray bytes before
 //! the end marker, which harm nothing and stand in real data sets.
 
-use std::ffi::{CStr, c_int};
-use std::ptr::NonNull;
+use std::ffi::c_int;
 
 use turbojpeg_sys as tj;
 
 use super::super::geometry::{Rect, Size};
 use super::super::resize::Window;
+use super::super::turbo::{Handle, MAX_SCANS};
 use super::Pixels;
 use super::baseline::Baseline;
 use super::jpeg_header::{JpegHeader, reaches_its_end};
@@ -24,11 +24,6 @@ use crate::scratch::Buffer;
 
 /// Pixels around a region whose chroma weighs in on the region's edge.
 const MARGIN: u32 = 1;
-
-/// Scans of a progressive JPEG, each of which costs a pass over the picture. Encoders write about ten, and the
-/// specification's useful maximum (each bit of each band of each component) is a few hundred; a hostile file has
-/// thousands.
-const MAX_SCANS: c_int = 500;
 
 /// What libjpeg-turbo says of stray bytes before EOI: all rows are decoded by then.
 const STRAY_BYTES: &str = "extraneous bytes before marker 0xd9";
@@ -158,58 +153,30 @@ fn scaled_region(region: Rect, denominator: u32) -> (Rect, Window) {
 }
 
 /// A decompressor of libjpeg-turbo.
-struct Turbo(NonNull<std::ffi::c_void>);
-
-// SAFETY: a handle is used by one thread at a time (`&mut`) and holds no thread-local state; error texts are copied
-// out of it before it can move.
-unsafe impl Send for Turbo {}
-
-impl Drop for Turbo {
-    fn drop(&mut self) {
-        // SAFETY: the handle came from tj3Init and is destroyed once.
-        unsafe { tj::tj3Destroy(self.0.as_ptr()) }
-    }
-}
+struct Turbo(Handle);
 
 impl Turbo {
     fn new() -> Result<Self> {
-        // SAFETY: no preconditions.
-        let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
-        let turbo = NonNull::new(handle).map(Self).ok_or_else(|| Error::bug("tj3Init failed"))?;
-        turbo.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
-        Ok(turbo)
+        let handle = Handle::new(tj::TJINIT_TJINIT_DECOMPRESS)?;
+        handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        Ok(Self(handle))
     }
 
     fn check(&self, status: c_int) -> Result<()> {
-        if status == 0 {
-            return Ok(());
-        }
-        // SAFETY: the handle is valid; the text is NUL-terminated and copied before the next call.
-        let text = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.0.as_ptr())) };
-        Err(Error::sample(format!("JPEG: {}", text.to_string_lossy())))
-    }
-
-    fn set(&self, parameter: tj::TJPARAM, value: c_int) -> Result<()> {
-        // SAFETY: the handle is valid.
-        self.check(unsafe { tj::tj3Set(self.0.as_ptr(), parameter as c_int, value) })
-    }
-
-    fn get(&self, parameter: tj::TJPARAM) -> c_int {
-        // SAFETY: the handle is valid.
-        unsafe { tj::tj3Get(self.0.as_ptr(), parameter as c_int) }
+        self.0.check(status).map_err(|text| Error::sample(format!("JPEG: {text}")))
     }
 
     /// Decodes into `out`, densely, and returns the rectangle of the scaled picture that it holds.
     fn decode(&mut self, bytes: &[u8], request: Request, out: &mut Buffer) -> Result<Rect> {
-        self.set(tj::TJPARAM_TJPARAM_STOPONWARNING, c_int::from(request.stop_on_warning))?;
+        self.0.set(tj::TJPARAM_TJPARAM_STOPONWARNING, c_int::from(request.stop_on_warning))?;
         let length = bytes.len() as tj::size_t;
         // SAFETY: pointer and length are one slice's.
-        self.check(unsafe { tj::tj3DecompressHeader(self.0.as_ptr(), bytes.as_ptr(), length) })?;
+        self.check(unsafe { tj::tj3DecompressHeader(self.0.raw(), bytes.as_ptr(), length) })?;
         let scale = tj::tjscalingfactor { num: 1, denom: to_int(request.denominator)? };
         // SAFETY: the handle is valid and its header read.
-        self.check(unsafe { tj::tj3SetScalingFactor(self.0.as_ptr(), scale) })?;
+        self.check(unsafe { tj::tj3SetScalingFactor(self.0.raw(), scale) })?;
         let side = |parameter| {
-            u32::try_from(self.get(parameter))
+            u32::try_from(self.0.get(parameter))
                 .map(|pixels| pixels.div_ceil(request.denominator))
                 .map_err(|_| Error::bug("libjpeg-turbo knows no size after the header"))
         };
@@ -226,7 +193,7 @@ impl Turbo {
         // scaled picture's size, from the header of these same bytes) makes libjpeg-turbo write.
         let status = unsafe {
             tj::tj3Decompress8(
-                self.0.as_ptr(),
+                self.0.raw(),
                 bytes.as_ptr(),
                 length,
                 out.as_mut_ptr(),
@@ -235,7 +202,7 @@ impl Turbo {
             )
         };
         // SAFETY: the handle is valid.
-        let code = unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) };
+        let code = unsafe { tj::tj3GetErrorCode(self.0.raw()) };
         if status != 0 && !request.stop_on_warning && code == tj::TJERR_TJERR_WARNING as c_int {
             return Ok(rect);
         }
@@ -245,14 +212,14 @@ impl Turbo {
 
     /// `crop` with its margins, from an iMCU edge on; `None` where this kind of JPEG cannot be decoded in part.
     fn widened(&self, crop: Rect, whole: Rect, denominator: u32) -> Option<Rect> {
-        let mcu_width = match self.get(tj::TJPARAM_TJPARAM_SUBSAMP) {
+        let mcu_width = match self.0.get(tj::TJPARAM_TJPARAM_SUBSAMP) {
             tj::TJSAMP_TJSAMP_444 | tj::TJSAMP_TJSAMP_GRAY | tj::TJSAMP_TJSAMP_440 => 8,
             tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => 16,
             tj::TJSAMP_TJSAMP_411 => 32,
             tj::TJSAMP_TJSAMP_441 => 8,
             _ => return None,
         };
-        if self.get(tj::TJPARAM_TJPARAM_LOSSLESS) != 0 {
+        if self.0.get(tj::TJPARAM_TJPARAM_LOSSLESS) != 0 {
             return None;
         }
         let step = (mcu_width / denominator).max(1);
@@ -274,7 +241,7 @@ impl Turbo {
             },
         };
         // SAFETY: the handle is valid and its header read.
-        self.check(unsafe { tj::tj3SetCroppingRegion(self.0.as_ptr(), region) })
+        self.check(unsafe { tj::tj3SetCroppingRegion(self.0.raw(), region) })
     }
 }
 

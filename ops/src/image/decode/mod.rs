@@ -15,6 +15,8 @@ mod jpeg_header;
 mod png;
 mod webp;
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use super::geometry::{Rect, Size};
@@ -287,6 +289,22 @@ impl<'a> Opened<'a> {
         let stored = Size { height: header.height, width: header.width };
         let orientation = if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };
         Ok(Self { bytes, body, stored, orientation })
+    }
+
+    /// Whether crops of the picture jump from one restart marker to another, so many MCUs apart.
+    pub(crate) fn skips_between(&self, interval: RangeInclusive<u16>) -> bool {
+        match &self.body {
+            Body::Jpeg(header) => interval.contains(&header.restart_interval) && baseline::takes(header),
+            Body::Png | Body::WebP => false,
+        }
+    }
+
+    /// Whether it is a JPEG behind whose end nothing but padding comes: no second picture or film.
+    pub(crate) fn is_one_jpeg(&self) -> bool {
+        let Body::Jpeg(header) = &self.body else { return false };
+        let data = &self.bytes[header.data.min(self.bytes.len())..];
+        memchr::memmem::find(data, &[0xFF, 0xD9])
+            .is_some_and(|end| data[end + 2..].iter().all(|byte| *byte == 0))
     }
 
     /// The size after orientation: what the user sees.

@@ -45,6 +45,11 @@ pub(super) enum Declined {
     Damage,
 }
 
+/// Whether this decoder knows the kind of JPEG.
+pub(super) fn takes(header: &JpegHeader<'_>) -> bool {
+    Frame::new(header).is_ok()
+}
+
 /// Buffers and tables of one thread.
 #[derive(Default)]
 pub(super) struct Baseline {
@@ -252,22 +257,20 @@ impl Scan<'_> {
         let total = across * self.frame.mcus_down;
         let interval = if self.restart_interval == 0 { total } else { self.restart_interval };
         // Without an end marker only decoding everything tells whether something is missing.
-        let end = if self.segments.is_complete(total.div_ceil(interval)) {
-            self.window.last_row * across + self.window.last_column + 1
-        } else {
-            total
-        };
+        let complete = self.segments.is_complete(total.div_ceil(interval));
+        let end = if complete { self.window.last_row * across + self.window.last_column + 1 } else { total };
         let mut at = 0;
         let mut bits = Bits::default();
         let mut predictions = [0_i32; 3];
         while at < end {
             let segment_end = ((at / interval + 1) * interval).min(end);
             let wanted = self.next_wanted(at).min(end);
+            // With a marker behind it, what is not wanted need not be read.
+            if wanted >= segment_end && complete {
+                at = segment_end;
+                continue;
+            }
             if at % interval == 0 {
-                if wanted >= segment_end && end < total {
-                    at = segment_end;
-                    continue;
-                }
                 bits = self.segments.get(at / interval)?;
                 predictions = [0; 3];
             }

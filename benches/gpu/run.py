@@ -1,0 +1,58 @@
+"""What the promises about GPUs cost and keep, on this machine's first GPU:
+
+    FEEDSTOCK_RELEASE=1 scripts/python benches/gpu/run.py            # everything: about ten minutes
+    FEEDSTOCK_RELEASE=1 scripts/python benches/gpu/run.py copies     # some of it
+
+Every figure stands beside a ceiling that the same run measured. It prints a table and keeps it in
+benches/gpu/results-<machine>.json. Without a GPU it says so and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from report import Report
+
+import feedstock as fs
+
+
+def main() -> None:
+    # Imported when chosen: each is about a part, and training needs torchvision.
+    parts = ("equality", "copies", "kernels", "waits", "training")
+    parser = argparse.ArgumentParser(description="Measures what feedstock promises about GPUs.")
+    parser.add_argument("part", nargs="*", choices=[*parts, []], help="what to measure; default everything")
+    parser.add_argument("--samples", type=int, default=8000, help="sample pictures (500 × 375 px)")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=100, help="steps of a training loop, after a warm-up")
+    parser.add_argument(
+        "--data", help="an existing data set of JPEGs with labels, instead of sample pictures"
+    )
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was measured (torch.cuda.is_available() is False)")
+        sys.exit(2)
+    with tempfile.TemporaryDirectory(prefix="feedstock-gpu-") as folder:
+        os.environ["FEEDSTOCK_CACHE"] = f"{folder}/cache"
+        data = options.data or synth(Path(folder), options.samples)
+        report = Report()
+        for part in options.part or parts:
+            module = __import__(part)
+            module.measure(report, fs.Dataset(data), options)
+        report.keep(Path(__file__).parent)
+
+
+def synth(folder: Path, samples: int) -> str:
+    import subprocess
+
+    words = [sys.executable, "-m", "feedstock", "synth", "imagenet", f"{folder}/data"]
+    subprocess.run([*words, "--samples", str(samples), "--seed", "1", "--quiet"], check=True)
+    return f"{folder}/data"
+
+
+if __name__ == "__main__":
+    main()

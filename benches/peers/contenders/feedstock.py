@@ -1,0 +1,132 @@
+"""feedstock, as its README shows it: pictures from shards of `feedstock shard`, clips as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from contenders.protocol import (
+    FLOOR,
+    HOP,
+    MELS,
+    N_FFT,
+    PICTURES,
+    SHUFFLE_SAMPLES,
+    SPEECH,
+    Batch,
+    Contender,
+    Job,
+    Loader,
+    main,
+)
+
+# The window's blocks (29 MiB of pictures, 11 MiB of clips) and reads ahead, but no tenth of an epoch besides: what
+# stays in memory from epoch to epoch would not be read where a rate is measured.
+BUDGET_BYTES = {"pictures": 48 << 20, "speech": 16 << 20}
+
+# MCUs between restart markers of its shards: 64×16 px of a 4:2:0 picture.
+RESTART_INTERVAL = 4
+
+
+def prepare(job: Job) -> None:
+    """The same JPEGs with restart markers, without loss. Clips are read as they are."""
+    import subprocess
+    import sys
+
+    if not job.speech:
+        options = ["--restart-interval", str(RESTART_INTERVAL), "--columns", "image,label", "--quiet"]
+        command = [sys.executable, "-m", "feedstock", "shard", job.uris["parquet"], job.native, *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def open_loader(
+    job: Job,
+    state: Any,
+    output: Literal["numpy", "torch"] = "numpy",
+    *,
+    defaults: bool = False,
+    as_they_are: bool = False,
+) -> Loader:
+    import feedstock as fs
+
+    chains = {
+        "pictures-train": (fs.decode_image(), fs.random_resized_crop(224), fs.horizontal_flip()),
+        "pictures-eval": (fs.decode_image(), fs.resize(256), fs.center_crop(224)),
+        "pictures-f32": (
+            fs.decode_image(),
+            fs.random_resized_crop(224),
+            fs.horizontal_flip(),
+            fs.normalize(),
+            fs.to_chw(),
+        ),
+    }
+    if job.speech:
+        dataset = fs.Dataset(job.uris["parquet"], split="train", durations="never", columns=["audio", "path"])
+        features = fs.log_mel(
+            MELS,
+            n_fft=N_FFT,
+            hop_length=HOP,
+            mel_scale="htk",
+            norm="none",
+            log="ln",
+            floor=FLOOR,
+            drop_last_frame=False,
+        )
+        pipeline = dataset.map("audio", fs.decode_audio(), fs.resample(16_000), features)
+    else:
+        uri = job.uris["parquet"] if as_they_are else job.native
+        dataset = fs.Dataset(uri, columns=["image", "label"])
+        pipeline = dataset.map("image", *chains[job.job])
+    if defaults:
+        pipeline = pipeline.shuffle(seed=job.seed).batch(job.batch_size)
+    else:
+        budget_bytes = BUDGET_BYTES["speech" if job.speech else "pictures"]
+        if job.mode != "check":
+            pipeline = pipeline.shuffle(seed=job.seed, window=SHUFFLE_SAMPLES)
+        pipeline = pipeline.batch(job.batch_size).options(threads=job.workers, budget_bytes=budget_bytes)
+    loader = pipeline.loader(output=output)
+    if state is not None:
+        loader.load_state_dict(state)
+    batches = speech(loader) if job.speech else pictures(loader)
+    return Loader(batches, loader.state_dict, lambda: int(loader.stats()["fetched_bytes"]))
+
+
+def pictures(loader: Any) -> Iterator[Batch]:
+    while True:
+        for batch in loader:
+            yield Batch(batch["image"], batch["label"])
+
+
+def speech(loader: Any) -> Iterator[Batch]:
+    from contenders.clips import number_of
+
+    while True:
+        for batch in loader:
+            numbers = [number_of(path) for path in batch["path"]]
+            yield Batch(batch["audio"], numbers, batch["audio_length"])
+
+
+CONTENDER = Contender(
+    title="feedstock",
+    open=open_loader,
+    packages=("feedstock", "numpy"),
+    layout="native",
+    tensors="numpy",
+    jobs=PICTURES + SPEECH,
+    prepare=prepare,
+    numbers=(1,),
+    resume=True,
+    guidance=(
+        "as many threads as cores, its default, and batches as views in numpy: README",
+        f"pictures from Parquet of `feedstock shard --restart-interval {RESTART_INTERVAL}`, the same JPEGs marked: "
+        "README, Command line; clips from the Parquet files that there are",
+        "the catalog of the data's files is made by the first run and kept in its cache folder, its default",
+        f"samples shuffled in windows of {SHUFFLE_SAMPLES}, as peers' buffers are, instead of 512 MiB; up to 64 lanes, "
+        "its default",
+        f"a budget of {BUDGET_BYTES['pictures'] >> 20} MiB for pictures, {BUDGET_BYTES['speech'] >> 20} MiB for clips, "
+        "instead of 1 GiB, so that no data stays in memory from epoch to epoch; 4 batches in memory, its default",
+    ),
+)
+
+if __name__ == "__main__":
+    main(CONTENDER)

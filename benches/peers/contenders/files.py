@@ -1,0 +1,78 @@
+"""The data as files or objects with names, for contenders that read such: pictures by class, clips of a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from contenders.clips import number_of
+from contenders.protocol import Job
+
+
+def listed(job: Job) -> list[tuple[str, int]]:
+    """(place, label or clip's number) of every sample."""
+    where = job.uris["folder"]
+    if job.speech:
+        table = read_text(f"{where}/train.tsv")
+        names = [
+            row["path"] for row in csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE)
+        ]
+        return [(f"{where}/clips/{name}", number_of(name)) for name in names]
+    places = objects(where) if job.remote else [str(path) for path in Path(where).glob("*/*.JPEG")]
+    places.sort()
+    classes = sorted({place.rsplit("/", 2)[1] for place in places})
+    labels = {name: label for label, name in enumerate(classes)}
+    return [(place, labels[place.rsplit("/", 2)[1]]) for place in places]
+
+
+def objects(uri: str) -> list[str]:
+    parts = urlsplit(uri)
+    pages = client().get_paginator("list_objects_v2")
+    found = pages.paginate(Bucket=parts.netloc, Prefix=parts.path.strip("/") + "/")
+    return [f"s3://{parts.netloc}/{entry['Key']}" for page in found for entry in page.get("Contents", [])]
+
+
+def read(place: str) -> bytes:
+    """A file's or an object's bytes."""
+    if not place.startswith("s3://"):
+        with open(place, "rb") as file:
+            return file.read()
+    parts = urlsplit(place)
+    body: bytes = client().get_object(Bucket=parts.netloc, Key=parts.path.lstrip("/"))["Body"].read()
+    return body
+
+
+def read_text(place: str) -> str:
+    return read(place).decode()
+
+
+_clients: dict[int, Any] = {}
+
+
+def client() -> Any:
+    """boto3's client of this process; the endpoint is in the environment. Clients are safe across threads, but not
+    across ``fork``."""
+    process = os.getpid()
+    if process not in _clients:
+        import boto3
+
+        _clients.clear()
+        _clients[process] = boto3.client("s3")
+    return _clients[process]
+
+
+def tars(job: Job) -> list[str]:
+    """The WebDataset shards."""
+    where = job.uris["webdataset"]
+    names = objects(where) if job.remote else [str(path) for path in Path(where).iterdir()]
+    return sorted(name for name in names if name.endswith(".tar") and (not job.speech or "-train-" in name))
+
+
+def parquet(job: Job) -> list[str]:
+    where = job.uris["parquet"]
+    names = objects(where) if job.remote else [str(path) for path in Path(where).iterdir()]
+    return sorted(name for name in names if "/train-" in name)

@@ -1,0 +1,80 @@
+"""LitData: chunks of its own format, JPEG and MP3 bytes as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contenders import loading
+from contenders.decoding import Decoder, collate
+from contenders.protocol import PICTURES, SPEECH, Contender, Job, Loader, main
+
+
+def sample(entry: tuple[str, int]) -> dict[str, Any]:
+    from contenders import files
+
+    return {"data": files.read(entry[0]), "label": entry[1]}
+
+
+def prepare(job: Job) -> None:
+    import litdata
+
+    from contenders import files
+
+    litdata.optimize(
+        sample,
+        files.listed(job),
+        output_dir=job.native,
+        chunk_bytes="64MB",
+        num_workers=1,
+        start_method="fork",
+    )
+
+
+class Decoding:
+    """``transform`` of the data set."""
+
+    def __init__(self, job: Job) -> None:
+        self._decode = Decoder(job)
+
+    def __call__(self, row: dict[str, Any]) -> tuple[Any, int]:
+        return self._decode(row["data"]), row["label"]
+
+
+def open_loader(job: Job, state: Any) -> Loader:
+    import litdata
+
+    options: dict[str, Any] = {}
+    if job.remote:
+        from litdata.streaming import downloader
+
+        # It has no setting for endpoints without TLS.
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
+        options = {"cache_dir": f"{job.scratch}/chunks", "storage_options": {"endpoint_url": job.endpoint}}
+    dataset = litdata.StreamingDataset(
+        job.native,
+        shuffle=job.mode != "check",
+        seed=job.seed,
+        transform=Decoding(job),
+        drop_last=True,
+        **options,
+    )
+    loader = litdata.StreamingDataLoader(dataset, **loading.settings(job, collate(job)))
+    return loading.without_end(loader, state)
+
+
+CONTENDER = Contender(
+    title="LitData",
+    open=open_loader,
+    packages=("litdata", "torch", "torchvision"),
+    layout="native",
+    jobs=PICTURES + SPEECH,
+    prepare=prepare,
+    resume=True,
+    guidance=(
+        "chunks of 64 MB, StreamingDataLoader: LitData's README, Speed up model training",
+        "bytes decoded by torchvision.io, as its own JPEG serialiser does: LitData's README",
+    ),
+)
+
+if __name__ == "__main__":
+    main(CONTENDER)

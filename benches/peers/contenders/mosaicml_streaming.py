@@ -1,0 +1,62 @@
+"""MosaicML Streaming: shards of its own format (MDS), JPEG and MP3 bytes as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contenders import loading
+from contenders.decoding import Decoder, collate
+from contenders.protocol import PICTURES, SPEECH, Contender, Job, Loader, main
+
+
+def prepare(job: Job) -> None:
+    from streaming import MDSWriter
+
+    from contenders import files
+
+    with MDSWriter(out=job.native, columns={"data": "bytes", "label": "int"}, size_limit="64mb") as writer:
+        for place, label in files.listed(job):
+            writer.write({"data": files.read(place), "label": label})
+
+
+def open_loader(job: Job, state: Any) -> Loader:
+    from streaming import StreamingDataLoader, StreamingDataset
+
+    decode = Decoder(job)
+
+    class Samples(StreamingDataset):  # type: ignore[misc]
+        def __getitem__(self, at: int) -> tuple[Any, int]:
+            sample = super().__getitem__(at)
+            return decode(sample["data"]), sample["label"]
+
+    place = {"remote": job.native, "local": f"{job.scratch}/mds"} if job.remote else {"local": job.native}
+    dataset = Samples(
+        **place,
+        shuffle=job.mode != "check",
+        shuffle_seed=job.seed,
+        batch_size=job.batch_size,
+        num_canonical_nodes=1,
+    )
+    loader = StreamingDataLoader(dataset, **loading.settings(job, collate(job)))
+    # It counts the samples handed out, and knows tensors, dicts and lists alone.
+    loader._get_batch_size = lambda batch: int(batch.data.shape[0])
+    return loading.without_end(loader, state)
+
+
+CONTENDER = Contender(
+    title="MosaicML Streaming",
+    open=open_loader,
+    packages=("mosaicml-streaming", "torch", "torchvision"),
+    layout="native",
+    jobs=PICTURES + SPEECH,
+    prepare=prepare,
+    resume=True,
+    guidance=(
+        "shards of 64 MB without compression: Streaming documentation, Dataset Format and Conversion",
+        "batch_size given to the data set, num_canonical_nodes 1 on one node: Streaming documentation, Shuffling",
+        "workers as calibrated, persistent: PyTorch's documentation",
+    ),
+)
+
+if __name__ == "__main__":
+    main(CONTENDER)

@@ -1,0 +1,274 @@
+"""What a contender is, and how it tells the harness what it does.
+
+A contender is one file of this folder. The harness imports it for its description (so nothing but the standard library
+may be imported at its top), and runs it in the peer's own environment as ``python -m contenders.PEER JOB``, JOB being a
+file with a job as JSON. There it opens its loader, takes batches, and writes JSON lines to the descriptor that
+``PEERS_EVENTS`` names: ``opened``, ``first`` (with shape, dtype and whose tensors), ``step`` for every batch,
+``fetched`` (where a loader tells, when the measured samples begin and end), ``end``. Each line bears the time of the
+system's monotonic clock, which the harness reads too. All measuring is the harness's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+PICTURES = ("pictures-train", "pictures-eval", "pictures-f32")
+SPEECH = ("speech",)
+SIDE = 224
+EVAL_SIDE = 256
+GRID = 8  # cells along each side of a crop that is compared
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+SAMPLE_RATE = 16_000
+N_FFT = 400
+HOP = 160
+MELS = 80
+FLOOR = 1e-10
+
+# Of shuffle buffers that are bounded by a number of samples: what feedstock's window is here as well. A sixteenth of
+# the 4,000 pictures of an epoch: with 1,024 a quarter of the epoch would lie in memory before it is measured.
+SHUFFLE_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do, as the harness says it."""
+
+    job: str
+    storage: str  # local or s3
+    mode: str  # prepare, steady, stall, save, resume or check
+    uris: dict[str, str]  # the data by layout: parquet, folder, webdataset
+    native: str  # where this peer's own format is, or is to be written (without s3: a folder)
+    batch_size: int
+    cores: int
+    workers: int  # processes or threads, as the calibration chose
+    samples: int  # of one epoch
+    warm_up: int = 0  # samples that come before the measured ones
+    measured: int = 0  # samples whose rate is taken: whole epochs of them
+    epochs: int = 1  # of a check
+    steps: int = 0  # to take before a state is saved, or before the consumer stalls
+    pause: float = 0.0  # of a consumer that stalls
+    sample_bytes: float = 0.0  # mean encoded size of an epoch's samples
+    seed: int = 7
+    scratch: str = ""  # a folder of this run alone, empty before
+    endpoint: str = ""  # of the S3 server; keys are in the environment
+    output: str = ""  # where the state, or the outputs to be checked, go
+
+    @classmethod
+    def read(cls, path: str) -> Job:
+        return cls(**json.loads(Path(path).read_text()))
+
+    def to_json(self) -> str:
+        return json.dumps({part.name: getattr(self, part.name) for part in fields(self)})
+
+    @property
+    def speech(self) -> bool:
+        return self.job in SPEECH
+
+    @property
+    def random(self) -> bool:
+        """Random crops and flips in a random order; else the order does not matter."""
+        return self.job in ("pictures-train", "pictures-f32")
+
+    @property
+    def remote(self) -> bool:
+        return self.storage == "s3"
+
+
+@dataclass
+class Batch:
+    """What the consumer gets: an array or tensor of the job's shape, and who its rows are (labels or clip numbers)."""
+
+    data: Any
+    ids: Any
+    lengths: Any = None  # rows' frames, of speech
+
+
+@dataclass
+class Loader:
+    """Batches without end, epoch after epoch, and where it stands, if it can tell."""
+
+    batches: Iterator[Batch]
+    state: Callable[[], Any] | None = None
+    fetched: Callable[[], int] | None = None  # bytes read from storage so far
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A peer, or one way of using it."""
+
+    title: str
+    open: Callable[[Job, Any], Loader]  # (job, a saved state or None)
+    packages: tuple[str, ...]  # whose versions are reported
+    layout: str  # parquet, folder, webdataset or native
+    tensors: str = (
+        "torch"  # what a batch is made of: torch or numpy. It is judged beside feedstock's own of that kind
+    )
+    jobs: tuple[str, ...] = PICTURES
+    storages: tuple[str, ...] = ("local", "s3")
+    cannot: dict[str, str] = field(default_factory=dict)  # a job, storage or "resume", and why not
+    modes: tuple[str, ...] = ()  # that it has a part in alone; empty: all
+    prepare: Callable[[Job], None] | None = None  # writes its own format
+    numbers: tuple[float, ...] = (0.5, 1, 2)  # of workers to try, for each core
+    resume: bool = False
+    environment: str = ""  # the requirements file, where it is not the file's own name
+    guidance: tuple[str, ...] = ()  # setting: where the project says so
+
+
+class Events:
+    """JSON lines to the harness."""
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(int(os.environ.pop("PEERS_EVENTS")), "w", buffering=1)
+
+    def tell(self, event: str, at: float | None = None, **facts: Any) -> None:
+        line = {"event": event, "at": time.monotonic() if at is None else at, **facts}
+        self._file.write(json.dumps(line) + "\n")
+
+
+def as_list(values: Any) -> list[Any]:
+    return list(values.tolist()) if hasattr(values, "tolist") else list(values)
+
+
+def as_array(values: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(values.numpy() if hasattr(values, "numpy") else values)
+
+
+def made_of(values: Any) -> str:
+    """torch or numpy: whose arrays these are, or are made after."""
+    for module, kind in (("torch", "Tensor"), ("numpy", "ndarray")):
+        if module in sys.modules and isinstance(values, getattr(sys.modules[module], kind)):
+            return module
+    return type(values).__module__.split(".", 1)[0]
+
+
+def main(contender: Contender) -> None:
+    """The contender's process."""
+    if len(sys.argv) != 2:
+        sys.exit(f"{contender.title}: run by benches/peers/run; see its --help")
+    job = Job.read(sys.argv[1])
+    events = Events()
+    if job.mode == "prepare":
+        if contender.prepare is None:
+            sys.exit(f"{contender.title} has no format of its own")
+        contender.prepare(job)
+    else:
+        state = pickle.loads(Path(job.output).read_bytes())["state"] if job.mode == "resume" else None
+        loader = contender.open(job, state)
+        events.tell("opened")
+        MODES[job.mode](job, loader, events)
+    events.tell("end")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # without taking down what was set up: the harness ends what is left
+
+
+def _told(batch: Batch, number: int, events: Events, **facts: Any) -> float:
+    """Tells of a batch, the first with what it looks like."""
+    at = time.monotonic()
+    if number == 0:
+        dtype = str(batch.data.dtype).removeprefix("torch.")
+        facts |= {"shape": list(batch.data.shape), "dtype": dtype, "tensors": made_of(batch.data)}
+    events.tell("step" if number else "first", at, n=int(batch.data.shape[0]), **facts)
+    return at
+
+
+def _steady(job: Job, loader: Loader, events: Events) -> None:
+    """Samples are counted, not seconds: whoever is slower takes longer for the same work."""
+    counted, begun = 0, False
+    for number, batch in enumerate(loader.batches):
+        _told(batch, number, events)
+        counted += int(batch.data.shape[0])
+        ended = counted >= job.warm_up + job.measured
+        if loader.fetched is not None and (ended or (counted >= job.warm_up and not begun)):
+            begun = True
+            events.tell("fetched", bytes=loader.fetched())
+        if ended:
+            return
+
+
+def _stall(job: Job, loader: Loader, events: Events) -> None:
+    time.sleep(1.0)  # what opening set off is done
+    events.tell("rest")
+    for number, batch in enumerate(loader.batches):
+        _told(batch, number, events)
+        if number + 1 == job.steps:
+            events.tell("stalled")
+            time.sleep(job.pause)
+            events.tell("woken")
+        if number == job.steps + 4:
+            return
+
+
+def _save(job: Job, loader: Loader, events: Events) -> None:
+    if loader.state is None:
+        sys.exit("it has no state to save")
+    state = None
+    for number, batch in enumerate(loader.batches):
+        _told(batch, number, events)
+        if number + 1 == job.steps:
+            state = loader.state()
+        elif number == job.steps:
+            Path(job.output).write_bytes(pickle.dumps({"state": state, "next": as_list(batch.ids)}))
+            return
+
+
+def _resume(job: Job, loader: Loader, events: Events) -> None:
+    wanted = pickle.loads(Path(job.output).read_bytes())["next"]
+    batch = next(loader.batches)
+    at = time.monotonic()
+    _told(batch, 0, events, right=as_list(batch.ids) == wanted)
+    events.tell("resumed", at)
+
+
+def crop_facts(crop: Any) -> Any:
+    """Mean and standard deviation of a crop, and the means of a grid of it, row by row: f64 [2 + 8 × 8]."""
+    import numpy as np
+
+    values = np.asarray(crop, dtype=np.float64)
+    grey = values.mean(axis=0 if values.shape[0] == 3 else 2)
+    cell = SIDE // GRID
+    grid = grey.reshape(GRID, cell, GRID, cell).mean(axis=(1, 3))
+    return np.concatenate([[values.mean(), values.std()], grid.ravel()])
+
+
+def _check(job: Job, loader: Loader, events: Events) -> None:
+    """Keeps what the harness compares under samples' names: one epoch's rows, or facts of many random crops."""
+    import numpy as np
+
+    rows: dict[str, Any] = {}
+    crops: dict[str, list[Any]] = {}
+    counted = 0
+    for number, batch in enumerate(loader.batches):
+        _told(batch, number, events)
+        data = as_array(batch.data)
+        lengths = None if batch.lengths is None else as_list(batch.lengths)
+        for row, name in enumerate(as_list(batch.ids)):
+            if job.random:
+                crops.setdefault(str(name), []).append(crop_facts(data[row]))
+            else:
+                rows[str(name)] = np.array(data[row] if lengths is None else data[row, : lengths[row]])
+        counted += len(data)
+        if counted >= job.samples * job.epochs:
+            break
+    rows |= {name: np.array(found) for name, found in crops.items()}
+    np.savez(job.output, **rows)
+
+
+MODES: dict[str, Callable[[Job, Loader, Events], None]] = {
+    "steady": _steady,
+    "stall": _stall,
+    "save": _save,
+    "resume": _resume,
+    "check": _check,
+}

@@ -1,0 +1,116 @@
+"""Ray Data on one node, Parquet to batches of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from contenders.decoding import Decoder
+from contenders.protocol import PICTURES, SPEECH, Batch, Contender, Job, Loader, main
+
+# One execution over the files again and again: another one each epoch would start its actors anew.
+EPOCHS = 16
+
+# What may lie finished ahead of the consumer: as much as feedstock's budget. By default it is a share of all memory,
+# which holds more than an epoch of this data.
+STORE_BYTES = 256 << 20
+
+# Of the blocks that actors hand on: about a batch, where 128 MiB, its default, keep 900 pictures back.
+BLOCK_BYTES = 16 << 20
+
+
+class Decode:
+    """The callable class that ``map_batches`` runs in a pool of actors."""
+
+    def __init__(self, job: Job) -> None:
+        self._speech, self._decode = job.speech, Decoder(job)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        import numpy as np
+
+        if not self._speech:
+            rows = [self._decode(picture["bytes"]).numpy() for picture in batch["image"]]
+            return {"image": np.stack(rows), "label": batch["label"]}
+        from contenders.clips import number_of
+
+        rows = [self._decode(clip["bytes"]).numpy() for clip in batch["audio"]]
+        out = np.empty(len(rows), object)  # rows of their own lengths; padded when a batch is made of them
+        out[:] = rows
+        return {"features": out, "number": np.array([number_of(path) for path in batch["path"]])}
+
+
+def padded(batch: dict[str, Any]) -> Batch:
+    """The ``collate_fn`` of speech."""
+    import numpy as np
+
+    from contenders import clips
+
+    rows = [np.asarray(row, np.float32) for row in batch["features"]]
+    return clips.collate(list(zip(rows, batch["number"], strict=True)))
+
+
+def open_loader(job: Job, state: Any) -> Loader:
+    import ray
+
+    from contenders import files
+
+    # Actors hold a CPU each; one more lets files be read beside them.
+    ray.init(num_cpus=job.workers + 1, include_dashboard=False, log_to_driver=False)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.target_max_block_size = BLOCK_BYTES
+    context.execution_options.resource_limits = ray.data.ExecutionResources(object_store_memory=STORE_BYTES)
+    filesystem = None
+    places = files.parquet(job) if not job.remote else []
+    if job.remote:
+        import pyarrow.fs
+
+        scheme, _, address = job.endpoint.partition("://")
+        filesystem = pyarrow.fs.S3FileSystem(endpoint_override=address, scheme=scheme)
+        infos = filesystem.get_file_info(pyarrow.fs.FileSelector(job.uris["parquet"].removeprefix("s3://")))
+        places = sorted(info.path for info in infos if "/train-" in info.path)
+    shuffled = job.mode != "check"
+    dataset = ray.data.read_parquet(
+        places * (EPOCHS if shuffled else job.epochs),
+        filesystem=filesystem,
+        columns=["audio", "path"] if job.speech else ["image", "label"],
+        shuffle="files" if shuffled else None,
+    ).map_batches(
+        Decode,
+        fn_constructor_args=(job,),
+        batch_size=job.batch_size,
+        compute=ray.data.ActorPoolStrategy(size=job.workers),
+        num_cpus=1,
+    )
+    options = {"batch_size": job.batch_size, "drop_last": True, "prefetch_batches": 2}
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            if job.speech:
+                yield from dataset.iter_torch_batches(collate_fn=padded, **options)
+            else:
+                for batch in dataset.iter_torch_batches(**options):
+                    yield Batch(batch["image"], batch["label"])
+
+    return Loader(batches())
+
+
+CONTENDER = Contender(
+    title="Ray Data",
+    open=open_loader,
+    packages=("ray", "torch", "torchvision"),
+    layout="parquet",
+    jobs=PICTURES + SPEECH,
+    cannot={"resume": "Ray Data has no state to save"},
+    guidance=(
+        "a callable class in a fixed pool of actors, as many as calibrated: Ray documentation, Transforming Data, "
+        "Stateful Transforms; ray.data.ActorPoolStrategy",
+        "columns chosen when reading, blocks of 16 MiB: Ray documentation, Advanced: Performance Tips and Tuning",
+        "256 MiB of the object store: Ray documentation, Advanced: Performance Tips and Tuning, Configuring execution",
+        "iter_torch_batches with prefetch, padding in its collate_fn: Ray documentation, Data Loading for Training",
+        "file order shuffled, rows not: Ray documentation, Shuffling Data (the cheapest that it names)",
+    ),
+)
+
+if __name__ == "__main__":
+    main(CONTENDER)

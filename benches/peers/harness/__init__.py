@@ -1,0 +1,1 @@
+"""The harness of benches/peers: see ``run --help``."""

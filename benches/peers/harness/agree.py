@@ -1,0 +1,168 @@
+"""Whether contenders' outputs agree: the same samples, found by their ids, beside the reference's.
+
+The reference of pictures is PyTorch with Pillow; of speech libsndfile, torchaudio's resampler and its mel spectrogram.
+Where the output is a function of the sample, every row is compared, and the worst decides. Random crops cannot be
+compared one by one: there each picture is cropped many times, and the crops' means, standard deviations and coarse
+grids are compared with the reference's, of the same pictures, at a stated confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+REFERENCES = {
+    "pictures-train": "torch_pil",
+    "pictures-eval": "torch_pil",
+    "pictures-f32": "torch_pil",
+    "speech": "torch_soundfile",
+}
+
+# Mean absolute differences of the worst row of what may be called the same output.
+ALLOWED = {
+    "pictures-eval": 0.5,  # levels of 255: another rounding, not another filter or place
+    "speech": 0.1,  # of natural logarithms, where clips have values of -23 to 8; resamplers differ in the top bands
+}
+
+# Epochs of the small data set whose crops are compared: 128 pictures make 2,048 crops.
+CROP_EPOCHS = 16
+
+# Of each of the five tests of random crops. A contender that crops as the reference does fails one of them in 2,000
+# checks.
+CONFIDENCE = 0.9999
+
+Rows = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a contender is from the reference."""
+
+    agrees: bool
+    rows: int
+    difference: (
+        float | None
+    )  # mean of rows' mean absolute differences; of random crops, of the means of all crops
+    limit: float | None  # of the worst row; of random crops, of the difference
+    worst: float | None  # of a row
+    worst_name: str
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def refused(note: str, rows: int = 0) -> Agreement:
+    return Agreement(False, rows, None, None, None, "", note)
+
+
+def load(path: Path) -> dict[str, NDArray[Any]]:
+    with np.load(path) as rows:
+        return {name: rows[name] for name in rows.files}
+
+
+def compare(job: str, reference: Rows, rows: Rows) -> Agreement:
+    """Compares rows, or means of crops, by name. All names of the reference must be there, and no others."""
+    missing, unknown = sorted(reference.keys() - rows.keys()), sorted(rows.keys() - reference.keys())
+    if missing or unknown:
+        told = f"{len(missing)} samples are missing, {len(unknown)} are not the reference's"
+        return refused(f"{told}, {(missing or unknown)[0]} for one", len(reference) - len(missing))
+    return compare_rows(job, reference, rows) if job in ALLOWED else compare_crops(reference, rows)
+
+
+def compare_rows(job: str, reference: Rows, rows: Rows) -> Agreement:
+    """The worst row decides. Lengths of speech may differ by one frame, at the end."""
+    odd = next((name for name in reference if not alike(job, reference[name], rows[name])), None)
+    if odd is not None:
+        theirs, ours = rows[odd], reference[odd]
+        return refused(f"{theirs.dtype} {theirs.shape} instead of {ours.dtype} {ours.shape}", len(rows))
+    differences = {name: difference(reference[name], rows[name]) for name in reference}
+    worst = max(differences, key=lambda name: differences[name])
+    limit = ALLOWED[job]
+    agrees = differences[worst] <= limit
+    note = "" if agrees else f"sample {worst} differs by {differences[worst]:.3f}, over {limit}"
+    mean = float(np.mean(list(differences.values())))
+    return Agreement(agrees, len(rows), mean, limit, differences[worst], worst, note)
+
+
+def alike(job: str, reference: NDArray[Any], row: NDArray[Any]) -> bool:
+    """Same dtype and shape; of speech, a frame more or less."""
+    if reference.dtype != row.dtype or reference.shape[1:] != row.shape[1:]:
+        return False
+    return abs(len(reference) - len(row)) <= (1 if job == "speech" else 0)
+
+
+def difference(reference: NDArray[Any], row: NDArray[Any]) -> float:
+    """The mean of absolute differences, over the frames that both have."""
+    both = min(len(reference), len(row))
+    return float(np.abs(reference[:both].astype(np.float64) - row[:both].astype(np.float64)).mean())
+
+
+def compare_crops(reference: Rows, rows: Rows) -> Agreement:
+    """Tests of what ``crop_facts`` tells of each crop. Pictures are paired, so that what differs between pictures falls
+    out: the mean (which another range of values, other pixels or another place of crops fail), the standard deviation
+    (another filter, another size), and each cell of the grid about its crop's mean (another place, or a crop that is
+    turned). Of mean and deviation also their distribution about each picture's own (Kolmogorov and Smirnov's test,
+    which another distribution of crops' sizes fails)."""
+    few = [name for name in rows if len(rows[name]) < 2 or len(reference[name]) < 2]
+    if few:
+        return refused(f"{len(few)} samples have fewer than two crops", len(rows))
+    notes = []
+    for place, what in enumerate(("mean", "standard deviation")):
+        theirs, ours = column(rows, place), column(reference, place)
+        mean, limit = paired(ours, theirs, CONFIDENCE)
+        if abs(mean) > limit:
+            notes.append(f"crops' {what} is {mean:+.3f} from the reference's, over {limit:.3f}")
+        distance, allowed = spreads_apart(ours, theirs)
+        if distance > allowed:
+            notes.append(f"distributions of crops' {what}s are {distance:.3f} apart, over {allowed:.3f}")
+    cells = len(next(iter(reference.values()))[0]) - 2
+    apart_cells = []
+    for cell in range(cells):
+        theirs, ours = (
+            {name: crops[:, 2 + cell] - crops[:, 0] for name, crops in rows_of.items()}
+            for rows_of in (rows, reference)
+        )
+        mean, limit = paired(ours, theirs, 1 - (1 - CONFIDENCE) / cells)
+        if abs(mean) > limit:
+            apart_cells.append(
+                f"cell {cell} of the crops' grid is {mean:+.3f} from the reference's, over {limit:.3f}"
+            )
+    if apart_cells:
+        notes.append(f"{apart_cells[0]}; {len(apart_cells)} of {cells} cells")
+    theirs, ours = column(rows, 0), column(reference, 0)
+    mean, limit = paired(ours, theirs, CONFIDENCE)
+    apart = {name: abs(float(theirs[name].mean() - ours[name].mean())) for name in ours}
+    worst = max(apart, key=lambda name: apart[name])
+    return Agreement(not notes, len(rows), abs(mean), limit, apart[worst], worst, "; ".join(notes))
+
+
+def column(rows: Rows, place: int) -> dict[str, NDArray[Any]]:
+    return {name: crops[:, place] for name, crops in rows.items()}
+
+
+def paired(reference: Rows, rows: Rows, confidence: float) -> tuple[float, float]:
+    """The mean of pictures' differences between two sets of crops, and its limit."""
+    found = np.array([float(rows[name].mean() - reference[name].mean()) for name in reference])
+    error = float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else 0.0
+    return float(found.mean()), NormalDist().inv_cdf((1 + confidence) / 2) * error
+
+
+def spreads_apart(reference: Rows, rows: Rows) -> tuple[float, float]:
+    """Kolmogorov and Smirnov's distance of two sets of crops' figures, each about its picture's mean, and its limit."""
+    theirs, ours = (
+        np.sort(np.concatenate([crops - crops.mean() for crops in rows_of.values()]))
+        for rows_of in (rows, reference)
+    )
+    at = np.concatenate([theirs, ours])
+    below = [np.searchsorted(values, at, side="right") / len(values) for values in (theirs, ours)]
+    distance = float(np.abs(below[0] - below[1]).max())
+    limit = math.sqrt(-math.log((1 - CONFIDENCE) / 2) / 2) * math.sqrt(1 / len(theirs) + 1 / len(ours))
+    return distance, limit

@@ -1,0 +1,93 @@
+"""What was measured: the wheel, how and from what it was built, the programs of this benchmark, and the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.stored import processor
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(__file__).parents[1]
+
+# What all figures rest on besides the wheel, and each on its contender's own program. Reports may change without it.
+MEASURING = (
+    "account.py",
+    "agree.py",
+    "bench.py",
+    "ceilings.py",
+    "contest.py",
+    "data.py",
+    "environments.py",
+    "plan.py",
+)
+
+RELEASE = "release"
+
+
+def fingerprint(wheel: Path) -> dict[str, Any]:
+    """``run`` writes beside the wheel what it was built from: commit, dirty, profile."""
+    told: dict[str, Any] = json.loads(wheel.with_name(f"{wheel.name}.build.json").read_text())
+    profile = str(told["profile"])
+    return {
+        "commit": told["commit"],
+        "dirty": told["dirty"],
+        "profile": profile,
+        "profile_settings": profile_settings((ROOT / "Cargo.toml").read_text(), profile),
+        "wheel": content_hash(wheel),
+        "programs": programs_hash(PROGRAMS / "harness"),
+        "cpu": processor(),
+        "kernel": platform.release(),
+    }
+
+
+def content_hash(wheel: Path) -> str:
+    """Of what the wheel installs: building it anew from the same sources changes times, not this."""
+    found = hashlib.sha256()
+    with zipfile.ZipFile(wheel) as archive:
+        for name in sorted(archive.namelist()):
+            if not name.endswith("/RECORD"):
+                found.update(f"{name}\n".encode() + hashlib.sha256(archive.read(name)).digest())
+    return found.hexdigest()[:16]
+
+
+def programs_hash(folder: Path) -> str:
+    return _hash(folder / name for name in MEASURING)
+
+
+def program_hash(peer: str, environment: str, folder: Path = PROGRAMS) -> str:
+    """Of one contender's file, the contenders' files that it imports, and its requirements."""
+    found: set[str] = set()
+    left = [peer]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            text = (folder / "contenders" / f"{name}.py").read_text()
+            for module, names in re.findall(
+                r"^\s*from contenders(?:\.(\w+))? import ([\w, ]*)", text, re.MULTILINE
+            ):
+                left += [module] if module else names.replace(" ", "").split(",")
+    programs = [folder / "contenders" / f"{name}.py" for name in sorted(found)]
+    return _hash([*programs, folder / "requirements" / f"{environment}.txt"])
+
+
+def _hash(files: Iterable[Path]) -> str:
+    found = hashlib.sha256()
+    for path in files:
+        found.update(f"{path.name}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def profile_settings(manifest: str, profile: str) -> str:
+    """The lines of Cargo.toml under ``[profile.NAME]``."""
+    section = re.search(rf"^\[profile\.{re.escape(profile)}\]\n((?:(?!\[).*\n)*)", manifest, re.MULTILINE)
+    lines = section[1].splitlines() if section else []
+    kept = [line.split("#", 1)[0].strip() for line in lines]
+    return ", ".join(line for line in kept if line) or "Cargo's defaults"

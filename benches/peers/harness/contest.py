@@ -1,0 +1,222 @@
+"""Runs one contender on one job as a process of its own and turns what it told into figures."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contenders.protocol import MELS, SIDE
+
+from harness.account import Account, Group, Memory, Tree, cpu_at, end_all
+
+# The contender ends with the harness, whatever ended that.
+PR_SET_PDEATHSIG = 1
+
+# Nothing takes longer: set-up, and the samples that are asked for at the slowest rate that is worth waiting for.
+SETUP_LIMIT_S = 120.0
+SLOWEST_RATE = 25.0
+
+# PSS is read more eagerly where memory alone is looked at.
+PSS_SHARE = 0.01
+PSS_SHARE_OF_MEMORY_RUNS = 0.2
+
+# Rows of each job, whatever contender makes them; None where clips differ in length.
+ROWS: dict[str, tuple[tuple[int | None, ...], str]] = {
+    "pictures-train": ((SIDE, SIDE, 3), "uint8"),
+    "pictures-eval": ((SIDE, SIDE, 3), "uint8"),
+    "pictures-f32": ((3, SIDE, SIDE), "float32"),
+    "speech": ((None, MELS), "float32"),
+}
+
+
+class Failed(Exception):
+    """A contender did not do its job; the text is the last line that it wrote."""
+
+
+@dataclass
+class Outcome:
+    """What happened: events in order, and the account of resources."""
+
+    started: float
+    events: list[dict[str, Any]]
+    account: Account
+
+    def at(self, event: str) -> float:
+        return next(float(line["at"]) for line in self.events if line["event"] == event)
+
+
+def run(
+    peer: str, python: Path, job: Mapping[str, Any], environment: Mapping[str, str], log: Path
+) -> Outcome:
+    """Starts the contender of ``peer`` with ``job`` and waits for its end."""
+    samples = job.get("warm_up", 0) + job.get("measured", 0)
+    if job["mode"] == "check":
+        samples = job["samples"] * job.get("epochs", 1)
+    limit_s = SETUP_LIMIT_S + samples / SLOWEST_RATE + job.get("pause", 0)
+    if job["mode"] == "prepare":
+        limit_s *= 10
+    group = Group.make(f"feedstock-peers-{os.getpid()}")
+    scratch = Path(tempfile.mkdtemp(prefix="feedstock-peers-"))
+    description = scratch / "job.json"
+    description.write_text(json.dumps({**job, "scratch": str(scratch)}))
+    cores = sorted(os.sched_getaffinity(0))[: job["cores"]]
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+
+    def begin() -> None:
+        if group is not None:
+            group.adopt()
+        os.sched_setaffinity(0, cores)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    with log.open("wb") as output:
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [str(python), "-m", f"contenders.{peer}", str(description)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**environment, "PEERS_EVENTS": str(writing)},
+            pass_fds=(writing,),
+            preexec_fn=begin,
+            start_new_session=True,
+            cwd=scratch,
+        )
+    os.close(writing)
+    source = group or Tree(process.pid)
+    eager = job["mode"] in ("stall", "save")
+    account = Account(source, PSS_SHARE_OF_MEMORY_RUNS if eager else PSS_SHARE)
+    events: list[dict[str, Any]] = []
+    reader = threading.Thread(target=_read, args=(reading, events), daemon=True)
+    reader.start()
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise Failed(f"did not end within {limit_s:.0f} s") from None
+    finally:
+        account.close()
+        end_all(source)
+        process.poll()
+        reader.join(5.0)
+        shutil.rmtree(scratch, ignore_errors=True)
+    if process.returncode or not events or events[-1]["event"] != "end":
+        raise Failed(last_line(log.read_text(errors="replace")) or f"ended with {process.returncode}")
+    return Outcome(started, events, account)
+
+
+def _read(descriptor: int, events: list[dict[str, Any]]) -> None:
+    with os.fdopen(descriptor) as lines:
+        for line in lines:
+            events.append(json.loads(line))
+            if events[-1]["event"] == "end":
+                return  # what it started may hold the pipe open
+
+
+def last_line(text: str) -> str:
+    """The line of a log that says what went wrong: the last that is one of an error, else the last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line or "error:" in line or line.startswith("Exception")]
+    return (errors or lines or [""])[-1][:300]
+
+
+def figures(job: Mapping[str, Any], outcome: Outcome, tensors: str) -> dict[str, Any]:
+    """What is kept of a run, by its mode. Batches of another shape, dtype or kind than the job's are a failure."""
+    account, events = outcome.account, outcome.events
+    end = outcome.at("end")
+    found: dict[str, Any] = {
+        "scope": account.scope,
+        **sizes("peak", account.memory(outcome.started, end)),
+        "processes": max(sample.processes for sample in account.samples),
+        "threads": max(sample.threads for sample in account.samples),
+    }
+    steps = [line for line in events if line["event"] in ("first", "step")]
+    if steps:
+        found["first_batch_s"] = outcome.at("first") - outcome.started
+        found |= {name: steps[0][name] for name in ("shape", "dtype", "tensors")}
+        wrong = unlike(job["job"], tensors, steps[0])
+        if wrong:
+            raise Failed(wrong)
+    if job["mode"] == "steady":
+        found |= steady(steps, account, int(job["warm_up"]), int(job["measured"]))
+        found |= fetched(events, found["samples"] * float(job["sample_bytes"]))
+    elif job["mode"] == "stall":
+        stalled, woken = outcome.at("stalled"), outcome.at("woken")
+        found |= sizes("rest", account.memory(outcome.at("opened"), outcome.at("rest")))
+        found |= sizes("running", account.memory(outcome.at("rest"), stalled + 0.5))
+        found |= sizes("stalled", account.memory((stalled + woken) / 2, woken))
+        found |= sizes("stalled_peak", account.memory(stalled, woken))
+        late = cpu_at(account.samples, woken) - cpu_at(account.samples, (stalled + woken) / 2)
+        found["stalled_cores"] = late / ((woken - stalled) / 2)
+    elif job["mode"] == "resume":
+        found["resume_s"] = outcome.at("resumed") - outcome.started
+        found["right"] = steps[0]["right"]
+    return found
+
+
+def sizes(name: str, memory: Memory) -> dict[str, int]:
+    return {f"{name}_bytes": memory.own_bytes, f"{name}_file_bytes": memory.file_bytes}
+
+
+def unlike(job: str, tensors: str, batch: Mapping[str, Any]) -> str | None:
+    """What is not as it must be with a batch; None if all is."""
+    rows, dtype = ROWS[job]
+    shape = list(batch["shape"][1:])
+    fits = len(shape) == len(rows) and all(
+        wanted in (None, found) for wanted, found in zip(rows, shape, strict=True)
+    )
+    if not fits or batch["dtype"] != dtype:
+        wanted = ["any" if side is None else side for side in rows]
+        return f"its rows are {batch['dtype']} {shape} instead of {dtype} {wanted}"
+    if batch["tensors"] != tensors:
+        return f"its batches are of {batch['tensors']}, not of {tensors} as it is described"
+    return None
+
+
+def fetched(events: list[dict[str, Any]], consumed: float) -> dict[str, Any]:
+    """Bytes that a loader which tells read from storage while its rate was taken, beside those of the samples that it
+    handed out then: with less of them, what was measured is in part the emptying of a store."""
+    told = [int(line["bytes"]) for line in events if line["event"] == "fetched"]
+    if len(told) < 2 or not consumed:
+        return {}
+    read = told[-1] - told[0]
+    return {"fetched_bytes": read, "consumed_bytes": round(consumed), "fetched_share": read / consumed}
+
+
+def steady(steps: list[dict[str, Any]], account: Account, warm_up: int, measured: int) -> dict[str, Any]:
+    """The rate of ``measured`` samples behind ``warm_up`` ones, and their CPU time.
+
+    The steady part begins with a batch handed out; its samples are those of the batches after that one.
+    """
+    counted, begin = 0, None
+    for place, line in enumerate(steps):
+        counted += line["n"]
+        if counted >= warm_up:
+            begin = place
+            break
+    samples = 0 if begin is None else sum(line["n"] for line in steps[begin + 1 :])
+    # A batch may be larger than asked, so that the warm-up ended later: one batch less is no shortage.
+    if begin is None or samples + steps[begin]["n"] < measured:
+        raise Failed(f"only {sum(line['n'] for line in steps)} samples came of {warm_up + measured}")
+    started, ended = steps[begin]["at"], steps[-1]["at"]
+    cpu_s = account.cpu_between(started, ended)
+    return {
+        "samples": samples,
+        "batches": len(steps) - begin - 1,
+        "seconds": ended - started,
+        "warm_up_s": started - steps[0]["at"],
+        "rate": samples / (ended - started),
+        "cpu_s_per_1000": cpu_s / samples * 1000,
+        "cores_used": cpu_s / (ended - started),
+    }

@@ -1,0 +1,194 @@
+"""The data: made by ``feedstock synth``, once, kept in the cache folder, served to contenders as files or over S3."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.stored import write_whole
+
+LAYOUTS = {"pictures": ("parquet", "folder", "webdataset"), "speech": ("parquet", "folder", "webdataset")}
+CHECK_SAMPLES = {"pictures": 128, "speech": 64}
+# Those of the testkit's S3 server.
+KEYS = {"AWS_ACCESS_KEY_ID": "feedstock-test-access", "AWS_SECRET_ACCESS_KEY": "feedstock-test-SECRET-4f7a"}
+REGION = "us-east-1"
+
+
+SYNTH = Path(__file__).parents[3] / "synth"
+
+
+def data_version() -> str:
+    """Of the programs that make the data: what others made is made anew."""
+    found = hashlib.sha256()
+    for path in sorted([SYNTH / "Cargo.toml", *SYNTH.glob("src/**/*.rs")]):
+        found.update(f"{path.relative_to(SYNTH)}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def mark_of(path: Path) -> dict[str, Any]:
+    """What a marker says; nothing where there is none, or an older program's."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Data:
+    """The data of one kind (``pictures`` or ``speech``) in all layouts, in a bucket's folder."""
+
+    def __init__(self, root: Path, kind: str, samples: int) -> None:
+        self.kind, self.samples = kind, samples
+        self.bucket = f"{kind}-{samples}"
+        self.folder = root / self.bucket
+
+    def make(self, before_each: Callable[[], None] = lambda: None) -> None:
+        for layout in LAYOUTS[self.kind]:
+            done = self.folder / f"{layout}.json"
+            if mark_of(done).get("made_by") == data_version():
+                continue
+            before_each()
+            done.unlink(missing_ok=True)
+            print(f"making {self.samples:,} {self.kind} as {layout}", flush=True)
+            command = [
+                sys.executable,
+                "-m",
+                "feedstock",
+                "synth",
+                *self._arguments(layout),
+                "--force",
+                "--json",
+                "--quiet",
+            ]
+            said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            write_whole(done, json.dumps({**json.loads(said), "made_by": data_version()}))
+
+    def _arguments(self, layout: str) -> list[str]:
+        samples = ["--samples", str(self.samples)]
+        if self.kind == "pictures":
+            # As many classes as samples, where samples must be told apart by their labels.
+            classes = ["--classes", str(min(self.samples, 1000))]
+            return ["imagenet", str(self.folder / layout), *samples, *classes, "--layout", layout]
+        made = {"folder": "mozilla"}.get(layout, layout)
+        return ["common-voice", str(self.folder / layout), *samples, "--layout", made, "--voice", "formant"]
+
+    def facts(self) -> dict[str, object]:
+        made: dict[str, object] = json.loads((self.folder / f"{LAYOUTS[self.kind][0]}.json").read_text())
+        return {
+            name: made[name]
+            for name in ("samples", "image_bytes", "audio_bytes", "audio_seconds")
+            if name in made
+        }
+
+    def used(self) -> int:
+        """Samples of an epoch: all pictures, or the clips of the train table."""
+        if self.kind == "pictures":
+            return self.samples
+        table = self.folder / "folder" / "en" / "train.tsv"
+        with table.open() as lines:
+            return sum(1 for _ in lines) - 1
+
+    def sample_bytes(self) -> float:
+        """Mean encoded size of the samples of an epoch."""
+        facts = self.facts()
+        if self.kind == "pictures":
+            return float(str(facts["image_bytes"])) / self.samples
+        clips = self.folder / "folder" / "en"
+        with (clips / "train.tsv").open() as lines:
+            names = [row["path"] for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)]
+        return sum((clips / "clips" / name).stat().st_size for name in names) / len(names)
+
+    def uris(self, storage: str) -> dict[str, str]:
+        base = f"s3://{self.bucket}" if storage == "s3" else str(self.folder)
+        below = {"parquet": "/data", "folder": "/en" if self.kind == "speech" else "", "webdataset": ""}
+        return {layout: f"{base}/{layout}{below[layout]}" for layout in LAYOUTS[self.kind]}
+
+    def served(self, peers: list[str]) -> list[Path]:
+        """Folders that S3 serves. Caches of peers that read no format of their own from there are none."""
+        names = [*LAYOUTS[self.kind], *(f"native-{peer}" for peer in peers)]
+        return [self.folder / name for name in names if (self.folder / name).is_dir()]
+
+    def native(self, storage: str, peer: str) -> str:
+        base = f"s3://{self.bucket}" if storage == "s3" else str(self.folder)
+        return f"{base}/native-{peer}"
+
+
+class S3Server:
+    """The tests' S3 server, as a process whose CPU time is not the contenders'."""
+
+    def __init__(self, program: Path, root: Path, data: list[Data], peers: list[str]) -> None:
+        """Serves what ``data`` holds, formats of their own of ``peers`` included; what is not there yet is copied in
+        first."""
+        root.mkdir(parents=True, exist_ok=True)
+        new = [folder for part in data for folder in part.served(peers)]
+        new = [folder for folder in new if not self._holds(root, folder)]
+        for folder in new:
+            self._mark(root, folder).unlink(missing_ok=True)
+            shutil.rmtree(root / folder.parent.name / folder.name, ignore_errors=True)
+        if new:
+            print(f"copying {', '.join(folder.name for folder in new)} into the S3 server", flush=True)
+        imports = [f"{folder.parent.name}/{folder.name}={folder}" for folder in new]
+        self._process = subprocess.Popen(
+            [str(program), str(root), *imports], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.endpoint = self._process.stdout.readline().strip()
+        if not self.endpoint:
+            raise RuntimeError(f"{program} ended at once")
+        for folder in new:
+            if not (root / folder.parent.name / folder.name).is_dir():
+                raise RuntimeError(f"{program} did not take {folder} in")
+            write_whole(self._mark(root, folder), self._made(folder))
+
+    @staticmethod
+    def _made(folder: Path) -> str:
+        """The marker of what made the folder."""
+        mark = folder.with_name(f"{folder.name}.json")
+        return mark.read_text() if mark.is_file() else ""
+
+    @classmethod
+    def _holds(cls, root: Path, folder: Path) -> bool:
+        mark = cls._mark(root, folder)
+        return mark.is_file() and mark.read_text() == cls._made(folder)
+
+    @staticmethod
+    def _mark(root: Path, folder: Path) -> Path:
+        return root.with_name(f"{root.name}-has-{folder.parent.name}-{folder.name}")
+
+    def environment(self) -> dict[str, str]:
+        """For AWS's libraries and those that follow them."""
+        return {
+            **KEYS,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "S3_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            # Newer checksums that the server would have to know.
+            "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+        }
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __enter__(self) -> S3Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()

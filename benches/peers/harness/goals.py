@@ -1,0 +1,254 @@
+"""What was asked for, and whether it was reached: arithmetic on results.
+
+Rates and CPU seconds stand beside those of all peers: what batches are made of costs nothing there. First batch, memory
+and resume, where torch's import counts, stand beside peers that hand out the same kind of tensors. Who could not be
+compared is named; what does not rest on enough is not judged, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness import builds, plan
+from harness.plan import JOBS
+from harness.stored import Figure, Results, figure
+
+# Ours, by what batches are made of.
+OURS = {"numpy": "feedstock", "torch": "feedstock_torch"}
+ALSO_OURS = (*OURS.values(), "feedstock_files", "feedstock_defaults")
+
+# Ours on the very files that peers read, without what its own shards gain.
+AS_THEY_ARE = "feedstock_files"
+
+# feedstock's samples a second over the fastest peer's.
+RATES = {"pictures-train": 1.8, "pictures-eval": 1.5, "pictures-f32": 1.5, "speech": 2.0}
+OVER_PILLOW = 3.5
+
+# Figures for which peers of both kinds count.
+OF_ALL = ("rate", "cpu_s_per_1000")
+
+# Of a peer that was not even tried.
+NOT_RUN = "not run"
+
+# Of each contender whose figures a goal rests on.
+MIN_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One promise: what was asked for, what was found, beside whom."""
+
+    what: str
+    asked: str
+    found: str
+    reached: bool | None  # None: not judged
+    peers: int  # that have the figure
+    doubts: tuple[str, ...] = ()  # why it is not judged
+
+    @property
+    def verdict(self) -> str:
+        if self.reached is None:
+            more = f"; and {len(self.doubts) - 2} more reasons" if len(self.doubts) > 2 else ""
+            return f"not judged: {'; '.join(self.doubts[:2])}{more}"
+        return "yes" if self.reached else "no"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a figure is found: job, storage and mode, and the kind of tensors that ours has."""
+
+    job: str
+    storage: str
+    mode: str
+    tensors: str
+
+    @property
+    def ours(self) -> str:
+        return OURS[self.tensors]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Our figure and those of all peers that count."""
+
+    place: Place
+    name: str
+    ours: Figure
+    theirs: dict[str, Figure]
+    named: bool = False  # the goal names these peers, and is about no others
+    contender: str = ""  # of ours, where it is not the place's
+
+    @property
+    def who(self) -> str:
+        return self.contender or self.place.ours
+
+    def best(self, *, least: bool) -> str:
+        return (min if least else max)(self.theirs, key=lambda peer: self.theirs[peer].median)
+
+
+def title(results: Results, peer: str) -> str:
+    return str(results.content["peers"][peer]["title"])
+
+
+def agreement(results: Results, peer: str, job: str) -> dict[str, Any] | None:
+    """None where it was not compared, or had no outputs."""
+    found: dict[str, Any] | None = results.content["agreement"].get(peer, {}).get(job)
+    return None if found is None or "error" in found else found
+
+
+def is_meant(place: Place, name: str, peer: str, described: dict[str, Any]) -> bool:
+    """Whether a goal of this figure is about the peer."""
+    return peer not in ALSO_OURS and (name in OF_ALL or described["tensors"] == place.tensors)
+
+
+def counted(results: Results, place: Place, name: str, peer: str) -> bool:
+    """Whether a peer may be the best one: it is meant, has the right outputs, and resumes at the right batch."""
+    found = agreement(results, peer, place.job)
+    if not is_meant(place, name, peer, results.content["peers"][peer]):
+        return False
+    if found is not None and not found["agrees"]:
+        return False
+    return all(results.values(place.job, place.storage, place.mode, peer, "right"))
+
+
+def of(results: Results, place: Place, peer: str, name: str) -> Figure | None:
+    return figure(results.values(place.job, place.storage, place.mode, peer, name))
+
+
+def beside(results: Results, place: Place, name: str) -> Beside | None:
+    """None without a figure of ours or of any peer."""
+    ours = of(results, place, place.ours, name) if place.ours in results.content["peers"] else None
+    theirs = {
+        peer: value
+        for peer in results.content["peers"]
+        if counted(results, place, name, peer) and (value := of(results, place, peer, name)) is not None
+    }
+    return Beside(place, name, ours, theirs) if ours is not None and theirs else None
+
+
+def doubts(results: Results, found: Beside) -> tuple[str, ...]:
+    """Why what was found does not bear a judgement."""
+    return tuple(_doubts(results, found))
+
+
+def _doubts(results: Results, found: Beside) -> Iterator[str]:
+    place = found.place
+    profiles = {str(build["profile"]) for build in results.content["builds"].values()}
+    if profiles != {builds.RELEASE}:
+        yield f"feedstock was built with the profile {' and '.join(sorted(profiles)) or 'unknown'}, not release"
+    absent = [peer for peer in plan.PEERS if _why_absent(results, found, peer) == NOT_RUN]
+    if absent and not found.named:
+        yield f"{NOT_RUN}: {', '.join(absent)}"
+    read = results.values(place.job, place.storage, place.mode, found.who, "fetched_share")
+    least = results.content["settings"].get("min_fetched_share", plan.MIN_FETCHED_SHARE)
+    if read and min(read) < least and found.name in OF_ALL:
+        yield f"feedstock read only {min(read):.0%} of the data while it was measured, under {least:.0%}"
+    figures = {found.who: found.ours, **found.theirs}
+    few = [
+        f"{title(results, peer)} {value.rounds}"
+        for peer, value in figures.items()
+        if value.rounds < MIN_ROUNDS
+    ]
+    if few:
+        yield f"fewer than {MIN_ROUNDS} rounds: {', '.join(few)}"
+    uncalibrated = [peer for peer in figures if not _is_calibrated(results, place, peer)]
+    if uncalibrated:
+        yield f"not calibrated: {', '.join(title(results, peer) for peer in uncalibrated)}"
+    unknown = [peer for peer in figures if agreement(results, peer, place.job) is None]
+    if unknown:
+        yield f"outputs not compared: {', '.join(title(results, peer) for peer in unknown)}"
+    own = agreement(results, found.who, place.job)
+    if own is not None and not own["agrees"]:
+        yield f"feedstock's own outputs differ: {own['note']}"
+
+
+def _is_calibrated(results: Results, place: Place, peer: str) -> bool:
+    found = plan.calibrated(results, peer, place.job, place.storage)
+    return found is not None and not found.get("error")
+
+
+def _why_absent(results: Results, found: Beside, peer: str) -> str | None:
+    """Why a peer that is meant, and could have a part in it, has none."""
+    place = found.place
+    described = results.content["peers"].get(peer) or {**plan.facts(peer), "error": None}
+    if peer in found.theirs or not is_meant(place, found.name, peer, described):
+        return None
+    if plan.why_not(described, place.job, place.storage, place.mode):
+        return None
+    if described["error"]:
+        return "not installed"
+    if results.content["prepared"].get(f"{peer} {plan.kind(place.job)}", {}).get("error"):
+        return "its format was not written"
+    if not results.runs(place.job, place.storage, place.mode, peer):
+        return NOT_RUN
+    agreed = agreement(results, peer, place.job)
+    if agreed is not None and not agreed["agrees"]:
+        return "its outputs differ"
+    right = all(results.values(place.job, place.storage, place.mode, peer, "right"))
+    return "failed" if right else "resumes at the wrong batch"
+
+
+def _without(results: Results, found: Beside) -> str:
+    """The peers that were tried and could not be compared, with the reasons."""
+    whys = (
+        {} if found.named else {peer: _why_absent(results, found, peer) for peer in results.content["peers"]}
+    )
+    told = [f"{title(results, peer)} ({why})" for peer, why in whys.items() if why not in (None, NOT_RUN)]
+    return f"; without {', '.join(told)}" if told else ""
+
+
+def goals(results: Results) -> list[Goal]:
+    found: list[Goal | None] = []
+    for job in JOBS:
+        for storage in plan.STORAGES:
+            for tensors in OURS:
+                found += _of_rates(results, Place(job, storage, "steady", tensors))
+        for tensors in OURS:
+            stall, resume = Place(job, "local", "stall", tensors), Place(job, "local", "resume", tensors)
+            for name, what in (("running", "memory running"), ("stalled", "memory stalled")):
+                found.append(_least(results, stall, f"{name}_bytes", f"{job}, {tensors}: {what}, MiB", 2**20))
+            found.append(_least(results, resume, "resume_s", f"{job}, {tensors}: resume, s", 1))
+    return [goal for goal in found if goal is not None]
+
+
+def _of_rates(results: Results, place: Place) -> Iterator[Goal | None]:
+    where = f"{place.job}, {place.storage}, {place.tensors}"
+    rate = beside(results, place, "rate")
+    if rate is not None:
+        yield _ratio(results, rate, f"{where}: rate over the fastest peer's", RATES[place.job])
+        files = of(results, place, AS_THEY_ARE, "rate") if place.tensors == "numpy" else None
+        if files is not None:
+            same = Beside(place, "rate", files, rate.theirs, contender=AS_THEY_ARE)
+            yield _ratio(results, same, f"{where}, files as they are: the same", RATES[place.job])
+        if place.job == "pictures-train" and place.tensors == "torch" and "torch_pil" in rate.theirs:
+            alone = Beside(place, "rate", rate.ours, {"torch_pil": rate.theirs["torch_pil"]}, named=True)
+            yield _ratio(results, alone, f"{where}: rate over PyTorch with Pillow", OVER_PILLOW)
+    yield _least(results, place, "cpu_s_per_1000", f"{where}: CPU-s per 1000 samples", 1)
+    yield _least(results, place, "first_batch_s", f"{where}: first batch, s", 1)
+
+
+def _judged(results: Results, found: Beside, what: str, asked: str, said: str, reached: bool) -> Goal:
+    why = doubts(results, found)
+    said += _without(results, found)
+    return Goal(what, asked, said, None if why else reached, len(found.theirs), why)
+
+
+def _ratio(results: Results, found: Beside, what: str, asked: float) -> Goal:
+    best = found.best(least=False)
+    ours, theirs = found.ours.median, found.theirs[best].median
+    said = f"{ours / theirs:.2f} × ({ours:,.0f}/s; {title(results, best)} {theirs:,.0f}/s)"
+    return _judged(results, found, what, f"{asked} ×", said, ours / theirs >= asked)
+
+
+def _least(results: Results, place: Place, name: str, what: str, unit: int) -> Goal | None:
+    found = beside(results, place, name)
+    if found is None:
+        return None
+    best = found.best(least=True)
+    ours, theirs = found.ours.median, found.theirs[best].median
+    digits = 0 if unit > 1 else 2
+    said = f"{ours / unit:,.{digits}f} ({title(results, best)} {theirs / unit:,.{digits}f})"
+    right = all(results.values(place.job, place.storage, place.mode, place.ours, "right"))
+    return _judged(results, found, what, "least of all", said, ours < theirs and right)

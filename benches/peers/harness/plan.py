@@ -1,0 +1,181 @@
+"""What is to be run: contenders, jobs, rounds in a random order, and the workers that the calibration found."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from contenders.protocol import PICTURES, SPEECH, Contender
+
+from harness.stored import Key, Results
+
+JOBS = PICTURES + SPEECH
+STORAGES = ("local", "s3")
+
+# Order of the report: ours, then theirs.
+PEERS = (
+    "feedstock",
+    "feedstock_torch",
+    "feedstock_files",
+    "feedstock_defaults",
+    "torch_pil",
+    "torch_io",
+    "torch_soundfile",
+    "torch_soxr",
+    "torch_torchcodec",
+    "ray_data",
+    "mosaicml_streaming",
+    "litdata",
+    "webdataset",
+    "hf_datasets",
+    "dali",
+    "ffcv",
+    "spdl",
+    "spdl_torch",
+    "tf_data",
+    "grain",
+    "daft",
+    "lhotse",
+)
+
+# Of checks: the reference's random crops are others than the contenders'.
+REFERENCE_SEED, CHECK_SEED = 1001, 7
+
+BATCH_SIZES = {"pictures-train": 64, "pictures-eval": 64, "pictures-f32": 64, "speech": 32}
+
+
+def contender(peer: str) -> Contender:
+    made: Contender = importlib.import_module(f"contenders.{peer}").CONTENDER
+    return made
+
+
+def environment(peer: str) -> str:
+    return contender(peer).environment or peer
+
+
+def kind(job: str) -> str:
+    return "speech" if job in SPEECH else "pictures"
+
+
+def facts(peer: str) -> dict[str, Any]:
+    """What results keep of a contender's description, so that reports need nothing else."""
+    described = contender(peer)
+    return {
+        "title": described.title,
+        "layout": described.layout,
+        "tensors": described.tensors,
+        "jobs": list(described.jobs),
+        "storages": list(described.storages),
+        "modes": list(described.modes),
+        "resume": described.resume,
+        "guidance": list(described.guidance),
+        "cannot": described.cannot,
+    }
+
+
+def why_not(described: Mapping[str, Any], job: str, storage: str, mode: str = "steady") -> str | None:
+    """Why a contender with these facts has no part in it; None if it has."""
+    cannot: Mapping[str, str] = described["cannot"]
+    if described.get("modes") and mode not in described["modes"]:
+        return "this way of using it is not measured for that"
+    if mode in ("save", "resume") and not described["resume"]:
+        return cannot.get("resume", "it has no state to save")
+    if job not in described["jobs"]:
+        other = "pictures" if tuple(described["jobs"]) == SPEECH else "speech"
+        return cannot.get(job, f"this way of using it is not for {other}")
+    if storage not in described["storages"]:
+        return cannot.get(storage, f"it does not read {storage}")
+    return None
+
+
+def numbers(peer: str, cores: int) -> list[int]:
+    """Workers to try."""
+    return sorted({max(1, round(cores * share)) for share in contender(peer).numbers})
+
+
+def calibrated(results: Results, peer: str, job: str, storage: str) -> dict[str, Any] | None:
+    """What was found best for this job and storage; None before all choices were tried."""
+    found: dict[str, Any] | None = results.content["calibration"].get(peer, {}).get(f"{job} {storage}")
+    return found if found is not None and "workers" in found else None
+
+
+def workers(results: Results, peer: str, job: str, storage: str, cores: int) -> int:
+    """What the calibration found best, else as many as cores."""
+    found = calibrated(results, peer, job, storage)
+    return int(found["workers"]) if found else cores
+
+
+def best_choice(
+    choices: list[int], tried: dict[str, list[float]], errors: dict[str, list[str]]
+) -> dict[str, Any]:
+    """The workers whose runs have the best median; a choice that failed in all its tries is none."""
+    rates = {workers: statistics.median(found) for workers, found in tried.items() if found}
+    failed = [f"{workers}: {told[-1]}" for workers, told in errors.items() if told and workers not in rates]
+    best = max(rates, key=lambda workers: rates[workers]) if rates else str(choices[-1])
+    kept: dict[str, Any] = {"workers": int(best), "choices": choices, "rates": rates, "tried": tried}
+    if failed:
+        kept["failed"] = failed
+    if failed and not rates:
+        kept["error"] = failed[-1]
+    return kept
+
+
+# A run warms up for as many batches, or half an epoch where that is less: more than any contender makes ahead while it
+# starts (DataLoaders 4 a worker, Ray 256 MiB), or its rate would be that of emptying a store.
+WARM_UP_BATCHES = 32
+
+# From S3 it is one: what was read before would be missing from the only epoch.
+WARM_UP_BATCHES_OF_S3 = 1
+
+# A loader that tells what it reads has read this share, at least, of what it hands out while its rate is taken. The
+# rest of 1 is what lies ahead of the first batch of an epoch from S3.
+MIN_FETCHED_SHARE = 0.9
+
+
+def window(job: str, storage: str, samples: int, epochs: int) -> tuple[int, int]:
+    """Samples that warm up and samples that are measured: whole epochs, so that what happens between two is in it as
+    often as epochs are. From S3 it is the first one behind its first batch: of a second, peers have parts on the local
+    disk."""
+    batches = samples // BATCH_SIZES[job]
+    warm_up = min(WARM_UP_BATCHES if storage == "local" else WARM_UP_BATCHES_OF_S3, batches // 2)
+    measured = batches * epochs if storage == "local" else batches - warm_up
+    return warm_up * BATCH_SIZES[job], measured * BATCH_SIZES[job]
+
+
+def time_left(results: Results, keys: list[Key]) -> float | None:
+    """Seconds that these runs will take, as those took that are alike: of the same contender, else of all; None before
+    any of them."""
+    took: dict[tuple[str, ...], list[float]] = {}
+    for run in results.content["runs"]:
+        if "took_s" in run:
+            for like in _likeness(Key(*(run[part.name] for part in fields(Key)))):
+                took.setdefault(like, []).append(float(run["took_s"]))
+    means = {like: sum(found) / len(found) for like, found in took.items()}
+    guesses = [next((means[like] for like in _likeness(key) if like in means), None) for key in keys]
+    known = [guess for guess in guesses if guess is not None]
+    return sum(known) / len(known) * len(keys) if known else None
+
+
+def _likeness(key: Key) -> tuple[tuple[str, ...], ...]:
+    whole = (key.mode, key.job, key.storage, key.peer)
+    return whole, (key.mode, kind(key.job), key.peer), whole[:3], whole[:2], whole[:1]
+
+
+@dataclass(frozen=True)
+class Turn:
+    round: int
+    peer: str
+    place: int  # in its round
+
+
+def turns(peers: list[str], rounds: int, seed: str) -> Iterator[Turn]:
+    """Rounds interleaved, each in a random order of its own; the same seed makes the same orders."""
+    for number in range(1, rounds + 1):
+        order = sorted(peers)
+        random.Random(f"{seed} {number}").shuffle(order)
+        for place, peer in enumerate(order):
+            yield Turn(number, peer, place)

@@ -1,0 +1,215 @@
+"""``results.json``: what was run, merged run by run so that an interrupted benchmark goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VERSION = 2
+
+# What must be the same of all runs in one file: a commit that changes neither wheel nor programs changes no figure.
+SAME_BUILD = ("wheel", "profile", "profile_settings", "programs", "cpu", "kernel")
+
+# What of a file is measured, with a build.
+MEASURED = ("runs", "agreement", "calibration", "ceilings")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """By rename: a file that is there is whole."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    new.replace(path)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One run."""
+
+    job: str
+    storage: str
+    mode: str
+    peer: str
+    round: int
+
+
+class Unmixable(ValueError):
+    """The file's runs and those asked for do not belong together."""
+
+
+class Results:
+    """The file in memory; every change is written at once, whole, in place of the old."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {
+            "version": VERSION,
+            "machine": {},
+            "builds": {},
+            "settings": {},
+            "data": {},
+            "peers": {},
+            "calibration": {},
+            "prepared": {},
+            "agreement": {},
+            "ceilings": {},
+            "runs": [],
+        }
+        if path.is_file():
+            found = json.loads(path.read_text())
+            if found.get("version") != VERSION:
+                raise Unmixable(
+                    f"{path}: version {found.get('version')!r} is not the {VERSION} that this reads: measure anew"
+                )
+            self.content |= found
+        self._build = ""
+
+    def built(self, build: dict[str, Any]) -> None:
+        """Notes the build that runs from here on are made with; runs of another are not mixed with them."""
+        held = any(self.content[part] for part in MEASURED)
+        for before in self.content["builds"].values() if held else []:
+            differ = [name for name in SAME_BUILD if before[name] != build[name]]
+            if differ:
+                told = ", ".join(f"{name} {before[name]!r}, not {build[name]!r}" for name in differ)
+                raise Unmixable(
+                    f"{self.path} holds runs of another build ({told}): "
+                    "give --out another folder, or move the file away"
+                )
+        if not held:
+            self.content["builds"] = {}
+        name = f"{build['commit'][:12]}{'-dirty' if build['dirty'] else ''}-{build['wheel'][:8]}-{build['profile']}"
+        self.content["builds"][name] = build
+        self._build = name
+
+    def described(self, peer: str, facts: dict[str, Any], references: dict[str, str]) -> bool:
+        """Notes what a contender is. Whether its program is another one than before: then its figures are forgotten,
+        and where it is the reference of a job, all agreements of that job."""
+        before = self.content["peers"].get(peer, {}).get("program", facts["program"])
+        self.content["peers"][peer] = facts
+        if before == facts["program"]:
+            return False
+        self.content["runs"] = [run for run in self.content["runs"] if run["peer"] != peer]
+        self.content["calibration"].pop(peer, None)
+        self.content["agreement"].pop(peer, None)
+        for job, reference in references.items():
+            if reference == peer:
+                for found in self.content["agreement"].values():
+                    found.pop(job, None)
+        return True
+
+    def settle(self, settings: dict[str, Any]) -> None:
+        """Notes what runs are made with; runs made otherwise are not mixed with them."""
+        before = self.content["settings"]
+        differ = [
+            name
+            for name, value in settings.items()
+            if self.content["runs"] and before.get(name, value) != value
+        ]
+        if differ:
+            told = ", ".join(f"{name} {before[name]!r}, not {settings[name]!r}" for name in differ)
+            raise Unmixable(
+                f"{self.path} holds runs with {told}: give --out another folder, or move the file away"
+            )
+        self.content["settings"] = before | settings
+
+    def run(self, key: Key) -> dict[str, Any] | None:
+        return next((run for run in self.content["runs"] if _key(run) == key), None)
+
+    def again(self, what: str | None, command: dict[str, Any]) -> None:
+        """Begins to repeat what ``command`` is about, or goes on where that was cut off."""
+        if what is None:
+            return
+        begun = self.content.get("again")
+        if begun is None or begun["command"] != command:
+            self.content["again"] = {"command": command, "what": what, "since": time.time()}
+
+    def finished(self) -> None:
+        """What ``again`` began is done."""
+        self.content.pop("again", None)
+        self.write()
+
+    def is_done(self, facts: dict[str, Any] | None, repeating: bool) -> bool:
+        """Whether a figure (or a failure) need not be made: it is there, and if figures are ``repeating``, it was made
+        since that began. A failure with tries left is none."""
+        if facts is None or facts.get("left"):
+            return False
+        begun = self.content.get("again")
+        if not repeating or begun is None or float(facts.get("made", 0.0)) >= begun["since"]:
+            return True
+        return bool(begun["what"] == "failed" and "error" not in facts)
+
+    def add(self, key: Key, facts: dict[str, Any]) -> None:
+        """Keeps a run; one of the same key is replaced."""
+        runs = [run for run in self.content["runs"] if _key(run) != key]
+        self.content["runs"] = [*runs, {**key.__dict__, "build": self._build, **facts}]
+        self.write()
+
+    def write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path, json.dumps(self.content, indent=1) + "\n")
+
+    def runs(self, job: str, storage: str, mode: str, peer: str) -> list[dict[str, Any]]:
+        """In the order of rounds."""
+        found = [
+            run
+            for run in self.content["runs"]
+            if (run["job"], run["storage"], run["mode"], run["peer"]) == (job, storage, mode, peer)
+        ]
+        return sorted(found, key=lambda run: int(run["round"]))
+
+    def values(self, job: str, storage: str, mode: str, peer: str, name: str) -> list[float]:
+        """A figure of every round that has it."""
+        return [float(run[name]) for run in self.runs(job, storage, mode, peer) if name in run]
+
+    def error(self, job: str, storage: str, mode: str, peer: str) -> str | None:
+        """Why the last run gave nothing."""
+        found = self.runs(job, storage, mode, peer)
+        return found[-1].get("error") if found else None
+
+
+def _key(run: dict[str, Any]) -> Key:
+    return Key(run["job"], run["storage"], run["mode"], run["peer"], run["round"])
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A median, and how far the rounds lie apart."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @property
+    def spread(self) -> float:
+        """Of the rounds, as a share of the median."""
+        return (self.high - self.low) / self.median if self.median else 0.0
+
+
+def figure(values: Iterable[float]) -> Figure | None:
+    kept = list(values)
+    return Figure(statistics.median(kept), min(kept), max(kept), len(kept)) if kept else None
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cpu": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }

@@ -1,0 +1,282 @@
+"""Results as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from harness import agree, goals, plan
+from harness.stored import Figure, Results, figure
+
+MIB = 2**20
+
+
+def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are figures."""
+    ruler = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ruler, *lines)) + "\n"
+
+
+def shown(value: Figure | None, digits: int = 0, unit: float = 1.0, *, spread: bool = False) -> str:
+    if value is None:
+        return "–"
+    text = f"{value.median / unit:,.{digits}f}"
+    return f"{text} ±{value.spread / 2:.0%}" if spread and value.rounds > 1 else text
+
+
+def rates(results: Results, job: str, storage: str) -> str:
+    """All contenders of one job, fastest first, with the ceiling above them."""
+    lines: list[tuple[float, list[str]]] = []
+    absent = []
+    for peer in results.content["peers"]:
+
+        def of(name: str, peer: str = peer) -> Figure | None:
+            return figure(results.values(job, storage, "steady", peer, name))
+
+        rate = of("rate")
+        if rate is None:
+            why = reason(results, peer, job, storage)
+            if why:
+                absent.append(f"- {goals.title(results, peer)}: {why}")
+            continue
+        tensors = str(results.content["peers"][peer]["tensors"])
+        ours = figure(results.values(job, storage, "steady", goals.OURS[tensors], "rate"))
+        line = [
+            f"**{goals.title(results, peer)}**" if peer in goals.ALSO_OURS else goals.title(results, peer),
+            tensors,
+            shown(rate, spread=True),
+            f"{ours.median / rate.median:.2f}" if ours else "–",
+            shown(of("cpu_s_per_1000"), 2),
+            shown(of("cores_used"), 2),
+            shown(of("first_batch_s"), 2),
+            shown(of("peak_bytes"), 0, MIB),
+            shown(of("peak_file_bytes"), 0, MIB),
+            shown(of("processes")),
+            shown(of("threads")),
+            shown(of("workers")),
+            *([shown(of("server_cpu_s"), 1)] if storage == "s3" else []),
+            str(rate.rounds),
+            agreement(results, peer, job),
+        ]
+        lines.append((rate.median, line))
+    lines.sort(key=lambda line: -line[0])
+    head = [
+        "",
+        "tensors",
+        "samples/s",
+        "feedstock ×",
+        "CPU-s per 1000",
+        "cores",
+        "first batch, s",
+        "peak MiB",
+        "mapped files MiB",
+        "processes",
+        "threads",
+        "workers",
+        *(["server CPU-s a run"] if storage == "s3" else []),
+        "rounds",
+        "outputs",
+    ]
+    cores = int(results.content["machine"].get("cores", 1))
+    above = [
+        [
+            f"*ceiling: {name}, {cores} cores*",
+            "",
+            f"*{cores * value:,.0f}*",
+            "",
+            f"*{1000 / value:.2f}*",
+            *[""] * (len(head) - 5),
+        ]
+        for name, value in ceilings_of(results, job).items()
+    ]
+    text = rows(head, [*above, *(line for _, line in lines)])
+    text += f"\n{beside(results, job, storage)}\n"
+    for peer in goals.ALSO_OURS:
+        shares = figure(results.values(job, storage, "steady", peer, "fetched_share"))
+        if shares and peer in results.content["peers"]:
+            text += (
+                f"\n{goals.title(results, peer)} read {shares.median:.0%} (least {shares.low:.0%}) of the bytes that "
+                "it handed out from storage while its rates were taken.\n"
+            )
+    return text + ("\nNot in it:\n\n" + "\n".join(absent) + "\n" if absent else "")
+
+
+def beside(results: Results, job: str, storage: str) -> str:
+    """How quiet the machine was."""
+    runs = [run for peer in results.content["peers"] for run in results.runs(job, storage, "steady", peer)]
+    runs = [run for run in runs if "rate" in run]
+    others, stolen = figure(run["others_cores"] for run in runs), figure(run["steal_share"] for run in runs)
+    load = figure(run["load_before"] for run in runs)
+    if others is None or stolen is None or load is None:
+        return ""
+    return (
+        f"Beside these {len(runs)} runs, median and worst: "
+        f"others used {others.median:.2f} and {others.high:.2f} cores, "
+        f"{stolen.median:.1%} and {stolen.high:.1%} of the machine's time was stolen; "
+        f"load average before them {load.median:.1f} and {load.high:.1f}."
+    )
+
+
+def ceilings_of(results: Results, job: str) -> dict[str, float]:
+    """Those that bound this job."""
+    kept: dict[str, float] = results.content["ceilings"]
+    wanted = ["libjpeg-turbo, full decode"] if plan.kind(job) == "pictures" else ["symphonia, MP3 decode"]
+    if job == "pictures-train":
+        wanted.append("libjpeg-turbo and fast_image_resize, crop and flip")
+    return {name: kept[name] for name in [*wanted, f"feedstock's chain, {job}"] if name in kept}
+
+
+def agreement(results: Results, peer: str, job: str) -> str:
+    found = goals.agreement(results, peer, job)
+    if found is None:
+        return "not compared"
+    if not found["agrees"]:
+        return f"differ: {found['note']}"
+    if job in results.content["settings"].get("row_limits", agree.ALLOWED):
+        return f"agree, worst {found['worst']:.2f} of {found['limit']:g}"
+    return f"agree, {found['difference']:.2f} of {found['limit']:.2f}"
+
+
+def reason(results: Results, peer: str, job: str, storage: str, mode: str = "steady") -> str | None:
+    """Why a contender has no figure; None if it was never meant to."""
+    facts = results.content["peers"][peer]
+    if facts["error"]:
+        return f"cannot be installed: {facts['error']}"
+    why = plan.why_not(facts, job, storage, mode)
+    if why:
+        return None if why.startswith("this way of using it") else why
+    prepared = results.content["prepared"].get(f"{peer} {plan.kind(job)}", {})
+    if prepared.get("error"):
+        return f"its own format could not be written: {prepared['error']}"
+    error = results.error(job, storage, mode, peer)
+    return f"failed: {error}" if error else "not run"
+
+
+def memory(results: Results, job: str) -> str:
+    lines = []
+    for peer in results.content["peers"]:
+
+        def of(name: str, peer: str = peer) -> Figure | None:
+            return figure(results.values(job, "local", "stall", peer, name))
+
+        running, stalled, peak = of("running_bytes"), of("stalled_bytes"), of("stalled_peak_bytes")
+        if running is None or stalled is None:
+            why = reason(results, peer, job, "local", "stall")
+            if why and why != "not run":
+                name = [goals.title(results, peer), str(results.content["peers"][peer]["tensors"])]
+                lines.append((float("inf"), [*name, why, *["–"] * 6, "0"]))
+            continue
+        cells = [shown(of("rest_bytes"), 0, MIB), shown(running, 0, MIB, spread=True)]
+        cells += [shown(stalled, 0, MIB, spread=True), shown(peak, 0, MIB)]
+        cells += [f"{(stalled.median - running.median) / MIB:+,.0f}", shown(of("running_file_bytes"), 0, MIB)]
+        tensors = str(results.content["peers"][peer]["tensors"])
+        rest = [shown(of("stalled_cores"), 2), str(stalled.rounds)]
+        lines.append((stalled.median, [goals.title(results, peer), tensors, *cells, *rest]))
+    lines.sort(key=lambda line: line[0])
+    head = [
+        "MiB",
+        "tensors",
+        "at rest",
+        "running",
+        "stalled",
+        "most while stalled",
+        "growth",
+        "mapped files, running",
+        "cores busy while stalled",
+        "rounds",
+    ]
+    told = [
+        f"- {goals.title(results, peer)}: {line}"
+        for peer in results.content["peers"]
+        if figure(results.values(job, "local", "stall", peer, "stalled_bytes"))
+        for line in results.content["peers"][peer].get("guidance", [])
+    ]
+    return rows(head, [line for _, line in lines]) + (
+        "\nSettings:\n\n" + "\n".join(told) + "\n" if told else ""
+    )
+
+
+def resume(results: Results, job: str) -> str:
+    lines = []
+    for peer in results.content["peers"]:
+        took = figure(results.values(job, "local", "resume", peer, "resume_s"))
+        right = results.values(job, "local", "resume", peer, "right")
+        if took is not None:
+            said = "right" if all(right) else "not the right one"
+            tensors = str(results.content["peers"][peer]["tensors"])
+            cells = [shown(took, 2, spread=True), said, str(took.rounds)]
+            lines.append((took.median, [goals.title(results, peer), tensors, *cells]))
+        elif (why := reason(results, peer, job, "local", "resume")) and not why.startswith("not run"):
+            lines.append((float("inf"), [goals.title(results, peer), "", "–", why, "–"]))
+    lines.sort(key=lambda line: line[0])
+    return rows(
+        ["", "tensors", "exec to first batch, s", "that batch", "rounds"], [line for _, line in lines]
+    )
+
+
+def prepared(results: Results) -> str:
+    kept = results.content["prepared"]
+    lines = []
+    for name, facts in sorted(kept.items()):
+        peer, _, what = name.partition(" ")
+        took = f"{facts['seconds']:.1f}" if "seconds" in facts else f"failed: {facts['error']}"
+        lines.append([goals.title(results, peer), what, took])
+    return rows(["", "of", "seconds"], lines) if lines else ""
+
+
+def asked(results: Results) -> str:
+    found = goals.goals(results)
+    verdicts = {True: "yes", False: "**no**"}
+    lines = [
+        [g.what, g.asked, g.found, str(g.peers), g.verdict if g.reached is None else verdicts[g.reached]]
+        for g in found
+    ]
+    return rows(["", "asked for", "measured (best peer)", "peers", "reached"], lines)
+
+
+def tables(results: Results) -> Iterable[tuple[str, str, str]]:
+    """Jobs and storages of which there are rates, with their tables."""
+    for job in plan.JOBS:
+        for storage in plan.STORAGES:
+            if any(results.values(job, storage, "steady", peer, "rate") for peer in results.content["peers"]):
+                yield job, storage, rates(results, job, storage)
+
+
+def others(results: Results) -> Iterable[tuple[str, str]]:
+    """Titles and tables of what else there are results of."""
+    for job in plan.JOBS:
+        for mode, name, said, made in (
+            ("stall", "stalled_bytes", "Memory", memory),
+            ("resume", "resume_s", "Resume in the middle of an epoch", resume),
+        ):
+            if any(results.values(job, "local", mode, peer, name) for peer in results.content["peers"]):
+                yield f"{said}, {job}", made(results, job)
+    if results.content["prepared"]:
+        yield "Conversion to formats of their own", prepared(results)
+
+
+def sections(results: Results) -> Iterable[tuple[str, str]]:
+    for job, storage, text in tables(results):
+        yield f"{job}, {storage}", text
+    yield from others(results)
+
+
+def markdown(results: Results) -> str:
+    parts = [f"## Asked for and measured\n\n{asked(results)}"]
+    parts += [f"## {title}\n\n{text}" for title, text in sections(results)]
+    return "\n".join(parts)
+
+
+def summary(results: Results) -> str:
+    """A few lines for a terminal."""
+    found = goals.goals(results)
+    reached = sum(goal.reached is True for goal in found)
+    judged = sum(goal.reached is not None for goal in found)
+    marks = {True: "yes", False: "NO", None: "?"}
+    lines = []
+    for goal in found:
+        lines.append(f"{marks[goal.reached]:>3}  {goal.what}: {goal.found}, asked {goal.asked}")
+        if goal.reached is None:
+            lines.append(f"     {goal.verdict}")
+    return "\n".join(
+        [*lines, f"{reached} of {judged} judged are reached; {len(found) - judged} are not judged"]
+    )

@@ -1,0 +1,343 @@
+//! Seekable copies of compressed archives.
+//!
+//! A `.tar.gz` can only be read from its start, and a plan reads anywhere. So the first open makes one pass: the archive
+//! streams from storage through gunzip into an uncompressed tar in [`crate::OpenOptions::archives`], and later opens
+//! use that while the archive's size and ETag are the same.
+//!
+//! ```text
+//! x.tar.gz ──8 MiB reads──▶ gunzip ──▶ .x-….tmp-<pid> ──rename──▶ x-<where>-<version>.tar
+//! ```
+//! `where` is a hash of the URI and of the storage's endpoint; of a URL's query without what signs it, so that a URL
+//! that was signed anew finds its copy. `version` is one of size and ETag. Copies of other versions are removed when one
+//! is made, unless they were opened within a week: another process may be reading them.
+//!
+//! Cost: time as gunzip takes, about 0.3 GB/s of output on one core (MP3s do not shrink, so that is nearly a copy), or as
+//! the storage delivers; disk as large as the tar, about the clips' size; memory about 18 MiB. Processes that open the
+//! same archive at once wait for the first: a lock file beside the copy. A cut-off archive, or a full disk, is an error
+//! and leaves nothing behind.
+
+use super::{Cataloguing, tars};
+use crate::storage::endpoints;
+use crate::{CatalogOptions, Error, ErrorKind, ObjectReader, ObjectRef, Result, StorageOptions};
+use flate2::bufread::MultiGzDecoder;
+use std::fs::{self, File, FileTimes, Metadata};
+use std::hash::Hasher;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Read from storage at a time, with the next on its way.
+const READ_BYTES: usize = 8 << 20;
+/// Written at a time, and how often progress is told.
+const WRITE_BYTES: usize = 1 << 20;
+const MIB: u64 = 1 << 20;
+/// A copy of another version stays that long after it was last opened: a training run opens its data set anew, and so
+/// marks the copy, when it resumes, and runs for longer than a week without that are rare.
+const KEEP_OTHERS: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The seekable copy of `archive`, made if there is none yet.
+pub(super) async fn seekable(archive: &ObjectRef, with: &Cataloguing<'_>) -> Result<ObjectRef> {
+    let Some(folder) = with.open.archives.clone() else {
+        return Err(Error::config(format!(
+            "{}: an archive needs a folder for its seekable copy, and neither FEEDSTOCK_CACHE nor HOME names one; set \
+             OpenOptions::archives",
+            archive.uri
+        )));
+    };
+    let copy = Copy::of(archive, folder, with.storage.options());
+    let reader = with.storage.reader(archive, READ_BYTES);
+    let (uri, size, progress) = (archive.uri.clone(), archive.size, with.options.clone());
+    let made = tars::blocking(with.storage.io(), move || {
+        copy.make(reader, size, &progress).map_err(|failed| failed.explain(&uri, &copy))
+    });
+    let path = made.await?;
+    let path = path
+        .to_str()
+        .ok_or_else(|| Error::config(format!("the archives' folder {} is not UTF-8", path.display())))?;
+    with.storage.head(path).await
+}
+
+/// Where the copy of one version of one archive is.
+struct Copy {
+    folder: PathBuf,
+    /// `<name>-<hash of the URI>-`: what copies of other versions share.
+    stem: String,
+    file: String,
+}
+
+enum Failed {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+impl Copy {
+    fn of(archive: &ObjectRef, folder: PathBuf, storage: &StorageOptions) -> Self {
+        let hash = |parts: &[&[u8]]| {
+            let mut hasher = twox_hash::XxHash64::with_seed(0);
+            for part in parts {
+                hasher.write(part);
+                hasher.write_u8(0xff);
+            }
+            hasher.finish()
+        };
+        let uri = unsigned(&archive.uri);
+        let name = uri.split('?').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        let name: String = name
+            .trim_end_matches(".tar.gz")
+            .trim_end_matches(".tgz")
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' })
+            .take(80)
+            .collect();
+        let endpoints = endpoints(&uri, storage, std::env::vars_os());
+        let parts: Vec<&[u8]> = std::iter::once(&uri).chain(&endpoints).map(|part| part.as_bytes()).collect();
+        let stem = format!("{name}-{:016x}-", hash(&parts));
+        let version =
+            hash(&[&archive.size.to_le_bytes(), archive.etag.as_deref().unwrap_or_default().as_bytes()]);
+        Self { folder, file: format!("{stem}{version:016x}.tar"), stem }
+    }
+
+    fn make(&self, reader: ObjectReader, size: u64, told: &CatalogOptions) -> Result<PathBuf, Failed> {
+        let target = self.folder.join(&self.file);
+        if mark_opened(&target) {
+            return Ok(target);
+        }
+        fs::create_dir_all(&self.folder).map_err(Failed::Write)?;
+        let lock = File::create(self.folder.join(format!(".{}lock", self.stem))).map_err(Failed::Write)?;
+        lock.lock().map_err(Failed::Write)?; // given back when the file closes
+        if mark_opened(&target) {
+            return Ok(target); // another process made it meanwhile
+        }
+        let temp = self.folder.join(format!(".{}.tmp-{}", self.file, std::process::id()));
+        let done = unpack(reader, size, &temp, told)
+            .and_then(|()| fs::rename(&temp, &target).map_err(Failed::Write));
+        if done.is_err() {
+            let _unremoved = fs::remove_file(&temp); // the first error says more
+        }
+        done?;
+        self.drop_others();
+        Ok(target)
+    }
+
+    /// Removes copies of other versions that nobody has opened for a while, and what a killed process left behind (the
+    /// lock is held, so nobody is writing it); failing costs space only.
+    fn drop_others(&self) {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_rest =
+                name.strip_prefix('.').is_some_and(|n| n.starts_with(&self.stem)) && !name.ends_with("lock");
+            let is_other = name.starts_with(&self.stem) && name != self.file.as_str();
+            let is_unused = || entry.metadata().is_ok_and(|meta| is_unused(&meta));
+            if (is_rest || is_other && is_unused())
+                && let Err(error) = fs::remove_file(entry.path())
+            {
+                tracing::debug!(%name, %error, "an old copy of an archive could not be removed");
+            }
+        }
+    }
+}
+
+/// Is there a copy? Its time of access is then set, which file systems do not always keep; its time of change stays, as
+/// that is part of its version.
+fn mark_opened(copy: &Path) -> bool {
+    let Ok(file) = File::open(copy) else { return false };
+    if let Err(error) = file.set_times(FileTimes::new().set_accessed(SystemTime::now())) {
+        tracing::debug!(copy = %copy.display(), %error, "the copy of an archive could not be marked as in use");
+    }
+    true
+}
+
+fn is_unused(meta: &Metadata) -> bool {
+    let is_old = |time: io::Result<SystemTime>| {
+        time.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEEP_OTHERS)) // a time to come is not old
+    };
+    is_old(meta.modified()) && is_old(meta.accessed())
+}
+
+/// What tells one archive from another: a local path made absolute, and a URL without what signs it.
+fn unsigned(uri: &str) -> String {
+    if !uri.contains("://") {
+        let absolute = std::path::absolute(uri).ok().and_then(|path| path.to_str().map(str::to_owned));
+        return absolute.unwrap_or_else(|| uri.to_owned());
+    }
+    let is_url = ["http://", "https://"].iter().any(|scheme| uri.starts_with(scheme));
+    match uri.split_once('?').filter(|_| is_url) {
+        Some((place, query)) => {
+            let is_azure = query.split('&').any(|p| p.starts_with("sig="));
+            let kept: Vec<&str> = query.split('&').filter(|p| !p.is_empty() && !signs(p, is_azure)).collect();
+            format!("{place}?{}", kept.join("&"))
+        }
+        None => uri.to_owned(),
+    }
+}
+
+/// Is `parameter` (`name=value`) part of a URL's signature? Those of Azure are so short that they count only together
+/// with its `sig`.
+fn signs(parameter: &str, is_azure: bool) -> bool {
+    const NAMES: [&str; 7] =
+        ["signature", "expires", "awsaccesskeyid", "googleaccessid", "key-pair-id", "policy", "token"];
+    const AZURE: [&str; 16] = [
+        "sig", "se", "sp", "sv", "sr", "st", "ss", "srt", "spr", "sip", "skoid", "sktid", "skt", "ske",
+        "sks", "skv",
+    ];
+    let name = parameter.split('=').next().unwrap_or_default().to_ascii_lowercase();
+    name.starts_with("x-amz-")
+        || name.starts_with("x-goog-")
+        || NAMES.contains(&name.as_str())
+        || is_azure && AZURE.contains(&name.as_str())
+}
+
+impl Failed {
+    fn explain(self, uri: &str, copy: &Copy) -> Error {
+        let folder = copy.folder.display();
+        match self {
+            Self::Read(error) => match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
+                Some(ours) => ours.clone(),
+                None if error.kind() == io::ErrorKind::UnexpectedEof => Error::config(format!(
+                    "{uri}: the archive ends before its last block: it was cut off; copy it again"
+                ))
+                .with_source(error),
+                None => Error::config(format!(
+                    "{uri}: not a readable .tar.gz: {error}; it may be damaged: copy it again"
+                ))
+                .with_source(error),
+            },
+            Self::Write(error) if is_full(&error) => Error::new(
+                ErrorKind::BadConfig,
+                format!(
+                    "{uri}: no space in {folder} for its seekable copy, which is as large as its content; free some, or set \
+                     FEEDSTOCK_CACHE (OpenOptions::archives) to a larger disk"
+                ),
+            )
+            .with_source(error),
+            Self::Write(error) => Error::config(format!(
+                "{uri}: its seekable copy cannot be written in {folder}: {error}; set FEEDSTOCK_CACHE \
+                 (OpenOptions::archives) to another folder"
+            ))
+            .with_source(error),
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+/// Counts what is read through it.
+struct Counted<R> {
+    inner: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+fn unpack(reader: ObjectReader, size: u64, to: &Path, told: &CatalogOptions) -> Result<(), Failed> {
+    const STAGE: &str = "unpacking the archive (MiB)";
+    let mut gzip =
+        MultiGzDecoder::new(BufReader::with_capacity(WRITE_BYTES, Counted { inner: reader, read: 0 }));
+    if gzip.get_mut().fill_buf().map_err(Failed::Read)?.is_empty() {
+        return Err(Failed::Read(io::ErrorKind::UnexpectedEof.into()));
+    }
+    let file = File::create(to).map_err(Failed::Write)?;
+    let mut out = BufWriter::with_capacity(WRITE_BYTES, file);
+    let mut buffer = vec![0; WRITE_BYTES];
+    loop {
+        let read = match gzip.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(Failed::Read(e)),
+        };
+        out.write_all(&buffer[..read]).map_err(Failed::Write)?;
+        told.report(STAGE, gzip.get_ref().get_ref().read / MIB, Some(size.div_ceil(MIB)));
+    }
+    out.flush().map_err(Failed::Write)?;
+    out.get_ref().sync_all().map_err(Failed::Write)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{IoRuntime, Storage};
+    use flate2::{Compression, write::GzEncoder};
+
+    #[test]
+    fn a_full_disk_is_told_with_the_folder_and_the_way_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("x.tar.gz");
+        let mut encoder = GzEncoder::new(File::create(&at).unwrap(), Compression::fast());
+        encoder.write_all(&vec![7; 3 * WRITE_BYTES]).unwrap();
+        encoder.finish().unwrap();
+        let io = IoRuntime::new().unwrap();
+        let storage = Storage::new(StorageOptions::default(), io.clone()).unwrap();
+        let (inner, uri) = (storage.clone(), at.to_str().unwrap().to_owned());
+        let archive = io.block_on(async move { inner.head(&uri).await }).unwrap();
+        let copy = Copy::of(&archive, folder.path().join("copies"), storage.options());
+        let reader = storage.reader(&archive, READ_BYTES);
+        let full = Path::new("/dev/full"); // every write to it finds the disk full
+        let failed = unpack(reader, archive.size, full, &CatalogOptions::default()).err().unwrap();
+        let error = failed.explain(&archive.uri, &copy);
+        for part in ["x.tar.gz: no space in", "copies", "FEEDSTOCK_CACHE"] {
+            assert!(error.message().contains(part), "{part} is missing in: {error}");
+        }
+    }
+
+    #[test]
+    fn copies_are_told_apart_by_uri_and_version() {
+        let file = |uri: &str, size, etag: &str| {
+            let archive = ObjectRef { uri: uri.into(), size, etag: Some(etag.into()) };
+            Copy::of(&archive, PathBuf::new(), &StorageOptions::default()).file
+        };
+        let one = file("s3://b/cv de.tar.gz", 1, "a");
+        assert!(one.starts_with("cv_de-") && one.ends_with(".tar"), "{one}");
+        let others = [
+            file("s3://c/cv de.tar.gz", 1, "a"),
+            file("s3://b/cv de.tar.gz", 2, "a"),
+            file("s3://b/cv de.tar.gz", 1, "b"),
+        ];
+        assert!(!others.contains(&one));
+    }
+
+    #[test]
+    fn a_query_tells_archives_apart_and_a_signature_does_not() {
+        let stem = |uri: &str| {
+            let archive = ObjectRef { uri: uri.into(), size: 1, etag: None };
+            Copy::of(&archive, PathBuf::new(), &StorageOptions::default()).stem
+        };
+        let plain = stem("https://h/get.tar.gz?id=1");
+        assert!(plain.starts_with("get-"), "{plain}");
+        for same in [
+            "https://h/get.tar.gz?id=1&X-Amz-Date=1&X-Amz-Signature=ab",
+            "https://h/get.tar.gz?Expires=7&id=1&Signature=x&Key-Pair-Id=k",
+            "https://h/get.tar.gz?X-Goog-Expires=7&id=1",
+            "https://h/get.tar.gz?sv=2024&sp=r&se=2026&id=1&sig=x%3D",
+        ] {
+            assert_eq!(stem(same), plain, "{same}");
+        }
+        for other in ["https://h/get.tar.gz?id=2", "https://h/get.tar.gz", "https://h/get.tar.gz?id=1&sp=2"] {
+            assert_ne!(stem(other), plain, "{other}");
+        }
+        assert_ne!(stem("s3://b/x?1.tar.gz"), stem("s3://b/x?2.tar.gz"), "a key has no query");
+    }
+
+    #[test]
+    fn a_bucket_is_told_by_its_endpoint_too() {
+        let archive = ObjectRef { uri: "s3://b/x.tar.gz".into(), size: 1, etag: None };
+        let stem = |storage: StorageOptions| Copy::of(&archive, PathBuf::new(), &storage).stem;
+        let at = |endpoint: &str| StorageOptions::default().with("aws_endpoint", endpoint);
+        assert_ne!(stem(at("http://one")), stem(at("http://two")));
+        assert_eq!(stem(at("http://one")), stem(at("http://one").with("aws_secret_access_key", "secret")));
+    }
+}

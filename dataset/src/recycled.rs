@@ -1,0 +1,175 @@
+//! Large buffers that are used again.
+//!
+//! A fresh mapping costs a page fault and a cleared page for every 4 KiB, and blocks come and go as long as a run lasts:
+//! that was a fifth of all CPU time of a training chain. So the memory of a block that went serves one that comes.
+
+use memmap2::MmapMut;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// Smaller buffers stay with the allocator: a system allows some 65,000 mappings.
+pub(crate) const LEAST_BYTES: usize = 1 << 20;
+
+/// Memory that waits for its next use at most: some blocks, and what they are read into.
+const KEPT_BYTES: usize = 32 << 20;
+
+/// Sizes are rounded up to this, so that blocks of nearly one size fit each other's memory.
+const GRAIN_BYTES: usize = 256 << 10;
+
+/// A buffer may be larger than what is asked for by one part in so many, or by a grain: a budget does not count it.
+const SLACK: usize = 8;
+
+static KEPT: Kept = Kept::new();
+
+/// A buffer of at least [`LEAST_BYTES`]; dropping it keeps its memory for the next.
+#[derive(Debug)]
+pub(crate) struct Recycled {
+    /// `None` only while dropping.
+    memory: Option<MmapMut>,
+    len: usize,
+}
+
+/// Buffers that wait for their next use, the longest kept first.
+///
+/// Whoever finds it locked does without: after `fork` the lock may be held for ever, by a thread that is gone.
+struct Kept(Mutex<Vec<MmapMut>>);
+
+impl Recycled {
+    /// A buffer of `len` bytes with whatever they held before.
+    ///
+    /// # Errors
+    /// The system's, where there is no memory.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        let kept = KEPT.take(len); // and its lock given back
+        let memory = match kept {
+            Some(memory) => memory,
+            None => MmapMut::map_anon(len.max(1).next_multiple_of(GRAIN_BYTES))?,
+        };
+        Ok(Self { memory: Some(memory), len })
+    }
+}
+
+impl Kept {
+    const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Vec<MmapMut>>> {
+        match self.0.try_lock() {
+            Ok(kept) => Some(kept),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()), // pushed and removed whole
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The smallest that holds `len` bytes and does not waste much.
+    fn take(&self, len: usize) -> Option<MmapMut> {
+        let mut kept = self.lock()?;
+        let most = len.next_multiple_of(GRAIN_BYTES).max(len + len / SLACK);
+        let fitting = kept.iter().enumerate().filter(|(_, memory)| (len..=most).contains(&memory.len()));
+        let at = fitting.min_by_key(|(_, memory)| memory.len()).map(|(at, _)| at)?;
+        Some(kept.remove(at))
+    }
+
+    /// Keeps `memory` in place of what was kept longest.
+    fn give(&self, memory: MmapMut) {
+        if memory.len() > KEPT_BYTES {
+            return;
+        }
+        let Some(mut kept) = self.lock() else { return };
+        kept.push(memory);
+        let mut bytes: usize = kept.iter().map(|memory| memory.len()).sum();
+        let mut surplus = Vec::new();
+        while bytes > KEPT_BYTES {
+            let oldest = kept.remove(0);
+            bytes -= oldest.len();
+            surplus.push(oldest);
+        }
+        drop(kept);
+        drop(surplus); // unmapping takes a while, so not under the lock
+    }
+}
+
+impl Drop for Recycled {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            KEPT.give(memory);
+        }
+    }
+}
+
+impl Deref for Recycled {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.memory.as_ref().map_or(&[], |memory| &memory[..self.len])
+    }
+}
+
+impl DerefMut for Recycled {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.as_mut().map_or(&mut [], |memory| &mut memory[..self.len])
+    }
+}
+
+impl AsRef<[u8]> for Recycled {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(grains: usize) -> MmapMut {
+        MmapMut::map_anon(grains * GRAIN_BYTES).unwrap()
+    }
+
+    /// The sizes of what is kept, in grains.
+    fn sizes(kept: &Kept) -> Vec<usize> {
+        kept.lock().unwrap().iter().map(|memory| memory.len() / GRAIN_BYTES).collect()
+    }
+
+    #[test]
+    fn the_smallest_that_fits_is_taken_and_none_that_wastes_much() {
+        let kept = Kept::new();
+        [40, 16, 17, 15].into_iter().for_each(|grains| kept.give(of(grains)));
+        let taken = |len: usize| kept.take(len).map(|memory| memory.len() / GRAIN_BYTES);
+        assert_eq!(taken(16 * GRAIN_BYTES), Some(16));
+        assert_eq!(taken(16 * GRAIN_BYTES - 1), Some(17));
+        assert_eq!(taken(16 * GRAIN_BYTES), None);
+        assert_eq!(taken(36 * GRAIN_BYTES), Some(40));
+        assert_eq!(taken(14 * GRAIN_BYTES + 1), Some(15));
+    }
+
+    #[test]
+    fn what_was_kept_longest_goes_and_what_is_too_large_is_not_kept() {
+        let kept = Kept::new();
+        [60, 50, 16].into_iter().for_each(|grains| kept.give(of(grains)));
+        assert_eq!(sizes(&kept), [60, 50, 16]);
+        kept.give(of(20));
+        assert_eq!(sizes(&kept), [50, 16, 20]);
+        kept.give(of(KEPT_BYTES / GRAIN_BYTES + 1));
+        assert_eq!(sizes(&kept), [50, 16, 20]);
+    }
+
+    #[test]
+    fn a_held_lock_is_not_waited_for() {
+        let kept = Kept::new();
+        kept.give(of(8));
+        let held = kept.lock();
+        assert!(kept.take(8 * GRAIN_BYTES).is_none());
+        kept.give(of(4));
+        drop(held);
+        assert_eq!(sizes(&kept), [8]);
+    }
+
+    #[test]
+    fn a_buffer_has_the_length_that_was_asked_for() {
+        let mut buffer = Recycled::new(LEAST_BYTES + 7).unwrap();
+        buffer.fill(3);
+        assert_eq!(buffer.as_ref(), vec![3; LEAST_BYTES + 7]);
+    }
+}

@@ -1,0 +1,137 @@
+//! The description of a data set: what another process needs to open the same one.
+
+use crate::{Dataset, Durations, Error, Layout, OpenOptions, Result, Stop};
+use serde::{Deserialize, Serialize};
+
+/// Parts of a mix at most in a description from outside.
+const PARTS_MAX: usize = 4096;
+
+/// Which samples and columns, of which data set. It holds no credentials and no endpoints: whoever opens it brings them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetSpec {
+    /// What is opened.
+    pub source: SourceSpec,
+    /// The filters, as one SQL expression; of a mix, beside those of its parts.
+    pub filter: Option<String>,
+    /// The chosen columns; `None` for all.
+    pub columns: Option<Vec<String>>,
+    /// What it is called in a mix.
+    pub name: Option<String>,
+}
+
+/// One data set or several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum SourceSpec {
+    /// A data set, and the [`OpenOptions`] that its order depends on.
+    Uri {
+        /// A folder, an object or a pattern; absolute.
+        uri: String,
+        /// The layout; `None`: recognised.
+        layout: Option<Layout>,
+        /// The split, where there are several.
+        split: Option<String>,
+        /// Are clips' headers read for durations?
+        durations: Durations,
+        /// Encoded bytes a block aims at.
+        block_bytes: u64,
+    },
+    /// A weighted mix.
+    Mix {
+        /// The parts and their weights.
+        parts: Vec<(DatasetSpec, f64)>,
+        /// When an epoch ends.
+        stop: Stop,
+    },
+}
+
+impl DatasetSpec {
+    /// Opens it; `options` gives each data set what a description does not hold: storage, caches, functions.
+    ///
+    /// # Errors
+    /// As [`Dataset::open_with`], [`Dataset::mix`] and [`Dataset::filter`].
+    pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
+        let mut dataset = match &self.source {
+            SourceSpec::Uri { .. } => self.open_one(options).await?,
+            SourceSpec::Mix { parts, stop } => {
+                if parts.len() > PARTS_MAX {
+                    let parts = parts.len();
+                    return Err(Error::config(format!("a mix of {parts} data sets, over {PARTS_MAX}")));
+                }
+                let mut opened = Vec::with_capacity(parts.len());
+                for (part, weight) in parts {
+                    let mut dataset = part.open_one(options).await?;
+                    if let Some(filter) = &part.filter {
+                        dataset = dataset.filter(filter).await?;
+                    }
+                    opened.push((part.chosen(dataset)?, *weight));
+                }
+                Dataset::mix(opened, *stop)?
+            }
+        };
+        if let Some(filter) = &self.filter {
+            dataset = dataset.filter(filter).await?;
+        }
+        self.chosen(dataset)
+    }
+
+    /// Every URI that it names.
+    pub fn uris(&self) -> Vec<&str> {
+        match &self.source {
+            SourceSpec::Uri { uri, .. } => vec![uri],
+            SourceSpec::Mix { parts, .. } => parts.iter().flat_map(|(part, _)| part.uris()).collect(),
+        }
+    }
+
+    async fn open_one(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
+        let SourceSpec::Uri { uri, layout, split, durations, block_bytes } = &self.source else {
+            return Err(Error::config("a mix inside a mix: put its parts among the others"));
+        };
+        let options = OpenOptions {
+            layout: *layout,
+            split: split.clone(),
+            durations: *durations,
+            block_bytes: *block_bytes,
+            ..options()
+        };
+        Dataset::open_with(uri, options).await
+    }
+
+    fn chosen(&self, mut dataset: Dataset) -> Result<Dataset> {
+        if let Some(name) = &self.name {
+            dataset = dataset.named(name);
+        }
+        match &self.columns {
+            Some(columns) => dataset.columns(&columns.iter().map(String::as_str).collect::<Vec<_>>()),
+            None => Ok(dataset),
+        }
+    }
+}
+
+impl SourceSpec {
+    pub(crate) fn of(uri: &str, options: &OpenOptions) -> Result<Self> {
+        Ok(Self::Uri {
+            uri: crate::catalog::absolute(uri)?,
+            layout: options.layout,
+            split: options.split.clone(),
+            durations: if options.probes() { Durations::Auto } else { Durations::Never },
+            block_bytes: options.block_bytes,
+        })
+    }
+}
+
+impl Dataset {
+    /// Its description, for another process.
+    pub fn spec(&self) -> DatasetSpec {
+        let fields = self.catalog().schema().fields();
+        let all = self.columns.iter().copied().eq(0..fields.len());
+        let names = self.columns.iter().map(|&column| fields[column].name().clone());
+        DatasetSpec {
+            source: self.opened.source.clone(),
+            filter: self.filter_sql().map(str::to_owned),
+            columns: (!all).then(|| names.collect()),
+            name: self.name.as_deref().map(str::to_owned),
+        }
+    }
+}

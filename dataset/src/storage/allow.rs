@@ -1,0 +1,144 @@
+//! What may be reached at all: a list of URI prefixes, for servers whose requests come from others.
+
+use super::secret::shown;
+use super::uri::{Location, Scheme};
+use crate::{Error, ErrorKind, Result};
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+/// URI prefixes: folders, buckets or single objects. Whatever lies outside of all of them is `Denied`.
+///
+/// A prefix ends at a `/` of the key: `s3://corpus/train` allows `s3://corpus/train/a.tar`, not `s3://corpus/train2`. Paths
+/// of this machine are compared as they really are, links and `..` resolved.
+#[derive(Clone, Default)]
+pub struct Allow(Vec<Location>);
+
+impl Allow {
+    /// These prefixes, and no others.
+    ///
+    /// # Errors
+    /// `BadConfig` for a URI of an unknown scheme.
+    pub fn new<P: AsRef<str>>(prefixes: impl IntoIterator<Item = P>) -> Result<Self> {
+        let prefixes = prefixes.into_iter().map(|prefix| located(prefix.as_ref()));
+        prefixes.collect::<Result<_>>().map(Self)
+    }
+
+    /// These as well.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn and<P: AsRef<str>>(mut self, prefixes: impl IntoIterator<Item = P>) -> Result<Self> {
+        self.0.extend(Self::new(prefixes)?.0);
+        Ok(self)
+    }
+
+    /// Refuses a URI outside of the list.
+    ///
+    /// # Errors
+    /// `Denied`, naming the URI; `BadConfig` for an unknown scheme.
+    pub fn check(&self, uri: &str) -> Result<()> {
+        let at = located(uri)?;
+        if self.0.iter().any(|prefix| prefix.covers(&at)) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!("{}: outside of what is allowed here: {self:?}", shown(uri)),
+        ))
+    }
+}
+
+impl fmt::Debug for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list: Vec<String> = self.0.iter().map(|prefix| shown(&prefix.uri_of(&prefix.key))).collect();
+        f.write_str(if list.is_empty() { "nothing" } else { "" })?;
+        f.write_str(&list.join(", "))
+    }
+}
+
+impl Location {
+    fn covers(&self, at: &Self) -> bool {
+        if self.scheme != at.scheme {
+            return false;
+        }
+        if at.scheme == Scheme::Local {
+            return Path::new(&at.key).starts_with(&self.key);
+        }
+        // A server may resolve what an object store takes literally.
+        if self.prefix != at.prefix || at.key.split('/').any(|part| part == "..") {
+            return false;
+        }
+        let rest = at.key.strip_prefix(self.key.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.key.is_empty())
+    }
+}
+
+/// The place of a URI; of a path on this machine the real one.
+fn located(uri: &str) -> Result<Location> {
+    let mut at = Location::parse(uri)?;
+    if at.scheme == Scheme::Local {
+        at.key = real_path(Path::new(&at.key)).to_string_lossy().into_owned();
+    }
+    Ok(at)
+}
+
+/// Links and dots resolved as far as the path exists; of the rest, `..` goes back and patterns are names like others.
+fn real_path(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut real = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                real.pop();
+            }
+            Component::CurDir => {}
+            other => {
+                real.push(other);
+                if let Ok(resolved) = real.canonicalize() {
+                    real = resolved;
+                }
+            }
+        }
+    }
+    real
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allows(prefixes: &[&str], uri: &str) -> bool {
+        Allow::new(prefixes).unwrap().check(uri).is_ok()
+    }
+
+    #[test]
+    fn prefixes_end_at_slashes() {
+        assert!(allows(&["s3://corpus/train"], "s3://corpus/train/a.tar"));
+        assert!(allows(&["s3://corpus/train/"], "s3://corpus/train"));
+        assert!(allows(&["s3://corpus/"], "s3://corpus/x/y"));
+        assert!(!allows(&["s3://corpus/train"], "s3://corpus/train2/a.tar"));
+        assert!(!allows(&["s3://corpus/train"], "s3://corpus2/train/a.tar"));
+        assert!(!allows(&["s3://corpus"], "s3://corpus-2/a"));
+        assert!(!allows(&["s3://corpus/"], "gs://corpus/a"));
+        assert!(!allows(&["https://host/data/"], "https://host/data/../private/a"));
+        assert!(!allows(&[], "s3://corpus/a"));
+    }
+
+    #[test]
+    fn paths_are_compared_as_they_really_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inside, outside) = (folder.path().join("in"), folder.path().join("out"));
+        std::fs::create_dir_all(&inside).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let allow = [text(inside.clone())];
+        let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
+        assert!(allows(&allow, &text(inside.join("new/file.tar"))));
+        assert!(allows(&allow, &format!("file://{}", text(inside.join("a")))));
+        assert!(!allows(&allow, &text(inside.join("../out/a"))));
+        assert!(!allows(&allow, &text(inside.join("link/a"))), "a link leads outside");
+        assert!(!allows(&allow, &format!("{}2/a", text(inside))));
+        assert!(!allows(&allow, "/etc/passwd"));
+    }
+}

@@ -1,0 +1,209 @@
+//! What the world gets wrong: each a clear error, or the stated policy.
+
+use crate::format_common::*;
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int32Array, Int64Array, StringArray, StructArray};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::record_batch::RecordBatch;
+use arrow_ipc::writer::StreamWriter;
+use feedstock_dataset::{BlockId, Dataset, ErrorKind, Layout, OpenOptions};
+use parquet::arrow::ArrowWriter;
+use std::path::Path;
+use std::sync::Arc;
+
+fn parquet_of(batch: &RecordBatch) -> Vec<u8> {
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn tar_of(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, bytes) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        builder.append_data(&mut header, name, *bytes).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+fn stream_of(batch: &RecordBatch) -> Vec<u8> {
+    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+/// The error of opening one file with this content; it must name the file.
+async fn refused(name: &str, content: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(name), content).unwrap();
+    let error = open(folder.path()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+    assert!(error.message().contains(path(folder.path())), "the message names no file: {error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn missing_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = open(&folder.path().join("nothing/here")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.message().contains("nothing/here"), "{error}");
+}
+
+#[tokio::test]
+async fn empty_data_set() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(open(folder.path()).await.is_err());
+    std::fs::write(folder.path().join("readme.txt"), "hello").unwrap();
+    let error = open(folder.path()).await.unwrap_err();
+    assert!(error.message().contains("empty") && error.message().contains("parquet, tar"), "{error}");
+    let none = parquet_of(&hf_batch(0..1, 10).slice(0, 0));
+    assert!(refused("x.parquet", &none).await.contains("hold no rows"));
+    assert!(refused("x.arrow", &stream_of(&hf_batch(0..1, 10).slice(0, 0))).await.contains("hold no rows"));
+    assert!(refused("x.csv", b"path,label\n").await.contains("no rows"));
+}
+
+#[tokio::test]
+async fn empty_and_truncated_parquet() {
+    let whole = parquet_of(&hf_batch(0..50, 500));
+    assert!(refused("x.parquet", b"").await.contains("0 bytes"));
+    for keep in [3, 20, whole.len() / 2, whole.len() - 1] {
+        let message = refused("x.parquet", &whole[..keep]).await;
+        assert!(message.contains("truncated") || message.contains("cut off"), "{keep}: {message}");
+    }
+    // the middle is lost but the footer is whole: found before any training starts
+    let mut middle = whole.clone();
+    middle.drain(100..10_000);
+    assert!(refused("x.parquet", &middle).await.contains("x.parquet"));
+}
+
+#[tokio::test]
+async fn empty_and_truncated_tar() {
+    let picture = picture(1, 5_000);
+    let whole = tar_of(&[("1.jpg", &picture), ("1.cls", b"3"), ("2.jpg", &picture), ("2.cls", b"4")]);
+    assert!(refused("x.tar", b"").await.contains("empty"));
+    for keep in [100, 700, 3_000, 8_000] {
+        let message = refused("x.tar", &whole[..keep]).await;
+        assert!(message.contains("truncated"), "{keep}: {message}");
+    }
+    let message = refused("x.tar", &tar_of(&[("1.jpg", b"a"), ("1.cls", b"three")])).await;
+    assert!(message.contains("1.cls") && message.contains("'three'"), "{message}");
+    let message = refused("x.tar", &tar_of(&[("1.jpg", b"a"), ("1.jpg", b"b")])).await;
+    assert!(message.contains("duplicate member 1.jpg"), "{message}");
+    assert!(refused("x.tar", &vec![b'x'; 2_000]).await.contains("not a readable tar"));
+}
+
+#[tokio::test]
+async fn empty_and_truncated_ipc() {
+    let whole = stream_of(&hf_batch(0..50, 500));
+    assert!(refused("x.arrow", b"").await.contains("empty"));
+    for keep in [6, 50, 300, whole.len() / 2, whole.len() - 100] {
+        let message = refused("x.arrow", &whole[..keep]).await;
+        assert!(message.contains("truncated"), "{keep}: {message}");
+    }
+    assert!(refused("x.arrow", b"ARROW1\0\0 and then nothing of use at all").await.contains("no footer"));
+    assert!(refused("x.arrow", &vec![7; 5_000]).await.contains("not a readable"));
+}
+
+#[tokio::test]
+async fn schema_that_differs_between_files() {
+    let one = hf_batch(0..10, 50);
+    let labels = Int32Array::from_iter_values(0..10);
+    let narrow = Schema::new(vec![
+        image_field(),
+        Field::new("label", DataType::Int32, true),
+        one.schema().field(2).clone(),
+    ]);
+    let columns = vec![one.column(0).clone(), Arc::new(labels) as ArrayRef, one.column(2).clone()];
+    let other = RecordBatch::try_new(Arc::new(narrow), columns).unwrap();
+    for (extension, write) in [("parquet", parquet_of as fn(&RecordBatch) -> Vec<u8>), ("arrow", stream_of)] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(format!("a.{extension}")), write(&one)).unwrap();
+        std::fs::write(folder.path().join(format!("b.{extension}")), write(&other)).unwrap();
+        let error = open(folder.path()).await.unwrap_err();
+        for part in ["a.", "b.", "label", "Int32", "Int64"] {
+            assert!(error.message().contains(part), "{part} is missing in: {error}");
+        }
+        std::fs::write(folder.path().join(format!("b.{extension}")), write(&one.project(&[0, 1]).unwrap()))
+            .unwrap();
+        let error = open(folder.path()).await.unwrap_err();
+        assert!(error.message().contains("width is missing"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn null_and_empty_pictures_pass_through() {
+    let bytes = BinaryArray::from_opt_vec(vec![Some(b"picture"), Some(b""), None, Some(b"hidden")]);
+    let paths = StringArray::from(vec!["a.jpg", "b.jpg", "c.jpg", "d.jpg"]);
+    let DataType::Struct(children) = image_field().data_type().clone() else { unreachable!() };
+    let nulls = NullBuffer::from(vec![true, true, true, false]);
+    let image = StructArray::new(children, vec![Arc::new(bytes), Arc::new(paths)], Some(nulls));
+    let schema = Schema::new(vec![image_field(), Field::new("label", DataType::Int64, true)]);
+    let labels: ArrayRef = Arc::new(Int64Array::from_iter_values(0..4));
+    let batch = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(image), labels]).unwrap();
+    for (name, content) in [("x.parquet", parquet_of(&batch)), ("x.arrow", stream_of(&batch))] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), content).unwrap();
+        let rows = all_rows(&open(folder.path()).await.unwrap()).await;
+        let image = rows[0].column_by_name("image").unwrap().as_binary_view();
+        assert_eq!(
+            (image.is_null(0), image.is_null(1), image.is_null(2), image.is_null(3)),
+            (false, false, true, true)
+        );
+        assert_eq!((image.value(0), image.value(1)), (b"picture".as_slice(), b"".as_slice()));
+    }
+}
+
+/// After cataloguing, every fetch of a replaced object is refused, whatever the layout.
+#[tokio::test]
+async fn object_replaced_after_cataloguing() {
+    let batch = hf_batch(0..20, 500);
+    let jpeg = picture(1, 500);
+    let tar = tar_of(&[("1.jpg", &jpeg), ("1.cls", b"3")]);
+    for (name, content) in [
+        ("x.parquet", parquet_of(&batch)),
+        ("x.arrow", stream_of(&batch)),
+        ("x.tar", tar),
+        ("x.jpg", jpeg.clone()),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join(name);
+        std::fs::write(&at, &content).unwrap();
+        let dataset = open(folder.path()).await.unwrap();
+        dataset.block_reader().fetch(BlockId(0), 0).await.unwrap();
+        replace(&at, &content);
+        let error = dataset.block_reader().fetch(BlockId(0), 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Gone, "{name}: {error}");
+        assert!(error.message().contains(name) && error.message().contains("block 0"), "{error}");
+        std::fs::remove_file(&at).unwrap();
+        let error = dataset.block_reader().fetch(BlockId(0), 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Gone, "{name}: {error}");
+    }
+}
+
+/// The same number of other bytes under the same name.
+fn replace(at: &Path, content: &[u8]) {
+    let other: Vec<u8> = content.iter().map(|b| b ^ 1).collect();
+    let beside = at.with_extension("new");
+    std::fs::write(&beside, other).unwrap();
+    std::fs::rename(beside, at).unwrap();
+}
+
+#[tokio::test]
+async fn several_layouts_in_one_place_ask_for_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("x.parquet"), parquet_of(&hf_batch(0..10, 50))).unwrap();
+    std::fs::write(folder.path().join("x.tar"), tar_of(&[("1.jpg", b"a"), ("1.cls", b"3")])).unwrap();
+    let error = open(folder.path()).await.unwrap_err();
+    assert!(error.message().contains("name the layout"), "{error}");
+    let mut named = options(feedstock_dataset::CatalogStore::Nowhere);
+    named.layout = Some("webdataset".parse().unwrap());
+    let dataset = Dataset::open_with(path(folder.path()), named).await.unwrap();
+    assert_eq!((dataset.catalog().layout(), dataset.len()), (Layout::WebDataset, 1));
+    assert!("web".parse::<Layout>().unwrap_err().message().contains("webdataset, ilsvrc"));
+    let tiny = OpenOptions { block_bytes: 1, ..OpenOptions::default() };
+    assert!(
+        Dataset::open_with(path(folder.path()), tiny).await.unwrap_err().message().contains("block_bytes")
+    );
+}

@@ -1,0 +1,155 @@
+//! Stored catalogs: reopened, refused when the data changed, rebuilt when damaged.
+
+use crate::format_common::*;
+use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn write_parquet(at: &Path, rows: std::ops::Range<u64>) {
+    let batch = hf_batch(rows, 500);
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(20)).build();
+    let mut writer =
+        ArrowWriter::try_new(std::fs::File::create(at).unwrap(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+fn write_tar(at: &Path, samples: u64) {
+    let mut builder = tar::Builder::new(std::fs::File::create(at).unwrap());
+    for i in 0..samples {
+        for (name, bytes) in [(format!("{i}.jpg"), picture(i, 500)), (format!("{i}.cls"), b"1".to_vec())] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            builder.append_data(&mut header, name, bytes.as_slice()).unwrap();
+        }
+    }
+    builder.finish().unwrap();
+}
+
+/// Opens, and tells how many objects had to be read to make a catalog: none when a stored one was used.
+async fn open_counted(at: &Path, store: &CatalogStore, rebuild: bool) -> (Dataset, u64) {
+    let seen = Arc::new(AtomicU64::new(0));
+    let counter = seen.clone();
+    let progress: feedstock_dataset::ProgressFn = Arc::new(move |p| {
+        if p.stage.starts_with("reading") {
+            counter.store(p.done, Ordering::Relaxed);
+        }
+    });
+    let catalog = CatalogOptions { store: store.clone(), rebuild, progress: Some(progress) };
+    let options = OpenOptions { catalog, block_bytes: 64 << 10, ..OpenOptions::default() };
+    let dataset = Dataset::open_with(path(at), options).await.unwrap();
+    (dataset, seen.load(Ordering::Relaxed))
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let at = entry.unwrap().path();
+        if at.is_dir() { found.extend(files_below(&at)) } else { found.push(at) }
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn a_stored_catalog_serves_the_same_rows() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_parquet(&data.path().join("a.parquet"), 0..100);
+    write_parquet(&data.path().join("b.parquet"), 100..150);
+    for store in [CatalogStore::Cache(cache.path().into()), CatalogStore::Beside] {
+        let (built, read) = open_counted(data.path(), &store, false).await;
+        assert_eq!(read, 2);
+        let (stored, read) = open_counted(data.path(), &store, false).await;
+        assert_eq!(read, 0, "the stored catalog was not used");
+        assert_eq!(stored.catalog().content_hash(), built.catalog().content_hash());
+        assert_eq!(stored.catalog().schema(), built.catalog().schema());
+        assert_eq!(stored.catalog().block_starts(), built.catalog().block_starts());
+        assert_eq!(all_rows(&stored).await, all_rows(&built).await);
+        assert_eq!(stored.filter("width > 140").await.unwrap().len(), 9);
+        let (_, read) = open_counted(data.path(), &store, true).await;
+        assert_eq!(read, 2, "rebuild = true");
+    }
+    assert!(data.path().join("_feedstock").is_dir());
+}
+
+#[tokio::test]
+async fn sample_tables_are_stored_too() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_tar(&data.path().join("x.tar"), 500);
+    let store = CatalogStore::Cache(cache.path().into());
+    let (built, _) = open_counted(data.path(), &store, false).await;
+    let (stored, read) = open_counted(data.path(), &store, false).await;
+    assert_eq!(read, 0);
+    assert_eq!(all_rows(&stored).await, all_rows(&built).await);
+}
+
+#[tokio::test]
+async fn a_changed_data_set_has_another_hash() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = CatalogStore::Cache(cache.path().into());
+    write_parquet(&data.path().join("a.parquet"), 0..100);
+    let (first, _) = open_counted(data.path(), &store, false).await;
+    write_parquet(&data.path().join("b.parquet"), 100..150);
+    let (added, read) = open_counted(data.path(), &store, false).await;
+    assert_eq!((read, added.len()), (2, 150));
+    assert_ne!(added.catalog().content_hash(), first.catalog().content_hash());
+    std::fs::remove_file(data.path().join("b.parquet")).unwrap();
+    write_parquet(&data.path().join("new"), 0..100);
+    std::fs::rename(data.path().join("new"), data.path().join("a.parquet")).unwrap();
+    let (replaced, read) = open_counted(data.path(), &store, false).await;
+    assert_eq!((read, replaced.len()), (1, 100));
+    assert_ne!(replaced.catalog().content_hash(), first.catalog().content_hash());
+    let coarse = OpenOptions { block_bytes: 1 << 20, ..options(store) };
+    let coarse = Dataset::open_with(path(data.path()), coarse).await.unwrap();
+    assert_ne!(
+        coarse.catalog().content_hash(),
+        replaced.catalog().content_hash(),
+        "other blocks, another order"
+    );
+}
+
+/// Every file of a stored catalog, bent, cut and removed in turn: the rows are always right.
+#[tokio::test]
+async fn a_damaged_catalog_is_never_trusted() {
+    let data = tempfile::tempdir().unwrap();
+    write_parquet(&data.path().join("a.parquet"), 0..60);
+    let tars = tempfile::tempdir().unwrap();
+    write_tar(&tars.path().join("x.tar"), 60);
+    for data in [data.path(), tars.path()] {
+        let cache = tempfile::tempdir().unwrap();
+        let store = CatalogStore::Cache(cache.path().into());
+        let (built, _) = open_counted(data, &store, false).await;
+        let right = all_rows(&built).await;
+        let kept = files_below(cache.path());
+        assert!(kept.len() >= 5, "{kept:?}");
+        for file in kept {
+            let content = std::fs::read(&file).unwrap();
+            let mut bent = content.clone();
+            bent[content.len() / 2] ^= 0x40;
+            for damage in [Some(bent), Some(content[..content.len() / 2].to_vec()), Some(Vec::new()), None] {
+                match &damage {
+                    Some(bytes) => std::fs::write(&file, bytes).unwrap(),
+                    None => std::fs::remove_file(&file).unwrap(),
+                }
+                let (dataset, _) = open_counted(data, &store, false).await;
+                assert_eq!(all_rows(&dataset).await, right, "{}", file.display());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_older_version_is_built_again() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_parquet(&data.path().join("a.parquet"), 0..60);
+    let store = CatalogStore::Cache(cache.path().into());
+    open_counted(data.path(), &store, false).await;
+    let index = files_below(cache.path()).into_iter().find(|f| f.ends_with("catalog.json")).unwrap();
+    let json = std::fs::read_to_string(&index).unwrap();
+    std::fs::write(&index, json.replace("\"version\": 3", "\"version\": 0")).unwrap();
+    let (_, read) = open_counted(data.path(), &store, false).await;
+    assert_eq!(read, 1);
+}

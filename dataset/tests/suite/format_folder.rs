@@ -1,0 +1,103 @@
+//! Folders of pictures.
+
+use crate::format_common::*;
+use feedstock_dataset::{ErrorKind, Layout, SampleId};
+use std::path::Path;
+
+fn put(root: &Path, name: &str, bytes: &[u8]) {
+    let at = root.join(name);
+    std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+    std::fs::write(at, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn classes_are_numbered_in_order_of_their_names() {
+    let root = tempfile::tempdir().unwrap();
+    for i in 0..200u64 {
+        let class = ["zebra", "ant eater", "n02"][i as usize % 3];
+        let extension = ["JPEG", "jpg", "png", "WebP"][i as usize % 4];
+        put(root.path(), &format!("{class}/{i:04}.{extension}"), &picture(i, 3_000));
+    }
+    put(root.path(), "zebra/readme.txt", b"not a picture");
+    put(root.path(), "zebra/x.bmp", b"not read");
+    put(root.path(), "stray.jpg", b"beside the classes");
+    put(root.path(), ".hidden/x.jpg", b"hidden");
+    let dataset = open(root.path()).await.unwrap();
+    let catalog = dataset.catalog();
+    assert_eq!((catalog.layout(), catalog.samples()), (Layout::Folder, 200));
+    assert_eq!(catalog.class_names("label").unwrap(), ["ant eater", "n02", "zebra"]);
+    assert_eq!(catalog.notes().len(), 2, "{:?}", catalog.notes());
+    assert!(catalog.notes()[0].contains("1 .bmp, 1 .txt"), "{:?}", catalog.notes());
+    assert!(catalog.blocks() > 5);
+    let rows = all_rows(&dataset).await;
+    let (paths, classes, labels) = (texts(&rows, "path"), texts(&rows, "class"), ints(&rows, "label"));
+    let images = payloads(&rows, "image");
+    assert!(paths.is_sorted());
+    for i in 0..200 {
+        assert_eq!(paths[i].split('/').next().unwrap(), classes[i]);
+        assert_eq!(["ant eater", "n02", "zebra"][labels[i] as usize], classes[i]);
+        assert_eq!(images[i].as_deref().unwrap(), std::fs::read(root.path().join(&paths[i])).unwrap());
+    }
+    assert!(catalog.describe_sample(SampleId(3)).starts_with("ant eater/"));
+}
+
+#[tokio::test]
+async fn splits_are_never_mixed() {
+    let root = tempfile::tempdir().unwrap();
+    for split in ["train", "val"] {
+        for class in ["a", "b"] {
+            put(root.path(), &format!("{split}/{class}/1.jpg"), b"x");
+        }
+    }
+    let error = open(root.path()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    assert!(error.message().contains("train (2 files), val (2 files)"), "{error}");
+    let train = open(&root.path().join("train")).await.unwrap();
+    assert_eq!(train.catalog().class_names("label").unwrap(), ["a", "b"]);
+    std::fs::remove_dir_all(root.path().join("val")).unwrap();
+    let only = open(root.path()).await.unwrap();
+    assert_eq!(only.catalog().class_names("label").unwrap(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn pictures_without_classes_have_no_label() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path(), "2.jpg", b"");
+    put(root.path(), "1.jpg", b"one");
+    let dataset = open(root.path()).await.unwrap();
+    assert!(dataset.catalog().schema().index_of("label").is_err());
+    let rows = all_rows(&dataset).await;
+    assert_eq!(texts(&rows, "path"), ["1.jpg", "2.jpg"]);
+    // an empty picture passes through: whoever decodes it applies the policy
+    assert_eq!(payloads(&rows, "image"), [Some(b"one".to_vec()), Some(Vec::new())]);
+}
+
+#[tokio::test]
+async fn a_manifest_names_files_and_carries_columns() {
+    let root = tempfile::tempdir().unwrap();
+    let mut csv = String::from("file_name,label,score\n");
+    for i in 0..40u64 {
+        put(root.path(), &format!("pictures/{i} a.jpg"), &picture(i, 3_000));
+        csv += &format!("pictures/{i} a.jpg,{},{}\n", i % 4, i as f64 / 2.0);
+    }
+    csv += "pictures/3 a.jpg,9,99\n"; // a file may stand in several rows
+    put(root.path(), "list.csv", csv.as_bytes());
+    put(root.path(), "list.tsv", csv.replace(',', "\t").as_bytes());
+    for list in ["list.csv", "list.tsv"] {
+        let dataset = open(&root.path().join(list)).await.unwrap();
+        let catalog = dataset.catalog();
+        assert_eq!(
+            (catalog.layout(), catalog.samples(), catalog.objects().len()),
+            (Layout::Manifest, 41, 41)
+        );
+        let rows = all_rows(&dataset).await;
+        let order = (0..40).chain([3]);
+        assert_eq!(payloads(&rows, "image"), order.map(|i| Some(picture(i, 3_000))).collect::<Vec<_>>());
+        assert_eq!(ints(&rows, "label")[40], 9);
+        assert_eq!(dataset.filter("score > 19").await.unwrap().len(), 2);
+    }
+    put(root.path(), "list.csv", b"file_name,label\npictures/none.jpg,1\n");
+    let error = open(&root.path().join("list.csv")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.message().contains("row 1") && error.message().contains("none.jpg"), "{error}");
+}

@@ -1,0 +1,117 @@
+//! Files written by `datasets`, `webdataset`, `pyarrow` and `scipy` (see `real_tools/make_samples.py`).
+
+use crate::format_common::*;
+use arrow::array::AsArray;
+use arrow::datatypes::Float64Type;
+use arrow::record_batch::RecordBatch;
+use feedstock_dataset::{AudioProbe, CatalogStore, Dataset, Layout, OpenOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+fn samples(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real_tools/samples").join(name)
+}
+
+/// Twelve JPEGs with labels i mod 3, in this order.
+async fn holds_the_twelve(name: &str, layout: Layout, names: bool) {
+    let dataset = open(&samples(name)).await.unwrap();
+    let catalog = dataset.catalog();
+    assert_eq!((catalog.layout(), catalog.samples()), (layout, 12), "{name}");
+    let rows = all_rows(&dataset).await;
+    assert_eq!(ints(&rows, "label"), (0..12).map(|i| i % 3).collect::<Vec<_>>(), "{name}");
+    let images = payloads(&rows, "image");
+    assert!(
+        images.iter().flatten().all(|i| i.starts_with(b"\xff\xd8\xff") && i.ends_with(b"\xff\xd9")),
+        "{name}"
+    );
+    let distinct: std::collections::HashSet<_> = images.iter().collect();
+    assert_eq!(distinct.len(), 12, "{name}");
+    if names {
+        assert_eq!(catalog.class_names("label").unwrap(), ["cat", "dog", "eel"], "{name}");
+        assert_eq!(texts(&rows, "image_path")[11], "11.jpg", "{name}");
+    }
+    let some = dataset.filter("label = 2 and width = 24").await.unwrap();
+    assert_eq!(some.len(), 4, "{name}");
+}
+
+/// Twelve FLACs of 0.05 × (i + 1) s with their sentences and votes.
+async fn holds_the_twelve_clips(name: &str, layout: Layout) -> Vec<RecordBatch> {
+    let dataset = open(&samples(name)).await.unwrap();
+    let catalog = dataset.catalog();
+    assert_eq!((catalog.layout(), catalog.samples()), (layout, 12), "{name}");
+    assert_eq!(
+        (catalog.payload_columns(), catalog.audio_columns()),
+        (&["audio".into()][..], &["audio".into()][..])
+    );
+    let rows = all_rows(&dataset).await;
+    let clips = payloads(&rows, "audio");
+    assert!(clips.iter().flatten().all(|c| c.starts_with(b"fLaC")), "{name}");
+    assert_eq!(clips.iter().collect::<std::collections::HashSet<_>>().len(), 12, "{name}");
+    assert_eq!(ints(&rows, "up_votes"), (0..12).collect::<Vec<_>>(), "{name}");
+    let sentence = if layout == Layout::WebDataset { "text" } else { "sentence" };
+    assert_eq!(
+        texts(&rows, sentence),
+        (0..12).map(|i| format!("tone \"{i}\"")).collect::<Vec<_>>(),
+        "{name}"
+    );
+    assert_eq!(dataset.filter("up_votes >= 2 and up_votes < 5").await.unwrap().len(), 3, "{name}");
+    rows
+}
+
+#[tokio::test]
+async fn audio_by_datasets() {
+    for (name, layout) in [("audio_parquet", Layout::HfParquet), ("audio_save_to_disk", Layout::ArrowIpc)] {
+        let rows = holds_the_twelve_clips(name, layout).await;
+        assert_eq!(texts(&rows, "audio_path")[11], "11.flac", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn audio_by_webdataset() {
+    let rows = holds_the_twelve_clips("audio_webdataset", Layout::WebDataset).await;
+    let seconds = rows[0].column_by_name("duration").unwrap().as_primitive::<Float64Type>();
+    assert!((seconds.value(3) - 0.2).abs() < 1e-9);
+}
+
+/// The header tells what `soundfile` wrote: STREAMINFO's sample rate (20 bits) and number of samples (36 bits).
+#[tokio::test]
+async fn durations_of_real_clips_come_from_their_headers() {
+    let probe: AudioProbe = Arc::new(|head, _| {
+        let info = head.strip_prefix(b"fLaC")?.get(14..22)?;
+        let bits = u64::from_be_bytes(info.try_into().ok()?);
+        Some((bits & 0xf_ffff_ffff) as f64 / (bits >> 44) as f64)
+    });
+    for name in ["audio_parquet", "audio_save_to_disk"] {
+        let options = OpenOptions { audio_probe: Some(probe.clone()), ..options(CatalogStore::Nowhere) };
+        let dataset = Dataset::open_with(path(&samples(name)), options).await.unwrap();
+        let rows = all_rows(&dataset).await;
+        let seconds = rows.iter().flat_map(|b| {
+            b.column_by_name("duration").unwrap().as_primitive::<Float64Type>().values().to_vec()
+        });
+        for (i, seconds) in seconds.enumerate() {
+            assert!((seconds - 0.05 * (i + 1) as f64).abs() < 1e-9, "{name} clip {i}: {seconds} s");
+        }
+        assert_eq!(dataset.filter("duration < 0.22").await.unwrap().len(), 4, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn parquet_by_datasets() {
+    holds_the_twelve("parquet", Layout::HfParquet, true).await;
+}
+
+#[tokio::test]
+async fn saved_to_disk_by_datasets() {
+    holds_the_twelve("save_to_disk", Layout::ArrowIpc, true).await;
+}
+
+#[tokio::test]
+async fn tars_by_webdataset() {
+    holds_the_twelve("webdataset", Layout::WebDataset, false).await;
+}
+
+#[tokio::test]
+async fn ipc_files_by_pyarrow() {
+    holds_the_twelve("ipc", Layout::ArrowIpc, true).await;
+    holds_the_twelve("ipc_lz4", Layout::ArrowIpc, true).await;
+}

@@ -1,0 +1,23 @@
+//! The public face of `feedstock-dataset`.
+//!
+//! One program, since each would compile and link the same libraries anew.
+
+mod bad_input_formats;
+mod cache_disk;
+mod catalog_store;
+mod filter_sql;
+mod format_common;
+mod format_folder;
+mod format_ipc;
+mod format_parquet;
+mod format_real_tools;
+mod format_speech;
+mod format_tars;
+mod plan;
+mod plan_bucket;
+mod plan_mix;
+mod plan_sets;
+mod storage_contract;
+mod storage_errors;
+mod storage_faults;
+mod storage_support;

@@ -1,0 +1,229 @@
+//! Faults of a real S3 server, made by a proxy in front of it: nothing lost, nothing wrong, retries counted.
+
+use crate::storage_support::{S3, data, options};
+use bytes::Bytes;
+use feedstock_dataset::{ErrorKind, ObjectRef, Storage};
+use feedstock_testkit::{Fault, Rule};
+use futures::StreamExt;
+use std::time::{Duration, Instant};
+
+const LEN: usize = 300_000;
+
+/// One object behind the proxy.
+struct Case {
+    s3: S3,
+    storage: Storage,
+    object: ObjectRef,
+    bytes: Bytes,
+}
+
+impl Case {
+    async fn new() -> Self {
+        Self::with(options()).await
+    }
+
+    async fn with(options: feedstock_dataset::StorageOptions) -> Self {
+        let s3 = S3::start();
+        let bytes = data(LEN, 7);
+        s3.put("folder/x", &bytes);
+        let storage = s3.storage(options);
+        let object = storage.head("s3://bucket/folder/x").await.unwrap();
+        s3.proxy.forget();
+        Self { s3, storage, object, bytes }
+    }
+
+    /// Reads a range `times` times under `rule` and checks the bytes and the count of retries.
+    async fn survives(&self, rule: Rule, retries: u64) {
+        let before = self.storage.stats();
+        let what = format!("{rule:?}");
+        self.s3.proxy.inject(rule);
+        let got =
+            self.storage.read(&self.object, 1000..201_000).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(got, self.bytes.slice(1000..201_000), "{what}");
+        let after = self.storage.stats();
+        assert_eq!(after.retries - before.retries, retries, "{what}");
+        assert_eq!(after.requests - before.requests, retries + 1, "{what}");
+        assert_eq!(after.read_bytes - before.read_bytes, 200_000, "{what}");
+        self.s3.proxy.heal();
+    }
+}
+
+#[tokio::test]
+async fn each_passing_fault_is_survived() {
+    let case = Case::new().await;
+    for status in [500, 502, 503, 504, 429, 408] {
+        case.survives(Rule::times(3, Fault::Status(status)), 3).await;
+    }
+    for fault in [
+        Fault::ResetMidBody(0),
+        Fault::ResetMidBody(100_000),
+        Fault::ShortBody(0),
+        Fault::ShortBody(199_999),
+        Fault::ShortLength(0),
+        Fault::ShortLength(150_000),
+    ] {
+        case.survives(Rule::times(2, fault), 2).await;
+    }
+}
+
+/// hyper itself sends a request again when a pooled connection dies before any answer, so the count of
+/// retries seen by us is at most the number of resets.
+#[tokio::test]
+async fn resets_before_the_answer_are_survived() {
+    let case = Case::new().await;
+    case.s3.proxy.inject(Rule::times(3, Fault::ResetBeforeHead));
+    let got = case.storage.read(&case.object, 0..1000).await.unwrap();
+    assert_eq!(got, case.bytes.slice(0..1000));
+    assert_eq!(case.s3.proxy.log().len(), 4);
+    assert!((1..=3).contains(&case.storage.stats().retries));
+}
+
+#[tokio::test]
+async fn stalls_are_cut_and_asked_again() {
+    let stall = Duration::from_secs(1);
+    let case = Case::with(feedstock_dataset::StorageOptions { stall_timeout: stall, ..options() }).await;
+    let long = Duration::from_secs(30);
+    let began = Instant::now();
+    case.survives(Rule::times(1, Fault::StallBeforeHead(long)), 1).await;
+    case.survives(Rule::times(1, Fault::StallMidBody(100_000, long)), 1).await;
+    case.survives(Rule::times(1, Fault::StallMidBody(0, long)), 1).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // slow but moving is no stall
+    case.survives(Rule::times(1, Fault::Latency(stall / 5)), 0).await;
+}
+
+#[tokio::test]
+async fn retry_after_is_obeyed() {
+    let case = Case::new().await;
+    let began = Instant::now();
+    case.survives(Rule::times(1, Fault::StatusRetryAfter(503, 1)), 1).await;
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn after_the_deadline_the_error_says_how_often_how_long_and_why() {
+    let short = feedstock_dataset::StorageOptions { deadline: Duration::from_millis(700), ..options() };
+    let case = Case::with(short).await;
+    case.s3.proxy.inject(Rule::always(Fault::Status(503)));
+    let began = Instant::now();
+    let error = case.storage.read(&case.object, 0..10).await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(3));
+    assert_eq!(error.kind(), ErrorKind::Retryable);
+    for part in ["s3://bucket/folder/x", "bytes 0..10", "attempts", "deadline", "503", "SlowDown"] {
+        assert!(error.message().contains(part), "'{part}' is not in: {error}");
+    }
+    assert!(case.storage.stats().retries >= 2);
+    assert_eq!(case.storage.stats().failed, 1);
+}
+
+/// What retrying cannot mend is asked for once.
+#[tokio::test]
+async fn lasting_faults_are_not_retried() {
+    let case = Case::new().await;
+    for (status, kind) in [(403, ErrorKind::Denied), (401, ErrorKind::Denied), (400, ErrorKind::BadConfig)] {
+        case.s3.proxy.forget();
+        case.s3.proxy.inject(Rule::always(Fault::Status(status)));
+        let error = case.storage.read(&case.object, 0..10).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert_eq!(case.s3.proxy.log().len(), 1, "{error}");
+        case.s3.proxy.heal();
+    }
+}
+
+#[tokio::test]
+async fn if_match_is_sent_and_its_refusal_is_a_changed_object() {
+    let case = Case::new().await;
+    case.storage.read(&case.object, 0..10).await.unwrap();
+    assert_eq!(case.s3.proxy.log()[0].if_match, case.object.etag);
+    for fault in [Fault::Status(412), Fault::OtherEtag("another".into())] {
+        case.s3.proxy.inject(Rule::always(fault));
+        let error = case.storage.read(&case.object, 0..10).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Gone);
+        assert!(error.message().contains("changed since the catalog was built"), "{error}");
+        case.s3.proxy.heal();
+    }
+    assert_eq!(case.storage.stats().retries, 0);
+}
+
+#[tokio::test]
+async fn listings_and_writes_survive_too() {
+    let case = Case::new().await;
+    for i in 0..30 {
+        case.s3.put(&format!("many/{}/{i}", i % 10), &data(10, i));
+    }
+    case.s3.proxy.inject(Rule::every(3, Fault::Status(503)).on("GET"));
+    case.s3.proxy.inject(Rule::every(4, Fault::ResetBeforeHead).on("HEAD"));
+    assert_eq!(case.storage.list("s3://bucket/many").await.unwrap().len(), 30);
+    case.s3.proxy.heal();
+    case.s3.proxy.inject(Rule::every(2, Fault::Status(503)));
+    let large = data(20 << 20, 3);
+    case.storage.write("s3://bucket/large", large.clone()).await.unwrap();
+    case.storage.write("s3://bucket/small", data(10, 1)).await.unwrap();
+    assert!(case.storage.write_if_absent("s3://bucket/new", data(10, 1)).await.unwrap());
+    case.s3.proxy.heal();
+    let object = case.storage.head("s3://bucket/large").await.unwrap();
+    assert_eq!(case.storage.read(&object, 0..object.size).await.unwrap(), large);
+    assert!(case.storage.stats().retries >= 5);
+}
+
+/// The write arrives, its answer does not: the second attempt finds its own object.
+#[tokio::test]
+async fn a_lost_answer_to_a_conditional_write_still_counts_as_ours() {
+    let case = Case::new().await;
+    case.s3.proxy.inject(Rule::times(1, Fault::ResetMidBody(0)).on("PUT"));
+    assert!(case.storage.write_if_absent("s3://bucket/mine", data(10, 1)).await.unwrap());
+    assert!(!case.storage.write_if_absent("s3://bucket/mine", data(10, 2)).await.unwrap());
+}
+
+/// A store that allows four requests at once: the limit comes down to about that, nothing is lost, and once
+/// the store is healthy the limit comes back.
+#[tokio::test]
+async fn throttling_lowers_concurrency_and_it_recovers() {
+    let case = Case::with(feedstock_dataset::StorageOptions { max_concurrency: 32, ..options() }).await;
+    let burst = Duration::from_secs(4); // less than a stall
+    let slow = Fault::Latency(Duration::from_millis(30));
+    let read_many = |n: u64| {
+        let (storage, object, bytes) = (case.storage.clone(), case.object.clone(), case.bytes.clone());
+        async move {
+            futures::stream::iter(0..n)
+                .map(|i| {
+                    let (storage, object, bytes) = (storage.clone(), object.clone(), bytes.clone());
+                    async move {
+                        let range = i * 100..i * 100 + 100;
+                        let got = storage.read(&object, range).await.unwrap();
+                        let start = usize::try_from(i * 100).unwrap();
+                        assert_eq!(got, bytes.slice(start..start + 100));
+                    }
+                })
+                .buffer_unordered(64)
+                .count()
+                .await
+        }
+    };
+    case.s3
+        .proxy
+        .inject(Rule::always(Fault::StatusAfter(503, Duration::from_millis(50))).over_concurrency(4));
+    case.s3.proxy.inject(Rule::always(slow.clone()));
+    case.s3.proxy.gather(17, burst);
+    assert_eq!(read_many(200).await, 200);
+    let first_peak = case.s3.proxy.concurrency_peak();
+    assert!(first_peak > 16, "the first burst used the whole limit: {first_peak}");
+    assert!(case.storage.stats().throttled > 0);
+
+    case.s3.proxy.forget();
+    assert_eq!(read_many(200).await, 200);
+    let calm_peak = case.s3.proxy.concurrency_peak();
+    let limit = case.storage.stats().concurrency_limit;
+    assert!(calm_peak <= 12 && limit <= 12, "peak {calm_peak}, limit {limit} against an allowance of 4");
+
+    case.s3.proxy.heal();
+    case.s3.proxy.inject(Rule::always(slow));
+    assert_eq!(read_many(1200).await, 1200);
+    let limit = case.storage.stats().concurrency_limit;
+    assert!(limit >= 28, "limit {limit} after recovery");
+    case.s3.proxy.forget();
+    case.s3.proxy.gather(20, burst);
+    assert_eq!(read_many(64).await, 64);
+    let peak = case.s3.proxy.concurrency_peak();
+    assert!(peak >= 20, "the limit of {limit} is used: {peak}");
+}

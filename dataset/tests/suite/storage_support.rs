@@ -1,0 +1,63 @@
+//! What the storage tests share.
+
+use bytes::Bytes;
+use feedstock_dataset::{IoRuntime, Secret, Storage, StorageOptions};
+use feedstock_testkit::{FaultProxy, S3Server};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Deadlines short enough for tests and long enough for a busy machine.
+pub(crate) fn options() -> StorageOptions {
+    StorageOptions {
+        deadline: Duration::from_secs(20),
+        stall_timeout: Duration::from_secs(5),
+        ..StorageOptions::default()
+    }
+}
+
+pub(crate) fn with_config(mut options: StorageOptions, config: Vec<(String, String)>) -> StorageOptions {
+    options.config.extend(config.into_iter().map(|(key, value)| (key, Secret::from(value))));
+    options
+}
+
+pub(crate) fn storage(options: StorageOptions) -> Storage {
+    Storage::new(options, IoRuntime::new().unwrap()).unwrap()
+}
+
+/// Bytes that differ at every offset and between seeds.
+pub(crate) fn data(len: usize, seed: u64) -> Bytes {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        out.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    out.truncate(len);
+    out.into()
+}
+
+/// A real S3 server with the bucket `bucket`, and a proxy in front of it.
+pub(crate) struct S3 {
+    pub(crate) folder: TempDir,
+    pub(crate) server: S3Server,
+    pub(crate) proxy: FaultProxy,
+}
+
+impl S3 {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let server = S3Server::start(folder.path()).unwrap();
+        server.create_bucket("bucket").unwrap();
+        let proxy = FaultProxy::start(&server.endpoint()).unwrap();
+        Self { folder, server, proxy }
+    }
+
+    pub(crate) fn put(&self, key: &str, bytes: &Bytes) {
+        self.server.put("bucket", key, bytes.clone()).unwrap();
+    }
+
+    /// Storage that reaches the server through the proxy.
+    pub(crate) fn storage(&self, options: StorageOptions) -> Storage {
+        storage(with_config(options, S3Server::config_at(&self.proxy.endpoint())))
+    }
+}

@@ -1,0 +1,133 @@
+"""What the two ImageNet examples share: their options, the ResNet's work on a batch, and made-up pictures.
+
+Nothing here is about distributing data; that stands in `imagenet_ddp.py` and `imagenet_fsdp2.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torchvision
+from torch import Tensor, nn
+
+import feedstock as fs
+from feedstock.ops.image import IMAGENET_MEAN, IMAGENET_STD
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options of both examples."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--real", action="store_true", help="ResNet-50 at 224 pixels for 90 epochs")
+    parser.add_argument("--train", help="URI of the training data (default: pictures are made up)")
+    parser.add_argument("--val", help="URI of the validation data (default: the training data)")
+    parser.add_argument("--batch-size", type=int, help="rows a rank (default 16; with --real 256)")
+    parser.add_argument("--epochs", type=int, help="default 2; with --real 90")
+    parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
+    return parser
+
+
+def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options given, and what follows from --real where they are not."""
+    options = parser.parse_args()
+    if options.real and not options.train:
+        parser.error("--real needs --train")
+    options.size = 224 if options.real else 64
+    options.batch_size = options.batch_size or (256 if options.real else 16)
+    options.epochs = options.epochs or (90 if options.real else 2)
+    return options
+
+
+def pictures(batch: dict[str, Tensor], device: torch.device) -> Tensor:
+    """u8 [rows, height, width, 3] to normalised f32 [rows, 3, height, width], channels last. Bytes travel to the
+    device, a quarter of what floats would be, and the permutation is a view: no pixel moves."""
+    rgb = batch["image"].to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255.0
+    mean, std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    return (rgb - mean) / std
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, loader: fs.Loader, device: torch.device) -> tuple[int, int]:
+    """How many samples are classified right, and how many there are: each is counted once over all ranks."""
+    model.eval()
+    counts = torch.zeros(2, dtype=torch.int64, device=device)
+    for batch in loader:
+        valid = batch["valid"].to(device)
+        right = model(pictures(batch, device)).argmax(dim=1) == batch["label"].to(device)
+        counts += torch.stack([(right & valid).sum(), valid.sum()])
+    dist.all_reduce(counts)
+    right, seen = counts.tolist()
+    return right, seen
+
+
+def learning_rate(peak: float, progress: float, warm_up: float = 5 / 90) -> float:
+    """A linear warm-up and half a cosine, by the share of the training that is done: batch size and world size may
+    change on the way."""
+    if progress < warm_up:
+        return peak * (progress / warm_up + 1e-3)
+    return peak * 0.5 * (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up)))
+
+
+def tiny_resnet() -> nn.Module:
+    return torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1])
+
+
+def start() -> torch.device:
+    """Joins the ranks that torchrun started; without torchrun, a group of one."""
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "0",
+    }.items():
+        os.environ.setdefault(name, value)
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+        return device
+    dist.init_process_group("gloo")
+    return torch.device("cpu")
+
+
+def end() -> None:
+    """Leaves the group, once all ranks are here."""
+    # Gloo frees the last collective's tensors on a thread of its own, which waits for the interpreter's lock;
+    # destroying the group waits for that thread and holds the lock. While a barrier waits, the lock is free.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def made_up_pictures(samples: int) -> str:
+    """Sample data by feedstock's own command, made by one rank and kept for the next run."""
+    folder = Path(tempfile.gettempdir()) / f"feedstock-imagenet-{samples}"
+    if dist.get_rank() == 0 and not folder.exists():
+        new = folder.with_suffix(f".{os.getpid()}")
+        command = [
+            sys.executable,
+            "-m",
+            "feedstock",
+            "synth",
+            "imagenet",
+            str(new),
+            "--samples",
+            str(samples),
+        ]
+        subprocess.run([*command, "--layout", "parquet"], check=True)
+        new.rename(folder)
+    dist.barrier()
+    return str(folder)
+
+
+def say(line: str) -> None:
+    if dist.get_rank() == 0:
+        print(line, flush=True)

@@ -1,0 +1,233 @@
+//! Reaching a worker: TCP, TLS, the socket of one on the same host, or this process itself.
+
+use super::dispatch::HERE;
+use super::members::Workers;
+use crate::wire::{
+    ALPN_ROWS, Answer, Ask, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Welcome,
+    WorkerStatus, read_message, release, write_message,
+};
+use crate::worker::{Serve, serve};
+use crate::{Error, ErrorKind, Result};
+use futures::future::BoxFuture;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, duplex};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Until a connection is made and the worker has answered.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Likewise on the same host.
+const UNIX_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Between two signs of life of a worker that opens a data set.
+pub(crate) const OPENING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For a description on its way: 16 MiB at most, and the worker's own patience.
+pub(crate) const DESCRIBING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The pipe to this process's own lanes: a large picture.
+const PIPE_BYTES: usize = 512 << 10;
+
+/// Makes connections to members.
+pub(crate) trait Connect: Send + Sync + 'static {
+    /// A connection, encrypted where it should be.
+    fn connect<'a>(&'a self, member: &'a str) -> BoxFuture<'a, Result<Box<dyn Io>>>;
+    /// One by a socket in the file system, if there is such a thing here.
+    fn unix<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Option<Box<dyn Io>>>;
+}
+
+/// Connections over the network.
+pub(crate) struct Network {
+    tls: Option<(TlsConnector, ClientTls)>,
+    /// What serves as this machine.
+    here: Option<Arc<dyn Serve>>,
+}
+
+impl Network {
+    pub(crate) fn new(workers: &Workers, here: Option<Arc<dyn Serve>>) -> Result<Self> {
+        if workers.said().is_some()
+            && workers.shown().is_none()
+            && !workers.addresses().iter().all(|a| is_near(a))
+        {
+            tracing::warn!(
+                "the token is said in clear to workers on other machines: give the authority of their TLS"
+            );
+        }
+        let tls = workers.shown().map(|tls| Ok::<_, Error>((tls.connector()?, tls.clone()))).transpose()?;
+        Ok(Self { tls, here })
+    }
+
+    async fn network(&self, member: &str) -> Result<Box<dyn Io>> {
+        let unreachable = |e: io::Error| Error::new(ErrorKind::Retryable, format!("{member}: {e}"));
+        let stream = TcpStream::connect(member).await.map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let Some((connector, tls)) = &self.tls else { return Ok(Box::new(stream)) };
+        let host = member.rsplit_once(':').map_or(member, |(host, _)| host);
+        let name = tls.name(host.trim_start_matches('[').trim_end_matches(']'))?;
+        let stream = connector.connect(name, stream).await.map_err(|e| broken(member, &e))?;
+        if stream.get_ref().1.alpn_protocol() != Some(ALPN_ROWS) {
+            let message = format!("{member}: something answers there that is no worker of feedstock");
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+        Ok(Box::new(stream))
+    }
+}
+
+impl Connect for Network {
+    fn connect<'a>(&'a self, member: &'a str) -> BoxFuture<'a, Result<Box<dyn Io>>> {
+        Box::pin(async move {
+            match &self.here {
+                Some(here) if member == HERE => {
+                    let (ours, theirs) = duplex(PIPE_BYTES);
+                    let here = here.clone();
+                    tokio::spawn(async move {
+                        // It ends with the other end of the pipe, whose reader hears of errors.
+                        let _ended = serve(theirs, &*here).await;
+                    });
+                    Ok(Box::new(ours) as Box<dyn Io>)
+                }
+                _ => self.network(member).await,
+            }
+        })
+    }
+
+    fn unix<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Option<Box<dyn Io>>> {
+        Box::pin(async move {
+            let stream = UnixStream::connect(path).await.ok()?;
+            Some(Box::new(stream) as Box<dyn Io>)
+        })
+    }
+}
+
+/// A connection to `member` over which both sides have greeted; the shortest way there is.
+pub(crate) async fn greeted(
+    connect: &dyn Connect,
+    member: &str,
+    token: Option<&Token>,
+) -> Result<Box<dyn Io>> {
+    let greeting = async {
+        let io = connect.connect(member).await?;
+        greet(io, member, token).await
+    };
+    let late = |_| {
+        let message = format!("{member}: no answer within {:.1} s", CONNECT_TIMEOUT.as_secs_f64());
+        Error::new(ErrorKind::Retryable, message)
+    };
+    let (io, welcome) = timeout(CONNECT_TIMEOUT, greeting).await.map_err(late)??;
+    let Some(path) = welcome.unix.filter(|path| is_ours(path)) else { return Ok(io) };
+    let shorter = async {
+        let io = connect.unix(&path).await?;
+        let (io, other) = greet(io, member, token).await.ok()?;
+        (other.instance == welcome.instance).then_some(io)
+    };
+    Ok(timeout(UNIX_TIMEOUT, shorter).await.ok().flatten().unwrap_or(io))
+}
+
+/// Whether an address is this machine's own.
+fn is_near(address: &str) -> bool {
+    address.starts_with("127.") || address.starts_with("localhost:") || address.starts_with("[::1]:")
+}
+
+/// Whether a socket that somebody names belongs to this user: to no other is the token said.
+fn is_ours(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &Path| std::fs::metadata(path).map(|facts| facts.uid());
+    matches!((owner(path), owner(Path::new("/proc/self"))), (Ok(socket), Ok(own)) if socket == own)
+}
+
+async fn greet(mut io: Box<dyn Io>, member: &str, token: Option<&Token>) -> Result<(Box<dyn Io>, Welcome)> {
+    let hello = Hello { protocol: PROTOCOL, release: release(), token: token.cloned() };
+    let said = async {
+        tokio::io::AsyncWriteExt::write_all(&mut io, MAGIC).await?;
+        write_message(&mut io, &hello).await
+    }
+    .await;
+    // Where the worker hung up, what it said last tells why: TLS 1.3 refuses certificates after the handshake.
+    let heard = read_message(&mut io, MESSAGE_BYTES).await;
+    let welcome: Welcome = match (said, heard) {
+        (_, Ok(welcome)) => welcome,
+        (Err(error), Err(heard)) if heard.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(broken(member, &error));
+        }
+        (_, Err(heard)) => return Err(broken(member, &heard)),
+    };
+    if let Some(refused) = welcome.refused {
+        let error = Error::from(refused);
+        return Err(Error::new(error.kind(), format!("{member}: {error}")));
+    }
+    if welcome.protocol != PROTOCOL {
+        let message = format!(
+            "{member}: the worker speaks protocol {} (feedstock {}), this rank protocol {PROTOCOL} (feedstock {}); run the \
+             same release on both",
+            welcome.protocol,
+            welcome.release,
+            release()
+        );
+        return Err(Error::new(ErrorKind::BadConfig, message));
+    }
+    Ok((io, welcome))
+}
+
+/// How the worker at `member` is.
+pub(crate) async fn status(
+    connect: &dyn Connect,
+    member: &str,
+    token: Option<&Token>,
+) -> Result<WorkerStatus> {
+    let mut io = greeted(connect, member, token).await?;
+    let asked = async {
+        write_message(&mut io, &Ask::Status).await?;
+        read_message(&mut io, MESSAGE_BYTES).await
+    };
+    let late = |_| Error::new(ErrorKind::Retryable, format!("{member}: no answer"));
+    match timeout(CONNECT_TIMEOUT, asked).await.map_err(late)?.map_err(|e| broken(member, &e))? {
+        Answer::Status(status) => Ok(status),
+        other => {
+            Err(Error::new(ErrorKind::Bug, format!("{member}: answered {other:?} when asked how it is")))
+        }
+    }
+}
+
+/// The next answer, however long it takes, as long as the worker says that it is at work.
+pub(crate) async fn answer(io: &mut (impl AsyncRead + Unpin), member: &str) -> Result<Answer> {
+    loop {
+        let length = within(OPENING_TIMEOUT, member, io.read_u32_le()).await?;
+        if length == 0 {
+            continue; // not yet
+        }
+        // What is left of the message, behind the length again.
+        let length = length.to_le_bytes();
+        let mut message = length.as_slice().chain(&mut *io);
+        return within(OPENING_TIMEOUT, member, read_message(&mut message, MESSAGE_BYTES)).await;
+    }
+}
+
+/// A part of a conversation with `member`, which must not take longer than this.
+pub(crate) async fn within<T>(
+    time: Duration,
+    member: &str,
+    part: impl Future<Output = io::Result<T>>,
+) -> Result<T> {
+    let late = |_| {
+        let message = format!("{member}: nothing heard for {:.0} s", time.as_secs_f64());
+        Error::new(ErrorKind::Retryable, message)
+    };
+    timeout(time, part).await.map_err(late)?.map_err(|e| broken(member, &e))
+}
+
+/// An error of a connection: it broke, it brought what makes no sense, or one side does not trust the other.
+pub(crate) fn broken(member: &str, error: &io::Error) -> Error {
+    if error.get_ref().is_some_and(|cause| cause.is::<tokio_rustls::rustls::Error>()) {
+        return Error::new(ErrorKind::Denied, format!("{member}: TLS: {error}"));
+    }
+    let what = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the connection ended".to_owned(),
+        _ => error.to_string(),
+    };
+    Error::new(ErrorKind::Retryable, format!("{member}: {what}"))
+}

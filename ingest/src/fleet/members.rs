@@ -1,0 +1,172 @@
+//! Who serves: addresses, what is said and shown to them, and whether this machine helps.
+
+use super::dispatch::Local;
+use crate::wire::{ClientTls, Token};
+use crate::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Workers at most: each is a connection of every rank.
+pub(super) const WORKERS_MAX: usize = 4096;
+
+/// The workers of a fleet, as a rank sees them. Clones share the list, which may change while ranks run.
+#[derive(Debug, Clone)]
+pub struct Workers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    source: watch::Sender<Source>,
+    token: Option<Token>,
+    tls: Option<ClientTls>,
+    local: Local,
+}
+
+/// Where the list comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// These `host:port`.
+    Listed(Vec<String>),
+    /// All addresses of a name.
+    Dns(String),
+}
+
+impl Workers {
+    /// The workers at `addresses`: `host:port,host:port…`, or `dns:name:port` for all addresses of a name (a headless
+    /// service of Kubernetes), which is looked up again and again.
+    ///
+    /// # Errors
+    /// `BadConfig` for an address without a port, one named twice, or none.
+    pub fn at(addresses: &str) -> Result<Self> {
+        let source = match addresses.strip_prefix("dns:") {
+            Some(name) => Source::Dns(checked(name)?),
+            None => listed(addresses.split(',').map(str::trim).filter(|address| !address.is_empty()))?,
+        };
+        if source == Source::Listed(Vec::new()) {
+            return Err(config(
+                "no worker is named: give host:port, several with commas, or dns:name:port".into(),
+            ));
+        }
+        Ok(Self::from_source(source))
+    }
+
+    /// No workers yet: [`set`](Self::set) brings them.
+    pub fn none_yet() -> Self {
+        Self::from_source(Source::Listed(Vec::new()))
+    }
+
+    fn from_source(source: Source) -> Self {
+        let source = watch::Sender::new(source);
+        Self(Arc::new(Shared { source, token: None, tls: None, local: Local::Never }))
+    }
+
+    /// Says `token` to every worker.
+    #[must_use]
+    pub fn token(self, token: Token) -> Self {
+        self.with(|shared| shared.token = Some(token))
+    }
+
+    /// Speaks TLS with every worker.
+    #[must_use]
+    pub fn tls(self, tls: ClientTls) -> Self {
+        self.with(|shared| shared.tls = Some(tls))
+    }
+
+    /// Whether this machine's own CPUs serve as well. Default: never.
+    #[must_use]
+    pub fn local(self, local: Local) -> Self {
+        self.with(|shared| shared.local = local)
+    }
+
+    fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
+        let Shared { source, token, tls, local } = &*self.0;
+        let mut shared = Shared {
+            source: watch::Sender::new(source.borrow().clone()),
+            token: token.clone(),
+            tls: tls.clone(),
+            local: *local,
+        };
+        change(&mut shared);
+        Self(Arc::new(shared))
+    }
+
+    /// These `host:port` are the workers now: of those that were before, lanes move at the next step.
+    ///
+    /// # Errors
+    /// `BadConfig` as for [`at`](Self::at); none at all are allowed here.
+    pub fn set<A: AsRef<str>>(&self, addresses: &[A]) -> Result<()> {
+        let new = listed(addresses.iter().map(AsRef::as_ref))?;
+        self.0.source.send_if_modified(|source| {
+            let changed = *source != new;
+            *source = new;
+            changed
+        });
+        Ok(())
+    }
+
+    /// The listed addresses; none where they are looked up by name.
+    pub fn addresses(&self) -> Vec<String> {
+        match &*self.0.source.borrow() {
+            Source::Listed(addresses) => addresses.clone(),
+            Source::Dns(_) => Vec::new(),
+        }
+    }
+
+    pub(crate) fn source(&self) -> watch::Receiver<Source> {
+        self.0.source.subscribe()
+    }
+
+    pub(crate) fn local_share(&self) -> Local {
+        self.0.local
+    }
+
+    pub(crate) fn said(&self) -> Option<&Token> {
+        self.0.token.as_ref()
+    }
+
+    pub(crate) fn shown(&self) -> Option<&ClientTls> {
+        self.0.tls.as_ref()
+    }
+}
+
+fn listed<'a>(addresses: impl Iterator<Item = &'a str>) -> Result<Source> {
+    let addresses: Vec<String> = addresses.map(checked).collect::<Result<_>>()?;
+    if addresses.len() > WORKERS_MAX {
+        return Err(config(format!("{} workers, over {WORKERS_MAX}", addresses.len())));
+    }
+    match addresses.iter().enumerate().find(|(i, address)| addresses[..*i].contains(address)) {
+        Some((_, twice)) => Err(config(format!("the worker {twice} is named twice"))),
+        None => Ok(Source::Listed(addresses)),
+    }
+}
+
+fn checked(address: &str) -> Result<String> {
+    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        true => Ok(address.to_owned()),
+        false => Err(config(format!("'{address}' is no worker's address: write host:port"))),
+    }
+}
+
+fn config(message: String) -> Error {
+    Error::new(ErrorKind::BadConfig, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_checked() {
+        assert_eq!(Workers::at("a:1, [::1]:2").unwrap().addresses(), ["a:1", "[::1]:2"]);
+        assert_eq!(
+            *Workers::at("dns:fleet.svc:7117").unwrap().source().borrow(),
+            Source::Dns("fleet.svc:7117".into())
+        );
+        for bad in ["", "a", "a:", ":1", "a:0", "a:x", "a:1,a:1", "dns:a"] {
+            assert!(Workers::at(bad).is_err(), "{bad}");
+        }
+        let workers = Workers::none_yet();
+        workers.clone().set(&["b:1"]).unwrap();
+        assert_eq!(workers.addresses(), ["b:1"], "clones share the list");
+    }
+}

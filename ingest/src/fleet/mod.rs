@@ -1,0 +1,93 @@
+//! The rank's side of a fleet: steps whose rows workers make.
+//!
+//! ```text
+//! offer(place) ─▶ run.rs ─▶ dispatch.rs: who owes which rows ─▶ stream.rs, one a worker ─▶ rows into the place ─▶ Sink
+//!                    ▲            members.rs: who there is            connect.rs: TCP, TLS, this host's sockets
+//!                    └──────────── received, lost, leaving ◀──────────────┘
+//! ```
+//! The rank walks the plan itself, so it knows which rows of each step lie on which strand, asks the strand's worker for
+//! them, and compares what comes. A stream is read only for steps that have a place: the worker feels a rank that stops
+//! through TCP, and nothing else bounds it. Batches are the same bytes as without workers.
+
+mod assign;
+mod connect;
+mod dispatch;
+mod members;
+mod place;
+mod run;
+#[cfg(test)]
+mod simulation;
+mod stream;
+
+pub use dispatch::Local;
+pub use members::Workers;
+
+use crate::engine::{Destination, Engine, Job, Run, Sink};
+use crate::recipe::Recipe;
+use crate::stats::Shared;
+use crate::walk::Walk;
+use crate::wire::WorkerStatus;
+use crate::worker::{Serve, here};
+use crate::{Error, ErrorKind, Result};
+use connect::Network;
+use feedstock_dataset::IoRuntime;
+use futures::FutureExt;
+use run::{FleetDriver, Plan};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+impl Workers {
+    /// Starts `job`, which `recipe` describes, on these workers: the counterpart of [`Engine::run`]. `engine` is asked
+    /// for only where this machine may serve as well.
+    ///
+    /// # Errors
+    /// `BadConfig` where the shape yields no step, or certificates do not fit.
+    pub fn run<D: Destination>(
+        &self,
+        recipe: &Recipe,
+        job: Job,
+        engine: impl FnOnce() -> Result<Engine>,
+        sink: Arc<dyn Sink<D>>,
+    ) -> Result<Run<D>> {
+        let catalog = job.dataset.catalog().clone();
+        job.plan.check_epoch(job.epoch)?;
+        job.shape.check(&job.plan, &|sample| catalog.describe_sample(sample))?;
+        let spec = recipe.spec();
+        let here = match self.local_share() {
+            Local::Never => None,
+            Local::Fallback | Local::Share => Some(here(recipe, job.maps.clone(), &spec, engine()?)?),
+        };
+        let shared = Arc::new(Shared::default());
+        let io = job.dataset.io().clone();
+        let plan = Plan {
+            workers: self.clone(),
+            connect: Arc::new(Network::new(self, here.map(|here| here as Arc<dyn Serve>))?),
+            spec: Arc::new(spec),
+            tensors: job.maps.iter().map(|map| map.chain.output().clone()).collect(),
+            walk: Walk::new(job.plan, job.shape, None, (job.epoch, job.position), job.end_epoch),
+            end_epoch: job.end_epoch,
+            budget_bytes: job.budget_bytes,
+            sink: sink.clone(),
+            shared: shared.clone(),
+        };
+        let (driver, events) = FleetDriver::new(plan)?;
+        let task = io.handle().spawn(async move {
+            if AssertUnwindSafe(driver.run()).catch_unwind().await.is_err() {
+                // Whoever waits must hear of it; index 0 comes before every step not yet handed over.
+                sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
+            }
+        });
+        Ok(Run::of_fleet(events, shared, task))
+    }
+
+    /// How the worker at `address` is; blocks until it answers.
+    ///
+    /// # Errors
+    /// `Retryable` where nobody answers, `Denied` for a wrong token or certificate, `BadConfig` for another protocol.
+    pub fn status(&self, address: &str) -> Result<WorkerStatus> {
+        let (network, token, address) = (Network::new(self, None)?, self.said().cloned(), address.to_owned());
+        let io = IoRuntime::new()?;
+        let asked = async move { Ok(connect::status(&network, &address, token.as_ref()).await) };
+        io.block_on(asked)?
+    }
+}

@@ -1,0 +1,360 @@
+//! The shell of a rank's run over workers: it walks the plan, lends places to streams, and does what the dispatch says.
+
+use super::connect::{Connect, status};
+use super::dispatch::{Action, Dispatch, HERE, StreamId};
+use super::members::{Source, WORKERS_MAX, Workers};
+use super::place::Gathering;
+use super::stream::{self, Opening, Task, Told};
+use crate::driver::Event;
+use crate::engine::{Destination, Sink};
+use crate::recipe::RecipeSpec;
+use crate::stats::{Shared, Stage, Waiting};
+use crate::walk::Walk;
+use crate::wire::{LaneRequest, PlanId};
+use crate::{Error, ErrorKind, Result};
+use feedstock_dataset::{Step, StrandSet, Strands};
+use feedstock_ops::TensorSpec;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+/// How often slow streams and suspects are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// A name's addresses are looked up again this often.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(2);
+
+/// As resolvers commonly wait for their first server.
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Steps that a worker makes ahead of the one being sent: with the rank's slots, enough that neither waits for a round trip.
+const PLACES: u32 = 4;
+
+/// What a run over workers needs.
+pub(crate) struct Plan<D> {
+    pub(crate) workers: Workers,
+    pub(crate) connect: Arc<dyn Connect>,
+    pub(crate) spec: Arc<RecipeSpec>,
+    pub(crate) walk: Walk,
+    pub(crate) end_epoch: Option<u64>,
+    pub(crate) tensors: Arc<[TensorSpec]>,
+    pub(crate) budget_bytes: u64,
+    pub(crate) sink: Arc<dyn Sink<D>>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct FleetDriver<D> {
+    plan: Plan<D>,
+    plan_id: PlanId,
+    strands: Strands,
+    dispatch: Dispatch,
+    started: Instant,
+    /// The next step, which has no place yet.
+    next: Option<Step>,
+    next_index: u64,
+    ended: bool,
+    active: BTreeMap<u64, Arc<Gathering<D>>>,
+    streams: HashMap<StreamId, Stream<D>>,
+    tasks: JoinSet<()>,
+    own_events: UnboundedSender<Event<D>>,
+    events: UnboundedReceiver<Event<D>>,
+    told: UnboundedSender<(StreamId, Told)>,
+    heard: UnboundedReceiver<(StreamId, Told)>,
+    probed: UnboundedSender<(String, Result<()>)>,
+    probes: UnboundedReceiver<(String, Result<()>)>,
+    source: watch::Receiver<Source>,
+    found: UnboundedSender<Vec<String>>,
+    looked_up: UnboundedReceiver<Vec<String>>,
+    looking_up: Arc<Semaphore>,
+}
+
+struct Stream<D> {
+    strands: StrandSet,
+    /// It is this process itself.
+    here: bool,
+    /// Dropping it ends the stream, which reads no further task.
+    tasks: UnboundedSender<Task<D>>,
+    abort: tokio::task::AbortHandle,
+}
+
+impl<D: Destination> FleetDriver<D> {
+    pub(crate) fn new(mut plan: Plan<D>) -> Result<(Self, UnboundedSender<Event<D>>)> {
+        let (own_events, events) = unbounded_channel(); // bounded by slots, see Event
+        let (told, heard) = unbounded_channel(); // a few for each stream and step
+        let (probed, probes) = unbounded_channel(); // one for each member
+        let (found, looked_up) = unbounded_channel(); // one at a time
+        let strands = plan.walk.plan().strands();
+        let next = plan.walk.next();
+        let driver = Self {
+            plan_id: PlanId::of(&plan.spec)?,
+            dispatch: Dispatch::new(strands.count(), plan.workers.local_share()),
+            source: plan.workers.source(),
+            strands,
+            started: Instant::now(),
+            ended: next.is_none(),
+            next,
+            next_index: 0,
+            active: BTreeMap::new(),
+            streams: HashMap::new(),
+            tasks: JoinSet::new(),
+            own_events: own_events.clone(),
+            events,
+            told,
+            heard,
+            probed,
+            probes,
+            found,
+            looked_up,
+            looking_up: Arc::new(Semaphore::new(1)),
+            plan,
+        };
+        Ok((driver, own_events))
+    }
+
+    /// Until every step is delivered, or one never can be.
+    pub(crate) async fn run(mut self) {
+        self.source.mark_changed();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look_up = interval(LOOK_UP_EVERY);
+        look_up.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if self.ended && self.active.is_empty() {
+                self.plan.sink.ended(self.next_index);
+                return;
+            }
+            self.report();
+            let actions = tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(Event::Offered(place)) => self.offered(place),
+                    Some(Event::StepDone(index)) => {
+                        self.active.remove(&index);
+                        Ok(self.dispatch.finished(index))
+                    }
+                    None => return, // we hold a sender
+                },
+                Some((stream, told)) = self.heard.recv() => self.told(stream, told),
+                Some((member, result)) = self.probes.recv() => Ok(self.dispatch.probed(self.now(), &member, result)),
+                changed = self.source.changed() => match changed {
+                    Ok(()) => Ok(self.members()),
+                    Err(_) => Ok(Vec::new()),
+                },
+                Some(list) = self.looked_up.recv() => Ok(self.dispatch.members(self.now(), &list)),
+                _ = look_up.tick() => {
+                    self.look_up();
+                    Ok(Vec::new())
+                }
+                _ = tick.tick() => Ok(self.dispatch.tick(self.now())),
+                Some(ended) = self.tasks.join_next() => match ended {
+                    // Its rows would be waited for until the deadline.
+                    Err(error) if error.is_panic() => {
+                        let message = format!("a stream's task panicked; please report it: {error}");
+                        Err((self.oldest(), Error::new(ErrorKind::Bug, message)))
+                    }
+                    _ => Ok(Vec::new()),
+                },
+            };
+            match actions {
+                Ok(actions) => self.act(actions),
+                Err((index, error)) => return self.plan.sink.failed(index, error),
+            }
+            if let Some(error) = self.dispatch.hopeless() {
+                return self.plan.sink.failed(self.oldest(), error.clone());
+            }
+        }
+    }
+
+    /// The first step that is not delivered yet.
+    fn oldest(&self) -> u64 {
+        self.active.keys().next().copied().unwrap_or(self.next_index)
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn members(&mut self) -> Vec<Action> {
+        let source = self.source.borrow_and_update().clone();
+        match source {
+            Source::Listed(list) => self.dispatch.members(self.now(), &list),
+            Source::Dns(_) => {
+                self.look_up();
+                Vec::new()
+            }
+        }
+    }
+
+    /// Looks the workers' name up beside the run, which a slow resolver must not hold up.
+    fn look_up(&mut self) {
+        let Source::Dns(name) = self.source.borrow().clone() else { return };
+        let Ok(one_at_a_time) = self.looking_up.clone().try_acquire_owned() else { return };
+        let found = self.found.clone();
+        self.tasks.spawn(async move {
+            let _held = one_at_a_time;
+            match timeout(LOOK_UP_TIMEOUT, tokio::net::lookup_host(&name)).await {
+                Ok(Ok(addresses)) => {
+                    let list: BTreeSet<String> = addresses.map(|address| address.to_string()).collect();
+                    let _unheard = found.send(list.into_iter().take(WORKERS_MAX).collect());
+                }
+                // The workers known so far may well be there.
+                Ok(Err(error)) => tracing::warn!("cannot look up the workers at {name}: {error}"),
+                Err(_) => tracing::warn!("cannot look up the workers at {name}: no answer"),
+            }
+        });
+    }
+
+    fn offered(&mut self, place: D) -> Result<Vec<Action>, (u64, Error)> {
+        let Some(step) = self.next.take() else { return Ok(Vec::new()) };
+        let index = self.next_index;
+        let strands = self.strands_of(&step);
+        let gathering = Gathering::new(
+            index,
+            step,
+            place,
+            self.plan.sink.clone(),
+            self.plan.shared.clone(),
+            self.own_events.clone(),
+        );
+        self.active.insert(index, gathering.map_err(|error| (index, error))?);
+        let actions = self.dispatch.step(self.now(), index, strands);
+        // Before the next step is known, so that streams which open find the step that they open for.
+        self.next_index += 1;
+        self.next = self.plan.walk.next();
+        self.ended = self.next.is_none();
+        Ok(actions)
+    }
+
+    fn strands_of(&self, step: &Step) -> BTreeSet<u32> {
+        step.rows.iter().map(|row| self.strands.of(row)).collect()
+    }
+
+    fn told(&mut self, id: StreamId, told: Told) -> Result<Vec<Action>, (u64, Error)> {
+        let now = self.now();
+        match told {
+            Told::Received(index) => Ok(self.dispatch.received(now, id, index)),
+            Told::Leaving => Ok(self.dispatch.leaving(now, id)),
+            Told::Waited => Ok(self.dispatch.waited(now, id)),
+            Told::Lost(error) => {
+                let Some(stream) = self.streams.remove(&id) else { return Ok(Vec::new()) };
+                if stream.here && error.kind() != ErrorKind::Retryable && !self.dispatch.others_serve() {
+                    return Err((self.oldest(), error));
+                }
+                tracing::warn!("a worker's stream ended: {error}; asking elsewhere");
+                Ok(self.dispatch.lost(now, id, error))
+            }
+        }
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        let mut actions = actions;
+        if let Some(next) = &self.next {
+            let strands = self.strands_of(next);
+            let now = self.now();
+            actions.extend(self.dispatch.prepare(now, &strands));
+        }
+        for action in actions {
+            match action {
+                Action::Open { stream, member, strands, from } => self.open(stream, member, strands, from),
+                Action::Task { stream, index } => self.task(stream, index),
+                Action::Close { stream } => {
+                    if let Some(stream) = self.streams.remove(&stream) {
+                        stream.abort.abort();
+                    }
+                }
+                Action::Probe { member } => self.probe(member),
+            }
+        }
+    }
+
+    fn open(&mut self, id: StreamId, member: String, strands: StrandSet, from: u64) {
+        let next = self.next.as_ref().filter(|_| from == self.next_index);
+        let step = self.active.get(&from).map(|gathering| &gathering.step).or(next);
+        #[expect(clippy::expect_used, reason = "the dispatch knows the steps that are here, and the next")]
+        let step = step.expect("a stream opens at a step that is unfinished");
+        let walk = &self.plan.walk;
+        // Twice its equal share: a rank's lanes are dealt out unevenly.
+        let share = strands.len() as f64 / f64::from(self.strands.count());
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a number of bytes"
+        )]
+        let budget_bytes = (self.plan.budget_bytes as f64 * (2.0 * share).min(1.0)) as u64;
+        let request = LaneRequest {
+            plan: self.plan_id.clone(),
+            cursor: walk.plan().cursor(step.epoch, step.position),
+            shape: *walk.shape(),
+            strands: strands.clone(),
+            end_epoch: self.plan.end_epoch,
+            budget_bytes,
+            most_bytes: self.plan.budget_bytes,
+            places: PLACES,
+            overdue: self.overdue(from, &strands),
+        };
+        let here = member == HERE;
+        tracing::debug!("stream {}: {} strands of {member}, from step {from} on", id.0, strands.len());
+        let opening = Opening {
+            id,
+            token: self.plan.workers.said().cloned().filter(|_| !here),
+            member,
+            request,
+            spec: self.plan.spec.clone(),
+            tensors: self.plan.tensors.clone(),
+        };
+        let (tasks, queue) = unbounded_channel(); // bounded by slots
+        let run = stream::run(opening, self.plan.connect.clone(), queue, self.told.clone());
+        let abort = self.tasks.spawn(run);
+        self.streams.insert(id, Stream { strands, here, tasks, abort });
+    }
+
+    /// Steps from `from` on of which others have brought rows, and in which these strands have some.
+    fn overdue(&self, from: u64, strands: &StrandSet) -> u32 {
+        let wants = |step: &Step| step.rows.iter().any(|row| strands.contains(self.strands.of(row)));
+        let active = self.active.range(from..).map(|(_, gathering)| gathering);
+        let overdue = active.filter(|gathering| gathering.has_begun() && wants(&gathering.step)).count();
+        u32::try_from(overdue).unwrap_or(u32::MAX)
+    }
+
+    fn task(&self, id: StreamId, index: u64) {
+        let (Some(stream), Some(gathering)) = (self.streams.get(&id), self.active.get(&index)) else {
+            return;
+        };
+        let rows = gathering.step.rows.iter().enumerate();
+        let rows =
+            rows.filter(|(_, row)| stream.strands.contains(self.strands.of(row))).map(|(at, _)| at).collect();
+        // A stream that has ended says so, and its tasks go to others.
+        let _ended = stream.tasks.send(Task { gathering: gathering.clone(), rows });
+    }
+
+    fn probe(&mut self, member: String) {
+        let (connect, probed) = (self.plan.connect.clone(), self.probed.clone());
+        let token = self.plan.workers.said().cloned();
+        self.tasks.spawn(async move {
+            let result = match status(&*connect, &member, token.as_ref()).await {
+                Ok(status) if status.draining => {
+                    Err(Error::new(ErrorKind::Retryable, format!("{member}: the worker is going away")))
+                }
+                result => result.map(drop),
+            };
+            let _unheard = probed.send((member, result));
+        });
+    }
+
+    fn report(&self) {
+        let waiting = match self.active.first_key_value() {
+            Some((_, gathering)) => {
+                let Step { epoch, position, .. } = gathering.step;
+                let from = self.dispatch.waiting();
+                let detail = format!("the step at position {position} of epoch {epoch}: {from}");
+                Waiting { stage: Stage::Workers, detail, since: None }
+            }
+            None if self.ended => Waiting { stage: Stage::Ended, ..Waiting::default() },
+            None => Waiting { stage: Stage::NoPlace, ..Waiting::default() },
+        };
+        self.plan.shared.set_waiting(waiting);
+    }
+}

@@ -1,0 +1,373 @@
+//! One stream of a rank: frames in, rows into their places.
+
+use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, broken, greeted, within};
+use super::dispatch::StreamId;
+use super::place::{Claim, Gathering, Writing};
+use crate::engine::Destination;
+use crate::row::RowPlace;
+use crate::wire::{
+    Answer, Ask, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES, PING_EVERY, RowHead, Tag,
+    Token, read_message, write_message,
+};
+use crate::{Error, ErrorKind, RecipeSpec, Result};
+use arrow::record_batch::RecordBatch;
+use feedstock_ops::TensorSpec;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf, ReadHalf, split};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// Three signs of life are missing: the worker is lost, stuck or cut off.
+const SILENCE: Duration = Duration::from_millis(1500);
+
+/// A rival's rows that are here wait so long for the slow stream to finish its own.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
+
+/// In place of when something was heard: nobody listens.
+const DEAF: u64 = u64::MAX;
+
+/// Small rows and heads are read together up to this; larger rows go straight to their place.
+const READ_BYTES: usize = 64 << 10;
+
+/// A ragged row at most: an hour of speech at 48 kHz.
+const ROW_BYTES: usize = 1 << 30;
+
+/// Rows of one step that a stream is to bring.
+pub(crate) struct Task<D> {
+    pub(crate) gathering: Arc<Gathering<D>>,
+    /// Which of the step's rows.
+    pub(crate) rows: Vec<usize>,
+}
+
+/// What a stream tells.
+pub(crate) enum Told {
+    /// The rows of this step are there.
+    Received(u64),
+    /// The worker wants to go.
+    Leaving,
+    /// Rows are here, but another stream has been writing the same ones for long.
+    Waited,
+    /// The stream is over.
+    Lost(Error),
+}
+
+/// What a stream is opened with.
+pub(crate) struct Opening {
+    pub(crate) id: StreamId,
+    pub(crate) member: String,
+    pub(crate) token: Option<Token>,
+    pub(crate) request: LaneRequest,
+    pub(crate) spec: Arc<RecipeSpec>,
+    /// The mapped columns.
+    pub(crate) tensors: Arc<[TensorSpec]>,
+}
+
+/// Runs a stream to its end.
+pub(crate) async fn run<D: Destination>(
+    opening: Opening,
+    connect: Arc<dyn Connect>,
+    mut tasks: UnboundedReceiver<Task<D>>,
+    told: UnboundedSender<(StreamId, Told)>,
+) {
+    let id = opening.id;
+    let tell = |what| {
+        // Nobody listens once the run is dropped.
+        let _unheard = told.send((id, what));
+    };
+    let io = match open(&opening, &*connect).await {
+        Ok(io) => io,
+        Err(error) => return tell(Told::Lost(error)),
+    };
+    let (read, write) = split(io);
+    let member = &opening.member;
+    let reading = async {
+        let mut stream = Stream::new(read, &opening.tensors);
+        while let Some(task) = tasks.recv().await {
+            let index = task.gathering.index;
+            match stream.receive(task, &tell).await {
+                Ok(()) => tell(Told::Received(index)),
+                Err(Broken::Io(error)) => return tell(Told::Lost(broken(member, &error))),
+                Err(Broken::Lost(error)) => return tell(Told::Lost(named(member, &error))),
+            }
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        error = ping(write) => tell(Told::Lost(broken(member, &error))),
+    }
+}
+
+fn named(member: &str, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{member}: {error}"))
+}
+
+async fn open(opening: &Opening, connect: &dyn Connect) -> Result<Box<dyn Io>> {
+    let member = opening.member.as_str();
+    let mut io = greeted(connect, member, opening.token.as_ref()).await?;
+    let mut described = false;
+    loop {
+        let ask = Ask::Open(Box::new(opening.request.clone()));
+        within(OPENING_TIMEOUT, member, write_message(&mut io, &ask)).await?;
+        match answer(&mut io, member).await? {
+            Answer::Opened => break,
+            Answer::Unknown if !described => {
+                described = true;
+                let sent = async {
+                    write_message(&mut io, &Ask::Describe).await?;
+                    write_message(&mut io, &*opening.spec).await
+                };
+                within(DESCRIBING_TIMEOUT, member, sent).await?;
+                match answer(&mut io, member).await? {
+                    Answer::Described => {}
+                    other => return Err(refused(member, other)),
+                }
+            }
+            other => return Err(refused(member, other)),
+        }
+    }
+    let specs: Vec<TensorSpec> =
+        within(OPENING_TIMEOUT, member, read_message(&mut io, MESSAGE_BYTES)).await?;
+    if specs[..] != opening.tensors[..] {
+        let message = format!("{member}: the ops make other tensors there: {specs:?}");
+        return Err(Error::new(ErrorKind::BadConfig, message));
+    }
+    Ok(io)
+}
+
+fn refused(member: &str, answer: Answer) -> Error {
+    match answer {
+        Answer::Failed(failure) => named(member, &failure.into()),
+        Answer::Unknown => {
+            let message =
+                format!("{member}: the worker forgot the recipe at once: it is asked for too many of them");
+            Error::new(ErrorKind::Retryable, message)
+        }
+        other => Error::new(ErrorKind::Bug, format!("{member}: unexpected answer {other:?}")),
+    }
+}
+
+/// Says that this rank is still there, until that cannot be said.
+async fn ping(mut write: impl AsyncWrite + Unpin) -> io::Error {
+    loop {
+        sleep(PING_EVERY).await;
+        let sent = async {
+            write.write_all(&[0]).await?;
+            write.flush().await
+        };
+        if let Err(error) = sent.await {
+            return error;
+        }
+    }
+}
+
+/// Why a stream is over.
+enum Broken {
+    /// The connection broke, fell silent, or brought what makes no sense.
+    Io(io::Error),
+    /// The worker gave up; another may not.
+    Lost(Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+struct Stream<'a> {
+    read: BufReader<Heard<ReadHalf<Box<dyn Io>>>>,
+    heard: Arc<AtomicU64>,
+    start: Instant,
+    heads: HeadReader,
+    tensors: &'a [TensorSpec],
+}
+
+impl<'a> Stream<'a> {
+    fn new(read: ReadHalf<Box<dyn Io>>, tensors: &'a [TensorSpec]) -> Self {
+        let (heard, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
+        let read = Heard { inner: read, heard: heard.clone(), start };
+        let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count());
+        Self { read: BufReader::with_capacity(READ_BYTES, read), heard, start, heads, tensors }
+    }
+
+    /// Reads frames until the task's rows are there.
+    async fn receive<D: Destination>(&mut self, task: Task<D>, tell: &impl Fn(Told)) -> Result<(), Broken> {
+        // Silence counts from now: before, nobody listened.
+        let (heard, start) = (self.heard.clone(), self.start);
+        heard.store(millis(start), Ordering::Relaxed);
+        tokio::select! {
+            biased; // a process that was itself stopped finds what came meanwhile, and calls nobody silent
+            received = self.frames(task, tell) => received,
+            () = silence(&heard, start) => {
+                let message = format!("nothing heard for {:.1} s", SILENCE.as_secs_f64());
+                Err(Broken::Lost(Error::new(ErrorKind::Retryable, message)))
+            }
+        }
+    }
+
+    async fn frames<D: Destination>(&mut self, task: Task<D>, tell: &impl Fn(Told)) -> Result<(), Broken> {
+        loop {
+            match Tag::read(&mut self.read).await? {
+                Tag::Alive => {}
+                Tag::Leaving => tell(Told::Leaving),
+                Tag::Rows => {
+                    let frame = FrameHead::read(&mut self.read).await?;
+                    let step = &task.gathering.step;
+                    match (frame.epoch, frame.position) < (step.epoch, step.position.0) {
+                        true => self.skip::<D>(frame).await?,
+                        false => return self.rows(frame, &task, tell).await,
+                    }
+                }
+                Tag::End => {
+                    let message = "the worker ended before the plan did";
+                    return Err(Broken::Lost(Error::new(ErrorKind::Bug, message)));
+                }
+                Tag::Failed => {
+                    let failure: Failure = read_message(&mut self.read, MESSAGE_BYTES).await?;
+                    let error = Error::from(failure);
+                    // One worker's credentials, mounts and files may be wrong: others are asked, and what is wrong with
+                    // the data itself, all of them say.
+                    return Err(Broken::Lost(error));
+                }
+            }
+        }
+    }
+
+    /// Passes over a step that others have brought: a stream that opens at the first step which lacks something also brings
+    /// what later ones lack no more.
+    async fn skip<D: Destination>(&mut self, frame: FrameHead) -> io::Result<()> {
+        let (heads, _) = self.head(frame).await?;
+        self.bodies(&heads, None::<&mut Writing<D>>).await
+    }
+
+    async fn head(&mut self, frame: FrameHead) -> io::Result<(Vec<RowHead>, RecordBatch)> {
+        let mut head = vec![0; frame.head_bytes as usize];
+        self.read.read_exact(&mut head).await?;
+        self.heads.read(head, frame.rows)
+    }
+
+    async fn rows<D: Destination>(
+        &mut self,
+        frame: FrameHead,
+        task: &Task<D>,
+        tell: &impl Fn(Told),
+    ) -> Result<(), Broken> {
+        let step = &task.gathering.step;
+        let expected = (step.epoch, step.position.0, task.rows.len());
+        let found = (frame.epoch, frame.position, frame.rows as usize);
+        if expected != found {
+            let what = format!("rows (epoch, position, number) {found:?} came instead of {expected:?}");
+            return Err(Broken::Lost(Error::new(ErrorKind::Bug, what)));
+        }
+        let (heads, columns) = self.head(frame).await?;
+        for (head, &row) in heads.iter().zip(&task.rows) {
+            let planned = step.rows[row].sample;
+            if head.sample != planned {
+                let what = format!("sample {} came where {planned} was planned", head.sample);
+                return Err(Broken::Lost(Error::new(ErrorKind::Bug, what)));
+            }
+        }
+        // While another stream is at these rows this one does not read, so that it cannot hear its worker.
+        self.heard.store(DEAF, Ordering::Relaxed);
+        let claim = loop {
+            match timeout(CLAIM_PATIENCE, task.gathering.claim(&task.rows)).await {
+                Ok(claim) => break claim,
+                Err(_) => tell(Told::Waited),
+            }
+        };
+        self.heard.store(millis(self.start), Ordering::Relaxed);
+        match claim {
+            Claim::Written => self.bodies(&heads, None::<&mut Writing<D>>).await?,
+            Claim::Mine(mut writing) => {
+                self.bodies(&heads, Some(&mut writing)).await?;
+                let failures = heads.into_iter().enumerate();
+                let failures = failures.filter_map(|(nth, head)| Some((nth, head.failure?))).collect();
+                writing.done(columns, failures);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the rows' bytes: into their memory, or past those that another stream has brought.
+    async fn bodies<D: Destination>(
+        &mut self,
+        heads: &[RowHead],
+        mut writing: Option<&mut Writing<D>>,
+    ) -> io::Result<()> {
+        for (nth, head) in heads.iter().enumerate().filter(|(_, head)| head.failure.is_none()) {
+            let mut lengths = head.lengths.iter();
+            for (column, spec) in self.tensors.iter().enumerate() {
+                let length = if spec.is_ragged() { lengths.next().copied().unwrap_or(0) } else { 0 };
+                let bytes = row_bytes(spec, length)?;
+                match writing.as_mut().and_then(|writing| writing.memory(nth)) {
+                    None => self.pass(bytes as u64).await?,
+                    Some(memory) => {
+                        let out = match memory.column(column) {
+                            RowPlace::Fixed(out) => out,
+                            RowPlace::Ragged(row) => row.raw(length, bytes),
+                        };
+                        self.read.read_exact(out).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn pass(&mut self, bytes: u64) -> io::Result<()> {
+        let passed = tokio::io::copy(&mut (&mut self.read).take(bytes), &mut tokio::io::sink()).await?;
+        if passed < bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+}
+
+fn row_bytes(spec: &TensorSpec, length: usize) -> io::Result<usize> {
+    spec.bytes_at(length).filter(|bytes| *bytes <= ROW_BYTES).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("a row {length} long, over {ROW_BYTES} bytes"))
+    })
+}
+
+/// Returns once nothing was heard for [`SILENCE`].
+async fn silence(heard: &AtomicU64, start: Instant) {
+    loop {
+        let last = match heard.load(Ordering::Relaxed) {
+            DEAF => Instant::now(),
+            millis => start + Duration::from_millis(millis),
+        };
+        if last.elapsed() >= SILENCE {
+            return;
+        }
+        sleep_until(last + SILENCE).await;
+    }
+}
+
+fn millis(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Notes when bytes come.
+struct Heard<R> {
+    inner: R,
+    /// Milliseconds since `start`.
+    heard: Arc<AtomicU64>,
+    start: Instant,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        if buf.filled().len() > before {
+            self.heard.store(millis(self.start), Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}

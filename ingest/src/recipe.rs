@@ -1,0 +1,192 @@
+//! What is done to which samples, in which order: all that a plan and its chains are made of, here or in another process.
+//!
+//! ```text
+//! Recipe ──spec()──▶ RecipeSpec (JSON) ──to another process──▶ open() ──▶ Recipe: the same plan, the same chains
+//! ```
+
+use crate::engine::Map;
+use crate::resources::Loaded;
+use crate::{Error, ErrorKind, Result};
+use feedstock_dataset::{Cursor, Dataset, DatasetSpec, Lengths, OpenOptions, Plan, Shuffle, StepShape};
+use feedstock_ops::{ChainSpec, Resources};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One mapped column, as described.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MapSpec {
+    /// The column that is read.
+    pub column: String,
+    /// The name of the result.
+    pub output: String,
+    /// What is done to each sample.
+    pub ops: ChainSpec,
+    /// What stands behind the end of short rows.
+    pub pad_value: f64,
+}
+
+/// Which lengths a plan goes by, and how.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByLength {
+    /// The numeric column of lengths.
+    pub column: Option<String>,
+    /// Are samples of like length put into one batch?
+    pub bucketed: bool,
+    /// Samples of a bucketing window.
+    pub window: Option<u64>,
+}
+
+/// The description of a recipe.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeSpec {
+    /// The data set, filtered.
+    pub dataset: DatasetSpec,
+    /// The mapped columns.
+    pub maps: Vec<MapSpec>,
+    /// The order.
+    pub shuffle: Shuffle,
+    /// Lengths, and bucketing by them.
+    pub by_length: ByLength,
+    /// Seed of the ops' randomness.
+    pub seed: u64,
+}
+
+/// A data set, the chains of its columns, and its order. Cheap to clone; clones share what was loaded for them.
+#[derive(Clone)]
+pub struct Recipe {
+    /// The data set, filtered.
+    pub dataset: Dataset,
+    /// The mapped columns.
+    pub maps: Vec<MapSpec>,
+    /// The order.
+    pub shuffle: Shuffle,
+    /// Lengths, and bucketing by them.
+    pub by_length: ByLength,
+    /// Seed of the ops' randomness; `None`: the shuffle's.
+    pub seed: Option<u64>,
+    resources: Loaded,
+    /// The lengths last read, shared by the clones.
+    lengths: Arc<Mutex<Option<Lengths>>>,
+}
+
+impl Recipe {
+    /// The data set's own order, without maps.
+    pub fn new(dataset: Dataset) -> Self {
+        Self {
+            dataset,
+            maps: Vec::new(),
+            shuffle: Shuffle::none(),
+            by_length: ByLength::default(),
+            seed: None,
+            resources: Loaded::default(),
+            lengths: Arc::default(),
+        }
+    }
+
+    /// Gives what the ops refer to by URI, loaded already.
+    pub fn give(&mut self, resources: Resources) {
+        self.resources = Loaded::given(resources);
+    }
+
+    /// The ops' seed.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(self.shuffle.seed())
+    }
+
+    /// The order, for steps of this shape: only bucketed batches for each rank depend on it. Reads the column of lengths,
+    /// if one was named; blocks while it does.
+    ///
+    /// # Errors
+    /// `BadConfig` where lanes or window are out of range, a sample has no length, or one exceeds the total of a batch:
+    /// it is named.
+    pub fn plan(&self, shape: &StepShape) -> Result<Plan> {
+        let plan = self.dataset.plan(&self.shuffle)?;
+        let Some(column) = &self.by_length.column else { return Ok(plan) };
+        let lengths = self.lengths(column)?;
+        let plan = plan.with_lengths(&lengths)?;
+        // Before bucketing, which knows samples by number only.
+        shape.check(&plan, &|sample| self.dataset.catalog().describe_sample(sample))?;
+        match self.by_length.bucketed {
+            true => Ok(plan.bucketed(&lengths, self.by_length.window, shape.size)?),
+            false => Ok(plan),
+        }
+    }
+
+    fn lengths(&self, column: &str) -> Result<Lengths> {
+        let mut known = self.lengths.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
+        if let Some(lengths) = known.as_ref().filter(|lengths| lengths.column() == column) {
+            return Ok(lengths.clone());
+        }
+        let (dataset, name) = (self.dataset.clone(), column.to_owned());
+        let lengths = self.dataset.io().block_on(async move { dataset.lengths(&name).await })?;
+        Ok(known.insert(lengths).clone())
+    }
+
+    /// The chains, compiled, what they refer to loaded; blocks while it is.
+    ///
+    /// # Errors
+    /// `BadConfig` for two maps of one output, or a chain that does not compile; storage's errors.
+    pub fn compile(&self) -> Result<Vec<Map>> {
+        let needs = self.maps.iter().flat_map(|map| map.ops.needs());
+        let resources = self.resources.load(&self.dataset, needs)?;
+        let mut maps: Vec<Map> = Vec::new();
+        for MapSpec { column, output, ops, .. } in &self.maps {
+            if maps.iter().any(|map| map.output == *output) {
+                let message = format!(
+                    "two maps have the output '{output}'; put all its ops into one, or name the results with map_as"
+                );
+                return Err(Error::new(ErrorKind::BadConfig, message));
+            }
+            let chain = Arc::new(ops.compile_with(&resources)?);
+            maps.push(Map { column: column.clone(), output: output.clone(), chain });
+        }
+        Ok(maps)
+    }
+
+    /// A hash of the chains: not part of the order, kept in cursors to tell of changed ops.
+    ///
+    /// # Errors
+    /// `Bug` where they cannot be written down.
+    pub fn ops_hash(&self) -> Result<u64> {
+        let text = serde_json::to_string(&self.maps)
+            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the ops: {e}")))?;
+        Ok(Cursor::hash_ops(&text))
+    }
+
+    /// Its description, for another process.
+    pub fn spec(&self) -> RecipeSpec {
+        RecipeSpec {
+            dataset: self.dataset.spec(),
+            maps: self.maps.clone(),
+            shuffle: self.shuffle.clone(),
+            by_length: self.by_length.clone(),
+            seed: self.seed(),
+        }
+    }
+}
+
+impl RecipeSpec {
+    /// Opens the data set; `options` gives what a description does not hold.
+    ///
+    /// # Errors
+    /// As [`DatasetSpec::open`].
+    pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Recipe> {
+        Ok(Recipe {
+            maps: self.maps.clone(),
+            shuffle: self.shuffle.clone(),
+            by_length: self.by_length.clone(),
+            seed: Some(self.seed),
+            ..Recipe::new(self.dataset.open(options).await?)
+        })
+    }
+
+    /// Every URI that it names: of data sets, and of what the ops refer to.
+    pub fn uris(&self) -> Vec<String> {
+        let mut uris: Vec<String> = self.dataset.uris().into_iter().map(str::to_owned).collect();
+        uris.extend(self.maps.iter().flat_map(|map| map.ops.needs()).map(|need| need.uri().to_owned()));
+        uris
+    }
+}

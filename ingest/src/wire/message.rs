@@ -1,0 +1,257 @@
+//! Control messages: JSON behind a length.
+
+use super::secure::Token;
+use crate::{Error, ErrorKind, RecipeSpec};
+use feedstock_dataset::{Cursor, Rank, StepShape, StepSize, StrandSet};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Raised whenever a message or a frame changes its meaning. Both sides run the same, or say so.
+pub(crate) const PROTOCOL: u32 = 2;
+
+/// The first bytes of a connection that is not HTTP.
+pub(crate) const MAGIC: &[u8; 8] = b"feedstck";
+
+/// A greeting at most. Strangers may send one: 4,096 connections of them are 64 MiB.
+pub(crate) const HELLO_BYTES: u32 = 16 << 10;
+
+/// A control message at most: a request names up to a few thousand strands.
+pub(crate) const MESSAGE_BYTES: u32 = 1 << 20;
+
+/// Rows of a global step at most, six times the largest batch known of: listing a padded one takes 60 MB of the worker.
+pub(crate) const STEP_ROWS: u64 = 1 << 20;
+
+/// A recipe at most: mixes of thousands of data sets, vocabularies written into an op.
+pub(crate) const SPEC_BYTES: u32 = 16 << 20;
+
+/// The release that this is, for messages.
+pub(crate) fn release() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}
+
+/// The name of a recipe: a hash of its description.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct PlanId(String);
+
+impl PlanId {
+    pub(crate) fn of(spec: &RecipeSpec) -> Result<Self, Error> {
+        let text = serde_json::to_vec(spec)
+            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the plan: {e}")))?;
+        let half = |seed| twox_hash::XxHash64::oneshot(seed, &text);
+        Ok(Self(format!("{:016x}{:016x}", half(0), half(1))))
+    }
+}
+
+impl fmt::Display for PlanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a rank says first.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) protocol: u32,
+    pub(crate) release: String,
+    #[serde(default)]
+    pub(crate) token: Option<Token>,
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    pub(crate) protocol: u32,
+    pub(crate) release: String,
+    /// Which process this is: another one after a restart.
+    #[serde(default)]
+    pub(crate) instance: String,
+    /// A socket in the file system at which the same process answers those on its host.
+    #[serde(default)]
+    pub(crate) unix: Option<PathBuf>,
+    /// Why it does not serve this rank.
+    #[serde(default)]
+    pub(crate) refused: Option<Failure>,
+}
+
+/// Rows of some strands of a rank's steps, from a place on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LaneRequest {
+    pub(crate) plan: PlanId,
+    /// From where; its fingerprint is what the worker's own plan must be.
+    pub(crate) cursor: Cursor,
+    /// Whose steps.
+    pub(crate) shape: StepShape,
+    pub(crate) strands: StrandSet,
+    #[serde(default)]
+    pub(crate) end_epoch: Option<u64>,
+    /// Encoded bytes in the worker's memory for this stream, if it has as many.
+    pub(crate) budget_bytes: u64,
+    /// The most of them, for a step that needs more: what the rank itself would take.
+    pub(crate) most_bytes: u64,
+    /// Steps made ahead of the one being sent.
+    pub(crate) places: u32,
+    /// So many of the first steps are waited for: others have brought rows of theirs.
+    pub(crate) overdue: u32,
+}
+
+impl LaneRequest {
+    /// Refuses numbers that no rank means, before anything is computed from them.
+    ///
+    /// # Errors
+    /// `BadConfig`, which names the number.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let Rank { rank, world_size } = self.shape.rank;
+        let rows = match self.shape.size {
+            StepSize::Rows(rows) => rows,
+            StepSize::Total { .. } => 0, // bounded by what there is
+        };
+        let message = if rank >= world_size {
+            format!("rank {rank} is not below its world size of {world_size}")
+        } else if rows.max(world_size.into()) > STEP_ROWS {
+            format!("a step of {rows} rows for {world_size} ranks: workers make at most {STEP_ROWS} rows")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::BadConfig, message))
+    }
+}
+
+/// What a rank asks.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ask {
+    /// How are you?
+    Status,
+    /// A recipe follows, as a message of its own.
+    Describe,
+    /// Rows.
+    Open(Box<LaneRequest>),
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// Well.
+    Status(WorkerStatus),
+    /// The recipe is known now.
+    Described,
+    /// The recipe is not known: describe it.
+    Unknown,
+    /// Frames follow.
+    Opened,
+    /// It cannot be.
+    Failed(Failure),
+}
+
+/// How a worker is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// The release it runs.
+    pub release: String,
+    /// The protocol it speaks.
+    pub protocol: u32,
+    /// Which process it is.
+    pub instance: String,
+    /// It takes no new streams.
+    pub draining: bool,
+    /// Streams of rows under way.
+    pub streams: u64,
+    /// Recipes that it was told of.
+    pub plans: u64,
+    /// Samples made since it started.
+    pub samples: u64,
+    /// Of these, taken from another stream that had made them already.
+    pub shared_samples: u64,
+    /// Bytes promised to streams, and the limit.
+    pub reserved_bytes: u64,
+    /// The limit of these bytes.
+    pub memory_bytes: u64,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+}
+
+/// An error on its way to the other side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) kind: FailureKind,
+    pub(crate) message: String,
+}
+
+/// [`ErrorKind`], written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FailureKind {
+    Retryable,
+    BadSample,
+    BadConfig,
+    Denied,
+    Gone,
+    Bug,
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::Retryable => FailureKind::Retryable,
+            ErrorKind::BadSample => FailureKind::BadSample,
+            ErrorKind::BadConfig => FailureKind::BadConfig,
+            ErrorKind::Denied => FailureKind::Denied,
+            ErrorKind::Gone => FailureKind::Gone,
+            ErrorKind::Bug => FailureKind::Bug,
+        };
+        Self { kind, message: error.to_string() }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        let kind = match failure.kind {
+            FailureKind::Retryable => ErrorKind::Retryable,
+            FailureKind::BadSample => ErrorKind::BadSample,
+            FailureKind::BadConfig => ErrorKind::BadConfig,
+            FailureKind::Denied => ErrorKind::Denied,
+            FailureKind::Gone => ErrorKind::Gone,
+            FailureKind::Bug => ErrorKind::Bug,
+        };
+        Self::new(kind, failure.message)
+    }
+}
+
+/// Sends `message`.
+pub(crate) async fn write_message<T: Serialize>(
+    io: &mut (impl AsyncWrite + Unpin),
+    message: &T,
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let length = u32::try_from(text.len()).map_err(|_| io::Error::other("a message over 4 GiB"))?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    bytes.extend(text);
+    io.write_all(&bytes).await?;
+    io.flush().await
+}
+
+/// Receives a message of at most `limit` bytes.
+pub(crate) async fn read_message<T: DeserializeOwned>(
+    io: &mut (impl AsyncRead + Unpin),
+    limit: u32,
+) -> io::Result<T> {
+    let length = io.read_u32_le().await?;
+    if length > limit {
+        return Err(garbage(format!("a message of {length} bytes, over the {limit} allowed")));
+    }
+    let mut text = vec![0; length as usize];
+    io.read_exact(&mut text).await?;
+    serde_json::from_slice(&text).map_err(|e| garbage(format!("a message that makes no sense: {e}")))
+}
+
+/// The other side does not speak as it should.
+pub(crate) fn garbage(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

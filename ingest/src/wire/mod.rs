@@ -1,0 +1,47 @@
+//! What ranks and workers say to each other, and how a step's rows travel.
+//!
+//! ```text
+//! rank                                             worker
+//!  │ MAGIC, Hello {protocol, token}                   │
+//!  │ ◀──────────────────── Welcome {instance} or Refused: both name protocol and release
+//!  │ Open {plan, cursor, shape, strands}              │
+//!  │ ◀──────────────────────────── Unknown: not told of this plan yet
+//!  │ Describe {recipe}, then Open again               │
+//!  │ ◀──────────────────────────── Opened, then frames without end:
+//!  │     Rows: an Arrow IPC batch of what rides along, then each row's tensor bytes as they stand in a slot
+//!  │     Alive every 500 ms without rows · Leaving · Failed · End
+//!  │ a byte a second: still here                      │
+//! ```
+//! One connection is one stream of rows; its flow control is TCP's. A frame's rows are those of one step on the stream's
+//! strands, in the step's order, so nothing says where a row belongs: both sides compute it. Sample ids travel along and
+//! are compared.
+//!
+//! Control messages are JSON behind a length, bounded before they are read. Cost: about 40 µs a frame at both ends together,
+//! beside one copy of each row from the kernel.
+
+mod frame;
+mod message;
+mod secure;
+
+pub(crate) use frame::{FrameHead, HeadReader, HeadWriter, RowHead, Tag};
+pub use message::WorkerStatus;
+pub(crate) use message::{
+    Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId,
+    SPEC_BYTES, STEP_ROWS, Welcome, read_message, release, write_message,
+};
+pub(crate) use secure::{ALPN_GRPC, ALPN_ROWS};
+pub use secure::{ClientTls, FleetIdentity, Identity, ServerTls, Token};
+
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A worker without rows to send says so this often: a rank calls it lost after three of them are missing.
+pub(crate) const ALIVE_EVERY: Duration = Duration::from_millis(500);
+
+/// A rank says this often that it is still there.
+pub(crate) const PING_EVERY: Duration = Duration::from_secs(1);
+
+/// Any connection that bytes can take.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}

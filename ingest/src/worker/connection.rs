@@ -1,0 +1,235 @@
+//! One connection, from its first bytes to the last frame. It knows nothing of sockets: any bytes in and out will do.
+
+use super::lane::{Lane, Rows};
+use crate::wire::{
+    ALIVE_EVERY, Answer, Ask, Failure, FrameHead, HELLO_BYTES, HeadWriter, Hello, Io, LaneRequest, MAGIC,
+    MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Welcome, WorkerStatus, read_message, release,
+    write_message,
+};
+use crate::{Error, ErrorKind, RecipeSpec, Result};
+use feedstock_ops::TensorSpec;
+use futures::future::BoxFuture;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Between two messages of whoever connected.
+const ASK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A rank that was not heard of for so long is gone. It says something every second, whatever its trainer does.
+const RANK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Small rows and heads are sent together up to this; larger parts go out as they are.
+const SEND_BYTES: usize = 64 << 10;
+
+/// What connections ask of a worker.
+pub(crate) trait Serve: Send + Sync + 'static {
+    /// Who may come in.
+    fn token(&self) -> Option<&Token>;
+    /// Which process this is, and its socket for those on the same host.
+    fn instance(&self) -> (&str, Option<&PathBuf>);
+    fn status(&self) -> WorkerStatus;
+    fn describe(&self, spec: RecipeSpec) -> Result<()>;
+    /// A lane; `None` where its recipe is not known.
+    fn open(&self, request: LaneRequest) -> BoxFuture<'_, Result<Option<Box<dyn Lane>>>>;
+    /// Turns true when the worker wants to go.
+    fn leaving(&self) -> watch::Receiver<bool>;
+}
+
+/// Serves one connection until it ends.
+pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io::Result<()> {
+    let hello = timeout(ASK_TIMEOUT, hello(&mut io)).await??;
+    let refused = refusal(&hello, server);
+    let (instance, unix) = server.instance();
+    let welcome = Welcome {
+        protocol: PROTOCOL,
+        release: release(),
+        instance: instance.to_owned(),
+        unix: unix.filter(|_| refused.is_none()).cloned(),
+        refused,
+    };
+    write_message(&mut io, &welcome).await?;
+    if welcome.refused.is_some() {
+        return Ok(());
+    }
+    loop {
+        let ask: Ask = match timeout(ASK_TIMEOUT, read_message(&mut io, MESSAGE_BYTES)).await? {
+            Ok(ask) => ask,
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let answer = match ask {
+            Ask::Status => Answer::Status(server.status()),
+            Ask::Describe => {
+                let spec = timeout(ASK_TIMEOUT, read_message(&mut io, SPEC_BYTES)).await??;
+                match server.describe(spec) {
+                    Ok(()) => Answer::Described,
+                    Err(error) => Answer::Failed(Failure::from(&error)),
+                }
+            }
+            Ask::Open(request) => match open(&mut io, server, *request).await? {
+                Ok(Some(lane)) => return stream(io, lane, server.leaving()).await,
+                Ok(None) => Answer::Unknown,
+                Err(error) => Answer::Failed(Failure::from(&error)),
+            },
+        };
+        write_message(&mut io, &answer).await?;
+    }
+}
+
+/// Opens a lane, telling meanwhile that somebody is at work: a catalog may have to be built.
+async fn open<S: Serve + ?Sized>(
+    io: &mut impl Io,
+    server: &S,
+    request: LaneRequest,
+) -> io::Result<Result<Option<Box<dyn Lane>>>> {
+    if *server.leaving().borrow() {
+        return Ok(Err(Error::new(ErrorKind::Retryable, "the worker is going away; ask another one")));
+    }
+    let mut opening = server.open(request);
+    let mut tick = interval(ALIVE_EVERY);
+    loop {
+        tokio::select! {
+            biased;
+            opened = &mut opening => return Ok(opened),
+            _ = tick.tick() => {
+                io.write_all(&0u32.to_le_bytes()).await?; // an empty message: not yet
+                io.flush().await?;
+            }
+        }
+    }
+}
+
+async fn hello(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Hello> {
+    let mut magic = [0; MAGIC.len()];
+    io.read_exact(&mut magic).await?;
+    if magic != *MAGIC {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a connection that does not speak our protocol",
+        ));
+    }
+    read_message(io, HELLO_BYTES).await
+}
+
+fn refusal<S: Serve + ?Sized>(hello: &Hello, server: &S) -> Option<Failure> {
+    let refused = |kind, message: String| Some(Failure::from(&Error::new(kind, message)));
+    if hello.protocol != PROTOCOL {
+        return refused(
+            ErrorKind::BadConfig,
+            format!(
+                "the worker speaks protocol {PROTOCOL} (feedstock {}), the rank protocol {} (feedstock {}); run the same \
+                 release on both",
+                release(),
+                hello.protocol,
+                hello.release
+            ),
+        );
+    }
+    let given = hello.token.as_ref().map_or("", Token::expose);
+    if server.token().is_some_and(|token| !token.is(given)) {
+        let which = if given.is_empty() { "no token was given" } else { "the token is another one" };
+        return refused(ErrorKind::Denied, format!("the worker does not know this rank: {which}"));
+    }
+    None
+}
+
+/// Sends frames until the lane ends, or whoever asked is gone.
+async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiver<bool>) -> io::Result<()> {
+    let (read, write) = tokio::io::split(io);
+    let gone = gone(read);
+    tokio::pin!(gone);
+    let mut write = BufWriter::with_capacity(SEND_BYTES, write);
+    let send = async {
+        write_message(&mut write, &Answer::Opened).await?;
+        write_message(&mut write, &lane.specs()).await?;
+        let mut heads = HeadWriter::new(lane.specs().iter().filter(|spec| spec.is_ragged()).count());
+        let mut tick = interval(ALIVE_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = false;
+        loop {
+            let next = tokio::select! {
+                biased; // before rows, of which a slow rank always finds more
+                true = left(&mut leaving), if !told => {
+                    told = true;
+                    write.write_u8(Tag::Leaving as u8).await?;
+                    None
+                }
+                next = lane.next() => Some(next),
+                _ = tick.tick() => {
+                    write.write_u8(Tag::Alive as u8).await?;
+                    None
+                }
+            };
+            match next {
+                None => {}
+                Some(Ok(Some(rows))) => {
+                    tick.reset();
+                    if let Err(error) = send_rows(&mut write, &mut heads, lane.specs(), rows).await? {
+                        return fail(&mut write, &error).await;
+                    }
+                }
+                Some(Ok(None)) => {
+                    write.write_u8(Tag::End as u8).await?;
+                    return write.flush().await;
+                }
+                Some(Err(error)) => return fail(&mut write, &error).await,
+            }
+            write.flush().await?;
+        }
+    };
+    let sent = tokio::select! {
+        sent = send => sent,
+        () = &mut gone => return Ok(()),
+    };
+    if sent.is_ok() {
+        // Whoever reads the last frame hangs up; until then the connection must stay, or its bytes may be lost.
+        gone.await;
+    }
+    sent
+}
+
+async fn left(leaving: &mut watch::Receiver<bool>) -> bool {
+    leaving.wait_for(|leaving| *leaving).await.is_ok()
+}
+
+async fn fail(write: &mut (impl AsyncWrite + Unpin), error: &Error) -> io::Result<()> {
+    write.write_u8(Tag::Failed as u8).await?;
+    write_message(write, &Failure::from(error)).await
+}
+
+async fn send_rows(
+    write: &mut (impl AsyncWrite + Unpin),
+    heads: &mut HeadWriter,
+    specs: &[TensorSpec],
+    rows: Rows,
+) -> io::Result<Result<()>> {
+    let head = match heads.write(&rows.heads, &rows.columns) {
+        Ok(head) => head,
+        Err(error) => return Ok(Err(error)),
+    };
+    let (Ok(count), Ok(head_bytes)) = (u32::try_from(rows.heads.len()), u32::try_from(head.len())) else {
+        return Ok(Err(Error::new(
+            ErrorKind::BadConfig,
+            "a step whose columns are over 4 GiB; use a smaller batch",
+        )));
+    };
+    let frame = FrameHead { epoch: rows.epoch, position: rows.position, rows: count, head_bytes };
+    frame.write(write).await?;
+    write.write_all(&head).await?;
+    for (row, _) in rows.heads.iter().enumerate().filter(|(_, head)| head.failure.is_none()) {
+        for column in 0..specs.len() {
+            write.write_all(rows.body.part(row, column)).await?;
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Returns when the other side hung up, or was not heard of for too long.
+async fn gone(mut read: impl AsyncRead + Unpin) {
+    let mut bytes = [0; 64];
+    while let Ok(Ok(1..)) = timeout(RANK_TIMEOUT, read.read(&mut bytes)).await {}
+}

@@ -1,0 +1,261 @@
+//! The worker: serves lanes of any order, to ranks as frames (see `wire`), to everybody else over Arrow Flight.
+//!
+//! ```text
+//! TCP ─▶ TLS ─▶ ALPN or first bytes ─┬─▶ connection.rs: hello, describe, open ─▶ lane.rs: a run of the engine ─▶ frames
+//!                                    └─▶ flight.rs (gRPC), health
+//! ```
+//! It keeps no state but caches: recipes it was told of, with their data sets opened. Memory is bounded by `memory_bytes`,
+//! from which each stream gets a share for its blocks, and by the steps of each stream that wait to be sent.
+
+mod connection;
+mod flight;
+mod lane;
+mod listen;
+mod memory;
+mod registry;
+mod service;
+
+pub(crate) use connection::{Serve, serve};
+#[cfg(test)]
+pub(crate) use lane::{Body, Lane, Place, Rows};
+
+use crate::engine::{Engine, Map};
+use crate::recipe::{Recipe, RecipeSpec};
+use crate::wire::{ServerTls, Token, WorkerStatus};
+use crate::{Error, ErrorKind, Result};
+use feedstock_dataset::{Allow, CatalogStore, IoRuntime, OpenOptions};
+use listen::{Listener, bind_unix};
+use memory::Memory;
+use registry::Registry;
+use service::Service;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// Encoded bytes that all streams together hold, by default.
+const MEMORY_BYTES: u64 = 4 << 30;
+
+/// Two streams of the smallest budget, since one may have no more than half of what is left.
+const LEAST_MEMORY_BYTES: u64 = 64 << 20;
+
+/// How a worker runs. Start from [`WorkerOptions::new`].
+pub struct WorkerOptions {
+    /// Where it listens: `host:port`; port 0 takes a free one. Default `127.0.0.1:7117`.
+    pub listen: String,
+    /// URI prefixes of what requests may read; default none, so that every request is refused.
+    pub allow: Vec<String>,
+    /// CPU threads; default as many as the process may use.
+    pub threads: Option<usize>,
+    /// Encoded bytes that all streams together may hold. Default 4 GiB.
+    pub memory_bytes: u64,
+    /// Who may connect; default everybody.
+    pub token: Option<Token>,
+    /// Encryption; default none.
+    pub tls: Option<ServerTls>,
+    /// Listen beyond this machine without token or encryption. Default false: that is refused.
+    pub insecure: bool,
+    /// How data sets are opened: storage, caches, functions.
+    pub open_with: Arc<dyn Fn() -> OpenOptions + Send + Sync>,
+}
+
+impl WorkerOptions {
+    /// Defaults.
+    pub fn new(open_with: impl Fn() -> OpenOptions + Send + Sync + 'static) -> Self {
+        Self {
+            listen: "127.0.0.1:7117".into(),
+            allow: Vec::new(),
+            threads: None,
+            memory_bytes: MEMORY_BYTES,
+            token: None,
+            tls: None,
+            insecure: false,
+            open_with: Arc::new(open_with),
+        }
+    }
+}
+
+/// A running worker; dropping it ends it at once.
+pub struct Worker {
+    service: Arc<Service>,
+    address: SocketAddr,
+    /// The folder of the socket for this host's processes.
+    _unix: Option<tempfile::TempDir>,
+    io: IoRuntime,
+    _tasks: JoinSet<()>,
+}
+
+impl Worker {
+    /// Listens, and serves from threads of its own.
+    ///
+    /// # Errors
+    /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
+    /// this machine without token and encryption; `Retryable` where the system has no threads.
+    pub fn start(options: WorkerOptions) -> Result<Self> {
+        let WorkerOptions { listen, allow, threads, memory_bytes, token, tls, insecure, open_with } = options;
+        if memory_bytes < LEAST_MEMORY_BYTES {
+            let least = LEAST_MEMORY_BYTES >> 20;
+            return Err(config(format!(
+                "a memory of {memory_bytes} bytes holds no stream: give at least {least} MiB"
+            )));
+        }
+        let io = IoRuntime::new()?;
+        let allow = Allow::new(&allow)?;
+        let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from));
+        let engine = Engine::new(threads.unwrap_or(1))?;
+        let acceptor = tls.as_ref().map(ServerTls::acceptor).transpose()?;
+        let bound = listen.clone();
+        let tcp = io.block_on(async move { Ok(TcpListener::bind(&bound).await) })?;
+        let tcp = tcp.map_err(|e| config(format!("cannot listen on {listen}: {e}")))?;
+        let address = tcp.local_addr().map_err(|e| config(format!("{listen}: {e}")))?;
+        if !(insecure || is_loopback(address.ip()) || (token.is_some() && tls.is_some())) {
+            let missing = match (&token, &tls) {
+                (None, None) => "a token (--token-file) and TLS (--tls-cert, --tls-key)",
+                (None, Some(_)) => "a token (--token-file)",
+                _ => "TLS (--tls-cert, --tls-key)",
+            };
+            let message = format!(
+                "{address} can be reached from other machines: that needs {missing}; or say --insecure, if the network \
+                 keeps everybody else out"
+            );
+            return Err(config(message));
+        }
+        let (folder, unix) = socket(&io)?.unzip();
+        let path = folder.as_ref().map(|folder: &tempfile::TempDir| folder.path().join(SOCKET));
+        let registry =
+            Registry::new(restricted(open_with, &allow)?, allow, engine, Memory::new(memory_bytes));
+        let service = Arc::new(Service::new(registry, token, path)?);
+        let (listener, grpc) = Listener::new(service.clone(), acceptor);
+        let mut tasks = JoinSet::new();
+        let handle = io.handle();
+        tasks.spawn_on(flight::serve(service.clone(), grpc), handle);
+        tasks.spawn_on(listener.clone().tcp(tcp), handle);
+        if let Some(unix) = unix {
+            tasks.spawn_on(listener.unix(unix), handle);
+        }
+        Ok(Self { service, address, _unix: folder, io, _tasks: tasks })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How it is.
+    pub fn status(&self) -> WorkerStatus {
+        self.service.status()
+    }
+
+    /// Waits for SIGTERM or SIGINT; a second one ends the process.
+    ///
+    /// # Errors
+    /// `Retryable` where signals cannot be listened to.
+    pub fn wait_for_signal(&self) -> Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let waited = self.io.block_on(async move {
+            let signals =
+                signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
+            let (mut terminate, mut interrupt) = match signals {
+                Ok(signals) => signals,
+                Err(error) => return Ok(Err(error)),
+            };
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                std::process::exit(SIGNALLED_TWICE);
+            });
+            Ok(Ok(()))
+        })?;
+        waited.map_err(|e| Error::new(ErrorKind::Retryable, format!("cannot listen to signals: {e}")))
+    }
+
+    /// Takes no new streams and asks the ranks of those under way to go elsewhere; waits until they have, at most
+    /// `timeout`. True if all have.
+    pub fn drain(&self, timeout: Duration) -> bool {
+        self.service.leave();
+        let mut streams = self.service.streams();
+        let gone = async move {
+            let gone = tokio::time::timeout(timeout, streams.wait_for(|streams| *streams == 0)).await;
+            Ok(gone.is_ok_and(|gone| gone.is_ok()))
+        };
+        self.io.block_on(gone).unwrap_or(false)
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("address", &self.address)
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A worker inside the rank's own process, for one recipe.
+pub(crate) fn here(
+    recipe: &Recipe,
+    maps: Vec<Map>,
+    spec: &RecipeSpec,
+    engine: Engine,
+) -> Result<Arc<impl Serve + use<>>> {
+    // The rank's own budget is the bound.
+    let registry = Registry::holding(recipe.clone(), maps, spec, engine, Memory::new(u64::MAX))?;
+    Ok(Arc::new(Service::new(registry, None, None)?))
+}
+
+/// As a shell reports a process that SIGTERM ended.
+const SIGNALLED_TWICE: i32 = 128 + 15;
+
+/// The socket's name in its folder.
+const SOCKET: &str = "worker.sock";
+
+type Bound = (tempfile::TempDir, tokio::net::UnixListener);
+
+/// A socket for this host's processes; none where there is no folder for it, which costs speed and nothing else.
+fn socket(io: &IoRuntime) -> Result<Option<Bound>> {
+    let Ok(folder) = tempfile::Builder::new().prefix("feedstock-").tempdir() else { return Ok(None) };
+    let path: PathBuf = folder.path().join(SOCKET);
+    let bound = io.block_on(async move { Ok(bind_unix(&path)) })?;
+    Ok(match bound {
+        Ok(listener) => Some((folder, listener)),
+        Err(error) => {
+            tracing::warn!("no socket for processes of this host: {error}");
+            None
+        }
+    })
+}
+
+/// The options with the list of what may be read; the worker's own caches are on it.
+fn restricted(
+    open_with: Arc<dyn Fn() -> OpenOptions + Send + Sync>,
+    allow: &Allow,
+) -> Result<registry::OpenWith> {
+    let options = open_with();
+    let mut own: Vec<String> = Vec::new();
+    if let CatalogStore::Cache(folder) = &options.catalog.store {
+        own.push(folder.to_string_lossy().into_owned());
+    }
+    own.extend(options.archives.iter().map(|folder| folder.to_string_lossy().into_owned()));
+    let allow = allow.clone().and(own)?;
+    Ok(Arc::new(move || {
+        let mut options = open_with();
+        options.storage.allow = Some(allow.clone());
+        options
+    }))
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+fn config(message: String) -> Error {
+    Error::new(ErrorKind::BadConfig, message)
+}

@@ -1,0 +1,367 @@
+//! The recipes that a worker was told of, and the lanes that it makes of them.
+
+use super::flight::{self, LaneTicket};
+use super::lane::{EngineLane, Lane};
+use super::memory::Memory;
+use crate::driver::unmapped;
+use crate::engine::{Engine, Job, Map};
+use crate::recipe::{Recipe, RecipeSpec};
+use crate::share::{Share, Sharing};
+use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
+use crate::{Error, ErrorKind, Result};
+use arrow::datatypes::SchemaRef;
+use feedstock_dataset::{Allow, Cursor, OpenOptions, Plan, Position, Rank, StepShape, StepSize, Tail};
+use futures::FutureExt;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::OnceCell;
+
+/// Recipes kept; the one that was not asked for longest goes first, and is described again when it is needed.
+const RECIPES: usize = 64;
+
+/// A catalog this old may be of files that have changed since: if it disagrees with a rank's, it is read again.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Steps ahead for one stream at most.
+const PLACES_MAX: u32 = 64;
+
+/// A stream is refused, to be asked for elsewhere, where less than this is left of its budget.
+const LEAST_BUDGET_BYTES: u64 = 16 << 20;
+
+/// Rows of a lane in one batch of a Flight client that does not say.
+const ROWS_OF_LANE: u64 = 32;
+
+/// Encoded bytes for a Flight client's lane, and steps made ahead of it.
+const FLIGHT_BUDGET_BYTES: u64 = 256 << 20;
+const FLIGHT_PLACES: u32 = 2;
+
+/// The part of the memory in which samples are kept that several jobs ask for; beside that of the streams.
+const SHARED_PART: u64 = 8;
+const SHARED_MAX_BYTES: u64 = 4 << 30;
+
+/// How a worker opens data sets: its own storage options, caches and functions.
+pub(crate) type OpenWith = Arc<dyn Fn() -> OpenOptions + Send + Sync>;
+
+/// What a worker makes lanes of.
+pub(crate) struct Registry {
+    open_with: OpenWith,
+    allow: Allow,
+    engine: Engine,
+    memory: Memory,
+    share: Arc<Share>,
+    known: Mutex<HashMap<PlanId, Known>>,
+    pub(crate) samples: Arc<AtomicU64>,
+}
+
+/// A recipe being opened, or open.
+type Opening = Arc<OnceCell<Arc<Opened>>>;
+
+struct Known {
+    spec: Arc<RecipeSpec>,
+    opened: Opening,
+    asked: Instant,
+}
+
+struct Opened {
+    recipe: Recipe,
+    maps: Vec<Map>,
+    at: Instant,
+}
+
+impl Opened {
+    fn schema(&self) -> Result<SchemaRef> {
+        let dataset = &self.recipe.dataset;
+        let rides = unmapped(dataset.block_reader().schema(), dataset, &self.maps)?;
+        let outputs = self.maps.iter().map(|map| (map.output.clone(), map.chain.output().clone()));
+        Ok(flight::schema(&outputs.collect::<Vec<_>>(), &rides))
+    }
+
+    /// What Flight calls lanes are strands.
+    fn lanes(&self) -> Result<u32> {
+        Ok(self.recipe.dataset.plan(&self.recipe.shuffle)?.strands().count())
+    }
+}
+
+/// Runs what is too long for a thread that serves connections.
+async fn aside<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::new(ErrorKind::Bug, format!("{what} panicked: {error}")))
+}
+
+/// A lane as a Flight client sees it.
+pub(crate) struct FlightLane {
+    pub(crate) schema: SchemaRef,
+    pub(crate) lane: Box<dyn Lane>,
+}
+
+impl Registry {
+    pub(crate) fn new(open_with: OpenWith, allow: Allow, engine: Engine, memory: Memory) -> Self {
+        let share = Arc::new(Share::new((memory.limit() / SHARED_PART).min(SHARED_MAX_BYTES)));
+        Self { open_with, allow, engine, memory, share, known: Mutex::default(), samples: Arc::default() }
+    }
+
+    /// For one recipe, opened already, and no others.
+    pub(crate) fn holding(
+        recipe: Recipe,
+        maps: Vec<Map>,
+        spec: &RecipeSpec,
+        engine: Engine,
+        memory: Memory,
+    ) -> Result<Self> {
+        let opened =
+            Arc::new(OnceCell::new_with(Some(Arc::new(Opened { recipe, maps, at: Instant::now() }))));
+        let known = Known { spec: Arc::new(spec.clone()), opened, asked: Instant::now() };
+        let this = Self::new(Arc::new(OpenOptions::default), Allow::default(), engine, memory);
+        this.known().insert(PlanId::of(spec)?, known);
+        Ok(this)
+    }
+
+    /// Samples that one stream took from another.
+    pub(crate) fn shared_samples(&self) -> u64 {
+        self.share.taken.load(Ordering::Relaxed)
+    }
+
+    /// Recipes known.
+    pub(crate) fn len(&self) -> usize {
+        self.known().len()
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The descriptions known, for those who list them.
+    pub(crate) fn specs(&self) -> Vec<(PlanId, Arc<RecipeSpec>)> {
+        self.known().iter().map(|(id, known)| (id.clone(), known.spec.clone())).collect()
+    }
+
+    /// Takes a description down, after checking what it names; nothing is opened yet.
+    pub(crate) fn describe(&self, spec: RecipeSpec) -> Result<PlanId> {
+        for uri in spec.uris() {
+            self.allow.check(&uri)?;
+        }
+        let id = PlanId::of(&spec)?;
+        let mut known = self.known();
+        if known.len() >= RECIPES && !known.contains_key(&id) {
+            let oldest = known.iter().min_by_key(|(_, known)| known.asked).map(|(id, _)| id.clone());
+            oldest.and_then(|id| known.remove(&id));
+        }
+        known.entry(id.clone()).or_insert_with(|| Known {
+            spec: Arc::new(spec),
+            opened: Arc::default(),
+            asked: Instant::now(),
+        });
+        Ok(id)
+    }
+
+    /// Opens a lane: its data set, if nobody has before, its plan, and a run of the engine. `None`: the recipe is not known
+    /// (any more).
+    pub(crate) async fn open(self: &Arc<Self>, request: LaneRequest) -> Result<Option<Box<dyn Lane>>> {
+        let Some(opened) = self.known_and_opened(&request.plan).await? else { return Ok(None) };
+        let (this, used, plan_id) = (self.clone(), opened.clone(), request.plan.clone());
+        match aside("opening a lane", move || this.start(&used, request)).await? {
+            Ok(lane) => Ok(Some(Box::new(lane))),
+            Err(Refused::OtherOrder(_)) if opened.at.elapsed() > FRESH => {
+                let mut known = self.known();
+                // Somebody else may have had it read again already.
+                let held = known.get(&plan_id).and_then(|known| known.opened.get());
+                if held.is_some_and(|held| Arc::ptr_eq(held, &opened)) {
+                    known.remove(&plan_id);
+                }
+                Ok(None)
+            }
+            Err(refused) => Err(refused.into()),
+        }
+    }
+
+    /// A lane for a Flight client: of everything, as one rank.
+    pub(crate) async fn flight(self: &Arc<Self>, ticket: LaneTicket) -> Result<Option<FlightLane>> {
+        let Some(opened) = self.known_and_opened(&ticket.plan).await? else { return Ok(None) };
+        let this = self.clone();
+        aside("opening a lane", move || this.start_flight(&opened, &ticket)).await?.map(Some)
+    }
+
+    /// The schema of a recipe's lanes for Flight, and their number.
+    pub(crate) async fn facts(&self, id: &PlanId) -> Result<Option<(SchemaRef, u32)>> {
+        let Some(opened) = self.known_and_opened(id).await? else { return Ok(None) };
+        Ok(Some((opened.schema()?, opened.lanes()?)))
+    }
+
+    async fn known_and_opened(&self, id: &PlanId) -> Result<Option<Arc<Opened>>> {
+        let Some((spec, cell)) = self.asked(id) else { return Ok(None) };
+        // Boxed: the types of what opens data sets are deep.
+        Ok(Some(cell.get_or_try_init(|| self.opened(&spec).boxed()).await?.clone()))
+    }
+
+    fn start_flight(&self, opened: &Opened, ticket: &LaneTicket) -> Result<FlightLane> {
+        let lanes = opened.lanes()?;
+        if ticket.lane >= lanes {
+            let message = format!("there is no lane {}: this plan has {lanes}", ticket.lane);
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+        let rows = match ticket.rows {
+            0 => ROWS_OF_LANE * u64::from(lanes),
+            rows => rows,
+        };
+        let shape = StepShape { size: StepSize::Rows(rows), rank: Rank::new(0, 1), tail: Tail::Short };
+        let plan = opened.recipe.plan(&shape)?;
+        let request = LaneRequest {
+            plan: ticket.plan.clone(),
+            cursor: plan.cursor(ticket.epoch, Position(ticket.position)),
+            shape,
+            strands: std::iter::once(ticket.lane).collect(),
+            end_epoch: Some(ticket.epoch.saturating_add(1)),
+            budget_bytes: FLIGHT_BUDGET_BYTES,
+            most_bytes: FLIGHT_BUDGET_BYTES,
+            places: FLIGHT_PLACES,
+            overdue: 0,
+        };
+        let lane = self.start(opened, request).map_err(Error::from)?;
+        Ok(FlightLane { schema: opened.schema()?, lane: Box::new(lane) })
+    }
+
+    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, Opening)> {
+        let mut known = self.known();
+        let known = known.get_mut(id)?;
+        known.asked = Instant::now();
+        Some((known.spec.clone(), known.opened.clone()))
+    }
+
+    async fn opened(&self, spec: &RecipeSpec) -> Result<Arc<Opened>> {
+        let recipe = spec.open(&*self.open_with).await?;
+        let compiled = recipe.clone();
+        let maps = aside("compiling ops", move || compiled.compile()).await??;
+        Ok(Arc::new(Opened { recipe, maps, at: Instant::now() }))
+    }
+
+    fn start(&self, opened: &Opened, request: LaneRequest) -> Result<EngineLane, Refused> {
+        request.check()?;
+        let LaneRequest {
+            cursor, shape, strands, end_epoch, budget_bytes, most_bytes, places, overdue, ..
+        } = request;
+        if places == 0 || places > PLACES_MAX || strands.is_empty() {
+            let message = format!("{places} places for {} strands", strands.len());
+            return Err(Refused::Because(Error::new(ErrorKind::BadConfig, message)));
+        }
+        let plan: Plan = opened.recipe.plan(&shape)?.regrouped_as(&cursor).map_err(|e| {
+            let message = format!("this worker sees another order than the rank: {e}");
+            Refused::OtherOrder(Error::new(e.kind(), message))
+        })?;
+        let count = plan.strands().count();
+        if let Some(strand) = strands.iter().find(|strand| *strand >= count) {
+            let message = format!("there is no strand {strand}: this order has {count}");
+            return Err(Refused::Because(Error::new(ErrorKind::BadConfig, message)));
+        }
+        let rows = shape.size.max_rows().min(plan.len());
+        if rows > STEP_ROWS {
+            let message = format!("a step of up to {rows} rows: workers make at most {STEP_ROWS}");
+            return Err(Refused::Because(Error::new(ErrorKind::BadConfig, message)));
+        }
+        let job = Job {
+            dataset: opened.recipe.dataset.clone(),
+            plan,
+            maps: opened.maps.clone(),
+            shape,
+            strands: Some(strands),
+            seed: opened.recipe.seed(),
+            epoch: cursor.epoch,
+            position: cursor.position,
+            end_epoch,
+            budget_bytes: budget_bytes.max(LEAST_BUDGET_BYTES),
+        };
+        let most_bytes = most_bytes.max(job.budget_bytes);
+        let overdue = overdue.min(places);
+        let lane = match self.run(opened, job.clone(), places, overdue, most_bytes) {
+            // A step needs more than this stream's share of the rank's budget.
+            Err(error) if error.kind() == ErrorKind::BadConfig => {
+                self.run(opened, Job { budget_bytes: most_bytes, ..job }, places, overdue, most_bytes)
+            }
+            lane => lane,
+        };
+        Ok(lane?)
+    }
+
+    /// Runs a job within what is left of the memory.
+    fn run(
+        &self,
+        opened: &Opened,
+        mut job: Job,
+        places: u32,
+        overdue: u32,
+        most_bytes: u64,
+    ) -> Result<EngineLane> {
+        let blocks = self.memory.reserve(job.budget_bytes);
+        job.budget_bytes = blocks.bytes();
+        let made = self.memory.take(made_bytes(opened, &job, places));
+        let Some(made) = made.filter(|_| job.budget_bytes >= LEAST_BUDGET_BYTES) else {
+            return Err(self.full());
+        };
+        let sharing = self.sharing(opened, &job)?;
+        // Whoever granted less than it was asked for has no right to call a step too large.
+        let partial = job.budget_bytes < most_bytes;
+        let lane =
+            EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
+                self.engine.run_shared(job, sink, Some(sharing), overdue)
+            });
+        Ok(lane?.partial(partial))
+    }
+
+    fn sharing(&self, opened: &Opened, job: &Job) -> Result<Sharing> {
+        let (dataset, hash) = (&opened.recipe.dataset, Cursor::hash_ops);
+        let catalog = dataset.catalog().content_hash();
+        let made = format!("{catalog} {} {}", opened.recipe.ops_hash()?, job.seed);
+        let order = serde_json::to_string(job.plan.fingerprint())
+            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the order: {e}")))?;
+        let columns = format!("{:?}", dataset.block_reader().schema());
+        Ok(Sharing {
+            asker: self.share.asker(hash(&made), hash(&order), job.shape.rank, job.strands.clone()),
+            share: self.share.clone(),
+            specs: job.maps.iter().map(|map| map.chain.output().clone()).collect(),
+            read: (catalog, hash(&columns)),
+        })
+    }
+
+    fn full(&self) -> Error {
+        let message = format!(
+            "the worker's memory of {} MiB is promised to other streams; raise --memory-bytes or add workers",
+            self.memory.limit() >> 20
+        );
+        Error::new(ErrorKind::Retryable, message)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<PlanId, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner) // entries are stored and removed whole
+    }
+}
+
+/// Bytes of finished rows of fixed size that wait to be sent at most. Ragged ones cannot be foretold.
+fn made_bytes(opened: &Opened, job: &Job, places: u32) -> u64 {
+    let rows = job.shape.rows().min(job.plan.len());
+    let strands = job.strands.as_ref().map_or(0, |strands| strands.len() as u64);
+    let rows = rows.saturating_mul(strands).div_ceil(u64::from(job.plan.strands().count()).max(1));
+    let row_bytes: usize = opened.maps.iter().map(|map| map.chain.output().bytes()).sum();
+    rows.saturating_mul(row_bytes as u64).saturating_mul(u64::from(places))
+}
+
+/// Why there is no lane.
+enum Refused {
+    /// The plans differ: the files changed since one of both was computed.
+    OtherOrder(Error),
+    Because(Error),
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::OtherOrder(error) | Refused::Because(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Because(error)
+    }
+}

@@ -1,0 +1,131 @@
+//! A worker without its sockets.
+
+use super::connection::Serve;
+use super::lane::{Lane, Rows};
+use super::registry::Registry;
+use crate::recipe::RecipeSpec;
+use crate::wire::{LaneRequest, PROTOCOL, Token, WorkerStatus, release};
+use crate::{Error, ErrorKind, Result};
+use feedstock_ops::TensorSpec;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// What all connections of one worker share.
+pub(crate) struct Service {
+    registry: Arc<Registry>,
+    token: Option<Token>,
+    instance: String,
+    unix: Option<PathBuf>,
+    leaving: watch::Sender<bool>,
+    /// Streams under way, and told when it changes.
+    streams: Arc<watch::Sender<u64>>,
+    started: Instant,
+}
+
+impl Service {
+    pub(crate) fn new(registry: Registry, token: Option<Token>, unix: Option<PathBuf>) -> Result<Self> {
+        let mut instance = [0u8; 8];
+        getrandom::fill(&mut instance)
+            .map_err(|e| Error::new(ErrorKind::Retryable, format!("the system has no randomness: {e}")))?;
+        Ok(Self {
+            registry: Arc::new(registry),
+            token,
+            instance: format!("{:016x}", u64::from_ne_bytes(instance)),
+            unix,
+            leaving: watch::Sender::new(false),
+            streams: Arc::new(watch::Sender::new(0)),
+            started: Instant::now(),
+        })
+    }
+
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Takes no new streams, and tells the ranks of those under way.
+    pub(crate) fn leave(&self) {
+        self.leaving.send_replace(true);
+    }
+
+    /// How many streams are under way, now and whenever that changes.
+    pub(crate) fn streams(&self) -> watch::Receiver<u64> {
+        self.streams.subscribe()
+    }
+
+    /// Counts a lane as a stream for as long as it lives.
+    pub(crate) fn counted(&self, lane: Box<dyn Lane>) -> Box<dyn Lane> {
+        Box::new(Counted::new(lane, self.streams.clone()))
+    }
+}
+
+impl Serve for Service {
+    fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
+    }
+
+    fn instance(&self) -> (&str, Option<&PathBuf>) {
+        (&self.instance, self.unix.as_ref())
+    }
+
+    fn status(&self) -> WorkerStatus {
+        WorkerStatus {
+            release: release(),
+            protocol: PROTOCOL,
+            instance: self.instance.clone(),
+            draining: *self.leaving.borrow(),
+            streams: *self.streams.borrow(),
+            plans: self.registry.len() as u64,
+            samples: self.registry.samples.load(Ordering::Relaxed),
+            shared_samples: self.registry.shared_samples(),
+            reserved_bytes: self.registry.memory().reserved(),
+            memory_bytes: self.registry.memory().limit(),
+            uptime_s: self.started.elapsed().as_secs_f64(),
+        }
+    }
+
+    fn describe(&self, spec: RecipeSpec) -> Result<()> {
+        self.registry.describe(spec).map(drop)
+    }
+
+    fn open(&self, request: LaneRequest) -> BoxFuture<'_, Result<Option<Box<dyn Lane>>>> {
+        async move { Ok(self.registry.open(request).await?.map(|lane| self.counted(lane))) }.boxed()
+    }
+
+    fn leaving(&self) -> watch::Receiver<bool> {
+        self.leaving.subscribe()
+    }
+}
+
+/// A lane that counts as a stream.
+struct Counted {
+    lane: Box<dyn Lane>,
+    streams: Arc<watch::Sender<u64>>,
+}
+
+impl Counted {
+    fn new(lane: Box<dyn Lane>, streams: Arc<watch::Sender<u64>>) -> Self {
+        streams.send_modify(|streams| *streams += 1);
+        Self { lane, streams }
+    }
+}
+
+impl Lane for Counted {
+    fn specs(&self) -> &[TensorSpec] {
+        self.lane.specs()
+    }
+
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>> {
+        self.lane.next()
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.streams.send_modify(|streams| *streams -= 1);
+    }
+}

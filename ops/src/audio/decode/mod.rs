@@ -1,0 +1,367 @@
+//! `decode_audio`: MP3, FLAC, Ogg Vorbis, WAV and AAC into one channel of f32.
+//!
+//! ```text
+//! bytes ─▶ sniff by magic bytes ─▶ header and limits ─▶ frames ─▶ mean of the channels, trimmed ─▶ out: Vec<f32>
+//!          (ID3 tags skipped)       (before any allocation)   └─ a lost frame is silence of its length
+//! ```
+//! symphonia decodes the frames; where they lie is told here for MP3, WAV and the edit lists of MP4, by symphonia for
+//! the rest. Intact MP3s that are resampled to less than half their rate are decoded here, at half of it
+//! (`layer3/`).
+//!
+//! - **Gapless as ffmpeg**: the encoder's delay and padding are cut off where LAME or libavformat wrote them (MP3), by
+//!   the last page's granule (Ogg), by the edit list (M4A). An MP3 without such a tag keeps the decoder's delay, in
+//!   ffmpeg as here.
+//! - **Alignment is kept**: frames that are damaged or overwritten become silence of the same length, where ffmpeg
+//!   and mpg123 close the gap. Their share of the clip is bounded by `max_lost_share`; a missing end counts as lost.
+//! - **What cannot be told**: an MP3 without a count of its frames (CBR without a Xing, Info or VBRI tag), or ADTS, that
+//!   is cut exactly between two frames is a shorter clip to everybody. Cut inside a frame, it is refused.
+//! - **Bytes**: equal clips give equal samples in every thread and at every time. Lossless formats are bit-identical on
+//!   all machines; symphonia's tables and transforms for the lossy ones are not promised to be, in their last bits.
+//! - **Not here**: HE-AAC (its lower half is taken where the header does not tell), the delay that only iTunes' own
+//!   tag tells, free-format MP3, layers I and II, more than two channels of Opus.
+
+pub(super) mod adts;
+pub(super) mod flac;
+mod layer3;
+mod mono;
+mod mp3;
+pub(super) mod mp4;
+pub(super) mod mpeg;
+pub(super) mod ogg;
+mod stream;
+mod vorbis;
+pub(super) mod wav;
+
+use serde::{Deserialize, Serialize};
+
+use super::header::AudioFormat;
+use crate::chain::Op;
+use crate::error::{Error, Result};
+
+/// Ten minutes: the longest utterances of speech corpora are below one, and at 48 kHz it is 115 MB of f32.
+const MAX_SECONDS: f64 = 600.0;
+
+/// [`MAX_SECONDS`] at 96 kHz: 230 MB of f32.
+const MAX_SAMPLES: u64 = 57_600_000;
+
+/// The highest rate that recording hardware makes.
+const MAX_SAMPLE_RATE: u32 = 384_000;
+
+/// 7.1 surround.
+const MAX_CHANNELS: u32 = 8;
+
+/// A tenth of a second in 5 s, four frames of a 48 kHz MP3: what a transcript survives.
+const MAX_LOST_SHARE: f64 = 0.02;
+
+/// Decodes an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel, the mean of its channels.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct DecodeAudio {
+    /// The longest clip, in seconds; default 600. Checked on what the header claims, and while decoding.
+    #[serde(default = "max_seconds")]
+    pub max_seconds: f64,
+    /// The most samples (of one channel), whatever the sample rate; default 57,600,000, which is 600 s at 96 kHz.
+    #[serde(default = "max_samples")]
+    pub max_samples: u64,
+    /// The highest sample rate, in Hz; default 384,000.
+    #[serde(default = "max_sample_rate")]
+    pub max_sample_rate: u32,
+    /// The most channels; default 8.
+    #[serde(default = "max_channels")]
+    pub max_channels: u32,
+    /// The share of a clip, 0 … 1, that may be lost to damaged frames or a missing end, which become silence; default
+    /// 0.02. With 1, what is there is taken.
+    #[serde(default = "max_lost_share")]
+    pub max_lost_share: f64,
+}
+
+fn max_seconds() -> f64 {
+    MAX_SECONDS
+}
+
+fn max_samples() -> u64 {
+    MAX_SAMPLES
+}
+
+fn max_sample_rate() -> u32 {
+    MAX_SAMPLE_RATE
+}
+
+fn max_channels() -> u32 {
+    MAX_CHANNELS
+}
+
+fn max_lost_share() -> f64 {
+    MAX_LOST_SHARE
+}
+
+impl Default for DecodeAudio {
+    fn default() -> Self {
+        Self {
+            max_seconds: MAX_SECONDS,
+            max_samples: MAX_SAMPLES,
+            max_sample_rate: MAX_SAMPLE_RATE,
+            max_channels: MAX_CHANNELS,
+            max_lost_share: MAX_LOST_SHARE,
+        }
+    }
+}
+
+impl DecodeAudio {
+    /// With the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The longest clip, in seconds.
+    #[must_use]
+    pub fn max_seconds(self, seconds: f64) -> Self {
+        Self { max_seconds: seconds, ..self }
+    }
+
+    /// The most samples a channel.
+    #[must_use]
+    pub fn max_samples(self, samples: u64) -> Self {
+        Self { max_samples: samples, ..self }
+    }
+
+    /// The highest sample rate, in Hz.
+    #[must_use]
+    pub fn max_sample_rate(self, sample_rate: u32) -> Self {
+        Self { max_sample_rate: sample_rate, ..self }
+    }
+
+    /// The most channels.
+    #[must_use]
+    pub fn max_channels(self, channels: u32) -> Self {
+        Self { max_channels: channels, ..self }
+    }
+
+    /// The share of a clip that may be lost.
+    #[must_use]
+    pub fn max_lost_share(self, share: f64) -> Self {
+        Self { max_lost_share: share, ..self }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(self.max_seconds.is_finite() && self.max_seconds > 0.0) {
+            return Err(Error::config(format!("max_seconds {} must be positive", self.max_seconds)));
+        }
+        if !(0.0..=1.0).contains(&self.max_lost_share) {
+            return Err(Error::config(format!("max_lost_share {} must be 0 … 1", self.max_lost_share)));
+        }
+        let zeros = [
+            ("max_samples", self.max_samples == 0),
+            ("max_sample_rate", self.max_sample_rate == 0),
+            ("max_channels", self.max_channels == 0),
+        ];
+        match zeros.iter().find(|(_, zero)| *zero) {
+            Some((name, _)) => Err(Error::config(format!("{name} must be positive"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a header before anything is allocated for it.
+    fn check_header(&self, format: AudioFormat, sample_rate: u32, channels: u32) -> Result<()> {
+        if sample_rate == 0 || channels == 0 {
+            return Err(Error::sample(format!(
+                "the {format} header says {sample_rate} Hz, {channels} channels; a clip needs at least one of each"
+            )));
+        }
+        if sample_rate > self.max_sample_rate {
+            return Err(Error::sample(format!(
+                "the {format} header says {sample_rate} Hz, over max_sample_rate ({}); raise the limit or set \
+                 on_error=skip",
+                self.max_sample_rate
+            )));
+        }
+        if channels > self.max_channels {
+            return Err(Error::sample(format!(
+                "the {format} header says {channels} channels, over max_channels ({}); raise the limit or set \
+                 on_error=skip",
+                self.max_channels
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses a claimed length.
+    fn check_samples(&self, format: AudioFormat, samples: u64, sample_rate: u32) -> Result<()> {
+        self.check_length(samples, sample_rate, || format!("the {format} clip says that it is"))
+    }
+
+    /// Refuses a decoded length.
+    fn check_decoded(&self, samples: u64, sample_rate: u32) -> Result<()> {
+        self.check_length(samples, sample_rate, || "the clip is at least".to_owned())
+    }
+
+    fn check_length(&self, samples: u64, sample_rate: u32, who: impl Fn() -> String) -> Result<()> {
+        let seconds = samples as f64 / f64::from(sample_rate);
+        if seconds > self.max_seconds {
+            return Err(Error::sample(format!(
+                "{} {seconds:.1} s long, over max_seconds ({}); raise the limit or set on_error=skip",
+                who(),
+                self.max_seconds
+            )));
+        }
+        if samples > self.max_samples {
+            return Err(Error::sample(format!(
+                "{} {samples} samples long, over max_samples ({}); raise the limit or set on_error=skip",
+                who(),
+                self.max_samples
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl From<DecodeAudio> for Op {
+    fn from(op: DecodeAudio) -> Self {
+        Self::DecodeAudio(op)
+    }
+}
+
+/// [`DecodeAudio`] with its defaults.
+pub fn decode_audio() -> Op {
+    DecodeAudio::default().into()
+}
+
+/// What a clip's bytes begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Container {
+    /// Frames of MPEG audio, perhaps after junk.
+    Mpeg,
+    Adts,
+    Flac,
+    Ogg,
+    Wav,
+    Mp4,
+}
+
+/// Tells the container by its magic bytes, and where it starts after ID3 tags.
+pub(super) fn sniff(bytes: &[u8]) -> Result<(Container, usize)> {
+    if bytes.is_empty() {
+        return Err(Error::sample("the clip is empty (0 bytes)"));
+    }
+    let tags = mpeg::id3_bytes(bytes);
+    let start = usize::try_from(tags).unwrap_or(usize::MAX);
+    let Some(rest) = bytes.get(start..).filter(|rest| !rest.is_empty()) else {
+        return Err(Error::sample(format!(
+            "the clip's ID3 tags are {tags} bytes long, and there are only {}: it ends before its audio",
+            bytes.len()
+        )));
+    };
+    let container = match rest {
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E', ..] => Container::Wav,
+        [b'f', b'L', b'a', b'C', ..] => Container::Flac,
+        [b'O', b'g', b'g', b'S', ..] => Container::Ogg,
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => Container::Mp4,
+        // Twelve bits of sync and layer 0.
+        [0xFF, second, ..] if second & 0xF6 == 0xF0 => Container::Adts,
+        _ => Container::Mpeg,
+    };
+    Ok((container, start))
+}
+
+pub(super) fn unknown(bytes: &[u8]) -> Error {
+    Error::sample(format!(
+        "{} bytes starting with {:02x?} are no MP3, FLAC, Ogg, WAV, M4A or AAC",
+        bytes.len(),
+        &bytes[..bytes.len().min(12)]
+    ))
+}
+
+/// How much of a clip is not there or could not be decoded, in samples.
+#[derive(Debug, Clone, Copy, Default)]
+struct Losses {
+    lost: u64,
+    total: u64,
+    ended_early: bool,
+}
+
+impl Losses {
+    fn check(&self, op: &DecodeAudio, format: AudioFormat, sample_rate: u32) -> Result<()> {
+        let share = self.lost as f64 / self.total.max(1) as f64;
+        if share <= op.max_lost_share {
+            return Ok(());
+        }
+        let seconds = |samples: u64| samples as f64 / f64::from(sample_rate);
+        let (lost, total) = (seconds(self.lost), seconds(self.total));
+        let what = if self.ended_early { "ends early or is damaged" } else { "is damaged" };
+        Err(Error::sample(format!(
+            "the {format} clip {what}: {lost:.2} s of {total:.2} s are lost ({:.1} %), over max_lost_share ({}); raise \
+             the limit or set on_error=skip",
+            share * 100.0,
+            op.max_lost_share
+        )))
+    }
+}
+
+/// What one thread keeps between clips.
+#[derive(Default)]
+pub(crate) struct AudioDecoder {
+    mp3: mp3::Mp3Decoder,
+}
+
+/// What was decoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decoded {
+    /// The clip's own, in Hz.
+    pub(crate) sample_rate: u32,
+    /// The clip's samples, where only every second one of them was decoded.
+    pub(crate) halved: Option<u64>,
+}
+
+impl AudioDecoder {
+    /// Replaces `out` by the clip's samples, one channel in −1 … 1: by every second one, where that is cheaper and
+    /// enough for a clip that is resampled to `to` Hz next.
+    ///
+    /// Values of float formats beyond ±1 are kept. After an error the content of `out` is unspecified.
+    ///
+    /// # Errors
+    /// `BadSample` where the bytes are none of the formats, are over a limit, end early, lose more than
+    /// `max_lost_share`, or decode to no samples or to some that are not finite.
+    pub(crate) fn decode(
+        &mut self,
+        op: &DecodeAudio,
+        encoded: &[u8],
+        to: Option<u32>,
+        out: &mut Vec<f32>,
+    ) -> Result<Decoded> {
+        out.clear();
+        let (container, start) = sniff(encoded)?;
+        let whole = |sample_rate| Decoded { sample_rate, halved: None };
+        let decoded = match container {
+            Container::Mpeg => self.mp3.decode(op, encoded, start, to, out)?,
+            Container::Wav => whole(wav::decode(op, &encoded[start..], out)?),
+            Container::Flac => whole(flac::decode(op, &encoded[start..], out)?),
+            Container::Ogg => whole(ogg::decode(op, &encoded[start..], out)?),
+            Container::Mp4 => whole(mp4::decode(op, &encoded[start..], out)?),
+            Container::Adts => whole(adts::decode(op, &encoded[start..], out)?),
+        };
+        if out.is_empty() {
+            return Err(Error::sample("the clip holds no samples"));
+        }
+        // 0 · x is 0 for every number, and NaN for what is none.
+        let sum: f32 = out.iter().map(|value| value * 0.0).sum();
+        if sum != 0.0 {
+            let at = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
+            return Err(Error::sample(format!(
+                "sample {at} of the clip is {}, not a finite number",
+                out[at]
+            )));
+        }
+        Ok(decoded)
+    }
+}
+
+/// Decodes a whole clip: its sample rate in Hz, and its samples, one channel in −1 … 1.
+///
+/// # Errors
+/// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
+pub fn decode_mono(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>)> {
+    let mut samples = Vec::new();
+    let decoded = AudioDecoder::default().decode(op, bytes, None, &mut samples)?;
+    Ok((decoded.sample_rate, samples))
+}

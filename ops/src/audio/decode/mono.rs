@@ -1,0 +1,121 @@
+//! Decoded channels become one, trimmed and bounded.
+
+use std::ops::Range;
+
+use symphonia::core::audio::conv::IntoSample;
+use symphonia::core::audio::sample::Sample;
+use symphonia::core::audio::{Audio, AudioBuffer, GenericAudioBufferRef};
+
+use super::DecodeAudio;
+use super::mpeg::Trim;
+use crate::error::Result;
+
+/// Where decoded audio goes: the mean of its channels, without the encoder's delay and padding.
+pub(super) struct Mono<'a> {
+    op: &'a DecodeAudio,
+    trim: Trim,
+    sample_rate: u32,
+    /// Decoded so far, trimmed samples included.
+    position: u64,
+    out: &'a mut Vec<f32>,
+}
+
+impl<'a> Mono<'a> {
+    pub(super) fn new(op: &'a DecodeAudio, trim: Trim, sample_rate: u32, out: &'a mut Vec<f32>) -> Self {
+        out.clear();
+        Self { op, trim, sample_rate, position: 0, out }
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The parts of the next `samples` that are kept.
+    fn keep(&mut self, samples: u64) -> Result<[Range<usize>; 2]> {
+        let (from, to) = (self.position, self.position.saturating_add(samples));
+        self.position = to;
+        let Trim { start, end } = &self.trim;
+        let part = |low: u64, high: u64| {
+            let (low, high) = (low.clamp(from, to) - from, high.clamp(from, to) - from);
+            // Offsets into a decoded buffer, or below max_samples.
+            let [low, high] = [low, high.max(low)].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+            low..high
+        };
+        let parts = if end.is_empty() {
+            [part(*start, u64::MAX), 0..0]
+        } else {
+            [part(*start, end.start), part(end.end.max(*start), u64::MAX)]
+        };
+        let more: usize = parts.iter().map(|part| part.len()).fold(0, usize::saturating_add);
+        self.op.check_decoded(self.out.len().saturating_add(more) as u64, self.sample_rate)?;
+        Ok(parts)
+    }
+
+    pub(super) fn silence(&mut self, samples: u64) -> Result<()> {
+        for part in self.keep(samples)? {
+            self.out.resize(self.out.len() + part.len(), 0.0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn push_f32(&mut self, buffer: &AudioBuffer<f32>) -> Result<()> {
+        let parts = self.keep(buffer.frames() as u64)?;
+        match (buffer.num_planes(), buffer.plane(0), buffer.plane(1)) {
+            (1, Some(only), _) => {
+                for part in parts {
+                    self.out.extend_from_slice(&only[part]);
+                }
+            }
+            (2, Some(left), Some(right)) => {
+                for part in parts {
+                    let both = left[part.clone()].iter().zip(&right[part]);
+                    self.out.extend(both.map(|(left, right)| (left + right) * 0.5));
+                }
+            }
+            _ => self.mix(buffer, parts),
+        }
+        Ok(())
+    }
+
+    pub(super) fn push(&mut self, buffer: &GenericAudioBufferRef<'_>) -> Result<()> {
+        use GenericAudioBufferRef as Buffer;
+        match buffer {
+            Buffer::U8(buffer) => self.push_as(buffer),
+            Buffer::U16(buffer) => self.push_as(buffer),
+            Buffer::U24(buffer) => self.push_as(buffer),
+            Buffer::U32(buffer) => self.push_as(buffer),
+            Buffer::S8(buffer) => self.push_as(buffer),
+            Buffer::S16(buffer) => self.push_as(buffer),
+            Buffer::S24(buffer) => self.push_as(buffer),
+            Buffer::S32(buffer) => self.push_as(buffer),
+            Buffer::F32(buffer) => self.push_f32(buffer),
+            Buffer::F64(buffer) => self.push_as(buffer),
+        }
+    }
+
+    fn push_as<S: Sample + IntoSample<f32>>(&mut self, buffer: &AudioBuffer<S>) -> Result<()> {
+        let parts = self.keep(buffer.frames() as u64)?;
+        self.mix(buffer, parts);
+        Ok(())
+    }
+
+    /// The mean of any number of channels.
+    fn mix<S: Sample + IntoSample<f32>>(&mut self, buffer: &AudioBuffer<S>, parts: [Range<usize>; 2]) {
+        #[expect(clippy::cast_precision_loss, reason = "a handful of channels")]
+        let share = 1.0 / buffer.num_planes().max(1) as f32;
+        for part in parts {
+            let start = self.out.len();
+            for (index, plane) in buffer.iter_planes().enumerate() {
+                let values = plane[part.clone()].iter().map(|value| IntoSample::<f32>::into_sample(*value));
+                if index == 0 {
+                    self.out.extend(values);
+                } else {
+                    self.out[start..].iter_mut().zip(values).for_each(|(out, value)| *out += value);
+                }
+            }
+            if buffer.num_planes() > 1 {
+                self.out[start..].iter_mut().for_each(|out| *out *= share);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! MP3: our own walk over the frames, symphonia's decoder for each; at half the rate, where that is enough, our own.
+//!
+//! What is lost becomes silence of the same length, so that what follows stays where it was; ffmpeg and mpg123 close
+//! the gap instead and shift it.
+
+use symphonia::core::audio::{GenericAudioBufferRef, layouts};
+use symphonia::core::codecs::audio::well_known::CODEC_ID_MP3;
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::packet::PacketRef;
+use symphonia::core::units::{Duration, Timestamp};
+use symphonia::default::codecs::MpaDecoder;
+
+use super::layer3::HalfRate;
+use super::mono::Mono;
+use super::mpeg::{Frame, Tag, Walk};
+use super::{DecodeAudio, Decoded, Losses};
+use crate::audio::header::AudioFormat;
+use crate::error::{Error, Result};
+
+/// Frames whose places are kept between clips: 3 MB, of an hour of MP3.
+const RETAINED_FRAMES: usize = 1 << 16;
+
+/// What one thread keeps between clips.
+#[derive(Default)]
+pub(super) struct Mp3Decoder {
+    frames: Vec<Frame>,
+    half_rate: HalfRate,
+}
+
+impl Mp3Decoder {
+    /// Decodes the frames from `start` on into `out`: every second sample where they are resampled to `to` Hz next and
+    /// that is enough for it.
+    pub(super) fn decode(
+        &mut self,
+        op: &DecodeAudio,
+        bytes: &[u8],
+        start: usize,
+        to: Option<u32>,
+        out: &mut Vec<f32>,
+    ) -> Result<Decoded> {
+        let decoded = decode(op, bytes, start, to, self, out);
+        if self.frames.capacity() > RETAINED_FRAMES {
+            self.frames = Vec::new();
+        }
+        decoded
+    }
+}
+
+fn decode(
+    op: &DecodeAudio,
+    bytes: &[u8],
+    start: usize,
+    to: Option<u32>,
+    Mp3Decoder { frames, half_rate }: &mut Mp3Decoder,
+    out: &mut Vec<f32>,
+) -> Result<Decoded> {
+    let walk = Walk::new(bytes, start, frames)?;
+    let first = walk.first;
+    op.check_header(AudioFormat::Mp3, first.sample_rate, first.channels)?;
+    let per_frame = u64::from(first.samples);
+    let lost_before: u64 = frames.iter().map(|frame| frame.lost_before).sum();
+    let total = (frames.len() as u64).saturating_add(lost_before).saturating_add(walk.lost_at_end);
+    let trim = walk.tag.as_ref().map(|tag| Tag::trim(tag, first.samples)).unwrap_or_default();
+    let samples = trim.left(total.saturating_mul(per_frame));
+    op.check_samples(AudioFormat::Mp3, samples, first.sample_rate)?;
+    let mut losses = Losses {
+        lost: (lost_before + walk.lost_at_end) * per_frame,
+        total: total * per_frame,
+        ended_early: walk.lost_at_end > 0,
+    };
+    if walk.cut && op.max_lost_share < 1.0 {
+        return Err(Error::sample(format!(
+            "the MP3 ends inside a frame, after {} frames ({:.2} s), and has no count of them that tells how much is \
+             missing; set max_lost_share to 1 to take what is there",
+            frames.len(),
+            (total * per_frame) as f64 / f64::from(first.sample_rate)
+        )));
+    }
+    losses.check(op, AudioFormat::Mp3, first.sample_rate)?;
+
+    let is_intact = losses.lost == 0 && !walk.cut && frames.iter().all(|frame| !frame.broken);
+    // What follows the encoder's padding is another clip.
+    let is_one = trim.end.is_empty() || trim.end.end >= losses.total;
+    if let Some(to) = to.filter(|to| is_intact && is_one && HalfRate::suits(&first, *to)) {
+        out.clear();
+        if half_rate.decode((bytes, frames, &first), to, trim.start, out) {
+            out.truncate(usize::try_from(samples.div_ceil(2)).unwrap_or(usize::MAX));
+            return Ok(Decoded { sample_rate: first.sample_rate, halved: Some(samples) });
+        }
+    }
+
+    let mut decoder = new_decoder(first.sample_rate, first.channels)?;
+    let mut mono = Mono::new(op, trim, first.sample_rate, out);
+    for frame in frames.iter() {
+        if frame.lost_before > 0 {
+            mono.silence(frame.lost_before * per_frame)?;
+            // What is left of the frames before the gap must not sound in those after it.
+            decoder.reset();
+        }
+        let data = &bytes[frame.at..frame.at + frame.bytes];
+        let decoded = decoder.decode_ref(&PacketRef::new(0, Timestamp::ZERO, Duration::ZERO, data));
+        match decoded {
+            Ok(GenericAudioBufferRef::F32(buffer)) => mono.push_f32(buffer)?,
+            Ok(_) => return Err(Error::bug("the MP3 decoder's samples are no f32")),
+            Err(_) => {
+                mono.silence(per_frame)?;
+                losses.lost += per_frame;
+                continue;
+            }
+        }
+        if frame.broken {
+            losses.lost += per_frame;
+        }
+    }
+    mono.silence(walk.lost_at_end * per_frame)?;
+    losses.check(op, AudioFormat::Mp3, first.sample_rate)?;
+    Ok(Decoded { sample_rate: first.sample_rate, halved: None })
+}
+
+fn new_decoder(sample_rate: u32, channels: u32) -> Result<MpaDecoder> {
+    let mut parameters = AudioCodecParameters::new();
+    let layout = if channels == 1 { layouts::CHANNEL_LAYOUT_MONO } else { layouts::CHANNEL_LAYOUT_STEREO };
+    parameters.for_codec(CODEC_ID_MP3).with_sample_rate(sample_rate).with_channels(layout);
+    MpaDecoder::try_new(&parameters, &AudioDecoderOptions::default())
+        .map_err(|error| Error::bug("the MP3 decoder cannot start").with_source(error))
+}

@@ -1,0 +1,169 @@
+//! AAC in MP4 (ISO 14496-12): symphonia reads the sample tables; the edit list, which says where the clip begins, is
+//! read here.
+//!
+//! The clip begins where the edit list says (the encoder's delay is cut off, as in ffmpeg) and ends where the sample
+//! table says: the last frame's duration may be shorter than a frame, and ffmpeg (5.1) keeps its padding.
+
+use std::io::Cursor;
+
+use symphonia::core::codecs::audio::well_known::CODEC_ID_AAC;
+use symphonia::core::formats::FormatOptions;
+use symphonia::core::io::ReadOnlySource;
+use symphonia::default::formats::IsoMp4Reader;
+
+use super::DecodeAudio;
+use super::adts::RATES;
+use super::mpeg::Trim;
+use super::stream::{self, Track};
+use crate::audio::header::AudioFormat;
+use crate::error::{Error, Result};
+
+/// The first audio track's header.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::audio) struct Mp4Header {
+    pub(in crate::audio) sample_rate: u32,
+    pub(in crate::audio) channels: u32,
+    /// Samples before the clip's first: the encoder's delay.
+    pub(in crate::audio) delay: u64,
+    /// Samples in all, the delay included.
+    pub(in crate::audio) samples: u64,
+    timescale: u32,
+}
+
+/// Boxes of `bytes`: name and content, the last perhaps cut.
+fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
+    std::iter::from_fn(move || {
+        let size = u64::from(be32(bytes, 0)?);
+        let name = *bytes.get(4..)?.first_chunk::<4>()?;
+        let (start, size) = match size {
+            0 => (8, bytes.len() as u64),
+            1 => (16, u64::from_be_bytes(*bytes.get(8..)?.first_chunk()?)),
+            size => (8, size),
+        };
+        let end = usize::try_from(size).unwrap_or(usize::MAX).max(start).min(bytes.len());
+        let content = bytes.get(start..end)?;
+        bytes = &bytes[end..];
+        Some((name, content))
+    })
+}
+
+fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
+    path.iter().try_fold(bytes, |bytes, wanted| {
+        boxes(bytes).find(|(name, _)| name == *wanted).map(|(_, content)| content)
+    })
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+impl Mp4Header {
+    /// None where `head` does not hold the whole header: it may follow the audio.
+    pub(in crate::audio) fn parse(head: &[u8]) -> Option<Self> {
+        let movie = inside(head, &[b"moov"])?;
+        boxes(movie).filter(|(name, _)| name == b"trak").find_map(|(_, track)| Self::track(track))
+    }
+
+    fn track(track: &[u8]) -> Option<Self> {
+        let media = inside(track, &[b"mdia"])?;
+        if inside(media, &[b"hdlr"])?.get(8..12) != Some(b"soun") {
+            return None;
+        }
+        let header = inside(media, &[b"mdhd"])?;
+        let timescale = be32(header, if header.first() == Some(&1) { 20 } else { 12 })?;
+        let table = inside(media, &[b"minf", b"stbl"])?;
+        // One sample entry: its size and name, 8 bytes, 8 of version and vendor, channels, bits, 4, rate.
+        let entry = inside(table, &[b"stsd"])?.get(8..)?;
+        let said = (be32(entry, 32)? >> 16, u32::from(u16::from_be_bytes(*entry.get(24..)?.first_chunk()?)));
+        // The entry's own fields are often wrong (ffmpeg writes two channels always); the codec's are right.
+        let (sample_rate, channels) =
+            inside(entry.get(36..)?, &[b"esds"]).and_then(aac_config).unwrap_or(said);
+        let times = inside(table, &[b"stts"])?;
+        let entries = times.get(8..)?.chunks_exact(8);
+        let duration = entries.fold(0_u64, |sum, entry| {
+            let (count, each) = (be32(entry, 0).unwrap_or(0), be32(entry, 4).unwrap_or(0));
+            sum.saturating_add(u64::from(count) * u64::from(each))
+        });
+        let delay = inside(track, &[b"edts", b"elst"]).and_then(first_edit).unwrap_or(0);
+        // Rates over 65535 do not fit the entry; the timescale is the rate in every audio file that we know.
+        let sample_rate = if sample_rate == 0 { timescale } else { sample_rate };
+        let scaled = |time: u64| {
+            let samples = u128::from(time) * u128::from(sample_rate) / u128::from(timescale.max(1));
+            u64::try_from(samples).unwrap_or(u64::MAX)
+        };
+        Some(Self { sample_rate, channels, delay: scaled(delay), samples: scaled(duration), timescale })
+    }
+}
+
+/// Sample rate and channels of an AudioSpecificConfig (ISO 14496-3), inside its nest of descriptors.
+fn aac_config(mut bytes: &[u8]) -> Option<(u32, u32)> {
+    bytes = bytes.get(4..)?;
+    // The stream's, the decoder's and the codec's descriptor, each with fields before the next.
+    for (wanted, fields) in [(3, 3), (4, 13), (5, 0)] {
+        let (&kind, rest) = bytes.split_first()?;
+        // Seven bits of the length a byte, and a bit that says that more follow.
+        let length_bytes = 1 + rest.iter().take(3).take_while(|byte| **byte & 0x80 != 0).count();
+        bytes = rest.get(length_bytes + fields..).filter(|_| kind == wanted)?;
+    }
+    // Five bits of object type, four of rate (15: 24 bits of it follow), four of channels.
+    let bits = bytes.iter().take(5).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte))
+        << (8 * 5_usize.saturating_sub(bytes.len()));
+    let field = |at: u32, width: u32| u32::try_from(bits >> (40 - at - width) & ((1 << width) - 1)).ok();
+    let (sample_rate, channels) = match field(5, 4)? {
+        15 => (field(9, 24)?, field(33, 4)?),
+        index => (*RATES.get(index as usize)?, field(9, 4)?),
+    };
+    // 7 stands for eight channels; 0 for a list of them further on.
+    let channels = if channels == 7 { 8 } else { channels };
+    (channels > 0).then_some((sample_rate, channels))
+}
+
+/// Where in the media the first edit that is not empty begins.
+fn first_edit(list: &[u8]) -> Option<u64> {
+    let wide = *list.first()? == 1;
+    list.get(8..)?.chunks_exact(if wide { 20 } else { 12 }).find_map(|entry| {
+        if wide {
+            u64::try_from(i64::from_be_bytes(*entry.get(8..)?.first_chunk()?)).ok()
+        } else {
+            u64::try_from(i32::from_be_bytes(*entry.get(4..)?.first_chunk()?)).ok()
+        }
+    })
+}
+
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+    let format = AudioFormat::Aac;
+    let Some(header) = Mp4Header::parse(bytes) else {
+        return Err(Error::sample(
+            "the MP4 clip has no audio track, or ends before its header, which may follow the audio",
+        ));
+    };
+    let Mp4Header { sample_rate, channels, delay, samples, timescale } = header;
+    op.check_header(format, sample_rate, channels)?;
+    op.check_samples(format, samples.saturating_sub(delay), sample_rate)?;
+    // A reader that can seek wants all boxes whole; one that cannot, the header in front of the audio.
+    let in_front = boxes(bytes).take_while(|(name, _)| name != b"mdat").any(|(name, _)| name == *b"moov");
+    let media = if in_front {
+        stream::source(ReadOnlySource::new(bytes))
+    } else {
+        stream::source(Cursor::new(bytes))
+    };
+    let mut reader = IsoMp4Reader::try_new(media, FormatOptions::default())
+        .map_err(|error| stream::refused(format, &error))?;
+    let (id, parameters) = stream::audio_track(&reader)?;
+    if parameters.codec != CODEC_ID_AAC {
+        return Err(Error::sample("the MP4 clip's audio is no AAC, the only codec in MP4 that is decoded"));
+    }
+    let mut decoder = stream::new_decoder(format, &parameters)?;
+    // Fragmented files have no sample table: their length is what is there.
+    let known = (samples > 0).then(|| samples.saturating_sub(delay));
+    let end = if samples > 0 { samples..u64::MAX } else { 0..0 };
+    let track = Track {
+        format,
+        sample_rate,
+        samples: known,
+        trim: Trim { start: delay, end },
+        timed: samples > 0 && timescale == sample_rate,
+        max_packets: bytes.len(),
+    };
+    stream::decode(op, &mut reader, &mut *decoder, (id, track), out)
+}

@@ -1,0 +1,343 @@
+//! MPEG audio layer III as a stream of frames: where they lie, what the tag in front says, what is missing.
+//!
+//! ```text
+//! ID3v2 … │ Xing/Info/VBRI frame │ frame │ frame │ garbage │ frame │ … │ half a frame │ ID3v1, APEv2, Lyrics3
+//!  skipped   count, delay, padding   └──────┴── walk ──┴────────┘        the clip was cut   skipped
+//! ```
+//! Specifications: ISO 11172-3 and 13818-3 for the header; the Xing, LAME and VBRI tags as every decoder reads them.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+
+/// How far junk in front of the first frame may reach, beyond ID3 tags: 64 KiB, the largest padding seen in files
+/// that other decoders play.
+const MAX_JUNK_BYTES: usize = 64 << 10;
+
+/// The delay of every layer III decoder: 528 samples of the filter banks and 1 of the synthesis window. LAME counts
+/// its own delay and padding without it.
+const DECODER_DELAY: u64 = 528 + 1;
+
+/// What a frame's four bytes say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FrameHeader {
+    /// 3, 2 and 0: MPEG-1, -2, -2.5.
+    version: u8,
+    pub(crate) sample_rate: u32,
+    pub(crate) channels: u32,
+    /// Of the whole frame.
+    pub(crate) bytes: usize,
+    /// A channel: 1152, or 576 for MPEG-2 and -2.5.
+    pub(crate) samples: u32,
+    checksum: bool,
+}
+
+impl FrameHeader {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        const MPEG1_KBPS: [u32; 15] = [0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320];
+        const MPEG2_KBPS: [u32; 15] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160];
+        let &[sync, second, third, fourth, ..] = bytes else { return None };
+        let (version, layer) = (second >> 3 & 3, second >> 1 & 3);
+        let (bit_rate, rate) = (usize::from(third >> 4), usize::from(third >> 2 & 3));
+        // Layer III is coded as 1; a bit rate of 0 is "free", which no decoder here knows.
+        if sync != 0xFF || second < 0xE0 || version == 1 || layer != 1 || rate == 3 || bit_rate == 0 {
+            return None;
+        }
+        let mpeg1 = version == 3;
+        let kbps = *(if mpeg1 { MPEG1_KBPS } else { MPEG2_KBPS }).get(bit_rate)?;
+        let halved = match version {
+            3 => 0,
+            2 => 1,
+            _ => 2,
+        };
+        let sample_rate = [44_100_u32, 48_000, 32_000][rate] >> halved;
+        let samples = if mpeg1 { 1152 } else { 576 };
+        let bytes = samples / 8 * kbps * 1000 / sample_rate + u32::from(third >> 1 & 1);
+        Some(Self {
+            version,
+            sample_rate,
+            channels: if fourth >> 6 == 3 { 1 } else { 2 },
+            bytes: bytes as usize,
+            samples,
+            checksum: second & 1 == 0,
+        })
+    }
+
+    /// Frames of one stream may differ in bit rate and padding only.
+    pub(crate) fn same_stream(&self, other: &Self) -> bool {
+        (self.version, self.sample_rate, self.channels) == (other.version, other.sample_rate, other.channels)
+    }
+
+    fn side_info_bytes(&self) -> usize {
+        match (self.version == 3, self.channels) {
+            (true, 1) | (false, 2) => 17,
+            (true, _) => 32,
+            (false, _) => 9,
+        }
+    }
+
+    /// Where a frame's side information lies; main data follow.
+    pub(super) fn side_info(&self) -> Range<usize> {
+        let start = 4 + if self.checksum { 2 } else { 0 };
+        start..start + self.side_info_bytes()
+    }
+
+    fn main_data_bytes(&self) -> usize {
+        self.bytes.saturating_sub(self.side_info().end)
+    }
+
+    /// How many bytes of earlier frames' main data this frame begins with.
+    fn main_data_begin(&self, frame: &[u8]) -> usize {
+        let at = self.side_info().start;
+        match *frame.get(at..at + 2).unwrap_or(&[0, 0]) {
+            [high, low] if self.version == 3 => usize::from(high) << 1 | usize::from(low >> 7),
+            [high, _] => usize::from(high),
+            _ => 0,
+        }
+    }
+}
+
+/// What the frame in front of the audio says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tag {
+    /// Frames of audio, without the tag's own.
+    pub(crate) frames: Option<u32>,
+    /// The encoder's delay and padding in samples, as LAME and libavformat write them.
+    pub(crate) gaps: Option<(u32, u32)>,
+}
+
+impl Tag {
+    /// The tag in `frame`, if it is one: such a frame holds no audio.
+    pub(crate) fn read(header: &FrameHeader, frame: &[u8]) -> Option<Self> {
+        let be32 = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
+        let xing = 4 + header.side_info_bytes();
+        if let Some(b"Xing" | b"Info") = frame.get(xing..xing + 4) {
+            let flags = be32(xing + 4)?;
+            let mut at = xing + 8;
+            let frames = if flags & 1 != 0 { be32(at) } else { None };
+            // Count, bytes, table of contents, quality: each there if its flag is.
+            for (bit, bytes) in [(1, 4), (2, 4), (4, 100), (8, 4)] {
+                at += if flags & bit != 0 { bytes } else { 0 };
+            }
+            let known = matches!(frame.get(at..at + 4), Some(b"LAME" | b"Lavf" | b"Lavc"));
+            let packed = be32(at + 21).map(|word| word >> 8).filter(|_| known);
+            return Some(Self { frames, gaps: packed.map(|packed| (packed >> 12, packed & 0xFFF)) });
+        }
+        if frame.get(36..40) == Some(b"VBRI") {
+            return Some(Self { frames: be32(36 + 14), gaps: None });
+        }
+        None
+    }
+
+    /// What ffmpeg and LAME's own decoder leave out.
+    pub(crate) fn trim(&self, samples_per_frame: u32) -> Trim {
+        let Some((delay, padding)) = self.gaps else { return Trim::default() };
+        let start = u64::from(delay) + DECODER_DELAY;
+        let end = self.frames.map_or(0..0, |frames| {
+            let end = u64::from(frames) * u64::from(samples_per_frame);
+            end - u64::from(padding).saturating_sub(DECODER_DELAY).min(end)..end
+        });
+        Trim { start, end }
+    }
+}
+
+/// Decoded samples that are the encoder's, not the clip's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Trim {
+    /// How many to leave out at the start.
+    pub(crate) start: u64,
+    /// Which to leave out at the end; what comes after them (another file appended) stays.
+    pub(crate) end: Range<u64>,
+}
+
+impl Trim {
+    /// What is left of `samples`.
+    pub(crate) fn left(&self, samples: u64) -> u64 {
+        let end = self.end.end.min(samples).saturating_sub(self.end.start.max(self.start));
+        samples.saturating_sub(self.start) - end.min(samples.saturating_sub(self.start))
+    }
+}
+
+/// One frame and what is missing in front of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame {
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+    /// Bytes that are no frame, before this one.
+    garbage: usize,
+    /// Frames lost in them.
+    pub(crate) lost_before: u64,
+    /// Bytes of main data that it takes from earlier frames, and that it brings.
+    reservoir: (usize, usize),
+    /// Whether it needs main data of frames that were lost.
+    pub(crate) broken: bool,
+}
+
+/// The frames of a clip.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    pub(crate) first: FrameHeader,
+    pub(crate) tag: Option<Tag>,
+    /// Frames that the tag counts and that are not there after the last one.
+    pub(crate) lost_at_end: u64,
+    /// The last frame is cut, and no tag tells how much is missing.
+    pub(crate) cut: bool,
+}
+
+/// The length of the ID3v2 tags that `bytes` begins with, which may reach past its end.
+pub(crate) fn id3_bytes(bytes: &[u8]) -> u64 {
+    let mut at = 0_u64;
+    while let Some(rest) = usize::try_from(at).ok().and_then(|at| bytes.get(at..)) {
+        let &[b'I', b'D', b'3', version, _, flags, a, b, c, d, ..] = rest else { break };
+        if version == 0xFF || (a | b | c | d) & 0x80 != 0 {
+            break;
+        }
+        let size = [a, b, c, d].iter().fold(0_u64, |size, byte| size << 7 | u64::from(*byte));
+        at += 10 + size + if flags & 0x10 != 0 { 10 } else { 0 };
+    }
+    at
+}
+
+/// Where the first frame lies: a header that two more of its stream follow, or the end of the clip.
+pub(crate) fn first_frame(bytes: &[u8], start: usize, whole: bool) -> Option<(usize, FrameHeader)> {
+    let last = bytes.len().min(start.saturating_add(MAX_JUNK_BYTES));
+    (start..last).find_map(|at| {
+        let first = FrameHeader::parse(bytes.get(at..)?)?;
+        let mut next = at + first.bytes;
+        for _ in 0..2 {
+            if ends_at(bytes, next) {
+                break;
+            }
+            match bytes.get(next..next + 4) {
+                Some(four) => {
+                    next += FrameHeader::parse(four).filter(|header| header.same_stream(&first))?.bytes;
+                }
+                // Bytes at the end of junk are too few to tell a frame by.
+                None if whole && at != start => return None,
+                None => break,
+            }
+        }
+        Some((at, first))
+    })
+}
+
+/// Whether nothing but tags and padding is left from `at` on.
+fn ends_at(bytes: &[u8], at: usize) -> bool {
+    let Some(rest) = bytes.get(at..) else { return false };
+    rest.starts_with(b"TAG") && rest.len() <= 128 + 227
+        || rest.starts_with(b"APETAGEX")
+        || rest.starts_with(b"LYRICSBEGIN")
+        || rest.starts_with(b"ID3")
+        || rest.iter().all(|byte| *byte == 0)
+}
+
+impl Walk {
+    /// Finds all frames of the clip from `start` on, and puts them into `frames`.
+    ///
+    /// Garbage between frames counts as lost frames: as many as the tag says are missing, or, without a count, as
+    /// many as would have taken its bytes.
+    pub(crate) fn new(bytes: &[u8], start: usize, frames: &mut Vec<Frame>) -> Result<Self> {
+        frames.clear();
+        let Some((mut at, first)) = first_frame(bytes, start, true) else {
+            return Err(super::unknown(bytes));
+        };
+        let tag = bytes.get(at..at + first.bytes).and_then(|frame| Tag::read(&first, frame));
+        if tag.is_some() {
+            at += first.bytes;
+        }
+        let (mut garbage, mut cut) = (0_usize, false);
+        while !ends_at(bytes, at) {
+            let here = FrameHeader::parse(&bytes[at..]);
+            match here {
+                Some(header) if header.same_stream(&first) => {
+                    let Some(frame) = bytes.get(at..at + header.bytes) else {
+                        cut = true;
+                        break;
+                    };
+                    at += header.bytes;
+                    // Another file was appended: its tag is no audio.
+                    if Tag::read(&header, frame).is_some() {
+                        continue;
+                    }
+                    frames.push(Frame {
+                        at: at - header.bytes,
+                        bytes: header.bytes,
+                        garbage,
+                        lost_before: 0,
+                        reservoir: (header.main_data_begin(frame), header.main_data_bytes()),
+                        broken: false,
+                    });
+                    garbage = 0;
+                    continue;
+                }
+                Some(other) if continues(bytes, at, &other) => {
+                    return Err(Error::sample(format!(
+                        "the MP3 changes from {} Hz, {} channels to {} Hz, {} channels at byte {at}; split it",
+                        first.sample_rate, first.channels, other.sample_rate, other.channels
+                    )));
+                }
+                _ => {}
+            }
+            match (at + 1..bytes.len()).find(|at| stands(bytes, *at, &first)) {
+                Some(next) => {
+                    garbage = next - at;
+                    at = next;
+                }
+                None => {
+                    garbage = bytes.len() - at;
+                    break;
+                }
+            }
+        }
+        let mut walk = Self { first, tag, lost_at_end: 0, cut };
+        walk.settle(frames, if cut { 0 } else { garbage });
+        Ok(walk)
+    }
+
+    /// Turns bytes of garbage into lost frames.
+    fn settle(&mut self, frames: &mut [Frame], garbage_at_end: usize) {
+        let total: usize = frames.iter().map(|frame| frame.bytes).sum();
+        let mean = (total / frames.len().max(1)).max(1);
+        let estimate = |garbage: usize| ((garbage + mean / 2) / mean) as u64;
+        let counted = self.tag.and_then(|tag| tag.frames).map(u64::from);
+        let mut missing = match counted {
+            Some(counted) => counted.saturating_sub(frames.len() as u64),
+            None => u64::MAX,
+        };
+        // What a clip cut out of a longer one begins without is not lost: nobody has it.
+        let mut held = None;
+        for frame in frames.iter_mut() {
+            frame.lost_before = estimate(frame.garbage).min(missing);
+            missing -= frame.lost_before;
+            if frame.lost_before > 0 {
+                held = Some(0);
+            }
+            let (takes, brings) = frame.reservoir;
+            frame.broken = held.is_some_and(|held| takes > held);
+            held = match held {
+                None if takes > 0 => None,
+                held => Some(held.unwrap_or(0) + brings),
+            };
+        }
+        self.lost_at_end = match counted {
+            Some(_) => {
+                self.cut = false;
+                missing
+            }
+            None => estimate(garbage_at_end),
+        };
+    }
+}
+
+/// A frame of `first`'s stream at `at`, and another one, or the end, after it.
+fn stands(bytes: &[u8], at: usize, first: &FrameHeader) -> bool {
+    bytes[at] == 0xFF
+        && FrameHeader::parse(&bytes[at..])
+            .is_some_and(|header| header.same_stream(first) && continues(bytes, at, &header))
+}
+
+fn continues(bytes: &[u8], at: usize, header: &FrameHeader) -> bool {
+    let next = at + header.bytes;
+    next == bytes.len()
+        || bytes.get(next..).and_then(FrameHeader::parse).is_some_and(|next| next.same_stream(header))
+}

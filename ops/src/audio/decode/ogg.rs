@@ -1,0 +1,165 @@
+//! Ogg (RFC 3533) with Vorbis, FLAC or, behind the feature `opus`, Opus.
+//!
+//! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing one is always told;
+//! the last page is marked, so a clip that is cut anywhere is told too.
+
+use std::io::Cursor;
+
+use symphonia::core::checksum::Crc32;
+use symphonia::core::formats::FormatOptions;
+use symphonia::core::io::Monitor;
+use symphonia::default::formats::OggReader;
+
+use super::flac::StreamInfo;
+use super::mpeg::Trim;
+use super::stream::{self, Track};
+use super::{DecodeAudio, vorbis};
+use crate::audio::header::AudioFormat;
+use crate::error::{Error, Result};
+
+/// What the first page says.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::audio) struct OggHeader {
+    pub(in crate::audio) format: AudioFormat,
+    pub(in crate::audio) sample_rate: u32,
+    pub(in crate::audio) channels: u32,
+    /// Samples before the first that is heard (Opus).
+    pre_skip: u64,
+    /// What the samples are to be amplified by (Opus), in 256ths of a dB.
+    gain: i16,
+    serial: [u8; 4],
+}
+
+/// A page, perhaps cut at its end.
+pub(super) struct Page<'a> {
+    pub(super) flags: u8,
+    granule: u64,
+    pub(super) serial: [u8; 4],
+    pub(super) sequence: u32,
+    pub(super) lacing: &'a [u8],
+    pub(super) body: &'a [u8],
+    /// Header, lacing and body.
+    whole: &'a [u8],
+    /// As long as it should be.
+    bytes: usize,
+}
+
+impl Page<'_> {
+    /// Whether it is as long as it says, and its checksum right.
+    pub(super) fn is_intact(&self) -> bool {
+        let mut crc = Crc32::new(0);
+        // The checksum is over the page with itself as 0.
+        crc.process_buf_bytes(&self.whole[..22]);
+        crc.process_buf_bytes(&[0; 4]);
+        crc.process_buf_bytes(&self.whole[26..]);
+        self.whole.len() == self.bytes && self.whole[22..26] == crc.crc().to_le_bytes()
+    }
+}
+
+/// The pages that follow each other without a gap.
+pub(super) fn pages(bytes: &[u8]) -> impl Iterator<Item = Page<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let page = page(rest)?;
+        rest = rest.get(page.bytes..).unwrap_or_default();
+        Some(page)
+    })
+}
+
+const LAST_PAGE: u8 = 4;
+
+/// The page that `bytes` begins with, whole or cut.
+fn page(bytes: &[u8]) -> Option<Page<'_>> {
+    if !bytes.starts_with(b"OggS") {
+        return None;
+    }
+    let header = bytes.first_chunk::<27>()?;
+    let lacing = bytes.get(27..27 + usize::from(header[26]))?;
+    let start = 27 + lacing.len();
+    let length: usize = lacing.iter().map(|bytes| usize::from(*bytes)).sum();
+    Some(Page {
+        flags: header[5],
+        granule: u64::from_le_bytes(*header[6..].first_chunk()?),
+        serial: *header[14..].first_chunk()?,
+        sequence: u32::from_le_bytes(*header[18..].first_chunk()?),
+        lacing,
+        body: bytes.get(start..(start + length).min(bytes.len()))?,
+        whole: &bytes[..(start + length).min(bytes.len())],
+        bytes: start + length,
+    })
+}
+
+impl OggHeader {
+    pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
+        let Some(Page { body, serial, .. }) = page(head) else {
+            return Err(Error::sample("the Ogg clip does not begin with a whole page"));
+        };
+        let le32 = |at: usize| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
+        let known = match body {
+            [1, b'v', b'o', b'r', b'b', b'i', b's', _, _, _, _, channels, ..] => {
+                le32(12).map(|rate| (AudioFormat::Vorbis, rate, u32::from(*channels), (0, 0)))
+            }
+            [b'O', b'p', b'u', b's', b'H', b'e', b'a', b'd', _, channels, low, high, ..] => {
+                let pre_skip = u16::from_le_bytes([*low, *high]).into();
+                let gain = body
+                    .get(16..)
+                    .and_then(|rest| rest.first_chunk())
+                    .map_or(0, |two| i16::from_le_bytes(*two));
+                Some((AudioFormat::Opus, 48_000, u32::from(*channels), (pre_skip, gain)))
+            }
+            [0x7F, b'F', b'L', b'A', b'C', _, _, _, _, rest @ ..] => {
+                let info = StreamInfo::parse(rest)?;
+                Some((AudioFormat::Flac, info.sample_rate, info.channels, (0, 0)))
+            }
+            _ => None,
+        };
+        let Some((format, sample_rate, channels, (pre_skip, gain))) = known else {
+            return Err(Error::sample("the Ogg clip's first stream is no Vorbis, Opus or FLAC"));
+        };
+        Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
+    }
+
+    /// Samples up to the end of the last page, if the clip has it: `bytes` is the whole clip.
+    pub(in crate::audio) fn samples(&self, bytes: &[u8]) -> Option<u64> {
+        let last = pages(bytes).filter(|page| page.serial == self.serial).last()?;
+        // All bits set: no packet ends on the page.
+        let known = last.flags & LAST_PAGE != 0 && last.granule != u64::MAX;
+        known.then(|| last.granule.saturating_sub(self.pre_skip))
+    }
+}
+
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+    let header = OggHeader::parse(bytes)?;
+    let OggHeader { format, sample_rate, channels, .. } = header;
+    op.check_header(format, sample_rate, channels)?;
+    let samples = header.samples(bytes);
+    op.check_samples(format, samples.unwrap_or(0), sample_rate)?;
+    if format == AudioFormat::Opus && !cfg!(feature = "opus") {
+        return Err(Error::sample("the clip is Opus; build with the feature `opus` to decode it"));
+    }
+    if format == AudioFormat::Vorbis {
+        vorbis::check_setup(bytes, header.serial)?;
+    } else if bytes.windows(7).any(|seven| seven == b"\x05vorbis") {
+        return Err(Error::sample(format!("the {format} clip holds a stream of Vorbis too; split it")));
+    }
+    let mut reader = OggReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
+        .map_err(|error| stream::refused(format, &error))?;
+    let (id, mut parameters) = stream::audio_track(&reader)?;
+    // Packets of Opus are timed with what is to be skipped, so it is cut off here, not by the decoder.
+    if let (AudioFormat::Opus, Some(head)) = (format, &mut parameters.extra_data)
+        && let Some(pre_skip) = head.get_mut(10..12)
+    {
+        pre_skip.fill(0);
+    }
+    let mut decoder = stream::new_decoder(format, &parameters)?;
+    let trim = Trim { start: header.pre_skip, end: 0..0 };
+    let track = Track { format, sample_rate, samples, trim, timed: true, max_packets: bytes.len() };
+    stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
+    if header.gain != 0 {
+        // RFC 7845: dB in 256ths.
+        #[expect(clippy::cast_possible_truncation, reason = "to single precision, once")]
+        let factor = libm::pow(10.0, f64::from(header.gain) / (20.0 * 256.0)) as f32;
+        out.iter_mut().for_each(|value| *value *= factor);
+    }
+    Ok(sample_rate)
+}

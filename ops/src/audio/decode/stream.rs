@@ -1,0 +1,159 @@
+//! The formats whose frames symphonia finds: FLAC, Ogg, MP4.
+
+use std::io::ErrorKind;
+
+use symphonia::core::codecs::CodecParameters;
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::errors::Error as Failure;
+use symphonia::core::formats::FormatReader;
+use symphonia::core::io::{MediaSource, MediaSourceStream};
+
+use super::mono::Mono;
+use super::mpeg::Trim;
+use super::{DecodeAudio, Losses};
+use crate::audio::header::AudioFormat;
+use crate::error::{Error, Result};
+
+/// One track of a container, and what is known of it beforehand.
+pub(super) struct Track {
+    pub(super) format: AudioFormat,
+    pub(super) sample_rate: u32,
+    /// Samples after trimming, where the container says so.
+    pub(super) samples: Option<u64>,
+    pub(super) trim: Trim,
+    /// Whether packets say where their samples belong, so that a gap between two shows.
+    pub(super) timed: bool,
+    /// Packets there can be; each has at least a byte, or the container names it in one.
+    pub(super) max_packets: usize,
+}
+
+pub(super) fn source<'a>(media: impl MediaSource + 'a) -> MediaSourceStream<'a> {
+    MediaSourceStream::new(Box::new(media), Default::default())
+}
+
+/// The first audio track's number and parameters.
+pub(super) fn audio_track(reader: &dyn FormatReader) -> Result<(u32, AudioCodecParameters)> {
+    let audio = reader.tracks().iter().find_map(|track| match &track.codec_params {
+        Some(CodecParameters::Audio(parameters)) => Some((track.id, parameters.clone())),
+        _ => None,
+    });
+    audio.ok_or_else(|| Error::sample("the clip has no audio track"))
+}
+
+pub(super) fn new_decoder(
+    format: AudioFormat,
+    parameters: &AudioCodecParameters,
+) -> Result<Box<dyn AudioDecoder>> {
+    let options = AudioDecoderOptions::default();
+    #[cfg(feature = "opus")]
+    if parameters.codec == symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS {
+        use symphonia::core::codecs::registry::RegisterableAudioDecoder;
+        return symphonia_adapter_libopus::OpusDecoder::try_registry_new(parameters, &options)
+            .map_err(|error| refused(format, &error));
+    }
+    symphonia::default::get_codecs()
+        .make_audio_decoder(parameters, &options)
+        .map_err(|error| refused(format, &error))
+}
+
+pub(super) fn refused(format: AudioFormat, error: &Failure) -> Error {
+    match error {
+        Failure::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            Error::sample(format!("the {format} clip ends early, in its header or before its first frame"))
+        }
+        error => Error::sample(format!("the {format} clip cannot be decoded: {error}")),
+    }
+}
+
+/// Decodes all packets of the track `id`.
+pub(super) fn decode(
+    op: &DecodeAudio,
+    reader: &mut dyn FormatReader,
+    decoder: &mut dyn AudioDecoder,
+    (id, track): (u32, Track),
+    out: &mut Vec<f32>,
+) -> Result<u32> {
+    let Track { format, sample_rate, samples, trim, timed, max_packets } = track;
+    let trimmed_in_front = trim.start;
+    let mut mono = Mono::new(op, trim, sample_rate, out);
+    let mut losses = Losses::default();
+    let mut base = None;
+    let mut packets = 0;
+    let ended_early = loop {
+        let packet = match reader.next_packet() {
+            Ok(Some(packet)) if packet.track_id == id => packet,
+            Ok(Some(_)) => continue,
+            Ok(None) => break false,
+            Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => break true,
+            Err(Failure::ResetRequired) => {
+                return Err(Error::sample(format!(
+                    "the {format} clip is a chain of several streams; split it into clips"
+                )));
+            }
+            Err(error) => return Err(refused(format, &error)),
+        };
+        packets += 1;
+        if packets > max_packets {
+            return Err(Error::sample(format!("the {format} clip names more packets than it has bytes")));
+        }
+        let at = u64::try_from(packet.pts.get()).unwrap_or(0);
+        if timed {
+            // A clip begins at 0, so what lies before the first packet is lost too. Where the length is unknown or
+            // passed already, the clip may be a cut from a longer one with its times kept.
+            let first = if samples.is_some_and(|samples| at < samples) { 0 } else { at };
+            let missing = at.saturating_sub(*base.get_or_insert(first)).saturating_sub(mono.position());
+            if missing > 0 {
+                lose(&mut losses, op, (format, sample_rate), missing, samples, mono.position())?;
+                mono.silence(missing)?;
+            }
+        }
+        // A decoder of FLAC takes what it reads for music; the frame's checksum knows better.
+        let intact = format != AudioFormat::Flac || super::flac::is_intact(&packet.data);
+        match if intact { decoder.decode(&packet) } else { Err(Failure::DecodeError("checksum")) } {
+            Ok(buffer) if buffer.spec().rate() != sample_rate => {
+                return Err(Error::sample(format!(
+                    "the {format} clip changes from {sample_rate} Hz to {} Hz",
+                    buffer.spec().rate()
+                )));
+            }
+            Ok(buffer) => mono.push(&buffer)?,
+            Err(Failure::Unsupported(what)) => {
+                return Err(Error::sample(format!("the {format} clip cannot be decoded: {what}")));
+            }
+            Err(_) => {
+                let missing = packet.dur.get();
+                lose(&mut losses, op, (format, sample_rate), missing, samples, mono.position())?;
+                mono.silence(missing)?;
+            }
+        }
+    };
+    let decoded = mono.position().saturating_sub(trimmed_in_front);
+    let missing = samples.unwrap_or(0).saturating_sub(decoded);
+    losses.ended_early = missing > 0;
+    losses.lost += missing;
+    losses.total = decoded + missing;
+    if ended_early && samples.is_none() && op.max_lost_share < 1.0 {
+        return Err(Error::sample(format!(
+            "the {format} clip ends early, after {:.2} s, and does not say how much is missing; set max_lost_share to \
+             1 to take what is there",
+            decoded as f64 / f64::from(sample_rate)
+        )));
+    }
+    losses.check(op, format, sample_rate)?;
+    mono.silence(missing)?;
+    Ok(sample_rate)
+}
+
+/// Counts `missing` samples, and stops early where they are too many already.
+fn lose(
+    losses: &mut Losses,
+    op: &DecodeAudio,
+    (format, sample_rate): (AudioFormat, u32),
+    missing: u64,
+    samples: Option<u64>,
+    position: u64,
+) -> Result<()> {
+    losses.lost = losses.lost.saturating_add(missing);
+    losses.total = samples.unwrap_or(u64::MAX).max(position.saturating_add(missing));
+    losses.check(op, format, sample_rate)
+}

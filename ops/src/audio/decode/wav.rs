@@ -1,0 +1,168 @@
+//! RIFF/WAVE: our own walk over the chunks, symphonia's decoder for the samples.
+
+use symphonia::core::audio::{Channels, layouts};
+use symphonia::core::codecs::audio::well_known as codec;
+use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::packet::PacketRef;
+use symphonia::core::units::{Duration, Timestamp};
+use symphonia::default::codecs::PcmDecoder;
+
+use super::mono::Mono;
+use super::mpeg::Trim;
+use super::{DecodeAudio, Losses};
+use crate::audio::header::AudioFormat;
+use crate::error::{Error, Result};
+
+/// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, within the second cache.
+const PACKET_SAMPLES: usize = 8192;
+
+/// Writers that cannot know the length put the largest number there, less what is around it: more than this is no
+/// claim. A clip of that size would be over any limit anyway.
+const ENDLESS_BYTES: u32 = 0x7FFF_0000;
+
+/// What the chunks in front of the samples say.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::audio) struct WavHeader {
+    pub(in crate::audio) sample_rate: u32,
+    pub(in crate::audio) channels: u32,
+    codec: AudioCodecId,
+    /// Of one sample of all channels.
+    frame_bytes: u32,
+    data_at: u64,
+    /// None where the writer did not know.
+    data_bytes: Option<u32>,
+}
+
+impl WavHeader {
+    /// Reads `head`, the first bytes of a clip.
+    pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
+        let mut at = 12_u64;
+        let mut format = None;
+        loop {
+            let chunk = usize::try_from(at).ok().and_then(|at| head.get(at..)).unwrap_or_default();
+            let (Some(name), Some(size)) = (chunk.first_chunk::<4>(), le32(chunk, 4)) else {
+                return Err(Error::sample(format!(
+                    "the WAV clip ends after {} bytes, before its {} chunk",
+                    head.len(),
+                    if format.is_none() { "fmt" } else { "data" }
+                )));
+            };
+            at += 8;
+            match name {
+                b"fmt " => format = Some(Format::parse(&chunk[8..], size)?),
+                b"data" => {
+                    let Some(Format { sample_rate, channels, codec, frame_bytes }) = format else {
+                        return Err(Error::sample("the WAV clip has no fmt chunk before its data"));
+                    };
+                    let known = size < ENDLESS_BYTES && (size > 0 || chunk.len() <= 8);
+                    let data_bytes = known.then_some(size);
+                    return Ok(Self { sample_rate, channels, codec, frame_bytes, data_at: at, data_bytes });
+                }
+                _ => {}
+            }
+            // Chunks start at even places.
+            at += u64::from(size) + u64::from(size & 1);
+        }
+    }
+
+    /// Samples of one channel in a clip of `total_bytes`, and whether that many are there.
+    pub(in crate::audio) fn samples(&self, total_bytes: u64) -> (u64, bool) {
+        let there = total_bytes.saturating_sub(self.data_at);
+        let said = self.data_bytes.map_or(there, u64::from);
+        (said / u64::from(self.frame_bytes), said <= there)
+    }
+}
+
+struct Format {
+    sample_rate: u32,
+    channels: u32,
+    codec: AudioCodecId,
+    frame_bytes: u32,
+}
+
+impl Format {
+    fn parse(chunk: &[u8], size: u32) -> Result<Self> {
+        const PCM: u16 = 1;
+        const FLOAT: u16 = 3;
+        const A_LAW: u16 = 6;
+        const MU_LAW: u16 = 7;
+        const EXTENSIBLE: u16 = 0xFFFE;
+        let chunk = &chunk[..chunk.len().min(size as usize)];
+        let fields = (le16(chunk, 0), le16(chunk, 2), le32(chunk, 4), le16(chunk, 12), le16(chunk, 14));
+        let (Some(mut kind), Some(channels), Some(sample_rate), Some(frame_bytes), Some(bits)) = fields
+        else {
+            return Err(Error::sample(format!("the WAV clip's fmt chunk has {} bytes of 16", chunk.len())));
+        };
+        if kind == EXTENSIBLE {
+            kind = le16(chunk, 24).unwrap_or(kind);
+        }
+        let (codec, bytes) = match (kind, bits) {
+            (PCM, 8) => (codec::CODEC_ID_PCM_U8, 1),
+            (PCM, 9..=16) => (codec::CODEC_ID_PCM_S16LE, 2),
+            (PCM, 17..=24) => (codec::CODEC_ID_PCM_S24LE, 3),
+            (PCM, 25..=32) => (codec::CODEC_ID_PCM_S32LE, 4),
+            (FLOAT, 32) => (codec::CODEC_ID_PCM_F32LE, 4),
+            (FLOAT, 64) => (codec::CODEC_ID_PCM_F64LE, 8),
+            (A_LAW, 8) => (codec::CODEC_ID_PCM_ALAW, 1),
+            (MU_LAW, 8) => (codec::CODEC_ID_PCM_MULAW, 1),
+            _ => {
+                return Err(Error::sample(format!(
+                    "the WAV clip holds format {kind:#06x} with {bits} bits; PCM of 8 to 32 bits, float, A-law and \
+                     µ-law are decoded"
+                )));
+            }
+        };
+        if channels > 0 && u32::from(frame_bytes) != u32::from(channels) * bytes {
+            return Err(Error::sample(format!(
+                "the WAV header says {channels} channels of {bits} bits in {frame_bytes} bytes, which do not fit"
+            )));
+        }
+        Ok(Self { sample_rate, channels: channels.into(), codec, frame_bytes: frame_bytes.max(1).into() })
+    }
+}
+
+fn le16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn le32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+    let header = WavHeader::parse(bytes)?;
+    let WavHeader { sample_rate, channels, codec, frame_bytes, data_at, .. } = header;
+    op.check_header(AudioFormat::Wav, sample_rate, channels)?;
+    let (samples, _) = header.samples(bytes.len() as u64);
+    op.check_samples(AudioFormat::Wav, samples, sample_rate)?;
+    let frame_bytes = frame_bytes as usize;
+    let data = usize::try_from(data_at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+    let there = samples.min((data.len() / frame_bytes) as u64);
+    let losses = Losses { lost: samples - there, total: samples, ended_early: true };
+    losses.check(op, AudioFormat::Wav, sample_rate)?;
+
+    let mut parameters = AudioCodecParameters::new();
+    parameters
+        .for_codec(codec)
+        .with_sample_rate(sample_rate)
+        .with_channels(if channels == 1 { layouts::CHANNEL_LAYOUT_MONO } else { discrete(channels) })
+        .with_max_frames_per_packet(PACKET_SAMPLES as u64);
+    let mut decoder = PcmDecoder::try_new(&parameters, &AudioDecoderOptions::default())
+        .map_err(|error| Error::sample("the WAV clip cannot be decoded").with_source(error))?;
+    let mut mono = Mono::new(op, Trim::default(), sample_rate, out);
+    // At most max_samples, and each of them has bytes in the clip.
+    let whole = usize::try_from(there).unwrap_or(usize::MAX).saturating_mul(frame_bytes);
+    for packet in data[..whole.min(data.len())].chunks(PACKET_SAMPLES * frame_bytes) {
+        let decoded = decoder
+            .decode_ref(&PacketRef::new(0, Timestamp::ZERO, Duration::ZERO, packet))
+            .map_err(|error| Error::sample("the WAV clip cannot be decoded").with_source(error))?;
+        mono.push(&decoded)?;
+    }
+    mono.silence(losses.lost)?;
+    Ok(sample_rate)
+}
+
+/// Channels without places: only their mean is wanted.
+fn discrete(channels: u32) -> Channels {
+    Channels::Discrete(u16::try_from(channels).unwrap_or(u16::MAX))
+}

@@ -1,0 +1,192 @@
+//! What a clip's first bytes say, without decoding.
+//!
+//! | format | samples | from |
+//! |---|---|---|
+//! | MP3 | exact with a Xing, Info or VBRI tag, less LAME's delay and padding; else an estimate | the first 4 KiB of audio |
+//! | FLAC, WAV | exact | the first bytes; a WAV may have other chunks before |
+//! | M4A | exact, where the header is in front of the audio | the `moov` box |
+//! | ADTS | an estimate | the first 4 KiB |
+//! | Ogg | none: the last page has it | |
+//!
+//! With the whole clip, every length is exact. Megabytes of ID3 tags may be in front of an MP3: [`leading_tag_bytes`]
+//! tells how many, so that a reader can ask for the bytes behind them.
+
+use super::decode::adts::{AdtsHeader, FRAME_SAMPLES};
+use super::decode::flac::StreamInfo;
+use super::decode::mp4::Mp4Header;
+use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
+use super::decode::ogg::OggHeader;
+use super::decode::wav::WavHeader;
+use super::decode::{Container, sniff, unknown};
+use crate::error::{Error, Result};
+
+/// A clip's file format and codec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AudioFormat {
+    /// MPEG-1, -2 or -2.5 audio, layer III.
+    Mp3,
+    /// FLAC, bare or in Ogg.
+    Flac,
+    /// Vorbis in Ogg.
+    Vorbis,
+    /// Opus in Ogg.
+    Opus,
+    /// PCM in RIFF/WAVE.
+    Wav,
+    /// AAC in MP4 (M4A) or ADTS.
+    Aac,
+}
+
+impl std::fmt::Display for AudioFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Mp3 => "MP3",
+            Self::Flac => "FLAC",
+            Self::Vorbis => "Vorbis",
+            Self::Opus => "Opus",
+            Self::Wav => "WAV",
+            Self::Aac => "AAC",
+        })
+    }
+}
+
+/// What the header says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct AudioHeader {
+    /// Told by the content.
+    pub format: AudioFormat,
+    /// Samples a second; 0 where the first bytes do not tell (an MP4 whose header follows its audio).
+    pub sample_rate: u32,
+    /// Channels, before mixing down; 0 as for `sample_rate`.
+    pub channels: u32,
+    /// Samples a channel, after gapless trimming; none where the first bytes do not tell.
+    pub samples: Option<u64>,
+    /// Whether `samples` is what decoding gives, not an estimate from the bit rate.
+    pub exact: bool,
+}
+
+impl AudioHeader {
+    /// The clip's length in seconds.
+    pub fn seconds(&self) -> Option<f64> {
+        self.samples
+            .filter(|_| self.sample_rate > 0)
+            .map(|samples| samples as f64 / f64::from(self.sample_rate))
+    }
+}
+
+/// How many bytes of ID3v2 tags `head` begins with; they may reach past its end. At least 10 bytes are needed to tell.
+pub fn leading_tag_bytes(head: &[u8]) -> u64 {
+    id3_bytes(head)
+}
+
+/// Reads what `head`, the first bytes of a clip of `total_bytes`, says. Nothing is decoded.
+///
+/// Give it at least 4 KiB behind the [`leading_tag_bytes`] (with `total_bytes` less what was left out), or the whole
+/// clip. A claim is not checked against what is there: decoding does that.
+///
+/// # Errors
+/// `BadSample` where the bytes are none of the formats or the header is damaged or not within `head`.
+pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
+    let (container, start) = sniff(head)?;
+    let (clip, bytes) = (&head[start..], total_bytes.saturating_sub(start as u64));
+    let whole = head.len() as u64 >= total_bytes;
+    let header = match container {
+        Container::Mpeg => mp3(head, start, total_bytes, whole)?,
+        Container::Adts => adts(clip, bytes, whole)?,
+        Container::Flac => {
+            let StreamInfo { sample_rate, channels, samples, .. } = StreamInfo::parse(clip)?;
+            AudioHeader {
+                format: AudioFormat::Flac,
+                sample_rate,
+                channels,
+                samples,
+                exact: samples.is_some(),
+            }
+        }
+        Container::Wav => {
+            let header = WavHeader::parse(clip)?;
+            let (sample_rate, channels) = (header.sample_rate, header.channels);
+            let samples = Some(header.samples(bytes).0);
+            AudioHeader { format: AudioFormat::Wav, sample_rate, channels, samples, exact: true }
+        }
+        Container::Ogg => {
+            let header = OggHeader::parse(clip)?;
+            let OggHeader { format, sample_rate, channels, .. } = header;
+            let samples = if whole { header.samples(clip) } else { None };
+            AudioHeader { format, sample_rate, channels, samples, exact: samples.is_some() }
+        }
+        Container::Mp4 => {
+            // Without its header, behind the audio, only the format is known.
+            let Mp4Header { sample_rate, channels, delay, samples, .. } =
+                Mp4Header::parse(clip).unwrap_or_default();
+            let samples = (samples > 0).then(|| samples.saturating_sub(delay));
+            let exact = samples.is_some();
+            return Ok(AudioHeader { format: AudioFormat::Aac, sample_rate, channels, samples, exact });
+        }
+    };
+    if header.sample_rate == 0 || header.channels == 0 {
+        return Err(Error::sample(format!(
+            "the {} header says {} Hz, {} channels; a clip needs at least one of each",
+            header.format, header.sample_rate, header.channels
+        )));
+    }
+    Ok(header)
+}
+
+fn mp3(head: &[u8], start: usize, total_bytes: u64, whole: bool) -> Result<AudioHeader> {
+    let Some((at, first)) = first_frame(head, start, whole) else { return Err(unknown(head)) };
+    let FrameHeader { sample_rate, channels, samples: per_frame, .. } = first;
+    let tag = head.get(at..at + first.bytes).and_then(|frame| Tag::read(&first, frame));
+    let trim = tag.map(|tag| tag.trim(per_frame)).unwrap_or_default();
+    let counted = tag.and_then(|tag| tag.frames);
+    let frames = if let Some(frames) = counted {
+        u64::from(frames)
+    } else if whole {
+        let mut frames = Vec::new();
+        let walk = Walk::new(head, start, &mut frames)?;
+        frames.iter().map(|frame| 1 + frame.lost_before).sum::<u64>() + walk.lost_at_end
+    } else {
+        let audio = at + tag.map_or(0, |_| first.bytes);
+        let frames = frames_in(head, audio, |bytes| {
+            FrameHeader::parse(bytes).filter(|header| header.same_stream(&first)).map(|header| header.bytes)
+        });
+        estimate(frames, total_bytes.saturating_sub(audio as u64), first.bytes)
+    };
+    let samples = trim.left(frames.saturating_mul(per_frame.into()));
+    let exact = whole || counted.is_some();
+    Ok(AudioHeader { format: AudioFormat::Mp3, sample_rate, channels, samples: Some(samples), exact })
+}
+
+fn adts(head: &[u8], total_bytes: u64, whole: bool) -> Result<AudioHeader> {
+    let Some(first) = AdtsHeader::parse(head) else { return Err(unknown(head)) };
+    let counted = frames_in(head, 0, |bytes| AdtsHeader::parse(bytes).map(|header| header.bytes));
+    let frames = if whole { counted.0 } else { estimate(counted, total_bytes, first.bytes) };
+    Ok(AudioHeader {
+        format: AudioFormat::Aac,
+        sample_rate: first.sample_rate,
+        channels: first.channels,
+        samples: Some(frames * FRAME_SAMPLES),
+        exact: whole,
+    })
+}
+
+/// How many whole frames follow each other from `at` on, and their bytes.
+fn frames_in(head: &[u8], mut at: usize, length: impl Fn(&[u8]) -> Option<usize>) -> (u64, u64) {
+    let start = at;
+    let mut frames = 0;
+    while let Some(bytes) = head.get(at..).and_then(&length) {
+        if at + bytes > head.len() {
+            break;
+        }
+        (at, frames) = (at + bytes, frames + 1);
+    }
+    (frames, (at - start) as u64)
+}
+
+/// As many frames as fit `bytes`, if all are as long as those seen.
+fn estimate((frames, seen): (u64, u64), bytes: u64, first: usize) -> u64 {
+    let (frames, seen) = if frames == 0 { (1, first as u64) } else { (frames, seen) };
+    u64::try_from(u128::from(bytes) * u128::from(frames) / u128::from(seen.max(1))).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,79 @@
+//! How parameters of speech ops are read and checked.
+
+use serde::{Deserialize, Deserializer};
+
+use crate::error::{Error, Result};
+
+/// The longest time that a parameter may name: an hour, six times `decode_audio`'s default limit.
+const MAX_SECONDS: f64 = 3600.0;
+
+/// Samples of one waveform, and elements of one row: 1 GiB of f32, 18 hours at 16 kHz.
+pub(crate) const MAX_ELEMENTS: usize = 1 << 28;
+
+/// Reads `lo..hi`, `[lo, hi]`, or one number for both.
+pub(crate) fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 2], D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        One(f64),
+        Two([f64; 2]),
+    }
+    Ok(match Form::deserialize(deserializer)? {
+        Form::One(value) => [value; 2],
+        Form::Two(range) => range,
+    })
+}
+
+/// Reads a list, or one number.
+pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        One(f64),
+        Many(Vec<f64>),
+    }
+    Ok(match Form::deserialize(deserializer)? {
+        Form::One(value) => vec![value],
+        Form::Many(values) => values,
+    })
+}
+
+/// Checks a length of time.
+pub(crate) fn check_seconds(seconds: f64) -> Result<()> {
+    if seconds > 0.0 && seconds <= MAX_SECONDS {
+        return Ok(());
+    }
+    Err(Error::config(format!("seconds {seconds} must be above 0 and at most {MAX_SECONDS}")))
+}
+
+/// The number of samples nearest to `seconds` (checked), at least one.
+pub(crate) fn samples(seconds: f64, sample_rate: u32) -> usize {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an hour of 2³² samples a second is below 2⁴⁴"
+    )]
+    let samples = (seconds * f64::from(sample_rate)).round() as usize;
+    samples.max(1)
+}
+
+/// To single precision, where f64 was a parameter's or an intermediate result's type.
+#[expect(clippy::cast_possible_truncation, reason = "rounding is meant")]
+pub(crate) fn single(value: f64) -> f32 {
+    value as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_become_the_nearest_count() {
+        assert_eq!(samples(0.1, 44_100), 4410);
+        assert_eq!(samples(30.0, 16_000), 480_000);
+        assert_eq!(samples(1e-9, 8_000), 1);
+        assert!(
+            check_seconds(0.0).is_err() && check_seconds(f64::NAN).is_err() && check_seconds(1e9).is_err()
+        );
+    }
+}

@@ -1,0 +1,19 @@
+//! Checks of parameters that ops of every kind share.
+
+use crate::error::{Error, Result};
+
+/// Checks a range's order and bounds.
+pub(crate) fn check_range(name: &str, [low, high]: [f64; 2], least: f64, most: f64) -> Result<()> {
+    if low <= high && low >= least && high <= most {
+        return Ok(());
+    }
+    Err(Error::config(format!("{name} {low}..{high} must be a range within {least} … {most}")))
+}
+
+/// Checks a probability.
+pub(crate) fn check_probability(probability: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&probability) {
+        return Ok(());
+    }
+    Err(Error::config(format!("probability {probability} is outside 0 … 1")))
+}

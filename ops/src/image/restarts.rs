@@ -1,0 +1,174 @@
+//! Restart markers for stored JPEGs, without loss: crops of such pictures need not decode what they do not show.
+//!
+//! The bits of a JPEG can be decoded from its beginning on or from a restart marker on (ITU-T T.81, E.1.4). The decoder
+//! of crops (`decode/baseline/`) jumps over intervals that lie outside: with a marker every 4 MCUs, 64 × 16 pixels of a
+//! 4:2:0 picture, `random_resized_crop` costs about a sixth less CPU (`cargo bench -p feedstock-ops --bench
+//! decode_chain`). Crops so large that they are decoded at half their size gain nothing.
+//!
+//! libjpeg-turbo transcodes the coefficients, as `jpegtran -optimize -restart` does; Huffman tables of the picture's own
+//! make up for the markers' bytes. What is written is decoded and compared with the picture pixel by pixel. Comments,
+//! EXIF and colour profiles are carried over.
+
+use std::ffi::c_int;
+
+use turbojpeg_sys as tj;
+
+use super::decode::{DecodeImage, Opened, decode_rgb};
+use super::turbo::{Handle, MAX_SCANS};
+use crate::error::{Error, Result};
+
+/// What the coefficients of one picture may take, in MB: those of 89 megapixels (the limit of pictures) at 4:2:0.
+const MAX_MEMORY: c_int = 300;
+
+/// Adds restart markers; one a thread, as it keeps a codec handle.
+pub struct RestartMarkers {
+    interval: u16,
+    handle: Handle,
+}
+
+impl RestartMarkers {
+    /// A marker every `interval` MCUs, the blocks that are coded together; 1 … 65,535.
+    ///
+    /// # Errors
+    /// `BadConfig` for 0.
+    pub fn new(interval: u16) -> Result<Self> {
+        if interval == 0 {
+            return Err(Error::config("restart_interval is 0, outside 1 … 65535 MCUs"));
+        }
+        let handle = Handle::new(tj::TJINIT_TJINIT_TRANSFORM)?;
+        handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        handle.set(tj::TJPARAM_TJPARAM_STOPONWARNING, 1)?;
+        handle.set(tj::TJPARAM_TJPARAM_MAXMEMORY, MAX_MEMORY)?;
+        // Tables of the picture's own have words for all its coefficients; the standard's may lack some.
+        handle.set(tj::TJPARAM_TJPARAM_OPTIMIZE, 1)?;
+        handle.set(tj::TJPARAM_TJPARAM_RESTARTBLOCKS, c_int::from(interval))?;
+        Ok(Self { interval, handle })
+    }
+
+    /// The picture with markers, baseline where it was progressive; `None` where it stays as it is: it has as many
+    /// already, could not be decoded in part with them either (it is no JPEG, or CMYK, 4:1:1, 12-bit …), holds more than
+    /// one picture, or cannot be decoded without complaint.
+    ///
+    /// # Errors
+    /// `BadSample` where the bytes are no picture, or its size is over [`DecodeImage`]'s limits.
+    pub fn add(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        let op = DecodeImage::default();
+        let opened = Opened::new(bytes, &op)?;
+        if opened.skips_between(1..=self.interval) || !opened.is_one_jpeg() {
+            return Ok(None);
+        }
+        let Some(marked) = self.transform(bytes)? else { return Ok(None) };
+        let skips = Opened::new(&marked, &op).is_ok_and(|marked| marked.skips_between(1..=self.interval));
+        let same = || matches!((decode_rgb(bytes, &op), decode_rgb(&marked, &op)), (Ok(a), Ok(b)) if a == b);
+        Ok((skips && same()).then_some(marked))
+    }
+
+    /// The same coefficients with markers; `None` where the library complains.
+    fn transform(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        let transform = tj::tjtransform {
+            r: tj::tjregion { x: 0, y: 0, w: 0, h: 0 },
+            op: tj::TJXOP_TJXOP_NONE as c_int,
+            options: 0,
+            data: std::ptr::null_mut(),
+            customFilter: None,
+        };
+        let (mut start, mut length) = (std::ptr::null_mut(), 0);
+        // SAFETY: pointer and length are one slice's; the library allocates the one buffer that is asked for.
+        let status = unsafe {
+            tj::tj3Transform(
+                self.handle.raw(),
+                bytes.as_ptr(),
+                bytes.len() as tj::size_t,
+                1,
+                &raw mut start,
+                &raw mut length,
+                &raw const transform,
+            )
+        };
+        let done = self.handle.check(status).is_ok() && !start.is_null();
+        let length = usize::try_from(length).map_err(|_| Error::bug("a JPEG does not fit memory"))?;
+        // SAFETY: the library wrote `length` bytes from `start` on.
+        let jpeg = done.then(|| unsafe { std::slice::from_raw_parts(start, length) }.to_vec());
+        // SAFETY: null, or allocated by the library and not freed yet.
+        unsafe { tj::tj3Free(start.cast()) };
+        if !done {
+            // It may hold a half-read picture.
+            *self = Self::new(self.interval)?;
+        }
+        Ok(jpeg)
+    }
+}
+
+impl std::fmt::Debug for RestartMarkers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RestartMarkers").field("interval", &self.interval).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+    use crate::image::decode_rgb;
+
+    fn read(name: &str) -> Vec<u8> {
+        std::fs::read(golden::path(&format!("decode/{name}"))).unwrap()
+    }
+
+    #[test]
+    fn the_pixels_stay_and_the_markers_come() {
+        let mut markers = RestartMarkers::new(4).unwrap();
+        let op = DecodeImage::new();
+        for name in ["444", "422", "420", "grey", "optimized", "progressive", "exif6"] {
+            let before = read(&format!("{name}.jpg"));
+            let after = markers.add(&before).unwrap().unwrap_or_else(|| panic!("{name} stays as it is"));
+            let upright = op.clone().exif_orientation(true);
+            for op in [&op, &upright] {
+                assert!(decode_rgb(&before, op).unwrap() == decode_rgb(&after, op).unwrap(), "{name}");
+            }
+            let opened = Opened::new(&after, &op).unwrap();
+            assert!(opened.skips_between(1..=4) && !opened.skips_between(1..=3), "{name}");
+            assert_eq!(markers.add(&after).unwrap(), None, "{name}: once is enough");
+        }
+    }
+
+    #[test]
+    fn others_stay_as_they_are() {
+        let mut markers = RestartMarkers::new(1).unwrap();
+        let whole = read("420.jpg");
+        for name in ["cmyk.jpg", "rgb.jpg", "rgb.png", "lossy.webp"] {
+            assert_eq!(markers.add(&read(name)).unwrap(), None, "{name}");
+        }
+        assert_eq!(markers.add(&whole[..whole.len() / 2]).unwrap(), None, "cut off");
+        let two = [&whole[..], &whole[..]].concat();
+        assert_eq!(markers.add(&two).unwrap(), None, "what stands behind a picture would be lost");
+        let padded = [&whole[..], &[0; 7]].concat();
+        assert!(markers.add(&padded).unwrap().is_some(), "a good picture after bad ones");
+        assert_eq!(markers.add(b"no picture").unwrap_err().kind(), crate::ErrorKind::BadSample);
+        assert_eq!(RestartMarkers::new(0).unwrap_err().kind(), crate::ErrorKind::BadConfig);
+    }
+
+    /// Crops jump over intervals, and show what they showed.
+    #[test]
+    fn crops_stay() {
+        let text = "decode_image,random_resized_crop:24,horizontal_flip";
+        let chain = crate::Chain::parse(text).unwrap();
+        let mut scratch = crate::Scratch::new();
+        for interval in [1, 3, 4, 7] {
+            let mut markers = RestartMarkers::new(interval).unwrap();
+            for name in ["444", "422", "420", "grey", "progressive"] {
+                let before = read(&format!("{name}.jpg"));
+                let after = markers.add(&before).unwrap().unwrap();
+                for sample in 0..50 {
+                    let mut crop = |bytes: &[u8]| {
+                        let mut row = vec![0; chain.output().bytes()];
+                        let seed = crate::SampleSeed::new(1, 0, sample);
+                        chain.apply(bytes, seed, &mut scratch, &mut row).unwrap();
+                        row
+                    };
+                    assert!(crop(&before) == crop(&after), "{name}, {interval}, {sample}");
+                }
+            }
+        }
+    }
+}

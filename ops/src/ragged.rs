@@ -1,0 +1,114 @@
+//! A row whose length is found by running its chain.
+
+/// The result of a ragged chain for one sample: a dense row-major tensor of its own length, aligned for any element.
+///
+/// Keep and reuse it: its memory grows to the longest row that it held, and no further.
+#[derive(Default, Debug, Clone)]
+pub struct RaggedRow {
+    words: Vec<u64>, // 8-byte alignment
+    bytes: usize,
+    length: usize,
+}
+
+impl RaggedRow {
+    /// Empty; memory comes with the first sample.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The row's length along its ragged axis: samples, frames, tokens.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The row's elements, in the machine's byte order.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the words are initialised, plain, and at least `bytes` long; any byte is a u8.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>(), self.bytes) }
+    }
+
+    /// Bytes of memory it keeps.
+    pub fn capacity_bytes(&self) -> usize {
+        self.words.capacity() * 8
+    }
+
+    /// The memory of a row `length` long and of `elements` elements in all, whose content is unspecified.
+    ///
+    /// # Panics
+    /// Where memory cannot hold so many, as a `Vec` does.
+    pub fn f32s(&mut self, length: usize, elements: usize) -> &mut [f32] {
+        self.prepare::<f32>(length, elements);
+        // SAFETY: aligned for u64, initialised, at least `elements` × 4 bytes long, and any bits are an f32.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<f32>(), elements) }
+    }
+
+    /// As [`f32s`](Self::f32s), for token ids.
+    pub fn i64s(&mut self, length: usize, elements: usize) -> &mut [i64] {
+        self.prepare::<i64>(length, elements);
+        // SAFETY: as in `f32s`; any bits are an i64.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<i64>(), elements) }
+    }
+
+    /// Makes it a row of `length` along its ragged axis, of `bytes` bytes of unspecified content, and lends them: for
+    /// rows that were made elsewhere.
+    ///
+    /// # Panics
+    /// As [`f32s`](Self::f32s).
+    pub fn raw(&mut self, length: usize, bytes: usize) -> &mut [u8] {
+        self.prepare::<u8>(length, bytes);
+        // SAFETY: `prepare` made the words hold so many bytes, and every byte is a u8.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) }
+    }
+
+    #[expect(clippy::panic, reason = "as Vec does; the slices made after it must not outgrow the words")]
+    fn prepare<T>(&mut self, length: usize, elements: usize) {
+        let Some(bytes) = elements.checked_mul(size_of::<T>()) else {
+            panic!("a row of {elements} elements is larger than memory can be");
+        };
+        let words = bytes.div_ceil(8);
+        if self.words.len() < words {
+            // Nothing of the old content is kept, so it goes first, and fresh pages need no zeroing.
+            self.words = Vec::new();
+            self.words = vec![0; words];
+        }
+        (self.length, self.bytes) = (length, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_holds_what_was_written_last() {
+        let mut row = RaggedRow::new();
+        row.f32s(3, 6).fill(1.5);
+        assert_eq!((row.length(), row.bytes().len()), (3, 24));
+        assert_eq!(row.bytes()[20..], 1.5f32.to_ne_bytes());
+        row.i64s(1, 1)[0] = -2;
+        assert_eq!((row.length(), row.bytes()), (1, &(-2i64).to_ne_bytes()[..]));
+        row.f32s(0, 0);
+        assert_eq!((row.length(), row.bytes()), (0, &[][..]));
+    }
+
+    #[test]
+    fn memory_is_as_large_as_the_longest_row() {
+        let mut row = RaggedRow::new();
+        for length in [100, 1000, 1001, 7] {
+            row.f32s(length, length);
+        }
+        assert_eq!(row.capacity_bytes(), 1002 * 4);
+    }
+
+    #[test]
+    #[should_panic(expected = "larger than memory can be")]
+    fn elements_whose_bytes_overflow() {
+        RaggedRow::new().f32s(1, usize::MAX / 4 + 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "larger than memory can be")]
+    fn ids_whose_bytes_overflow() {
+        RaggedRow::new().i64s(1, usize::MAX / 8 + 2);
+    }
+}

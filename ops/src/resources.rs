@@ -1,0 +1,86 @@
+//! What ops need besides their parameters: bytes that somebody else loads, because ops do no I/O.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Named things that a chain's ops refer to by the URI in their description.
+///
+/// [`ChainSpec::needs`](crate::ChainSpec::needs) lists what to load; a chain that lacks one does not compile.
+#[derive(Clone, Default)]
+pub struct Resources {
+    files: HashMap<String, Arc<[u8]>>,
+    noise: HashMap<String, Arc<Noise>>,
+}
+
+/// Something that an op refers to by its URI.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Need {
+    /// The bytes of one file: a tokenizer.
+    File(String),
+    /// The clips of a data set, decoded to mono at this rate in Hz: noise to mix in.
+    Noise {
+        /// The data set.
+        uri: String,
+        /// Samples a second of the decoded clips.
+        sample_rate: u32,
+    },
+}
+
+impl Need {
+    /// Where it is.
+    pub fn uri(&self) -> &str {
+        match self {
+            Self::File(uri) | Self::Noise { uri, .. } => uri,
+        }
+    }
+}
+
+/// Decoded noise clips, mono.
+#[derive(Debug, Clone, Default)]
+pub struct Noise {
+    /// Samples a second.
+    pub sample_rate: u32,
+    /// One waveform a clip, none of them empty.
+    pub clips: Vec<Vec<f32>>,
+}
+
+impl Resources {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the bytes of the file that ops call `uri`.
+    #[must_use]
+    pub fn with_file(mut self, uri: &str, bytes: impl Into<Arc<[u8]>>) -> Self {
+        self.files.insert(uri.to_owned(), bytes.into());
+        self
+    }
+
+    /// Adds the noise that ops call `uri`.
+    #[must_use]
+    pub fn with_noise(mut self, uri: &str, noise: Noise) -> Self {
+        self.noise.insert(uri.to_owned(), Arc::new(noise));
+        self
+    }
+
+    /// The bytes of a file.
+    pub fn file(&self, uri: &str) -> Option<&Arc<[u8]>> {
+        self.files.get(uri)
+    }
+
+    /// A noise data set.
+    pub fn noise(&self, uri: &str) -> Option<&Arc<Noise>> {
+        self.noise.get(uri)
+    }
+}
+
+impl std::fmt::Debug for Resources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resources")
+            .field("files", &self.files.keys())
+            .field("noise", &self.noise.keys())
+            .finish()
+    }
+}

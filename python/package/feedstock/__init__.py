@@ -1,0 +1,131 @@
+"""feedstock streams training data out of object storage, decodes and augments it on CPUs, and hands every data-parallel
+rank its batches, in an order that is a pure function of (data set, seed, epoch).
+
+    import feedstock as fs
+
+    pipeline = (
+        fs.Dataset("s3://corpus/imagenet/train")
+        .filter("label < 100")
+        .map("image", fs.decode_image(), fs.random_resized_crop(224), fs.horizontal_flip())
+        .shuffle(seed=7, window=16_384)
+        .batch(256)                                   # per rank; or global_batch_size=2048
+    )
+    loader = pipeline.loader(rank=0, world_size=8)
+    for batch in loader:
+        x, y = batch["image"].torch(), batch["label"].torch()
+    state = loader.state_dict()
+
+Adapters: ``feedstock.torch``, ``feedstock.lightning``, ``feedstock.huggingface``, ``feedstock.ray``,
+``feedstock.adaptive``.
+"""
+
+from feedstock._dataset import Dataset
+from feedstock._device import record_stream
+from feedstock._feedstock import Batch, Table, Tensor, __version__
+from feedstock._loader import Loader
+from feedstock._pipeline import Pipeline
+from feedstock._workers import Workers
+from feedstock.errors import (
+    ConfigError,
+    DeniedError,
+    FeedstockError,
+    ForkError,
+    GoneError,
+    InternalError,
+    RetryableError,
+    SampleError,
+)
+from feedstock.finish import Finish, Mix, finish_features, finish_pictures, mix
+from feedstock.ops import (
+    Op,
+    add_noise,
+    center_crop,
+    color_jitter,
+    decode_audio,
+    decode_image,
+    feature_major,
+    global_mvn,
+    horizontal_flip,
+    log_mel,
+    log_mel_librosa,
+    log_mel_torchaudio,
+    log_mel_whisper,
+    mfcc,
+    normalize,
+    pad_seconds,
+    rand_augment,
+    random_crop,
+    random_crop_seconds,
+    random_erasing,
+    random_resized_crop,
+    resample,
+    resize,
+    spec_augment,
+    speed_perturb,
+    to_chw,
+    to_f32,
+    tokenize,
+    tokenize_chars,
+    trim_silence,
+    trivial_augment,
+    utterance_mvn,
+    volume,
+)
+
+__all__ = [
+    "Batch",
+    "ConfigError",
+    "Dataset",
+    "DeniedError",
+    "FeedstockError",
+    "Finish",
+    "ForkError",
+    "GoneError",
+    "InternalError",
+    "Loader",
+    "Mix",
+    "Op",
+    "Pipeline",
+    "RetryableError",
+    "SampleError",
+    "Table",
+    "Tensor",
+    "Workers",
+    "__version__",
+    "add_noise",
+    "center_crop",
+    "color_jitter",
+    "decode_audio",
+    "decode_image",
+    "feature_major",
+    "finish_features",
+    "finish_pictures",
+    "global_mvn",
+    "horizontal_flip",
+    "log_mel",
+    "log_mel_librosa",
+    "log_mel_torchaudio",
+    "log_mel_whisper",
+    "mfcc",
+    "mix",
+    "normalize",
+    "pad_seconds",
+    "rand_augment",
+    "random_crop",
+    "random_crop_seconds",
+    "random_erasing",
+    "random_resized_crop",
+    "record_stream",
+    "resample",
+    "resize",
+    "spec_augment",
+    "speed_perturb",
+    "to_chw",
+    "to_f32",
+    "tokenize",
+    "tokenize_chars",
+    "trim_silence",
+    "trivial_augment",
+    "utterance_mvn",
+    "volume",
+]

@@ -1,0 +1,251 @@
+"""The native module: see the package's classes for how to use it."""
+
+from collections.abc import Iterator, KeysView
+from typing import Any
+
+import numpy as np
+
+__version__: str
+
+_Ids = np.ndarray[Any, np.dtype[np.uint64]]
+_Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+class Tensor:
+    """A column of a batch as a tensor on the CPU, or on the loader's device: rows first.
+
+    It views the batch's memory: nothing is copied by ``numpy()``, ``torch()`` or ``__dlpack__``, and the memory is not
+    used for another batch while any view lives; a device's not before the streams that used it have passed that place
+    either.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str:
+        """As numpy and torch spell it: ``uint8``, ``float32``, ``int64`` …"""
+    @property
+    def lengths(self) -> list[int] | None:
+        """The rows' own lengths along ``padded_axis`` (samples, frames); None where rows are equal by nature."""
+    @property
+    def padded_axis(self) -> int | None: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def device(self) -> str:
+        """Where it lies: ``cpu``, ``cuda:0`` …"""
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one entry of an axis to the next."""
+    def __len__(self) -> int: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]: ...
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A view as a numpy array; an error for what is on a GPU, or bfloat16."""
+    def torch(self) -> Any:
+        """A view as a torch.Tensor; of a tensor on a GPU, for torch's current stream there."""
+
+class Batch:
+    """One rank's share of one global step: a mapping from column to ``Tensor`` (numbers) or list (all else).
+
+    It holds one slot of the pipeline, or one buffer of its device, until it, and every view taken from it, is gone.
+    """
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def position(self) -> int:
+        """The first global position of its step."""
+    @property
+    def next_position(self) -> int: ...
+    @property
+    def num_rows(self) -> int:
+        """Rows, padding and substitutes included."""
+    @property
+    def sample_ids(self) -> _Ids:
+        """The sample that each row stands for: uint64 [rows]."""
+    @property
+    def valid(self) -> _Flags:
+        """bool [rows]: False for padding and for substitutes of unusable samples, which losses leave out."""
+    def __getitem__(self, name: str) -> Any: ...
+    def __len__(self) -> int:
+        """Columns, not rows: see ``num_rows``."""
+    def __contains__(self, name: object) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def keys(self) -> KeysView[str]: ...
+    def values(self) -> list[Any]: ...
+    def items(self) -> list[tuple[str, Any]]: ...
+    def get(self, name: str, default: Any = None) -> Any: ...
+    def numpy(self, *, ids: bool = False) -> dict[str, Any]:
+        """Numpy arrays (views) and lists; ``ids=True`` adds "sample_ids" (uint64) and "valid" (bool)."""
+    def torch(self, *, ids: bool = False) -> dict[str, Any]:
+        """Torch tensors (views) and lists; ``ids=True`` adds "sample_ids" (int64) and "valid" (bool)."""
+    def record_stream(self, stream: Any) -> None:
+        """Says that ``stream`` (a torch.cuda.Stream, or CUDA's number of one) uses the batch, beside the stream for
+        which its tensors were taken: it waits for the data, and the memory is not used again before it has passed the
+        place where the last view is dropped. Nothing for a batch in host memory."""
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
+    def __arrow_c_schema__(self) -> Any: ...
+
+class Table:
+    """The result of a query: ``pyarrow.table(result)``, ``polars.DataFrame(result)``."""
+
+    def __len__(self) -> int: ...
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+class Dataset:
+    @staticmethod
+    def open(
+        uri: str,
+        *,
+        layout: str | None,
+        split: str | None,
+        durations: str,
+        storage: dict[str, Any],
+        catalog: str | None,
+        disk_cache: tuple[str, int] | None,
+        block_bytes: int | None,
+        progress: Any,
+    ) -> Dataset: ...
+    @staticmethod
+    def mix(parts: list[tuple[Dataset, float]], stop: str) -> Dataset: ...
+    def named(self, name: str) -> Dataset: ...
+    def filter(self, sql: str) -> Dataset: ...
+    def columns(self, names: list[str]) -> Dataset: ...
+    def sql(self, query: str) -> Table: ...
+    def schema(self) -> list[tuple[str, str]]: ...
+    def uri(self) -> str: ...
+    def samples(self) -> int: ...
+    def pipeline(self) -> Pipeline: ...
+
+class Pipeline:
+    def map(self, column: str, output: str, ops: str, pad_value: float) -> Pipeline: ...
+    def shuffle(self, kind: str, seed: int, window: int | None, lanes: int | None) -> Pipeline: ...
+    def seed(self, seed: int) -> Pipeline: ...
+    def bucket_by(self, column: str, window: int | None) -> Pipeline: ...
+    def lengths_from(self, column: str) -> Pipeline: ...
+    def batch(
+        self,
+        batch_size: int | None,
+        global_batch_size: int | None,
+        total: float | None,
+        global_total: float | None,
+        max_rows: int | None,
+        tail: str,
+    ) -> Pipeline: ...
+    def on_error(self, policy: str, max_fraction: float) -> Pipeline: ...
+    def epochs(self, epochs: int) -> Pipeline: ...
+    def options(
+        self, threads: int | None, slots: int | None, budget_bytes: int | None, deadline: float | None
+    ) -> Pipeline: ...
+    def spec(self) -> str: ...
+    def workers(self, members: Members) -> Pipeline: ...
+    def device(
+        self, ordinal: int | None, depth: int, fixed: bool, finish: list[tuple[str, str]]
+    ) -> Pipeline: ...
+    def loader(self, rank: int, world_size: int) -> Loader: ...
+
+class Loader:
+    def next(self, stacklevel: int, stream: int | None = None) -> Batch | None: ...
+    def poll(self, seconds: float) -> tuple[bool, Batch | None]: ...
+    def begin_epoch(self) -> bool: ...
+    def state(self) -> tuple[int, int, str]: ...
+    def state_at(self, epoch: int, position: int) -> tuple[int, int, str]: ...
+    def load_state(self, cursor: str) -> None: ...
+    def set_epoch(self, epoch: int) -> None: ...
+    def seek(self, epoch: int, step: int) -> None: ...
+    def abandon_epoch(self, epoch: int) -> None: ...
+    def reconfigure(
+        self,
+        rank: int,
+        world_size: int,
+        batch_size: int | None,
+        global_batch_size: int | None,
+        total: float | None,
+        global_total: float | None,
+    ) -> None: ...
+    def stop(self) -> None: ...
+    def samples_in(self, epoch: int, step: int) -> list[list[int]]: ...
+    def steps_in(self, epoch: int) -> int | None: ...
+    def steps_after(self, epoch: int, position: int) -> int | None: ...
+    def share(self) -> tuple[int, int, int | None]: ...
+    def place(self) -> str:
+        """Where batches arrive: ``cpu``, ``cuda:0`` …"""
+    def stats(self) -> dict[str, Any]: ...
+    def ledger(self) -> dict[str, Any] | None: ...
+    def skip_report(self) -> tuple[int, list[tuple[int, int, str]]]: ...
+    def padding_share(self, output: str) -> float | None: ...
+
+class Worker:
+    """Serves lanes from threads of this process."""
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        advertise: str | None,
+        allow: list[str],
+        threads: int | None,
+        memory_bytes: int | None,
+        token: str | None,
+        tls: tuple[str, str] | None,
+        client_ca: str | None,
+        insecure: bool,
+        storage: dict[str, Any],
+    ) -> None: ...
+    @property
+    def address(self) -> str:
+        """``host:port``, really bound."""
+    def status(self) -> str:
+        """JSON: ``version``, ``protocol``, ``instance``, ``draining``, ``streams``, ``plans``, ``samples``, …"""
+    def drain(self, timeout: float) -> bool:
+        """Takes no new streams and tells ranks; True once all streams have gone."""
+    def stop(self) -> None: ...
+
+class Members:
+    """Who serves; shared by all loaders that were given it."""
+
+    def __init__(
+        self,
+        workers: str | list[str],
+        *,
+        token: str | None,
+        ca: str | None,
+        client: tuple[str, str] | None,
+        server_name: str | None,
+        local: str,
+    ) -> None: ...
+    def set(self, addresses: list[str]) -> None:
+        """Streams move at the next step."""
+    def addresses(self) -> list[str]: ...
+    def status(self, address: str) -> str:
+        """How the worker at an address is, as JSON."""
+
+def fleet_identity(names: list[str]) -> dict[str, str]:
+    """A new authority, and signed by it certificates for servers and clients: "ca", "server_cert", "server_key",
+    "client_cert", "client_key" (PEM), and a random "token"."""
+
+def command(arguments: list[str]) -> int: ...
+def check_ops(ops: str) -> None: ...
+def check_finish(finish: str) -> None: ...
+def compile_kernels(capability: int) -> int:
+    """Compiles the finishing kernels for GPUs of a compute capability (90 for 9.0) and keeps them in the cache; the
+    bytes of the result."""
+
+def offer_compilers(files: list[str]) -> None:
+    """Names files of NVIDIA's run-time compiler that the system does not know."""
+
+def use_address_on(address: int, stream: int) -> bool:
+    """Says that ``stream`` uses the batch that has ``address`` in its memory; whether one that is held has."""
+
+def preset(name: str) -> str: ...
+def panic(message: str) -> None: ...

@@ -1,0 +1,257 @@
+"""What is done to which samples, in which order and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from feedstock._check import whole, whole_or_none
+from feedstock.ops import Op
+from feedstock.ops._op import chain_json
+
+if TYPE_CHECKING:
+    from feedstock import _feedstock
+    from feedstock._dataset import Dataset
+    from feedstock._loader import Loader
+    from feedstock._workers import Workers
+    from feedstock.finish import Finish
+
+_Step = tuple[str, tuple[Any, ...]]
+
+
+class Pipeline:
+    """A data set, the ops on its columns, an order, and batches. Made by ``Dataset.map``, ``.shuffle`` or ``.batch``.
+
+    Immutable: every method returns a new pipeline; those made from one share its threads. Picklable, if its Python
+    functions are: it is a recipe, and unpickling opens the data set again.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self._native = dataset._native.pipeline()
+        self._steps: tuple[_Step, ...] = ()
+        self._functions: tuple[tuple[Callable[[Any], Any], int | None], ...] = ()
+
+    def _with(self, method: str, *arguments: Any) -> Pipeline:
+        return self._changed(
+            getattr(self._native, method)(*arguments), (*self._steps, (method, arguments)), self._functions
+        )
+
+    def _changed(
+        self,
+        native: _feedstock.Pipeline,
+        steps: tuple[_Step, ...],
+        functions: tuple[tuple[Callable[[Any], Any], int | None], ...],
+    ) -> Pipeline:
+        pipeline = Pipeline.__new__(Pipeline)
+        pipeline.dataset, pipeline._native = self.dataset, native
+        pipeline._steps, pipeline._functions = steps, functions
+        return pipeline
+
+    def map(
+        self, column: str, *ops: Op | Iterable[Op], output: str | None = None, pad_value: float = 0.0
+    ) -> Pipeline:
+        """Runs each sample's encoded bytes or text in ``column`` through ``ops``, on the pipeline's threads.
+
+        The result is the batch's tensor ``output`` (default: the column's own name); one column may be mapped several
+        times. Rows of their own lengths (waveforms, features, tokens) are padded with ``pad_value`` to the longest of
+        the batch, and their lengths stand in the column ``<output>_length``. Columns without a map ride along.
+        """
+        return self._with("map", column, output or column, chain_json(ops), float(pad_value))
+
+    def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:
+        """Runs ``fn(batch)`` on every batch, in this process, on a pool of ``num_threads`` threads (default 1), order
+        kept; the loader yields what it returns. With ``output="numpy"`` or ``"torch"`` it gets that dict. On a GPU it
+        works on the stream that is torch's current one where the loader is iterated, as what it returns is used there.
+
+        One batch more than there are threads is under way beside the one that you have; each holds a slot, so the
+        pipeline gets as many more. Functions that do not let go of the GIL run one at a time whatever the number of
+        threads: prefer ops.
+        """
+        if not callable(fn):
+            raise TypeError(f"map_python takes a function of a batch, not {fn!r}")
+        num_threads = whole_or_none("num_threads", num_threads, 1)
+        return self._changed(self._native, self._steps, (*self._functions, (fn, num_threads)))
+
+    def shuffle(
+        self,
+        seed: int = 0,
+        *,
+        window: int | None = None,
+        lanes: int | None = None,
+        full: bool = False,
+    ) -> Pipeline:
+        """Shuffles anew in every epoch, as a pure function of (data set, seed, epoch).
+
+        Blocks are permuted and samples shuffled inside windows of ``window`` samples (default: what fits 512 MiB of
+        encoded bytes). ``full=True`` draws every sample on its own instead, for storage with cheap random reads.
+        ``lanes``: strands of the order that ranks share out, default up to 64; large jobs set a multiple of the largest
+        world size they plan. The seed is also that of the ops' randomness, unless ``seed()`` sets another.
+        """
+        return self._with(
+            "shuffle",
+            "full" if full else "window",
+            whole("seed", seed),
+            whole_or_none("window", window, 1),
+            whole_or_none("lanes", lanes, 1),
+        )
+
+    def seed(self, seed: int) -> Pipeline:
+        """Seeds the ops' randomness; default the shuffle's seed."""
+        return self._with("seed", whole("seed", seed))
+
+    def bucket_by(self, column: str, *, window: int | None = None) -> Pipeline:
+        """Puts samples of like length into one batch, by the numeric ``column`` of the catalog (``"duration"``): inside
+        windows of ``window`` samples (default the shuffle's) they are sorted, cut into global batches, and the batches
+        shuffled. All ranks get the same bucket at a step, and the same number of steps."""
+        return self._with("bucket_by", column, whole_or_none("window", window, 1))
+
+    def lengths_from(self, column: str) -> Pipeline:
+        """The numeric column of lengths that batches of a total go by, where they are not bucketed."""
+        return self._with("lengths_from", column)
+
+    def batch(
+        self,
+        batch_size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        total: float | None = None,
+        global_total: float | None = None,
+        max_rows: int | None = None,
+        tail: Literal["drop", "pad"] = "drop",
+    ) -> Pipeline:
+        """Sets the batch size; one of:
+
+        Args:
+            batch_size: Rows for each rank.
+            global_batch_size: Rows over all ranks; their shares differ by at most one.
+            total: As many rows for each rank as keep rows × longest length at or below it, in the unit of the lengths'
+                column (seconds, frames, tokens); see ``bucket_by`` and ``lengths_from``.
+            global_total: Likewise over all ranks: the same global batches for any world size.
+            max_rows: Rows that a total may gather; default 1,024 for each rank, 65,536 over all.
+            tail: ``"drop"`` leaves out the epoch's last, incomplete global batch; ``"pad"`` fills it with samples from
+                the epoch's start, marked False in ``batch.valid``, so that evaluation counts each sample once.
+        """
+        return self._with(
+            "batch",
+            whole_or_none("batch_size", batch_size, 1),
+            whole_or_none("global_batch_size", global_batch_size, 1),
+            total,
+            global_total,
+            whole_or_none("max_rows", max_rows, 1),
+            tail,
+        )
+
+    def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Pipeline:
+        """What becomes of samples that cannot be decoded. ``"raise"`` (the default) stops with the sample's name;
+        ``"skip"`` fills the row with the batch's nearest good one, marks it False in ``batch.valid``, lists it in
+        ``loader.skip_report()``, and stops past ``max_fraction`` of an epoch's samples. Ranks stay in step."""
+        return self._with("on_error", policy, max_fraction)
+
+    def epochs(self, epochs: int) -> Pipeline:
+        """Ends after so many epochs, so that nothing is prefetched beyond them; default: goes on."""
+        return self._with("epochs", whole("epochs", epochs, 1))
+
+    def options(
+        self,
+        *,
+        threads: int | None = None,
+        slots: int | None = None,
+        budget_bytes: int | None = None,
+        deadline: float | None = None,
+    ) -> Pipeline:
+        """Resources.
+
+        Args:
+            threads: CPU threads that all loaders of this pipeline share; default as many as the process may use.
+            slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 with you.
+            budget_bytes: Encoded bytes in memory for each loader; default 1 GiB, twice the default shuffle window.
+            deadline: Seconds that a batch is waited for before an error says what it waits for; default 300.
+        """
+        options = (
+            whole_or_none("threads", threads, 1),
+            whole_or_none("slots", slots, 2),  # one is read while one is written
+            whole_or_none("budget_bytes", budget_bytes),
+            deadline,
+        )
+        if all(value is None for value in options):
+            return self
+        return self._with("options", *options)
+
+    def loader(
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        workers: str | Workers | _feedstock.Members | None = None,
+        output: Literal["batch", "numpy", "torch"] = "batch",
+        restart: bool = False,
+        device: Any = None,
+        finish: Mapping[str, Finish] | None = None,
+        depth: int = 2,
+        static: bool = False,
+    ) -> Loader:
+        """One rank's batches. ``feedstock.torch.loader`` takes rank and world size from torch.
+
+        Args:
+            rank: This process's place in the data-parallel group.
+            world_size: Ranks in that group.
+            workers: Who makes the rows; default this process's own threads. ``"host:port,…"``, ``"dns:name:port"`` or
+                ``Workers`` with a token and certificates; ``"ray"`` for the fleet of this Ray job. The batches are the
+                same bytes.
+            output: What is yielded: ``Batch``, or a dict of numpy arrays or torch tensors (views) and lists, with
+                ``"sample_ids"`` and ``"valid"`` added.
+            restart: Every ``iter()`` begins an epoch at its start, as evaluation wants it; default: an unfinished
+                epoch goes on where it was left.
+            device: Where batches arrive: ``"cuda:0"``, a torch.device, or ``"cuda"`` for this process's: torch's
+                current one where it was set, else that of torchrun's LOCAL_RANK; default host memory. Numeric columns
+                are tensors on that device then, copied from page-locked memory while the model computes. Where the
+                machine has no CUDA, they stay in host memory, and a warning says so once. ``"cpu"`` is host memory
+                without a warning.
+            finish: By mapped column, what is done to it on the device: ``{"image": fs.finish_pictures("bfloat16")}``.
+            depth: Batches on the device ahead of the one that you have.
+            static: Every batch has the same addresses for as long as the loader lives, as CUDA graphs need them: the
+                next batch overwrites the one before it, in the order of torch's current stream. Batches must be of one
+                shape.
+
+        Raises:
+            ConfigError: Anything about the pipeline that does not fit, before anything runs.
+        """
+        from feedstock._loader import Loader
+
+        options: dict[str, Any] = {"output": output, "restart": restart}
+        options |= {"device": device, "finish": finish, "depth": depth, "static": static}
+        if workers == "ray":
+            from feedstock.ray import find
+
+            fleet = find()
+            serving = cast("_feedstock.Members", fleet.members())
+            loader = Loader(self, rank, world_size, workers=serving, **options)
+            fleet.watch(loader)
+            return loader
+        return Loader(self, rank, world_size, workers=workers, **options)
+
+    def spec(self) -> str:
+        """What is done to which samples, in which order, as JSON: for clients of Arrow Flight, who tell it to a worker
+        with ``DoAction("describe", …)`` and then read its lanes. Python functions are not part of it."""
+        return self._native.spec()
+
+    @property
+    def _slots(self) -> int:
+        given = [arguments[1] for method, arguments in self._steps if method == "options" and arguments[1]]
+        return given[-1] if given else 4
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _rebuild, (self.dataset, self._steps, self._functions)
+
+    def __repr__(self) -> str:
+        steps = [f".{method}({', '.join(map(repr, arguments))})" for method, arguments in self._steps]
+        steps += [f".map_python({function!r})" for function, _ in self._functions]
+        return f"Pipeline({self.dataset!r}){''.join(steps)}"
+
+
+def _rebuild(dataset: Dataset, steps: tuple[_Step, ...], functions: Any) -> Pipeline:
+    pipeline = Pipeline(dataset)
+    for method, arguments in steps:
+        pipeline = pipeline._with(method, *arguments)
+    return pipeline._changed(pipeline._native, pipeline._steps, functions)

@@ -1,0 +1,270 @@
+"""feedstock under AdaptDL: a data loader with AdaptDL's face, whose checkpoints continue at the sample.
+
+```text
+ AdaptDL: which replicas, what batch size, when to stop ──▶ AdaptDLLoader ──▶ Loader.reconfigure, state_dict
+          its checkpoint directory                      ◀── the cursor, after the last optimizer step
+```
+AdaptDL's own loader gives each replica every K-th index of a shuffled list, and repeats a sample where K does
+not divide the rest; here the order is feedstock's, so that replicas may come and go in the midst of an epoch
+and every sample is still delivered once.
+
+AdaptDL 0.2.11 is its last release. It predates two changes elsewhere, which this module tells instead of
+failing late: torch ≥ 2.6 refuses its checkpoints unless TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 is set (they hold
+numpy arrays), and with numpy ≥ 1.24 it can only choose batch sizes with gradient_accumulation=True. Without
+AdaptDL, `feedstock.adaptive` does the same from `torch.distributed` alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from feedstock import ConfigError
+
+try:
+    import adaptdl.checkpoint
+    import adaptdl.env
+    from adaptdl.torch._metrics import get_progress
+    from adaptdl.torch.data import AdaptiveDataLoaderMixin
+    from adaptdl.torch.epoch import current_epoch
+except ImportError as error:
+    raise ImportError(
+        f"feedstock.adaptdl needs AdaptDL and what it imports: pip install adaptdl 'setuptools<81' ({error})"
+    ) from error
+
+if TYPE_CHECKING:
+    from feedstock import Loader, Pipeline
+
+__all__ = ["AdaptDLLoader"]
+
+SYNC_STEPS = 100  # optimizer steps between looks at AdaptDL's batch size; AdaptDL refits it every 30 s
+
+
+class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
+    """Batches of this replica, for use inside `adaptdl.torch.remaining_epochs_until`.
+
+    ```python
+    adaptdl.torch.init_process_group("gloo")
+    loader = AdaptDLLoader(pipeline, batch_size=256)
+    loader.autoscale_batch_size(4096, local_bsz_bounds=(32, 256), gradient_accumulation=True)
+    model = adaptdl.torch.AdaptiveDataParallel(model, optimizer)
+    for epoch in adaptdl.torch.remaining_epochs_until(90):
+        for batch in loader:
+            ...
+    ```
+    pipeline: with `batch(…)`, whose `tail` is kept.
+    batch_size: rows of a step over all replicas, before autoscaling; each replica takes the same number,
+    rounded up.
+    output: as `Pipeline.loader`.
+    epochs: "data": a loop over the loader is one pass over the data, whatever the batch size. "progress":
+    AdaptDL's
+    rule, if the batch size is autoscaled: a loop ends when as much progress was made as one pass makes at
+    `batch_size`. The next goes on in the order where it ended, so that passes stay whole.
+    sync_steps: optimizer steps between looks at the batch size that AdaptDL wants.
+
+    The cursor is saved in AdaptDL's checkpoint as of the last optimizer step: micro-batches whose gradients a
+    restart threw away come again.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        batch_size: int,
+        *,
+        output: Literal["batch", "numpy", "torch"] = "torch",
+        epochs: Literal["data", "progress"] = "data",
+        sync_steps: int = SYNC_STEPS,
+    ) -> None:
+        _check_weights_only()
+        if epochs not in ("data", "progress"):
+            raise ConfigError(f"epochs = {epochs!r}; one of 'data', 'progress'")
+        if sync_steps < 1:
+            raise ConfigError(f"sync_steps = {sync_steps} optimizer steps; at least 1")
+        replicas = adaptdl.env.num_replicas()
+        if batch_size < 1:
+            raise ConfigError(f"batch_size = {batch_size} rows over {replicas} replicas; at least 1")
+        super().__init__(batch_size)
+        self._by_progress = epochs == "progress"
+        self._sync_steps = sync_steps
+        self._loader = pipeline.loader(adaptdl.env.replica_rank(), replicas, output=output)
+        self._loader.reconfigure(global_batch_size=-(-batch_size // replicas) * replicas)
+        self._samples = len(pipeline.dataset)
+        self._checkpoint = _LoaderState(self._loader)
+        adaptdl.checkpoint.load_state(self._checkpoint)
+
+    @property
+    def loader(self) -> Loader:
+        """The loader inside, for `stats()`, `ledger()` and so on. Do not iterate it beside this one."""
+        return self._loader
+
+    def __len__(self) -> int:
+        """Batches of a whole pass over the data, at the present batch size."""
+        return len(self._loader)
+
+    def autoscale_batch_size(
+        self,
+        max_batch_size: int,
+        local_bsz_bounds: tuple[int | None, int | None] | None = None,
+        gradient_accumulation: bool = False,
+    ) -> None:
+        """Lets AdaptDL choose the batch size, up to `max_batch_size` rows over all replicas; see its
+        documentation.
+
+        Raises ConfigError without `gradient_accumulation` where numpy no longer has what AdaptDL asks of it
+        for that.
+        """
+        if not gradient_accumulation and not hasattr(np, "int"):
+            raise ConfigError(
+                f"AdaptDL 0.2 cannot choose a batch size without gradient accumulation under numpy {np.__version__} "
+                "(it uses numpy.int, which 1.24 removed): set gradient_accumulation=True, or use "
+                "feedstock.adaptive"
+            )
+        super().autoscale_batch_size(max_batch_size, local_bsz_bounds, gradient_accumulation)
+
+    def __iter__(self) -> Iterator[Any]:
+        """One loop, or what a restart left of it. Replicas stop for a checkpoint between two batches."""
+        elastic = self._elastic
+        with elastic.context():
+            if elastic.skipdone():
+                return
+            epoch = current_epoch()
+            by_progress = self._by_progress and epoch is not None and elastic.max_batch_size is not None
+            if by_progress:
+                while not self._is_done(epoch):
+                    yield from self._pass(self._loader.epoch, epoch)
+            elif epoch is None:
+                yield from self._pass(self._loader.epoch, None)
+            elif not self._checkpoint.take_restored(epoch):
+                yield from self._pass(epoch, None)
+
+    def _pass(self, pass_: int, epoch: int | None) -> Iterator[Any]:
+        """What is left of a pass over the data; with `epoch`, up to that epoch's progress."""
+        loader, elastic = self._loader, self._elastic
+        loader.set_epoch(pass_)
+        self._sync(rows_left=None)
+        batches = iter(loader)
+        steps = self._sync_steps
+        first = True
+        while loader.epoch == pass_ and (left := loader.steps_left) > 0:
+            if steps <= 0:
+                steps = self._sync_steps
+                if self._sync(rows_left=left * _rows(loader)):
+                    batches = iter(loader)
+                    continue
+            for _ in self._step_parts(left):
+                # A restart happens here, before the batch is taken: AdaptDL saves and exits in profile().
+                with elastic.profile(self.training and not first):
+                    batch = next(batches)
+                    yield batch
+                    del batch  # or it would keep its slot while the next is waited for
+                    if elastic.is_optim_step():
+                        self._checkpoint.commit()
+                        elastic.current_index = self._checkpoint.position
+                first = False
+            steps -= 1
+            if epoch is not None and self._is_done(epoch):
+                return
+
+    def _step_parts(self, left: int) -> Iterator[int]:
+        """The micro-batches of one optimizer step: fewer where the pass ends, so that none waits for the next
+        pass.
+        """
+        state = self._elastic._state
+        decided = state.accumulation_steps
+        state.accumulation_steps = min(decided, left - 1)
+        try:
+            yield from range(state.accumulation_steps + 1)
+        finally:
+            state.accumulation_steps = decided
+
+    def _sync(self, rows_left: int | None) -> bool:
+        """Collective: takes the batch size that AdaptDL wants, whether it changed.
+
+        rows_left: in the pass under way. A batch larger than that would end it and lose the rest: not now.
+        """
+        elastic = self._elastic
+        before = elastic._state.current_local_bsz, elastic._state.accumulation_steps
+        rows = elastic._sync_local_bsz() * self._loader.world_size
+        if rows_left is not None and rows > rows_left:
+            elastic._state.current_local_bsz, elastic._state.accumulation_steps = before
+            return False
+        if rows == _rows(self._loader):
+            return False
+        self._loader.reconfigure(global_batch_size=rows)
+        return True
+
+    def _is_done(self, epoch: int | None) -> bool:
+        """AdaptDL's end of an epoch: the progress of so many steps of the initial batch size."""
+        assert epoch is not None, "AdaptDL makes progress within its epochs"
+        return bool(get_progress() >= self._samples * (epoch + 1) / self._elastic.batch_size)
+
+
+class _LoaderState(adaptdl.checkpoint.State):  # type: ignore[misc]
+    """The cursor in AdaptDL's checkpoint."""
+
+    # AdaptDL knows a state by its name, and programs make their loaders in the same order after a restart.
+    _made: ClassVar[collections.Counter[int | None]] = collections.Counter()
+
+    def __init__(self, loader: Loader) -> None:
+        epoch = current_epoch()
+        super().__init__(f"feedstock-loader-epoch{epoch}-{self._made[epoch]}")
+        self._made[epoch] += 1
+        self._loader = loader
+        self._restored_epoch: int | None = None
+        self.commit()
+
+    def commit(self) -> None:
+        """What was delivered up to here is in the model."""
+        self._committed = self._loader.state_dict()
+
+    @property
+    def position(self) -> int:
+        """Samples of the epoch that are in the model, of all replicas."""
+        return int(self._committed["position"])
+
+    def save(self, fileobj: IO[bytes]) -> None:
+        """Called by AdaptDL in the replica of rank 0."""
+        fileobj.write(json.dumps(self._committed).encode())
+
+    def load(self, fileobj: IO[bytes]) -> None:
+        """Called by AdaptDL in every replica, at its start."""
+        saved = json.loads(fileobj.read())
+        self._loader.load_state_dict(saved)
+        self._restored_epoch = int(saved["epoch"])
+        self.commit()
+
+    def take_restored(self, epoch: int) -> bool:
+        """Once after a restart: whether what is left of this epoch is too short for one batch of these
+        replicas.
+        """
+        restored, self._restored_epoch = self._restored_epoch, None
+        return restored == epoch and self._loader.epoch > epoch
+
+
+def _rows(loader: Loader) -> int:
+    rows = loader.global_batch_size
+    assert rows is not None, "set when the loader was made"
+    return rows
+
+
+def _check_weights_only() -> None:
+    """AdaptDL's checkpoints are pickles with numpy arrays in them; torch.load refuses those unless told,
+    since 2.6.
+    """
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    set_ = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0")
+    if (
+        adaptdl.env.checkpoint_path() is not None
+        and version >= (2, 6)
+        and set_.lower() not in ("1", "y", "yes", "true")
+    ):
+        raise ConfigError(
+            f"torch {torch.__version__} will refuse AdaptDL's checkpoints at the next restart: set "
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment of every replica; the files are this job's own"
+        )

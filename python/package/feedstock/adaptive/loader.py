@@ -1,0 +1,528 @@
+"""The loader around the loader: counts optimizer steps, and reconfigures between two of them.
+
+```text
+ for batch in AdaptiveLoader ──▶ Loader ──▶ batch ──▶ backward ──▶ observe() ──▶ optimizer.step()
+        │                                                              │ gradient norms
+        └── every `interval` steps: step time and norms ──▶ all ranks ──▶ Autoscaler ──▶ Loader.reconfigure
+```
+Invariants: a decision falls between two optimizer steps, at a step that every rank counts for itself, from
+facts that every rank has. The order of the samples depends on none of it: a changed batch size goes on at the
+same position, so every sample of an epoch is still delivered once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from feedstock import ConfigError
+
+from .accumulator import Accumulator
+from .autoscaler import MIN_SPEEDUP, Autoscaler, Decision
+from .exchange import Exchange, default_exchange
+from .goodput import Limits
+from .noise import GradientStatistics
+from .scaling import AdaScale, ScalingRule
+from .throughput import Configuration
+from .tuner import Tuner
+
+if TYPE_CHECKING:
+    import torch
+
+    from feedstock import Loader
+
+log = logging.getLogger(__name__)
+
+INTERVAL_STEPS = 100  # between decisions: a change costs a refill of the pipeline, about one step
+
+
+class AdaptiveLoader:
+    """A `Loader` whose batch size follows the goodput, with epochs, sums and state for elastic training.
+
+    ```python
+    loader = AdaptiveLoader(pipeline.loader(rank=rank, world_size=world_size, output="torch"))
+    loader.autoscale_batch_size(max_batch_size=4096, local_bsz_bounds=(32, 256))
+    loader.watch(model)
+    for epoch in loader.remaining_epochs_until(90):
+        for batch in loader:
+            loss = loss_fn(model(batch["image"]), batch["label"]) / loader.accumulation_steps
+            loss.backward()
+            if loader.is_optimizer_step:
+                loader.observe()                      # before clipping
+                with loader.scaled_lr(optimizer):     # or use loader.lr_factor as you like
+                    optimizer.step()
+                optimizer.zero_grad()
+    ```
+    loader: batches of a number of rows (not of a total length).
+    rule: how the learning rate follows the batch size; default AdaScale.
+    exchange: how the processes speak; default torch.distributed. All that run a step together take part.
+    interval: optimizer steps between decisions, at least 2.
+    min_speedup: what a change must promise, as a ratio of goodputs, at least 1.
+    smoothing: of the noise scale, a step of the initial batch size; between 0 and 1.
+    clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        *,
+        rule: ScalingRule | None = None,
+        exchange: Exchange | None = None,
+        interval: int = INTERVAL_STEPS,
+        min_speedup: float = MIN_SPEEDUP,
+        smoothing: float = 0.999,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        initial = loader.global_batch_size
+        if initial is None:
+            raise ConfigError(
+                "batches bounded by a total have no number of rows to adapt: use batch(batch_size=…) or "
+                "batch(global_batch_size=…)"
+            )
+        if loader.restart:
+            raise ConfigError("a loader with restart=True begins anew at every change; make one without it")
+        if interval < 2:
+            raise ConfigError(f"interval = {interval} optimizer steps; at least 2, of which one is timed")
+        if not 0.0 < smoothing < 1.0:
+            raise ConfigError(f"smoothing = {smoothing}; more than 0 and less than 1")
+        if min_speedup < 1.0:
+            raise ConfigError(f"min_speedup = {min_speedup}; at least 1")
+        self._loader = loader
+        self._rule = rule if rule is not None else AdaScale()
+        rows = -(-initial // loader.world_size)
+        scaler = Autoscaler(Limits(initial, initial, (rows, rows)), min_speedup, smoothing)
+        exchange = exchange if exchange is not None else default_exchange(loader.world_size)
+        self._tuner = Tuner(scaler, exchange, interval, clock)
+        self._accumulators: dict[str, Accumulator] = {}
+        self._decision: Decision | None = None
+        self._progress = 0.0
+        self._accumulation_steps = 1  # as decided
+        self._step_parts = 1  # micro-batches of the step under way: fewer at an epoch's end
+        self._part = 0  # of which so many were handed out
+        self._step_state: dict[str, Any] | None = None  # the loader's state before a step of several parts
+        self._changed = False  # the loader was reconfigured: its iterator is to be taken anew
+        self._look_again = False  # a decision waits for the next epoch
+        self._restored: int | None = None  # the batch size of a loaded state, until it is placed
+        self._epoch: int | None = None  # of remaining_epochs_until, while it runs
+        self._finished_epochs = 0
+        self._finished_passes = 0  # epochs whose batches were all handed out
+
+    @property
+    def loader(self) -> Loader:
+        """The loader inside, for `stats()`, `ledger()` and so on. Do not iterate it beside this one."""
+        return self._loader
+
+    @property
+    def rank(self) -> int:
+        """This process's place in the data-parallel group."""
+        return self._loader.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the data-parallel group."""
+        return self._loader.world_size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to."""
+        return self._loader.epoch
+
+    @property
+    def position(self) -> int:
+        """The global position of the next batch, in samples of all ranks."""
+        return self._loader.position
+
+    @property
+    def steps_left(self) -> int:
+        """Batches from here to the epoch's end, at the present batch size."""
+        return self._loader.steps_left
+
+    def __len__(self) -> int:
+        """Batches of the whole epoch, at the present batch size."""
+        return len(self._loader)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of one batch on this rank: one micro-batch."""
+        return self._loader.batch_size
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Micro-batches of the optimizer step under way (1: no accumulation); divide the loss by it.
+
+        The last step of an epoch may have fewer than the others.
+        """
+        return self._step_parts
+
+    @property
+    def is_optimizer_step(self) -> bool:
+        """Whether the batch in hand is the last of its optimizer step. Before it, DDP may skip its all-reduce
+        (`no_sync`)."""
+        return self._part == self._step_parts
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of the optimizer step under way, over all ranks and micro-batches."""
+        return self._micro_batch() * self._step_parts
+
+    @property
+    def initial_batch_size(self) -> int:
+        """M₀: rows of an optimizer step over all ranks when training began, which the learning rate was tuned
+        for.
+        """
+        return self._tuner.scaler.limits.initial_batch_size
+
+    @property
+    def statistics(self) -> GradientStatistics | None:
+        """|G|² and tr(Σ) as of the last agreement; None until gradients were seen."""
+        return self._tuner.scaler.statistics
+
+    @property
+    def profile(self) -> dict[Configuration, float]:
+        """Seconds an optimizer step, for every configuration that was tried."""
+        return self._tuner.scaler.profile
+
+    @property
+    def decision(self) -> Decision | None:
+        """The last change of the batch size, with the predictions behind it."""
+        return self._decision
+
+    @property
+    def lr_factor(self) -> float:
+        """What to multiply the learning rate by, for the optimizer step under way."""
+        return self._rule.factor(self.statistics, self.global_batch_size, self.initial_batch_size)
+
+    @property
+    def progress(self) -> float:
+        """Optimizer steps done, counted in steps of the initial batch size: the sum of the gains (AdaScale's
+        scale-invariant iterations). A schedule that was written for the initial batch size goes by it."""
+        return self._progress
+
+    def autoscale_batch_size(
+        self,
+        max_batch_size: int,
+        local_bsz_bounds: tuple[int | None, int | None] | None = None,
+        gradient_accumulation: bool = False,
+    ) -> None:
+        """Lets the batch size follow the goodput from now on. Every rank calls it alike, before the first
+        step.
+
+        max_batch_size: rows of an optimizer step over all ranks, at most; no less than the initial batch
+        size.
+        local_bsz_bounds: rows of a micro-batch on one rank, smallest and largest (what fits its memory); None
+        is 1 and `max_batch_size`. A present number outside is brought in, if that leaves no fewer rows a
+        step.
+        gradient_accumulation: whether a step may have several micro-batches; the training loop must then
+        honour `accumulation_steps` and `is_optimizer_step`.
+        """
+        initial = self.initial_batch_size
+        if max_batch_size < initial:
+            raise ConfigError(
+                f"max_batch_size = {max_batch_size} rows is less than the initial batch size, {initial} rows"
+            )
+        low, high = local_bsz_bounds if local_bsz_bounds is not None else (None, None)
+        low = 1 if low is None else low
+        high = max_batch_size if high is None else high
+        if not 1 <= low <= high:
+            raise ConfigError(f"local_bsz_bounds = ({low}, {high}); 1 ≤ smallest ≤ largest")
+        most = max(1, -(-max_batch_size // (self.world_size * low))) if gradient_accumulation else 1
+        scaler = self._tuner.scaler
+        scaler.limits = Limits(initial, max_batch_size, (low, high), most)
+        self._tuner.enabled = True
+        if self._restored is not None:
+            self._place_restored()
+        elif not low <= self._local_bsz() <= high:
+            rows, steps = scaler.place(self._micro_batch(), self.world_size)
+            if rows * steps * self.world_size < self._micro_batch():
+                raise ConfigError(
+                    f"local_bsz_bounds = ({low}, {high}) exclude the present {self._local_bsz()} rows a "
+                    "rank: widen them, start with another batch size, or allow gradient_accumulation"
+                )
+            self._accumulation_steps = steps
+            self._apply(None, self.world_size, rows * self.world_size)
+
+    def watch(self, model: torch.nn.Module | Iterable[torch.nn.Parameter]) -> None:
+        """Measures the noise scale from the gradients of this model, or of these parameters.
+
+        The model is wrapped by DDP, sharded by FSDP2 or bare; call after wrapping. With DDP, and with
+        accumulation, the micro-batches' own gradients are compared with their mean; else those of successive
+        steps. Every rank watches. Calling again replaces the last.
+        """
+        parameters = model.parameters() if hasattr(model, "parameters") else model
+        self._tuner.watch(parameters, self.world_size)
+
+    def accumulator(self, name: str) -> Accumulator:
+        """The accumulator of this name: sums over ranks and restarts, saved with this loader's state."""
+        return self._accumulators.setdefault(name, Accumulator(self._tuner.exchange))
+
+    def observe(self, loss_scale: float = 1.0) -> None:
+        """After the last backward of an optimizer step, before clipping: reads the gradients for the noise
+        scale.
+
+        loss_scale: what the loss was multiplied by, GradScaler's `get_scale()`.
+        """
+        if not self.is_optimizer_step:
+            raise ConfigError(
+                f"observe: this is micro-batch {self._part} of {self._step_parts} of its optimizer step; "
+                "call it where is_optimizer_step is true"
+            )
+        self._tuner.observe(self._local_bsz(), self._step_parts, loss_scale)
+
+    @contextlib.contextmanager
+    def scaled_lr(self, optimizer: torch.optim.Optimizer) -> Iterator[float]:
+        """Multiplies the learning rates of all parameter groups by `lr_factor` inside the block, and restores
+        them.
+        """
+        factor = self.lr_factor
+        before = [group["lr"] for group in optimizer.param_groups]
+        try:
+            for group, rate in zip(optimizer.param_groups, before, strict=True):
+                group["lr"] = rate * factor
+            yield factor
+        finally:
+            for group, rate in zip(optimizer.param_groups, before, strict=True):
+                group["lr"] = rate
+
+    @contextlib.contextmanager
+    def untimed(self) -> Iterator[None]:
+        """What happens inside is not part of a step's time: an evaluation or a checkpoint within an epoch."""
+        with self._tuner.timer.untimed():
+            yield
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch, or what is left of it. Inside `remaining_epochs_until` that is the epoch of that loop:
+        nothing, if its batches had all been handed out before a restart."""
+        loader = self._loader
+        if self._epoch is not None:
+            if self._finished_passes > self._epoch:
+                return
+            loader.set_epoch(self._epoch)
+        epoch = loader.epoch
+        self._part = 0
+        self._step_state = None
+        self._changed = False
+        self._tuner.timer.pause()
+        if self._look_again:
+            self._look_again = False
+            self._tuner.look_again()
+        batches = iter(loader)
+        left = self._steps_left_of(epoch)
+        while left > 0:
+            if self._tuner.is_due:
+                self._agree(left)
+            if self._changed:
+                self._changed = False
+                batches = iter(loader)
+                left = self._steps_left_of(epoch)
+                if left == 0:
+                    break
+            self._step_parts = min(self._accumulation_steps, left)
+            self._step_state = loader.state_dict() if self._step_parts > 1 else None
+            while self._part < self._step_parts:
+                batch = next(batches)
+                self._part += 1
+                left -= 1
+                if left == 0:
+                    self._finished_passes = epoch + 1
+                yield batch
+                del batch  # or it would keep its slot while the next is waited for
+            self._end_step()
+        self._finished_passes = epoch + 1
+
+    def remaining_epochs_until(self, epochs: int) -> Iterator[int]:
+        """The epochs left until `epochs` are done, in a way that a restart neither repeats nor skips.
+
+        After `load_state_dict` the first is the epoch whose body had not ended. Iterating the loader in it
+        delivers what is left of it, which is nothing if only the code after the last batch was still to run.
+        """
+        if self._epoch is not None:
+            raise ConfigError(f"remaining_epochs_until: the loop over epoch {self._epoch} has not ended")
+        while self._finished_epochs < epochs:
+            self._epoch = self._finished_epochs
+            try:
+                yield self._epoch
+            finally:
+                self._epoch = None
+            # Not in `finally`: an epoch that was left by break or an exception is not done.
+            self._finished_epochs += 1
+            self._finished_passes = max(self._finished_passes, self._finished_epochs)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As `Loader.set_epoch`: stays where it is if the next batch belongs to `epoch`, else goes to its
+        start.
+        """
+        self._loader.set_epoch(epoch)
+        self._finished_passes = self._finished_epochs = epoch
+
+    def close(self) -> None:
+        """Ends the loader, and takes the hooks off the model."""
+        self._tuner.close()
+        self._loader.close()
+
+    def __enter__(self) -> AdaptiveLoader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def reconfigure(
+        self, rank: int | None = None, world_size: int | None = None, *, exchange: Exchange | None = None
+    ) -> None:
+        """Other ranks from the next step on; the rows of an optimizer step stay as many as the limits allow.
+
+        Between two optimizer steps, on every rank. exchange: how the processes speak from now on, where that
+        changed too. A model that was wrapped anew is to be watched anew.
+        """
+        if 0 < self._part < self._step_parts:
+            raise ConfigError(
+                f"reconfigure: micro-batch {self._part} of {self._step_parts} of an optimizer step; wait for "
+                "its end"
+            )
+        if exchange is not None:
+            self._tuner.exchange = exchange
+            for accumulator in self._accumulators.values():
+                accumulator.exchange = exchange
+        ranks = self.world_size if world_size is None else world_size
+        total = self._micro_batch() * self._accumulation_steps
+        if self._tuner.enabled:
+            local_bsz, self._accumulation_steps = self._tuner.scaler.place(total, ranks)
+            self._apply(rank, ranks, local_bsz * ranks)
+        else:
+            self._apply(rank, ranks, self._micro_batch())
+
+    def sync(self) -> None:
+        """Collective: brings the accumulators together, so that any rank's `state_dict` has all ranks'
+        additions.
+        """
+        for name in sorted(self._accumulators):
+            self._accumulators[name].sync()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training goes on from, in plain values, the same on every rank; a few kilobytes at
+        most.
+
+        Within an optimizer step of several micro-batches it is the state before that step: its gradients are
+        in no checkpoint, so its samples come again. With accumulators, every rank calls `sync` before.
+        """
+        state = self._step_state if self._part < self._step_parts else None
+        adaptive = {
+            "batch_size": self._micro_batch() * self._accumulation_steps,
+            "finished_epochs": self._finished_epochs,
+            "finished_passes": self._finished_passes,
+            "progress": self._progress,
+            "scaler": self._tuner.scaler.state(),
+            "accumulators": {name: one.state_dict() for name, one in self._accumulators.items()},
+        }
+        # As text, because torch.distributed.checkpoint loads only the keys that the new loader's state has
+        # already.
+        return {
+            "version": 1,
+            "loader": state if state is not None else self._loader.state_dict(),
+            "adaptive": json.dumps(adaptive),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state, on any number of ranks. Every rank loads the same.
+
+        The saved batch size returns with it, within the limits of `autoscale_batch_size`, whichever is called
+        first; without that call the loader keeps its own.
+        """
+        if state.get("version") != 1:
+            raise ConfigError(
+                f"adaptive state of version {state.get('version')!r}; this library reads version 1"
+            )
+        adaptive = json.loads(state["adaptive"])
+        self._loader.load_state_dict(state["loader"])
+        self._tuner.scaler.load(adaptive["scaler"])
+        self._finished_epochs = int(adaptive["finished_epochs"])
+        # What was left of an epoch may be too short for one batch here: then the loader stands in the next.
+        self._finished_passes = max(int(adaptive["finished_passes"]), self._loader.epoch)
+        self._progress = float(adaptive["progress"])
+        for name, sums in adaptive["accumulators"].items():
+            self.accumulator(name).load_state_dict(sums)
+        self._part = 0
+        self._step_state = None
+        self._accumulation_steps = 1
+        self._changed = True
+        self._tuner.reconfigured(self.world_size)
+        self._restored = int(adaptive["batch_size"])
+        if self._tuner.enabled:
+            self._place_restored()
+
+    def _place_restored(self) -> None:
+        total, self._restored = self._restored, None
+        if total is None:
+            return
+        local_bsz, self._accumulation_steps = self._tuner.scaler.place(total, self.world_size)
+        placed = local_bsz * self.world_size * self._accumulation_steps
+        if placed < total:
+            log.warning("batch size %d, not %d: %d ranks can do no more", placed, total, self.world_size)
+        self._apply(None, self.world_size, local_bsz * self.world_size)
+
+    def _apply(self, rank: int | None, world_size: int, micro_batch: int) -> None:
+        if rank is not None or world_size != self.world_size or micro_batch != self._micro_batch():
+            self._loader.reconfigure(rank=rank, world_size=world_size, global_batch_size=micro_batch)
+        # What is left of the epoch may be too short for one batch now: then the loader stands in the next.
+        self._finished_passes = max(self._finished_passes, self._loader.epoch)
+        self._tuner.reconfigured(world_size)
+        self._changed = True
+
+    def _agree(self, left: int) -> None:
+        current = Configuration(1, self.world_size, self._local_bsz(), self._accumulation_steps)
+        decision = self._tuner.agree(self.epoch, self.position, current)
+        if decision is None:
+            return
+        before = self._micro_batch() * self._accumulation_steps
+        after = decision.batch_size(self.world_size)
+        if after > left * self._micro_batch():
+            # It would end the epoch here and lose its rest: look again when the next begins.
+            self._look_again = True
+            return
+        log.info(
+            "batch size %d → %d rows (%d micro-batches of %d on %d ranks): goodput %.4g → %.4g samples/s",
+            before,
+            after,
+            decision.accumulation_steps,
+            decision.local_bsz,
+            self.world_size,
+            decision.current_goodput,
+            decision.goodput,
+        )
+        self._decision = decision
+        self._accumulation_steps = decision.accumulation_steps
+        self._apply(None, self.world_size, decision.local_bsz * self.world_size)
+
+    def _end_step(self) -> None:
+        statistics = self.statistics
+        gain = 1.0
+        if statistics is not None:
+            gain = statistics.gain(self.global_batch_size, self.initial_batch_size)
+        self._progress += gain
+        self._part = 0
+        self._step_state = None
+        self._tuner.end_step(self._step_parts == self._accumulation_steps)
+
+    def _steps_left_of(self, epoch: int) -> int:
+        """Batches left of this epoch: none if the loader stands in the next, since what was left of this one
+        is too short for a batch of the present size."""
+        if self._loader.epoch != epoch:
+            return 0
+        try:
+            return self._loader.steps_left
+        except TypeError:  # a mix without end
+            return sys.maxsize
+
+    def _micro_batch(self) -> int:
+        """Rows of one micro-batch over all ranks."""
+        rows = self._loader.global_batch_size
+        assert rows is not None, "checked when the loader was taken, and reconfigure keeps the kind of bound"
+        return rows
+
+    def _local_bsz(self) -> int:
+        """Rows of a micro-batch on the rank that has most: the same number on every rank."""
+        return -(-self._micro_batch() // self.world_size)

@@ -1,0 +1,54 @@
+"""Ray: the loader under Ray Train.
+
+    import feedstock as fs
+    from feedstock.ray import DataConfig
+
+    trainer = ray.train.torch.TorchTrainer(
+        train_loop,
+        scaling_config=ray.train.ScalingConfig(num_workers=8),
+        datasets={"train": pipeline},
+        dataset_config=DataConfig(),
+    )
+
+and in ``train_loop``: ``loader = ray.train.get_dataset_shard("train")``, a :class:`DataIterator`.
+
+:class:`Fleet` puts the work on other machines of the cluster; ``find()`` finds the fleet of this job.
+
+``import feedstock.ray`` needs no Ray. All but :class:`DataIterator` do, when they are first named:
+``pip install 'feedstock[ray]'``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .iterator import DataIterator
+
+if TYPE_CHECKING:
+    from .fleet import WORKER_RESOURCE, Fleet, FleetHandle, Scaling, find
+    from .train import DataConfig
+
+__all__ = ["WORKER_RESOURCE", "DataConfig", "DataIterator", "Fleet", "FleetHandle", "Scaling", "find"]
+
+# Name → the part of Ray that it needs, and where it is.
+_NEEDS_RAY = dict.fromkeys(("WORKER_RESOURCE", "Fleet", "FleetHandle", "Scaling", "find"), ("ray", ".fleet"))
+_NEEDS_RAY["DataConfig"] = ("ray.train", ".train")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_RAY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    needed, module = _NEEDS_RAY[name]
+    try:
+        importlib.import_module(needed)  # what is missing is told apart from what our own module may lack
+    except ImportError as error:
+        what = "Ray Train" if needed == "ray.train" else "Ray"
+        raise ImportError(
+            f"feedstock.ray.{name} needs {what}, which cannot be imported ({error}): pip install 'feedstock[ray]'"
+        ) from error
+    return getattr(importlib.import_module(module, __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

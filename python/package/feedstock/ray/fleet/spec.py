@@ -1,0 +1,228 @@
+"""What a fleet is told when it is made, and what it tells ranks; all of it travels with Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ... import ConfigError
+from .placement import Placement
+from .policy import Scaling
+
+#: A logical resource for nodes that are to carry workers: ``Fleet(resources={WORKER_RESOURCE: 1})`` and, on the nodes,
+#: ``ray start --resources '{"feedstock_worker": 8}'``.
+WORKER_RESOURCE = "feedstock_worker"
+
+#: The name in all certificates of a fleet, so that its addresses may be anything.
+SERVER_NAME = "feedstock-fleet"
+
+Local = Literal["never", "fallback", "share"]
+
+
+def controller_name(fleet: str) -> str:
+    """In the job's namespace."""
+    return f"feedstock:{fleet}:controller"
+
+
+class NativeWorker(Protocol):
+    """``feedstock._feedstock.Worker``."""
+
+    @property
+    def address(self) -> str: ...
+    def status(self) -> str: ...
+    def drain(self, timeout: float) -> bool: ...
+    def stop(self) -> None: ...
+
+
+class NativeMembers(Protocol):
+    """``feedstock._feedstock.Members``."""
+
+    def set(self, addresses: list[str]) -> None: ...
+    def addresses(self) -> list[str]: ...
+
+
+class Native:
+    """The doors to the native library; tests put another behind them."""
+
+    def identity(self) -> dict[str, str]:
+        from ... import _feedstock
+
+        return _feedstock.fleet_identity([SERVER_NAME])
+
+    def worker(self, **options: Any) -> NativeWorker:
+        from ... import _feedstock
+
+        return _feedstock.Worker(**options)
+
+    def members(self, **options: Any) -> NativeMembers:
+        from ... import _feedstock
+
+        return _feedstock.Members(**options)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds.
+
+    Args:
+        tick: How often the controller looks.
+        beat: How often a worker tells the controller that it is there; 100 workers are 100 small calls a second.
+        worker: A worker that was silent for ten beats is replaced; by then its ranks have long gone elsewhere.
+        renew: How often a rank renews the lease, tells how long it waited and asks who is there; 1,000 ranks are 500
+            small calls a second, of the 5,000 that an actor can take.
+        rank: A rank that was silent for five renewals no longer counts.
+        avoid: No new worker goes to a node where one failed so lately, if another node has room.
+        adopt: A worker of before the controller's own restart answers within this, or is replaced.
+        place: A worker sent to a node with room runs there by then, or is asked for anywhere.
+        backoff, backoff_most: Workers that fail soon after they started are started again after this, doubling.
+    """
+
+    tick: float = 0.25
+    beat: float = 1.0
+    worker: float = 10.0
+    renew: float = 2.0
+    rank: float = 10.0
+    avoid: float = 60.0
+    adopt: float = 15.0
+    place: float = 30.0
+    backoff: float = 1.0
+    backoff_most: float = 30.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A fleet's options, checked; see ``Fleet`` for what they mean. Its repr shows no secret."""
+
+    name: str
+    namespace: str  # of the job, and so of the controller
+    id: str
+    min_workers: int
+    max_workers: int
+    cpus_per_worker: float
+    threads: int | None
+    memory_bytes: int | None
+    resources: Mapping[str, float]
+    placement: Placement
+    scaling: Scaling
+    local: Local
+    lease_seconds: float
+    drain_seconds: float
+    tls: bool
+    allow: tuple[str, ...]
+    storage: Mapping[str, Any] = field(repr=False)
+    runtime_env: Mapping[str, Any] | None = field(repr=False)
+    native: Native = field(repr=False)
+    timing: Timing = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name or ":" in self.name:
+            raise ConfigError(f"name is a word without a colon, not {self.name!r}")
+        if self.max_workers < self.min_workers:
+            raise ConfigError(f"max_workers={self.max_workers} is less than min_workers={self.min_workers}")
+        if self.cpus_per_worker < 0:
+            raise ConfigError(f"cpus_per_worker is at least 0, not {self.cpus_per_worker}")
+        if self.placement not in ("SPREAD", "PACK"):
+            raise ConfigError(f"placement is 'SPREAD' or 'PACK', not {self.placement!r}")
+        if self.local not in ("never", "fallback", "share"):
+            raise ConfigError(f"local is 'never', 'fallback' or 'share', not {self.local!r}")
+        if self.lease_seconds < 4 * self.timing.renew:
+            raise ConfigError(
+                f"lease_seconds={self.lease_seconds} is less than four renewals of {self.timing.renew} s: "
+                "a lease must outlive a lost one"
+            )
+        if self.drain_seconds < 0:
+            raise ConfigError(f"drain_seconds is at least 0, not {self.drain_seconds}")
+        if not self.allow:
+            raise ConfigError("allow is empty: the workers could read nothing")
+
+    @property
+    def workers_namespace(self) -> str:
+        """The workers' names stand in a namespace of their own, by which a restarted controller finds them."""
+        return f"feedstock-{self.id}"
+
+    def worker_name(self, number: int) -> str:
+        return f"feedstock:{self.name}:worker-{number}"
+
+    @property
+    def need(self) -> dict[str, float]:
+        """What one worker takes of a node, by Ray's names."""
+        need = {"CPU": self.cpus_per_worker, **self.resources}
+        if self.memory_bytes is not None:
+            need["memory"] = float(self.memory_bytes)
+        return need
+
+
+@dataclass(frozen=True, repr=False)
+class Credentials:
+    """What a trainer shows to the workers, and how it knows them: PEM text and a token. Its repr shows none of it."""
+
+    token: str
+    ca: str | None
+    certificate: str | None
+    key: str | None
+
+    @property
+    def client(self) -> tuple[str, str] | None:
+        """Certificate and key."""
+        return None if self.certificate is None or self.key is None else (self.certificate, self.key)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes ``token``, ``ca.pem``, ``client.pem`` and ``client.key`` into ``folder``, for this user only."""
+        files = {
+            "token": self.token,
+            "ca.pem": self.ca,
+            "client.pem": self.certificate,
+            "client.key": self.key,
+        }
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for name, text in files.items():
+            if text is not None:
+                path = os.path.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(path)  # it may be readable for others
+                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                    file.write(text)
+
+    def __repr__(self) -> str:
+        return "Credentials(***)"
+
+
+@dataclass(frozen=True, repr=False)
+class Identity:
+    """All secrets of a fleet. Its repr shows none of them."""
+
+    credentials: Credentials
+    server: tuple[str, str] | None  # certificate, key
+
+    @classmethod
+    def fresh(cls, native: Native, tls: bool) -> Identity:
+        made = native.identity()
+        if not tls:
+            return cls(Credentials(made["token"], None, None, None), None)
+        client = Credentials(made["token"], made["ca"], made["client_cert"], made["client_key"])
+        return cls(client, (made["server_cert"], made["server_key"]))
+
+    def __repr__(self) -> str:
+        return "Identity(***)"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a rank gets when it first calls the controller."""
+
+    id: str
+    credentials: Credentials
+    local: Local
+    renew_seconds: float
+    native: Native = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """What a rank gets when it renews the lease: ``addresses`` is None if ``version`` is what it knows."""
+
+    version: str
+    addresses: list[str] | None

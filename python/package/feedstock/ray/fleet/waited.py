@@ -1,0 +1,32 @@
+"""The share of its time that a rank waited for data, from its loader's running totals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: How long a share holds while nothing new is seen: longer than most steps take. A rank that takes no batch for longer
+#: is evaluating, or writes a checkpoint, and says nothing about the fleet.
+HOLD_SECONDS = 30.0
+
+
+class WaitedShare:
+    """Differences of ``Loader.stats()`` between looks."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._waited = 0.0
+        self._samples = 0
+        self._share: float | None = None
+
+    def look(self, now: float, stats: dict[str, Any]) -> float | None:
+        """The share of the time between the last two looks that found something new, 0 to 1; None if there are none,
+        or none lately."""
+        waited, samples = stats.get("waited_seconds", 0.0), stats.get("samples", 0)
+        if (
+            self._at is None or waited < self._waited or samples < self._samples
+        ):  # the first look, or a new run
+            self._at, self._waited, self._samples, self._share = now, waited, samples, None
+        elif (waited, samples) != (self._waited, self._samples) and now > self._at:
+            self._share = min(max((waited - self._waited) / (now - self._at), 0.0), 1.0)
+            self._at, self._waited, self._samples = now, waited, samples
+        return self._share if now - self._at <= HOLD_SECONDS else None

@@ -1,0 +1,215 @@
+//! Opening a data set, choosing from it, and asking it in SQL.
+
+use crate::arrow_c::stream_capsule;
+use crate::errors::{call, call_long, config};
+use crate::pipeline::Pipeline;
+use crate::process::Own;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use feedstock::dataset::{Durations, Progress};
+use feedstock::{BatchSize, CatalogStore, DiskCacheOptions, OpenOptions, Secret, Stop, StorageOptions};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
+use std::future::Future;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An opened data set. Immutable: choosing from it makes a new one.
+#[pyclass(frozen, module = "feedstock._feedstock")]
+pub(crate) struct Dataset(Own<feedstock::Dataset>);
+
+/// Waits for I/O; feedstock's own threads do it.
+fn wait<T>(future: impl Future<Output = feedstock::Result<T>>) -> feedstock::Result<T> {
+    futures::executor::block_on(future)
+}
+
+fn text<T>(py: Python<'_>, name: &str, value: Option<&str>) -> PyResult<Option<T>>
+where
+    T: FromStr,
+    T::Err: std::fmt::Display,
+{
+    value.map(|value| value.parse().map_err(|e: T::Err| config(py, format!("{name}: {e}")))).transpose()
+}
+
+/// The storage options of `settings`: those with a field of their own, and object_store's keys.
+pub(crate) fn storage(settings: &Bound<'_, PyDict>) -> PyResult<StorageOptions> {
+    let mut options = StorageOptions::default();
+    for (key, value) in settings {
+        let key: String = key.extract()?;
+        match key.as_str() {
+            "anonymous" => options.anonymous = value.extract()?,
+            "path_style" => options.path_style = Some(value.extract()?),
+            "deadline" => options.deadline = seconds(&value, &key)?,
+            "stall_timeout" => options.stall_timeout = seconds(&value, &key)?,
+            "max_concurrency" => options.max_concurrency = value.extract()?,
+            "endpoint" | "region" => options = options.with(format!("aws_{key}"), setting(&value)?),
+            _ => options = options.with(key, setting(&value)?),
+        }
+    }
+    Ok(options)
+}
+
+fn setting(value: &Bound<'_, PyAny>) -> PyResult<Secret> {
+    let text = match value.cast::<PyBool>() {
+        Ok(flag) => flag.is_true().to_string(), // object_store reads "true", not "True"
+        Err(_) => value.str()?.to_string(),
+    };
+    Ok(Secret::new(text))
+}
+
+fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value.extract()?)
+        .map_err(|e| config(value.py(), format!("{name} of {value} s: {e}")))
+}
+
+#[pymethods]
+impl Dataset {
+    /// Opens `uri`; `progress(stage, done, total)` is called from another thread while the catalog is built.
+    #[staticmethod]
+    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, disk_cache, block_bytes, progress))]
+    #[expect(clippy::too_many_arguments, reason = "all by name, from one place: feedstock/_dataset.py")]
+    fn open(
+        py: Python<'_>,
+        uri: &str,
+        layout: Option<&str>,
+        split: Option<String>,
+        durations: &str,
+        storage: &Bound<'_, PyDict>,
+        catalog: Option<&str>,
+        disk_cache: Option<(String, u64)>,
+        block_bytes: Option<u64>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let mut options = OpenOptions {
+            storage: self::storage(storage)?,
+            layout: text(py, "layout", layout)?,
+            split,
+            disk_cache: disk_cache.map(|(folder, bytes)| DiskCacheOptions::new(folder, bytes)),
+            functions: feedstock::ops::sql_functions(),
+            durations: match durations {
+                "never" => Durations::Never,
+                _ => Durations::Auto,
+            },
+            ..OpenOptions::default()
+        };
+        options.catalog.store = match catalog {
+            None => CatalogStore::default(),
+            Some("beside") => CatalogStore::Beside,
+            Some("memory") => CatalogStore::Nowhere,
+            Some(folder) => CatalogStore::Cache(folder.into()),
+        };
+        options.catalog.progress = progress.map(|told| {
+            Arc::new(move |now: Progress| {
+                Python::attach(|py| {
+                    if let Err(error) = told.call1(py, (now.stage, now.done, now.total)) {
+                        error.write_unraisable(py, Some(told.bind(py))); // opening goes on
+                    }
+                });
+            }) as _
+        });
+        if let Some(block_bytes) = block_bytes {
+            options.block_bytes = block_bytes;
+        }
+        let uri = uri.to_owned();
+        let opened = call_long(py, move || wait(feedstock::Dataset::open_with(&uri, options)))?;
+        Ok(Self(Own::new(opened)))
+    }
+
+    /// Mixes data sets by weight.
+    #[staticmethod]
+    fn mix(py: Python<'_>, parts: Vec<(PyRef<'_, Self>, f64)>, stop: &str) -> PyResult<Self> {
+        let stop = match stop {
+            "first_exhausted" => Stop::FirstExhausted,
+            "all_exhausted" => Stop::AllExhausted,
+            "never" => Stop::Never,
+            other => {
+                let known = "'first_exhausted', 'all_exhausted' or 'never'";
+                return Err(config(py, format!("stop is {known}, not '{other}'")));
+            }
+        };
+        let parts: Vec<(feedstock::Dataset, f64)> = parts
+            .iter()
+            .map(|(part, weight)| Ok((part.0.get(py)?.clone(), *weight)))
+            .collect::<PyResult<_>>()?;
+        Ok(Self(Own::new(call(py, || feedstock::Dataset::mix(parts, stop))?)))
+    }
+
+    fn named(&self, py: Python<'_>, name: &str) -> PyResult<Self> {
+        Ok(Self(Own::new(self.0.get(py)?.clone().named(name))))
+    }
+
+    fn filter(&self, py: Python<'_>, sql: &str) -> PyResult<Self> {
+        let (dataset, sql) = (self.0.get(py)?.clone(), sql.to_owned());
+        Ok(Self(Own::new(call_long(py, move || dataset.filter(&sql))?)))
+    }
+
+    fn columns(&self, py: Python<'_>, names: Vec<String>) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Ok(Self(Own::new(call(py, || dataset.columns(&names))?)))
+    }
+
+    fn sql(&self, py: Python<'_>, query: &str) -> PyResult<Table> {
+        let (dataset, query) = (self.0.get(py)?.clone(), query.to_owned());
+        Ok(Table(call_long(py, move || wait(async { Ok(dataset.sql(&query).await?) }))?))
+    }
+
+    /// Names and types of all columns, in the catalog's order.
+    fn schema(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+        let schema = self.0.get(py)?.catalog().schema().clone();
+        Ok(schema
+            .fields()
+            .iter()
+            .map(|field| (field.name().clone(), field.data_type().to_string()))
+            .collect())
+    }
+
+    fn uri(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.0.get(py)?.uri().to_owned())
+    }
+
+    fn samples(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.0.get(py)?.len())
+    }
+
+    /// A pipeline over this data set.
+    fn pipeline(&self, py: Python<'_>) -> PyResult<Pipeline> {
+        Ok(Pipeline::new(self.0.get(py)?.clone().batch(BatchSize::per_rank(1))))
+    }
+}
+
+/// The result of a query, for whoever reads Arrow: `pyarrow.table(result)`, `polars.DataFrame(result)`.
+#[pyclass(frozen, module = "feedstock")]
+pub(crate) struct Table(Vec<RecordBatch>);
+
+impl Table {
+    fn schema(&self) -> SchemaRef {
+        self.0.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema) // there is a first
+    }
+}
+
+#[pymethods]
+impl Table {
+    /// Rows in all.
+    fn __len__(&self) -> usize {
+        self.0.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// Arrow's C stream interface.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = requested_schema; // best effort, says the protocol: the consumer casts
+        stream_capsule(py, self.schema(), self.0.clone())
+    }
+
+    fn __repr__(&self) -> String {
+        let schema = self.schema();
+        let columns: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        format!("Table({} rows, {columns:?})", self.__len__())
+    }
+}

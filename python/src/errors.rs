@@ -1,0 +1,91 @@
+//! Errors and panics as Python's exceptions (`feedstock/errors.py`).
+
+use feedstock::{Error, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long Ctrl-C may go unheard.
+pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+
+/// Runs `f` without the interpreter's lock; its errors and panics become exceptions, what was said is logged.
+pub(crate) fn call<T: Send>(py: Python<'_>, f: impl FnOnce() -> feedstock::Result<T> + Send) -> PyResult<T> {
+    let done = py.detach(|| catch(f));
+    crate::log::tell(py);
+    done.map_err(|error| raise(py, &error))
+}
+
+/// As [`call`], for what may take long: Ctrl-C is answered, and what was begun goes on to its end unheard.
+pub(crate) fn call_long<T: Send + 'static>(
+    py: Python<'_>,
+    f: impl FnOnce() -> feedstock::Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let (send, receive) = sync_channel(1);
+    let work = move || {
+        let _unheard = send.send(catch(f));
+    };
+    let started = std::thread::Builder::new().name("feedstock-call".into()).spawn(work);
+    started
+        .map_err(|e| raise(py, &Error::new(ErrorKind::Retryable, format!("cannot start a thread: {e}"))))?;
+    // Only the lock that a receiver needs to be shared with the closure below.
+    let receive = Mutex::new(receive);
+    loop {
+        let wait = || receive.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SIGNALS_EVERY);
+        match py.detach(wait) {
+            Ok(done) => {
+                crate::log::tell(py);
+                return done.map_err(|error| raise(py, &error));
+            }
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(raise(py, &Error::new(ErrorKind::Bug, "a call ended without a result")));
+            }
+        }
+    }
+}
+
+fn catch<T>(f: impl FnOnce() -> feedstock::Result<T>) -> feedstock::Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+        let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(Error::new(ErrorKind::Bug, format!("a defect in feedstock, please report it: {what}")))
+    })
+}
+
+/// The exception for `error`.
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let class = match error.kind() {
+        ErrorKind::Retryable => "RetryableError",
+        ErrorKind::BadSample => "SampleError",
+        ErrorKind::BadConfig => "ConfigError",
+        ErrorKind::Denied => "DeniedError",
+        ErrorKind::Gone => "GoneError",
+        ErrorKind::Bug => "InternalError",
+    };
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = error.source();
+    }
+    exception(py, class, message)
+}
+
+/// An exception of the package's, by its name.
+pub(crate) fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let module = MODULE.get_or_try_init(py, || PyModule::import(py, "feedstock.errors").map(Bound::unbind));
+    let made = module.and_then(|module| module.bind(py).getattr(class)?.call1((message,)));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// An option that does not fit.
+pub(crate) fn config(py: Python<'_>, message: impl Into<String>) -> PyErr {
+    exception(py, "ConfigError", message.into())
+}

@@ -1,0 +1,201 @@
+//! Workers, and who they are to a rank.
+
+use crate::errors::{call, call_long, config};
+use crate::process::Own;
+use feedstock::{
+    ClientTls, FleetIdentity, Identity, Local, OpenOptions, Secret, ServerTls, Token, WorkerOptions,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Serves lanes from threads of this process.
+#[pyclass(frozen, module = "feedstock._feedstock")]
+pub(crate) struct Worker {
+    /// `None` once it was stopped.
+    worker: Own<Mutex<Option<Arc<feedstock::Worker>>>>,
+    address: String,
+}
+
+impl Worker {
+    fn running(&self, py: Python<'_>) -> PyResult<Arc<feedstock::Worker>> {
+        let worker = self.worker.get(py)?.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
+        worker.clone().ok_or_else(|| config(py, "the worker was stopped"))
+    }
+}
+
+#[pymethods]
+impl Worker {
+    #[new]
+    #[pyo3(signature = (listen, *, advertise, allow, threads, memory_bytes, token, tls, client_ca, insecure, storage))]
+    #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/ray/fleet/worker.py")]
+    fn new(
+        py: Python<'_>,
+        listen: String,
+        advertise: Option<String>,
+        allow: Vec<String>,
+        threads: Option<usize>,
+        memory_bytes: Option<u64>,
+        token: Option<String>,
+        tls: Option<(String, String)>,
+        client_ca: Option<String>,
+        insecure: bool,
+        storage: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let storage = crate::dataset::storage(storage)?;
+        let worker = call_long(py, move || {
+            let mut options = WorkerOptions::new(move || OpenOptions {
+                storage: storage.clone(),
+                audio_probe: Some(feedstock::trainer_bridge::audio_probe()),
+                functions: feedstock::ops::sql_functions(),
+                ..OpenOptions::default()
+            });
+            (options.listen, options.allow, options.threads) = (listen, allow, threads);
+            (options.insecure, options.memory_bytes) =
+                (insecure, memory_bytes.unwrap_or(options.memory_bytes));
+            options.token = token.as_deref().map(Token::new).transpose()?;
+            options.tls = tls.map(|(certificates, key)| ServerTls {
+                identity: Identity { certificates, key: Secret::from(key) },
+                client_ca,
+            });
+            feedstock::Worker::start(options)
+        })?;
+        let bound = worker.address();
+        let address = advertise.map_or_else(|| bound.to_string(), |host| advertised(&host, bound));
+        Ok(Self { worker: Own::new(Mutex::new(Some(Arc::new(worker)))), address })
+    }
+
+    /// `host:port`; the host is the advertised one, where there is one.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How it is, as JSON.
+    fn status(&self, py: Python<'_>) -> PyResult<String> {
+        let status = self.running(py)?.status();
+        serde_json::to_string(&status).map_err(|e| config(py, format!("cannot write the status: {e}")))
+    }
+
+    /// Takes no new streams and asks ranks to go elsewhere; True if all have within `timeout` seconds.
+    fn drain(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let worker = self.running(py)?;
+        let timeout =
+            Duration::try_from_secs_f64(timeout).map_err(|e| config(py, format!("timeout: {e}")))?;
+        call_long(py, move || Ok(worker.drain(timeout)))
+    }
+
+    /// Ends it at once. A second call does nothing.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let worker = self.worker.get(py)?.lock().unwrap_or_else(PoisonError::into_inner).take();
+        call(py, move || {
+            drop(worker);
+            Ok(())
+        })
+    }
+}
+
+fn advertised(host: &str, bound: SocketAddr) -> String {
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]:{}", bound.port()),
+        false => format!("{host}:{}", bound.port()),
+    }
+}
+
+/// Who serves; shared by all loaders that were given it.
+#[pyclass(frozen, module = "feedstock._feedstock")]
+pub(crate) struct Members(feedstock::Workers);
+
+impl Members {
+    pub(crate) fn workers(&self) -> feedstock::Workers {
+        self.0.clone()
+    }
+}
+
+#[pymethods]
+impl Members {
+    #[new]
+    #[pyo3(signature = (workers, *, token, ca, client, server_name, local))]
+    fn new(
+        py: Python<'_>,
+        workers: Named,
+        token: Option<String>,
+        ca: Option<String>,
+        client: Option<(String, String)>,
+        server_name: Option<String>,
+        local: &str,
+    ) -> PyResult<Self> {
+        let local = match local {
+            "never" => Local::Never,
+            "fallback" => Local::Fallback,
+            "share" => Local::Share,
+            other => {
+                return Err(config(py, format!("local is 'never', 'fallback' or 'share', not '{other}'")));
+            }
+        };
+        let made = call(py, move || {
+            let mut made = match workers {
+                Named::Text(text) => feedstock::Workers::at(&text)?,
+                Named::List(list) => {
+                    let made = feedstock::Workers::none_yet();
+                    made.set(&list)?;
+                    made
+                }
+            };
+            if let Some(token) = token {
+                made = made.token(Token::new(&token)?);
+            }
+            if ca.is_none() && (client.is_some() || server_name.is_some()) {
+                let message =
+                    "a certificate, key or server_name without ca: without an authority nothing is encrypted";
+                return Err(feedstock::Error::new(feedstock::ErrorKind::BadConfig, message));
+            }
+            if let Some(ca) = ca {
+                let identity =
+                    client.map(|(certificates, key)| Identity { certificates, key: Secret::from(key) });
+                made = made.tls(ClientTls { ca, identity, server_name });
+            }
+            Ok(made.local(local))
+        })?;
+        Ok(Self(made))
+    }
+
+    /// These are the workers now; lanes move at the next step.
+    fn set(&self, py: Python<'_>, addresses: Vec<String>) -> PyResult<()> {
+        call(py, || self.0.set(&addresses))
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.0.addresses()
+    }
+
+    /// How the worker at an address is, as JSON.
+    fn status(&self, py: Python<'_>, address: String) -> PyResult<String> {
+        let workers = self.0.clone();
+        let status = call_long(py, move || workers.status(&address))?;
+        serde_json::to_string(&status).map_err(|e| config(py, format!("cannot write the status: {e}")))
+    }
+}
+
+/// Workers by name: addresses in one text, or a list that may still be empty.
+#[derive(FromPyObject)]
+enum Named {
+    Text(String),
+    List(Vec<String>),
+}
+
+/// A new authority and what it vouches for, as PEM, and a token.
+#[pyfunction]
+pub(crate) fn fleet_identity(py: Python<'_>, names: Vec<String>) -> PyResult<Bound<'_, PyDict>> {
+    let made = call(py, || FleetIdentity::generate(&names))?;
+    let facts = PyDict::new(py);
+    facts.set_item("ca", made.ca)?;
+    facts.set_item("server_cert", made.server.certificates)?;
+    facts.set_item("server_key", made.server.key.expose())?;
+    facts.set_item("client_cert", made.client.certificates)?;
+    facts.set_item("client_key", made.client.key.expose())?;
+    facts.set_item("token", made.token.expose())?;
+    Ok(facts)
+}

@@ -1,0 +1,108 @@
+//! The native half of the Python package: `feedstock._feedstock`.
+//!
+//! ```text
+//! feedstock/*.py  (recipes, iteration, adapters)  ──▶  this module  ──▶  the façade
+//! ```
+//! Nothing is decided here that users of Rust would miss. Invariants: no call that may wait holds the interpreter's
+//! lock; what was opened in one process is never touched in another (see [`process`]); memory of a batch is freed when
+//! the last view of it is, whoever holds it.
+
+mod arrow_c;
+mod batch;
+mod dataset;
+mod dlpack;
+mod errors;
+mod fleet;
+mod loader;
+mod log;
+mod pipeline;
+mod process;
+mod tensor;
+mod values;
+
+use pyo3::prelude::*;
+
+/// The `feedstock` command with these arguments, the program's name first; returns its exit code.
+#[pyfunction]
+fn command(py: Python<'_>, arguments: Vec<String>) -> u8 {
+    py.detach(|| feedstock::cli::main(arguments.into_iter().map(Into::into)))
+}
+
+/// Checks a chain of ops, given as JSON, as far as that needs no file: what it refers to is loaded with a loader.
+#[pyfunction]
+fn check_ops(py: Python<'_>, ops: &str) -> PyResult<()> {
+    let spec = pipeline::chain(ops)?;
+    if spec.needs().is_empty() {
+        errors::call(py, || Ok(spec.compile()?))?;
+    }
+    Ok(())
+}
+
+/// Checks the description of a finish, given as JSON, as far as that needs no column.
+#[pyfunction]
+fn check_finish(py: Python<'_>, finish: &str) -> PyResult<()> {
+    pipeline::finish_from(py, finish).map(drop)
+}
+
+/// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0) and keeps them in the cache; the
+/// bytes of the result.
+#[pyfunction]
+fn compile_kernels(py: Python<'_>, capability: u32) -> PyResult<usize> {
+    errors::call(py, || feedstock::compile_kernels(capability))
+}
+
+/// Names files of NVIDIA's run-time compiler that the system does not know.
+#[pyfunction]
+fn offer_compilers(files: Vec<std::path::PathBuf>) {
+    feedstock::offer_compilers(files);
+}
+
+/// Says that `stream` uses the batch that has `address` in its memory; whether one that is held has.
+#[pyfunction]
+fn use_address_on(py: Python<'_>, address: u64, stream: u64) -> PyResult<bool> {
+    errors::call(py, || feedstock::use_address_on(address, feedstock::StreamHandle(stream)))
+}
+
+/// The op that one of the library's presets stands for, as JSON with all its parameters.
+#[pyfunction]
+fn preset(py: Python<'_>, name: &str) -> PyResult<String> {
+    let op = match name {
+        "log_mel_whisper" => feedstock::log_mel_whisper(),
+        "log_mel_torchaudio" => feedstock::log_mel_torchaudio(),
+        "log_mel_librosa" => feedstock::log_mel_librosa(),
+        other => return Err(errors::config(py, format!("no preset '{other}'"))),
+    };
+    serde_json::to_string(&op).map_err(|e| errors::config(py, format!("{name}: {e}")))
+}
+
+/// Panics in the library, for tests of what becomes of panics.
+#[pyfunction]
+fn panic(py: Python<'_>, message: &str) -> PyResult<()> {
+    #[expect(clippy::panic, reason = "what it is for")]
+    errors::call(py, || panic!("{message}"))
+}
+
+/// The module.
+#[pymodule]
+fn _feedstock(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    log::listen();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<dataset::Dataset>()?;
+    module.add_class::<dataset::Table>()?;
+    module.add_class::<pipeline::Pipeline>()?;
+    module.add_class::<loader::Loader>()?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_class::<fleet::Worker>()?;
+    module.add_class::<fleet::Members>()?;
+    module.add_function(wrap_pyfunction!(fleet::fleet_identity, module)?)?;
+    module.add_function(wrap_pyfunction!(command, module)?)?;
+    module.add_function(wrap_pyfunction!(check_ops, module)?)?;
+    module.add_function(wrap_pyfunction!(check_finish, module)?)?;
+    module.add_function(wrap_pyfunction!(compile_kernels, module)?)?;
+    module.add_function(wrap_pyfunction!(offer_compilers, module)?)?;
+    module.add_function(wrap_pyfunction!(use_address_on, module)?)?;
+    module.add_function(wrap_pyfunction!(preset, module)?)?;
+    module.add_function(wrap_pyfunction!(panic, module)?)?;
+    Ok(())
+}

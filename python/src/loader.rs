@@ -1,0 +1,256 @@
+//! One rank's batches, for `feedstock/_loader.py`.
+
+use crate::batch::Batch;
+use crate::errors::{SIGNALS_EVERY, call, config};
+use crate::pipeline::batch_size;
+use crate::process::Own;
+use feedstock::{Cursor, Next, Position, Rank, StepSize};
+use pyo3::exceptions::PyUserWarning;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::ffi::CString;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A wait this long is told once, with its reason.
+const SLOW_WAIT: Duration = Duration::from_secs(10);
+
+/// One rank's batches.
+#[pyclass(frozen, module = "feedstock._feedstock")]
+pub(crate) struct Loader(Own<Mutex<feedstock::Loader>>);
+
+impl Loader {
+    pub(crate) fn new(loader: feedstock::Loader) -> Self {
+        Self(Own::new(Mutex::new(loader)))
+    }
+
+    /// Runs `f` on the loader, without the interpreter's lock: another thread may have the loader and wait.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut feedstock::Loader) -> feedstock::Result<T> + Send,
+    ) -> PyResult<T> {
+        let loader = self.0.get(py)?;
+        // What a panic left behind is an ended run at worst, which says so.
+        call(py, || f(&mut loader.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// The batch where it is to be; if it cannot go there, it counts as not delivered.
+    fn settled(&self, py: Python<'_>, mut batch: feedstock::Batch, stream: Option<u64>) -> PyResult<Batch> {
+        let Some(stream) = stream else { return Ok(Batch::new(batch)) };
+        self.with(py, |loader| {
+            let settled = batch.settle(feedstock::StreamHandle(stream));
+            if settled.is_err() {
+                loader.load_state(loader.state_at(batch.epoch(), batch.position()))?;
+            }
+            settled.map(|()| Batch::new(batch))
+        })
+    }
+
+    fn warn(&self, py: Python<'_>, since: Instant, stacklevel: i32) -> PyResult<()> {
+        let told = self.with(py, |loader| {
+            let run = loader.run();
+            Ok(run.map(|run| (run.stats().held, run.stats().slots, run.waiting().to_string())))
+        })?;
+        let Some((held, slots, waiting)) = told else { return Ok(()) };
+        let seconds = since.elapsed().as_secs();
+        let text = match held >= slots {
+            true => format!(
+                "no batch for {seconds} s: all {slots} slots are held by batches, or views of them, that are still \
+                 alive; drop them, copy what you keep, or raise slots with Pipeline.options(slots=...), the buffers of a \
+                 device with depth="
+            ),
+            false => {
+                format!("no batch for {seconds} s: {waiting}; {held} of {slots} slots are held by the caller")
+            }
+        };
+        let text = CString::new(text).unwrap_or_default();
+        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, stacklevel)
+    }
+}
+
+/// Sample id, epoch, reason.
+type Skipped = (u64, u64, String);
+
+fn json(py: Python<'_>, cursor: &Cursor) -> PyResult<(u64, u64, String)> {
+    let text =
+        serde_json::to_string(cursor).map_err(|e| config(py, format!("cannot write the state: {e}")))?;
+    Ok((cursor.epoch, cursor.position.0, text))
+}
+
+#[pymethods]
+impl Loader {
+    /// The next batch; None at the epoch's end. Answers Ctrl-C while it waits. A warning about a long wait names the
+    /// line of the caller `stacklevel` frames up, as `warnings.warn` counts them.
+    /// Where addresses are fixed, the batch is copied there in the order of `stream`.
+    #[pyo3(signature = (stacklevel, stream = None))]
+    fn next(&self, py: Python<'_>, stacklevel: i32, stream: Option<u64>) -> PyResult<Option<Batch>> {
+        let (since, mut told) = (Instant::now(), false);
+        loop {
+            match self.with(py, |loader| loader.next_within(SIGNALS_EVERY))? {
+                Next::Batch(batch) => return self.settled(py, batch, stream).map(Some),
+                Next::EpochEnd => return Ok(None),
+                Next::Pending => py.check_signals()?,
+            }
+            if since.elapsed() >= SLOW_WAIT && !std::mem::replace(&mut told, true) {
+                self.warn(py, since, stacklevel)?;
+            }
+        }
+    }
+
+    /// (True, what `next` would return) if that can be had within `seconds`, else (False, None).
+    fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<(bool, Option<Batch>)> {
+        let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Ok(match self.with(py, |loader| loader.next_within(timeout))? {
+            Next::Batch(batch) => (true, Some(Batch::new(batch))),
+            Next::EpochEnd => (true, None),
+            Next::Pending => (false, None),
+        })
+    }
+
+    /// After an epoch's last batch: goes on to the next epoch.
+    fn begin_epoch(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |loader| Ok(loader.begin_epoch()))
+    }
+
+    /// (epoch, position, cursor as JSON) of the next batch.
+    fn state(&self, py: Python<'_>) -> PyResult<(u64, u64, String)> {
+        json(py, &self.with(py, |loader| Ok(loader.state()))?)
+    }
+
+    /// As `state`, after the batch whose next_position is `position`.
+    fn state_at(&self, py: Python<'_>, epoch: u64, position: u64) -> PyResult<(u64, u64, String)> {
+        json(py, &self.with(py, |loader| Ok(loader.state_at(epoch, Position(position))))?)
+    }
+
+    fn load_state(&self, py: Python<'_>, cursor: &str) -> PyResult<()> {
+        let cursor: Cursor = serde_json::from_str(cursor)
+            .map_err(|e| config(py, format!("state_dict: this is no cursor of feedstock: {e}")))?;
+        self.with(py, |loader| loader.load_state(cursor))
+    }
+
+    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.with(py, |loader| loader.set_epoch(epoch))
+    }
+
+    fn seek(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<()> {
+        self.with(py, |loader| loader.seek(epoch, step))
+    }
+
+    /// Leaves out what is left of `epoch`.
+    fn abandon_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.with(py, |loader| {
+            loader.abandon_epoch(epoch);
+            Ok(())
+        })
+    }
+
+    #[pyo3(signature = (rank, world_size, batch_size, global_batch_size, total, global_total))]
+    #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/_loader.py")]
+    fn reconfigure(
+        &self,
+        py: Python<'_>,
+        rank: u32,
+        world_size: u32,
+        batch_size: Option<u64>,
+        global_batch_size: Option<u64>,
+        total: Option<f64>,
+        global_total: Option<f64>,
+    ) -> PyResult<()> {
+        if rank >= world_size {
+            return Err(config(py, format!("rank {rank} is not below the world size of {world_size}")));
+        }
+        let size = self::batch_size(py, batch_size, global_batch_size, total, global_total, None)?;
+        self.with(py, |loader| loader.reconfigure(Rank::new(rank, world_size), size))
+    }
+
+    /// Ends what runs; the next batch starts it again, where it was.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |loader| {
+            loader.stop();
+            Ok(())
+        })
+    }
+
+    fn samples_in(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<Vec<Vec<u64>>> {
+        let ranks = self.with(py, |loader| loader.samples_in(epoch, step))?;
+        Ok(ranks.into_iter().map(|samples| samples.into_iter().map(|sample| sample.0).collect()).collect())
+    }
+
+    /// Steps of `epoch`; None where it never ends.
+    fn steps_in(&self, py: Python<'_>, epoch: u64) -> PyResult<Option<u64>> {
+        self.with(py, |loader| Ok((!loader.is_endless()).then(|| loader.steps_in(epoch))))
+    }
+
+    /// Steps from here to the epoch's end; None where it never ends.
+    fn steps_after(&self, py: Python<'_>, epoch: u64, position: u64) -> PyResult<Option<u64>> {
+        self.with(py, |loader| {
+            let cursor = loader.state_at(epoch, Position(position));
+            Ok((!loader.is_endless()).then(|| loader.steps_after(&cursor)))
+        })
+    }
+
+    /// (rank, world size, rows over all ranks or None where a total bounds them).
+    fn share(&self, py: Python<'_>) -> PyResult<(u32, u32, Option<u64>)> {
+        self.with(py, |loader| {
+            let rows = match loader.shape().size {
+                StepSize::Rows(rows) => Some(rows),
+                StepSize::Total { .. } => None,
+            };
+            Ok((loader.rank().rank, loader.rank().world_size, rows))
+        })
+    }
+
+    /// Where batches arrive: `cpu`, `cuda:0` …
+    fn place(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |loader| Ok(loader.place().to_string()))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.with(py, |loader| Ok(loader.stats()))?;
+        let told = PyDict::new(py);
+        let Some(stats) = stats else { return Ok(told) };
+        let engine = stats.engine;
+        told.set_item("samples", engine.samples)?;
+        told.set_item("bad_samples", engine.bad_samples)?;
+        told.set_item("steps", engine.steps)?;
+        told.set_item("fetched_blocks", engine.fetched)?;
+        told.set_item("refetched_blocks", engine.refetched)?;
+        told.set_item("fetched_bytes", engine.fetched_bytes)?;
+        told.set_item("fetch_seconds", engine.fetch_time.as_secs_f64())?;
+        told.set_item("ops_seconds", engine.ops_time.as_secs_f64())?;
+        told.set_item("resident_bytes", engine.resident_bytes)?;
+        told.set_item("peak_resident_bytes", engine.peak_resident_bytes)?;
+        told.set_item("waited_seconds", stats.waited.as_secs_f64())?;
+        told.set_item("ready_batches", stats.ready)?;
+        told.set_item("held_batches", stats.held)?;
+        told.set_item("slots", stats.slots)?;
+        Ok(told)
+    }
+
+    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(ledger) = self.with(py, |loader| Ok(loader.ledger()))? else { return Ok(None) };
+        let told = PyDict::new(py);
+        told.set_item("epoch", ledger.epoch)?;
+        told.set_item("planned", ledger.planned.samples)?;
+        told.set_item("delivered", ledger.delivered.samples)?;
+        told.set_item("padded", ledger.padded)?;
+        told.set_item("substituted", ledger.substituted)?;
+        told.set_item("digest_planned", ledger.planned.to_string())?;
+        told.set_item("digest_delivered", ledger.delivered.to_string())?;
+        told.set_item("exact", ledger.is_exact())?;
+        Ok(Some(told))
+    }
+
+    /// (how many in all, [(sample id, epoch, reason) of the first 8,192]).
+    fn skip_report(&self, py: Python<'_>) -> PyResult<(u64, Vec<Skipped>)> {
+        let report = self.with(py, |loader| Ok(loader.skip_report()))?;
+        let skipped =
+            report.samples.into_iter().map(|skipped| (skipped.sample.0, skipped.epoch, skipped.reason));
+        Ok((report.count, skipped.collect()))
+    }
+
+    fn padding_share(&self, py: Python<'_>, output: &str) -> PyResult<Option<f64>> {
+        self.with(py, |loader| Ok(loader.run().and_then(|run| run.padding_share(output))))
+    }
+}

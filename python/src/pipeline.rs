@@ -1,0 +1,202 @@
+//! The pipeline's settings, one method each; `feedstock/_pipeline.py` keeps the recipe.
+
+use crate::errors::{call, call_long, config};
+use crate::fleet::Members;
+use crate::loader::Loader;
+use crate::process::Own;
+use feedstock::{BatchSize, ChainSpec, DeviceOptions, Finish, OnError, Rank, Shuffle, Tail};
+use pyo3::prelude::*;
+use std::time::Duration;
+
+/// A pipeline. Immutable: every method makes a new one.
+#[pyclass(frozen, module = "feedstock._feedstock")]
+pub(crate) struct Pipeline(Own<feedstock::Pipeline>);
+
+/// A chain of ops from its JSON.
+pub(crate) fn chain(ops: &str) -> PyResult<ChainSpec> {
+    serde_json::from_str(ops).map_err(|e| Python::attach(|py| config(py, format!("ops: {e}"))))
+}
+
+/// A finish from its JSON.
+pub(crate) fn finish_from(py: Python<'_>, json: &str) -> PyResult<Finish> {
+    serde_json::from_str(json).map_err(|e| config(py, format!("finish: {e}")))
+}
+
+impl Pipeline {
+    pub(crate) fn new(pipeline: feedstock::Pipeline) -> Self {
+        Self(Own::new(pipeline))
+    }
+
+    fn with(
+        &self,
+        py: Python<'_>,
+        change: impl FnOnce(feedstock::Pipeline) -> feedstock::Pipeline + Send,
+    ) -> PyResult<Self> {
+        let pipeline = self.0.get(py)?.clone();
+        Ok(Self::new(call(py, || Ok(change(pipeline)))?))
+    }
+}
+
+/// A batch size from the arguments that Python users name it by; `None` where none is given.
+pub(crate) fn batch_size(
+    py: Python<'_>,
+    batch_size: Option<u64>,
+    global_batch_size: Option<u64>,
+    total: Option<f64>,
+    global_total: Option<f64>,
+    max_rows: Option<u64>,
+) -> PyResult<Option<BatchSize>> {
+    let size = match (batch_size, global_batch_size, total, global_total) {
+        (None, None, None, None) => return Ok(None),
+        (Some(rows), None, None, None) => BatchSize::per_rank(rows),
+        (None, Some(rows), None, None) => BatchSize::global(rows),
+        (None, None, Some(total), None) => BatchSize::per_rank_total(total),
+        (None, None, None, Some(total)) => BatchSize::global_total(total),
+        _ => {
+            let message = "give one of batch_size, global_batch_size, total and global_total, not several";
+            return Err(config(py, message));
+        }
+    };
+    Ok(Some(max_rows.map_or(size, |rows| size.max_rows(rows))))
+}
+
+#[pymethods]
+impl Pipeline {
+    fn map(&self, py: Python<'_>, column: &str, output: &str, ops: &str, pad_value: f64) -> PyResult<Self> {
+        let ops = chain(ops)?;
+        self.with(py, |pipeline| pipeline.map_as(column, output, ops).pad_value(output, pad_value))
+    }
+
+    #[pyo3(signature = (kind, seed, window, lanes))]
+    fn shuffle(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        seed: u64,
+        window: Option<u64>,
+        lanes: Option<u32>,
+    ) -> PyResult<Self> {
+        let mut shuffle = match kind {
+            "window" => Shuffle::seeded(seed),
+            "full" => Shuffle::full(seed),
+            _ => Shuffle::none(),
+        };
+        if let Some(window) = window {
+            shuffle = shuffle.window(window);
+        }
+        if let Some(lanes) = lanes {
+            shuffle = shuffle.lanes(lanes);
+        }
+        self.with(py, |pipeline| pipeline.shuffle(shuffle))
+    }
+
+    fn seed(&self, py: Python<'_>, seed: u64) -> PyResult<Self> {
+        self.with(py, |pipeline| pipeline.seed(seed))
+    }
+
+    #[pyo3(signature = (column, window))]
+    fn bucket_by(&self, py: Python<'_>, column: &str, window: Option<u64>) -> PyResult<Self> {
+        self.with(py, |pipeline| {
+            let pipeline = pipeline.bucket_by(column);
+            window.map_or(pipeline.clone(), |window| pipeline.bucket_window(window))
+        })
+    }
+
+    fn lengths_from(&self, py: Python<'_>, column: &str) -> PyResult<Self> {
+        self.with(py, |pipeline| pipeline.lengths_from(column))
+    }
+
+    #[pyo3(signature = (batch_size, global_batch_size, total, global_total, max_rows, tail))]
+    #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/_pipeline.py")]
+    fn batch(
+        &self,
+        py: Python<'_>,
+        batch_size: Option<u64>,
+        global_batch_size: Option<u64>,
+        total: Option<f64>,
+        global_total: Option<f64>,
+        max_rows: Option<u64>,
+        tail: &str,
+    ) -> PyResult<Self> {
+        let size = self::batch_size(py, batch_size, global_batch_size, total, global_total, max_rows)?;
+        let size = size.ok_or_else(|| {
+            config(py, "batch() needs batch_size, global_batch_size, total or global_total")
+        })?;
+        let tail = match tail {
+            "drop" => Tail::Drop,
+            "pad" => Tail::Pad,
+            other => return Err(config(py, format!("tail is 'drop' or 'pad', not '{other}'"))),
+        };
+        self.with(py, |pipeline| pipeline.batch(size).tail(tail))
+    }
+
+    fn on_error(&self, py: Python<'_>, policy: &str, max_fraction: f64) -> PyResult<Self> {
+        let policy = match policy {
+            "raise" => OnError::Raise,
+            "skip" => OnError::Skip { max_fraction },
+            other => return Err(config(py, format!("on_error is 'raise' or 'skip', not '{other}'"))),
+        };
+        self.with(py, |pipeline| pipeline.on_error(policy))
+    }
+
+    fn epochs(&self, py: Python<'_>, epochs: u64) -> PyResult<Self> {
+        self.with(py, |pipeline| pipeline.epochs(epochs))
+    }
+
+    #[pyo3(signature = (threads, slots, budget_bytes, deadline))]
+    fn options(
+        &self,
+        py: Python<'_>,
+        threads: Option<usize>,
+        slots: Option<usize>,
+        budget_bytes: Option<u64>,
+        deadline: Option<f64>,
+    ) -> PyResult<Self> {
+        let deadline = deadline.map(Duration::try_from_secs_f64).transpose();
+        let deadline = deadline.map_err(|e| config(py, format!("deadline: {e}")))?;
+        self.with(py, |mut pipeline| {
+            pipeline = threads.map_or(pipeline.clone(), |threads| pipeline.threads(threads));
+            pipeline = slots.map_or(pipeline.clone(), |slots| pipeline.slots(slots));
+            pipeline = budget_bytes.map_or(pipeline.clone(), |bytes| pipeline.budget_bytes(bytes));
+            deadline.map_or(pipeline.clone(), |deadline| pipeline.deadline(deadline))
+        })
+    }
+
+    /// The recipe, as JSON.
+    fn spec(&self, py: Python<'_>) -> PyResult<String> {
+        let spec = self.0.get(py)?.spec();
+        serde_json::to_string(&spec).map_err(|e| config(py, format!("cannot write the recipe: {e}")))
+    }
+
+    /// Has workers make the rows.
+    fn workers(&self, py: Python<'_>, members: &Members) -> PyResult<Self> {
+        let workers = members.workers();
+        self.with(py, |pipeline| pipeline.workers(workers))
+    }
+
+    /// Has batches go to a device: CUDA's `ordinal`, or host memory for None. `finish` is (output, JSON) of each column.
+    #[pyo3(signature = (ordinal, depth, fixed, finish))]
+    fn device(
+        &self,
+        py: Python<'_>,
+        ordinal: Option<u32>,
+        depth: usize,
+        fixed: bool,
+        finish: Vec<(String, String)>,
+    ) -> PyResult<Self> {
+        let mut options = ordinal.map_or_else(DeviceOptions::host, DeviceOptions::cuda);
+        options = options.depth(depth).fixed_addresses(fixed);
+        for (output, json) in finish {
+            options = options.finish(&output, finish_from(py, &json)?);
+        }
+        self.with(py, |pipeline| pipeline.device(options))
+    }
+
+    fn loader(&self, py: Python<'_>, rank: u32, world_size: u32) -> PyResult<Loader> {
+        if rank >= world_size {
+            return Err(config(py, format!("rank {rank} is not below the world size of {world_size}")));
+        }
+        let pipeline = self.0.get(py)?.clone();
+        Ok(Loader::new(call_long(py, move || pipeline.loader(Rank::new(rank, world_size)))?))
+    }
+}

@@ -1,0 +1,310 @@
+//! A column of numbers: memory that numpy, torch and others view in place, the host's or a device's.
+
+use crate::dlpack::{self, Code, ElementType, Lent};
+use crate::errors::{call, config, exception};
+use crate::process::Own;
+use arrow::array::ArrayRef;
+use feedstock::{Element, Numbers};
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::borrow::Cow;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// A column of a batch as a tensor on the CPU, or on the loader's device: rows first.
+///
+/// It views the batch's memory: nothing is copied by `numpy()`, `torch()` or `__dlpack__`, and the memory is not used
+/// for another batch while any view lives; a device's not before the streams that used it have passed that place either.
+#[pyclass(frozen, module = "feedstock")]
+pub(crate) struct Tensor {
+    name: String,
+    element: Element,
+    lent: Lent,
+    lengths: Option<Vec<usize>>,
+    padded_axis: Option<usize>,
+    /// Where it is a device's business who uses it.
+    on_device: Option<Own<feedstock::DeviceTensor>>,
+}
+
+/// As DLPack says it.
+fn described(element: Element) -> PyResult<ElementType> {
+    let code = match element {
+        Element::Bool => Code::Bool,
+        Element::I8 | Element::I16 | Element::I32 | Element::I64 => Code::Int,
+        Element::U8 | Element::U16 | Element::U32 | Element::U64 => Code::UInt,
+        Element::F16 | Element::F32 | Element::F64 => Code::Float,
+        Element::BF16 => Code::Bfloat,
+        other => return Err(PyBufferError::new_err(format!("no tensors of {other:?}"))),
+    };
+    let bits = u8::try_from(element.bytes() * 8).unwrap_or(u8::MAX);
+    Ok(ElementType { code, bits })
+}
+
+/// Numbers that whoever borrows them may write.
+struct Cells<T>(Box<[UnsafeCell<T>]>);
+
+// SAFETY: nobody reads or writes the cells but through what was lent, whose users agree among themselves.
+unsafe impl<T: Send> Sync for Cells<T> {}
+
+impl<T> Cells<T> {
+    fn new(values: impl Iterator<Item = T>) -> Arc<Self> {
+        Arc::new(Self(values.map(UnsafeCell::new).collect()))
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.0.as_ptr().cast_mut().cast()
+    }
+}
+
+fn signed(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX) // memory is smaller than that
+}
+
+impl Tensor {
+    /// A mapped column, in its slot.
+    pub(crate) fn of_slot(tensor: &feedstock::Tensor) -> PyResult<Self> {
+        let dtype = tensor.dtype();
+        let element = Element::of_mapped(dtype);
+        let element = element.ok_or_else(|| PyBufferError::new_err(format!("no tensors of {dtype:?}")))?;
+        let (start, owner) = (tensor.as_ptr().as_ptr(), Arc::new(tensor.clone()));
+        let mut this = Self::plain(tensor.name(), start, element, &tensor.shape(), owner)?;
+        (this.lengths, this.padded_axis) = (tensor.lengths().map(<[usize]>::to_vec), tensor.padded_axis());
+        Ok(this)
+    }
+
+    /// A column of a batch that was made for a device.
+    pub(crate) fn of_device(tensor: &feedstock::DeviceTensor) -> PyResult<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
+        let start = std::ptr::with_exposed_provenance_mut(tensor.address() as usize);
+        let owner = Arc::new(tensor.clone());
+        let mut this = Self::plain(tensor.name(), start, tensor.element(), tensor.shape(), owner)?;
+        this.lent.strides = Some(tensor.strides().iter().copied().map(signed).collect());
+        this.lent.device = dlpack::device(tensor.place());
+        (this.lengths, this.padded_axis) = (tensor.lengths().map(<[usize]>::to_vec), tensor.padded_axis());
+        this.on_device = Some(Own::new(tensor.clone()));
+        Ok(this)
+    }
+
+    /// A column that rides along, if its type is a number's and none is missing.
+    pub(crate) fn of_array(name: &str, array: &ArrayRef) -> PyResult<Option<Self>> {
+        let Some(numbers) = Numbers::of(array) else { return Ok(None) };
+        let (element, shape) = (numbers.element(), numbers.shape().to_vec());
+        let made = match numbers.bytes() {
+            Cow::Owned(flags) => Self::of_bytes(name, element, &shape, flags),
+            Cow::Borrowed(bytes) => {
+                // Gathered for this batch, so that nobody else reads what the caller may write.
+                let start = bytes.as_ptr().cast_mut();
+                Self::plain(name, start, element, &shape, Arc::new(numbers.clone()))
+            }
+        };
+        made.map(Some)
+    }
+
+    /// One byte a flag.
+    pub(crate) fn of_flags(name: &str, flags: &[bool]) -> PyResult<Self> {
+        let bytes = flags.iter().map(|&flag| u8::from(flag)).collect();
+        Self::of_bytes(name, Element::Bool, &[flags.len()], bytes)
+    }
+
+    fn of_bytes(name: &str, element: Element, shape: &[usize], bytes: Vec<u8>) -> PyResult<Self> {
+        let cells = Cells::new(bytes.into_iter());
+        Self::plain(name, cells.start(), element, shape, cells)
+    }
+
+    /// Numbers of samples, unsigned or (for torch, which does little with unsigned ones) signed.
+    pub(crate) fn of_ids(name: &str, ids: &[feedstock::SampleId], element: Element) -> PyResult<Self> {
+        let cells = Cells::new(ids.iter().map(|id| id.0));
+        Self::plain(name, cells.start(), element, &[ids.len()], cells)
+    }
+
+    fn plain(
+        name: &str,
+        start: *mut u8,
+        element: Element,
+        shape: &[usize],
+        owner: Arc<dyn std::any::Any + Send + Sync>,
+    ) -> PyResult<Self> {
+        let shape = shape.iter().copied().map(signed).collect();
+        let lent =
+            Lent { start, element: described(element)?, shape, strides: None, device: dlpack::HOST, owner };
+        Ok(Self { name: name.to_owned(), element, lent, lengths: None, padded_axis: None, on_device: None })
+    }
+
+    /// Whether the memory is the CPU's.
+    fn is_on_host(&self) -> bool {
+        self.lent.device == dlpack::HOST
+    }
+
+    /// Has the consumer's stream wait for the data, and the data for the stream; `stream` as DLPack's protocol has it.
+    fn hand_to_stream(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let Some(tensor) = &self.on_device else { return Ok(()) };
+        let tensor = tensor.get(py)?;
+        if self.is_on_host() {
+            return Ok(());
+        }
+        let stream = match stream.map(|stream| stream.extract::<i64>()).transpose()? {
+            None => 1, // by the protocol: the legacy default stream
+            Some(-1) => {
+                return Err(PyBufferError::new_err(
+                    "feedstock has to know the stream that uses its memory, or it would use it again too early: pass it \
+                     instead of -1",
+                ));
+            }
+            Some(0) => {
+                return Err(PyBufferError::new_err("stream 0 is ambiguous: 1 is the legacy default one"));
+            }
+            Some(handle) => handle.cast_unsigned(),
+        };
+        call(py, || tensor.use_on(feedstock::StreamHandle(stream)))
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// The column's name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lengths of the axes, rows first.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.lent.shape)
+    }
+
+    /// The element type, as numpy and torch spell it: `uint8`, `float32`, `int64` …
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.element.name()
+    }
+
+    /// The rows' own lengths along `padded_axis` (samples, frames, tokens); None where rows are equal by nature.
+    #[getter]
+    fn lengths(&self) -> Option<Vec<usize>> {
+        self.lengths.clone()
+    }
+
+    /// The axis along which short rows are padded; None where rows are equal by nature.
+    #[getter]
+    fn padded_axis(&self) -> Option<usize> {
+        self.padded_axis
+    }
+
+    /// Bytes of the whole tensor.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        let elements: i64 = self.lent.shape.iter().product();
+        usize::try_from(elements).unwrap_or(0) * usize::from(self.lent.element.bits / 8)
+    }
+
+    fn __len__(&self) -> usize {
+        self.lent.shape.first().map_or(0, |&rows| usize::try_from(rows).unwrap_or(0))
+    }
+
+    /// The DLPack capsule. Of a tensor on a device, `stream` (its number; None for the legacy default one) waits for the
+    /// data, and the memory is not used again before it has passed the place where the last view is dropped.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if self.is_on_host() && (dl_device.is_some_and(|device| device != dlpack::HOST) || stream.is_some()) {
+            return Err(PyBufferError::new_err("the tensor is in the CPU's memory"));
+        }
+        if dl_device.is_some_and(|device| device != self.lent.device) {
+            return Err(PyBufferError::new_err(format!("the tensor is on {}; copy it first", self.device())));
+        }
+        if copy == Some(true) {
+            return Err(PyBufferError::new_err("feedstock hands out views only; copy the array you get"));
+        }
+        self.hand_to_stream(py, stream.as_ref())?;
+        dlpack::capsule(py, &self.lent, max_version)
+    }
+
+    /// DLPack's device: (1, 0) the CPU, (2, n) CUDA's n-th.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        self.lent.device
+    }
+
+    /// Where it lies: `cpu`, `cuda:0` …
+    #[getter]
+    fn device(&self) -> String {
+        match self.lent.device {
+            dlpack::HOST => "cpu".to_owned(),
+            (_, ordinal) => format!("cuda:{ordinal}"),
+        }
+    }
+
+    /// Elements from one entry of an axis to the next: dense rows, or those of pictures with channels last.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let lent = &self.lent;
+        PyTuple::new(py, lent.strides.clone().unwrap_or_else(|| dlpack::row_major(&lent.shape)))
+    }
+
+    /// The tensor as a numpy array, a view that may be written.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        if !this.is_on_host() {
+            let (name, device) = (&this.name, this.device());
+            let message = format!(
+                "'{name}' is on {device}, and numpy takes host memory only: torch().cpu().numpy() copies it"
+            );
+            return Err(config(slf.py(), message));
+        }
+        if this.lent.element.code == Code::Bfloat {
+            let message =
+                format!("'{}' is bfloat16, which numpy does not have: torch().float().numpy()", this.name);
+            return Err(config(slf.py(), message));
+        }
+        slf.py().import("numpy")?.call_method1("from_dlpack", (slf,))
+    }
+
+    /// `numpy.asarray(tensor)`.
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = Self::numpy(slf)?;
+        let options = PyDict::new(slf.py());
+        if let Some(dtype) = dtype {
+            options.set_item("dtype", dtype)?;
+        }
+        if let Some(copy) = copy {
+            options.set_item("copy", copy)?;
+        }
+        match options.is_empty() {
+            true => Ok(array),
+            false => slf.py().import("numpy")?.call_method("array", (array,), Some(&options)),
+        }
+    }
+
+    /// The tensor as a torch.Tensor, a view; of one on a device, for torch's current stream there.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let torch = slf.py().import("torch").map_err(|error| {
+            exception(
+                slf.py(),
+                "ConfigError",
+                format!("torch() needs PyTorch, which cannot be imported: {error}"),
+            )
+        })?;
+        torch.call_method1("from_dlpack", (slf,))
+    }
+
+    fn __repr__(&self) -> String {
+        let lengths = if self.lengths.is_some() { ", padded" } else { "" };
+        let (name, dtype, shape, on) = (&self.name, self.element.name(), &self.lent.shape, self.device());
+        match self.is_on_host() {
+            true => format!("Tensor({name}: {dtype} {shape:?}{lengths})"),
+            false => format!("Tensor({name}: {dtype} {shape:?}{lengths} on {on})"),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+"""Sample data, made once for all tests by the package's own command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Catalogs of sample data stay out of the user's cache, in child processes too."""
+    before = os.environ.get("FEEDSTOCK_CACHE")
+    os.environ["FEEDSTOCK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["FEEDSTOCK_CACHE"]
+    else:
+        os.environ["FEEDSTOCK_CACHE"] = before
+
+
+def synth(*arguments: object) -> None:
+    command = [sys.executable, "-m", "feedstock", "synth", *map(str, arguments), "--quiet"]
+    subprocess.run(command, check=True, timeout=300)
+
+
+@pytest.fixture(scope="session")
+def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 pictures in Parquet: columns image (bytes, path) and label."""
+    folder = tmp_path_factory.mktemp("imagenet")
+    synth("imagenet", folder, "--samples", 200, "--seed", 1, "--layout", "parquet")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def common_voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """80 clips as Mozilla ships Common Voice: the train table's audio, sentence, duration …"""
+    folder = tmp_path_factory.mktemp("common_voice")
+    synth("common-voice", folder, "--samples", 80, "--seed", 1, "--layout", "mozilla")
+    return folder

@@ -1,0 +1,171 @@
+"""A real Ray cluster on one machine: a head and nodes that come and go, each a set of processes of its
+own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Read when Ray starts its processes and its controllers, so before `import ray`.
+os.environ.update(
+    RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",  # how soon a death is noticed and a report registered
+    RAY_TRAIN_METRICS_ENABLED="0",
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_memory_monitor_refresh_ms="0",  # the machine's memory is not ours to judge
+    OMP_NUM_THREADS="1",
+)
+
+import ray
+import ray.train
+import ray.train.torch
+from ray.cluster_utils import Cluster
+
+import feedstock as fs
+from feedstock.ray import DataConfig
+
+from . import ray_loops
+
+STORE_BYTES = 80 * 2**20  # nothing but pickled functions passes through it
+PATIENCE_S = 900.0  # beyond what an overloaded machine needs; tests fail by it, they never wait for it
+
+
+SYSTEM = {
+    # how soon a lost node is noticed
+    "health_check_initial_delay_ms": 2000,
+    "health_check_period_ms": 1000,
+    "health_check_failure_threshold": 5,
+    "health_check_timeout_ms": 5000,
+    "prestart_worker_first_driver": False,  # a process for each logical CPU, most of which nobody needs
+}
+
+
+class RayCluster:
+    """The head has two places for trainers and more logical CPUs than the machine has."""
+
+    def __init__(self) -> None:
+        # short: the paths of unix sockets end at 107 bytes
+        self.folder = Path(tempfile.mkdtemp(prefix="fs-ray-"))
+        os.environ["RAY_TMPDIR"] = str(
+            self.folder
+        )  # sessions, and the address that other clusters would find
+        package = str(Path(fs.__file__).parents[1])
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        self.cluster = Cluster(
+            initialize_head=True,
+            connect=True,
+            head_node_args={
+                "num_cpus": 4,
+                "object_store_memory": STORE_BYTES,
+                "resources": {"trainer": 2},
+                "include_dashboard": False,
+                "_system_config": SYSTEM,
+            },
+        )
+
+    def add_node(self, **resources: float) -> Any:
+        """A node with these logical resources."""
+        node = self.cluster.add_node(
+            wait=False, num_cpus=1, object_store_memory=STORE_BYTES, resources=resources
+        )
+        self.cluster._wait_for_node(node, timeout=PATIENCE_S)  # add_node itself gives up after 30 s
+        return node
+
+    def remove_node(self, node: Any) -> None:
+        """Kills all processes of a node, as when its machine is lost."""
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """Ends all of Ray's processes and removes what they wrote."""
+        ray.shutdown()
+        self.cluster.shutdown()
+        del os.environ["RAY_TMPDIR"]
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass
+class Attempt:
+    """One worker's journal."""
+
+    start: dict[str, Any]
+    steps: list[dict[str, Any]]
+
+
+def attempts(folder: Path) -> list[Attempt]:
+    """All workers' journals of a run, in the order in which they started."""
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
+        if lines:
+            found.append(Attempt(lines[0], lines[1:]))
+    return sorted(found, key=lambda attempt: attempt.start["start"])
+
+
+def deliveries(found: list[Attempt]) -> Counter[int]:
+    """How often each sample entered a step of any attempt, committed or not."""
+    return Counter(sample for attempt in found for step in attempt.steps for sample in step["ids"])
+
+
+def fit(
+    loop: Callable[[dict[str, Any]], dict[str, Any]],
+    pipeline: fs.Pipeline,
+    folder: Path,
+    *,
+    workers: Any = 2,
+    resource: str = "trainer",
+    resize_s: float = 1.0,
+    others: Mapping[str, Any] | None = None,
+    **config: Any,
+) -> ray.train.Result:
+    """Trains with Ray Train; journals go to `folder`. `others` are data sets that are no pipelines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = ray.train.torch.TorchTrainer(
+        loop,
+        train_loop_config={"folder": str(folder), "samples": len(pipeline.dataset), **config},
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=workers,
+            resources_per_worker={resource: 1},
+            elastic_resize_monitor_interval_s=resize_s,
+        ),
+        run_config=ray.train.RunConfig(
+            name="run",
+            storage_path=str(folder / "storage"),
+            failure_config=ray.train.FailureConfig(max_failures=3),
+        ),
+        datasets={"train": pipeline, **(others or {})},
+        dataset_config=DataConfig(),
+    )
+    return trainer.fit()
+
+
+class Run:
+    """A `fit` beside the test, which has the main thread: Ray's nodes can be added from there only."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.pool = ThreadPoolExecutor(1)
+        self.future = self.pool.submit(fit, *args, **kwargs)
+
+    def until(self, what: str, condition: Callable[[], Any]) -> None:
+        """Waits for `condition`, and fails if the run ends before."""
+        start = time.monotonic()
+        while not condition():
+            if self.future.done():
+                raise AssertionError(f"the run ended before there was {what}: {self.future.exception()}")
+            if time.monotonic() - start > PATIENCE_S:
+                raise TimeoutError(f"{what}: not within {PATIENCE_S:.0f} s")
+            time.sleep(0.1)
+
+    def result(self) -> ray.train.Result:
+        """Waits for the run's end."""
+        return self.future.result(PATIENCE_S)
+
+
+ray.cloudpickle.register_pickle_by_value(ray_loops)

@@ -1,0 +1,211 @@
+"""Functions of the caller's on batches: order, threads, state, failures."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import feedstock as fs
+
+
+@pytest.fixture(scope="module")
+def raw(imagenet):
+    return fs.Dataset(imagenet).columns(["label"]).shuffle(seed=3).batch(10)
+
+
+def test_results_come_in_order_and_functions_run_one_after_another(raw):
+    plain = [b.sample_ids.tolist() for b in raw.loader()]
+
+    def slow(batch):
+        time.sleep(0.02 if batch.position % 20 else 0.0)
+        return batch.sample_ids.tolist()
+
+    pipeline = raw.map_python(slow, num_threads=3).map_python(lambda ids: [*ids, "end"])
+    assert list(pipeline.loader()) == [[*ids, "end"] for ids in plain]
+
+
+def test_functions_run_beside_each_other_on_their_threads(raw):
+    barrier = threading.Barrier(3, timeout=60)  # passes only if three run at once
+
+    def meet(batch):
+        if batch.position < 180:
+            barrier.wait()
+        return threading.current_thread().name
+
+    names = list(raw.map_python(meet, num_threads=3).loader())
+    assert len(set(names[:18])) == 3
+    assert all(name.startswith("feedstock-map") for name in names)
+
+
+def test_functions_run_while_the_caller_works(raw):
+    """What has come is worked on before it is asked for: the next function is done when the step is."""
+    running = threading.Event()
+
+    def function(batch):
+        if batch.position > 0:
+            running.set()
+        return batch.position
+
+    results = iter(raw.map_python(function).loader())
+    assert next(results) == 0
+    if not running.wait(0):  # the second batch had not come yet: it is taken with the next result
+        assert next(results) == 10
+    assert running.wait(30)
+
+
+def _first(pipeline, count):
+    with pipeline.loader() as loader:
+        results = []
+        for result in loader:
+            results.append(result)
+            if len(results) == count:
+                return results
+    return results
+
+
+def test_the_state_counts_results_handed_out(raw):
+    loader = raw.map_python(lambda b: b.sample_ids.tolist(), num_threads=4).loader()
+    results = iter(loader)
+    first = [next(results) for _ in range(3)]
+    state = loader.state_dict()
+    assert state["position"] == 30
+    other = raw.map_python(lambda b: b.sample_ids.tolist(), num_threads=2).loader()
+    other.load_state_dict(state)
+    rest = list(other)
+    assert sorted(s for batch in first + rest for s in batch) == list(range(200))
+    assert list(loader) == rest
+
+
+def test_epochs_follow_each_other_for_those_who_count(raw):
+    loader = raw.map_python(lambda b: b.epoch, num_threads=3).loader()
+    epochs = []
+    for _ in range(3):
+        results = iter(loader)
+        epochs.append([next(results) for _ in range(len(loader))])
+    assert epochs == [[0] * 20, [1] * 20, [2] * 20]
+    assert list(loader) == [3] * 20
+
+
+def test_a_failing_function_loses_nothing(raw):
+    broken = {"once": True}
+
+    def fails(batch):
+        if batch.position == 50 and broken.pop("once", False):
+            raise ZeroDivisionError("mine")
+        return batch.position
+
+    loader = raw.map_python(fails, num_threads=2).loader()
+    seen = []
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        for position in loader:
+            seen.append(position)
+    assert seen == [0, 10, 20, 30, 40]
+    assert loader.position == 50
+    assert list(loader) == list(range(50, 200, 10))
+
+
+def test_a_refused_move_loses_nothing(raw):
+    loader = raw.map_python(lambda b: b.position, num_threads=3).epochs(2).loader()
+    results = iter(loader)
+    assert [next(results), next(results)] == [0, 10]
+    state = loader.state_dict()
+    refused = (
+        lambda: loader.set_epoch(7),
+        lambda: loader.set_epoch(-1),
+        lambda: loader.seek(20),
+        lambda: loader.load_state_dict({**state, "cursor": "{}"}),
+        lambda: loader.reconfigure(rank=0, world_size=200),
+    )
+    for number, move in enumerate(refused):
+        with pytest.raises(fs.ConfigError):
+            move()
+        assert next(results) == 20 + 10 * number
+
+
+def test_a_bad_sample_comes_in_its_turn(imagenet):
+    narrow = fs.Dataset(imagenet).sql("select min(width * height) as least from catalog")
+    import pyarrow
+
+    pixels = pyarrow.table(narrow).column("least")[0].as_py()
+    data = fs.Dataset(imagenet).filter(f"width * height <= {pixels * 2}")
+    good = data.filter(f"width * height <= {pixels}")
+    mixed = data.map("image", fs.decode_image(max_pixels=pixels), fs.resize((8, 8))).batch(1)
+    plain, mapped = [], []
+    for pipeline, seen in ((mixed, plain), (mixed.map_python(lambda b: b, num_threads=4), mapped)):
+        loader = pipeline.loader()
+        with pytest.raises(fs.SampleError):
+            for batch in loader:
+                seen.append(batch.sample_ids.tolist())
+        assert loader.position == len(seen)
+    assert len(good) >= 1
+    assert mapped == plain
+
+
+def test_a_forked_child_gets_none_of_the_parents_batches(imagenet):
+    import subprocess
+    import sys
+    import textwrap
+
+    code = """
+        import os, sys, feedstock as fs
+        pipeline = fs.Dataset(sys.argv[1]).columns(["label"]).batch(10)
+        loader = pipeline.map_python(lambda b: b.position, num_threads=4).loader()
+        results = iter(loader)
+        next(results)
+        if os.fork() == 0:
+            try:
+                print("child", next(results), flush=True)
+            except fs.ForkError:
+                print("child told", flush=True)
+            os._exit(0)
+        os.wait()
+        print("parent", list(results), flush=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(imagenet)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == ["child told", f"parent {list(range(10, 200, 10))}"]
+
+
+def test_moving_drops_what_was_ahead(raw):
+    loader = raw.map_python(lambda b: (b.epoch, b.position), num_threads=3).loader()
+    assert next(iter(loader)) == (0, 0)
+    loader.seek(7)
+    assert next(iter(loader)) == (0, 70)
+    loader.reconfigure(batch_size=20)
+    assert next(iter(loader)) == (0, 80)
+    assert next(iter(loader)) == (0, 100)
+    loader.set_epoch(2)
+    assert next(iter(loader)) == (2, 0)
+    loader.close()
+    assert next(iter(loader)) == (2, 20)
+
+
+def test_outputs_are_what_functions_get(raw):
+    torch = pytest.importorskip("torch")
+    keys = list(_first(raw.map_python(lambda batch: type(batch["label"])), 1))
+    assert keys == [fs.Tensor]
+    loader = raw.map_python(lambda batch: batch["label"]).loader(output="torch")
+    assert isinstance(next(iter(loader)), torch.Tensor)
+
+
+def test_what_is_no_function_or_thread_is_refused(raw):
+    with pytest.raises(TypeError, match="function"):
+        raw.map_python(3)
+    with pytest.raises(fs.ConfigError, match="num_threads"):
+        raw.map_python(len, num_threads=0)
+
+
+def test_a_function_may_return_nothing_or_anything(raw):
+    import numpy as np
+
+    assert list(raw.map_python(lambda batch: None).loader()) == [None] * 20
+    assert len(list(raw.map_python(lambda batch: np.zeros(3)).loader())) == 20
+    loader = raw.map_python(next_of_nothing).loader()
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(iter(loader))
+
+
+def next_of_nothing(batch):
+    return next(iter(()))

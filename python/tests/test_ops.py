@@ -1,0 +1,147 @@
+"""Ops' descriptions: what Python says is what the native library does."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+
+import pytest
+
+import feedstock as fs
+from feedstock import ops
+
+CALLS = {
+    "decode_image": {},
+    "resize": {"size": 32},
+    "center_crop": {"size": 32},
+    "random_crop": {"size": 32},
+    "random_resized_crop": {"size": (32, 48)},
+    "decode_audio": {},
+    "resample": {"sample_rate": 16_000},
+    "random_crop_seconds": {"seconds": 1.0},
+    "pad_seconds": {"seconds": 2.0, "truncate": True},
+    "add_noise": {"noise": "/nowhere"},
+    "global_mvn": {"mean": 0.0, "std": 1.0},
+    "tokenize": {"tokenizer": "/nowhere/tokenizer.json"},
+    "tokenize_chars": {"vocabulary": ["<blank>", "a", "b"]},
+}
+BEFORE = {
+    ops.image: [fs.decode_image(), fs.resize((48, 64))],
+    ops.audio: [fs.decode_audio(), fs.resample(16_000)],
+    ops.text: [],
+}
+
+
+def functions():
+    for module in BEFORE:
+        for name, function in vars(module).items():
+            if inspect.isfunction(function) and function.__module__ == module.__name__ and name[0] != "_":
+                yield pytest.param(module, name, function, id=name)
+
+
+@pytest.mark.parametrize(("module", "name", "function"), list(functions()))
+def test_every_op_is_known_with_all_its_parameters(module, name, function):
+    """The native library refuses unknown ops and parameters, so a slip in any name fails here."""
+    assert name in fs.__all__
+    op = function(**CALLS.get(name, {}))
+    before = [] if name.startswith("decode") else list(BEFORE[module])
+    if name in ("spec_augment", "feature_major", "global_mvn"):
+        before.append(fs.log_mel(80))
+    ops._op.chain_json([*before, op, *([fs.resize((8, 8))] if name == "decode_image" else [])])
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        [
+            fs.decode_image(exif_orientation=True, scaled=False, max_pixels=10**6, max_pixels_per_byte=100),
+            fs.resize((8, 8)),
+        ],
+        fs.decode_audio(
+            max_seconds=9, max_samples=10**6, max_sample_rate=48_000, max_channels=2, max_lost_share=0.1
+        ),
+        fs.tokenize_chars("ab ", unknown=1, lowercase=True),
+    ],
+)
+def test_first_ops_take_their_parameters(op):
+    ops._op.chain_json([op])
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        fs.resize((32, 48), filter="bicubic"),
+        fs.random_crop(32, padding=4, pad_if_needed=True),
+        fs.random_resized_crop(32, scale=(0.2, 1.0), ratio=(1.0, 1.0), filter="lanczos"),
+        fs.color_jitter(0.4, 0.4, 0.4, 0.1),
+        fs.rand_augment(1, 5, num_magnitude_bins=10, interpolation="bilinear", fill=(1, 2, 3)),
+        fs.trivial_augment(num_magnitude_bins=10, interpolation="bilinear", fill=[1, 2, 3]),
+        fs.random_erasing(1.0, scale=(0.1, 0.2), ratio=(1.0, 1.0), value="random"),
+        fs.random_erasing(1.0, value=[1.0, 2.0, 3.0]),
+        fs.normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2)),
+        fs.to_chw(),
+    ],
+)
+def test_image_ops_take_their_parameters(op):
+    ops._op.chain_json([fs.decode_image(), fs.resize((48, 64)), op])
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        fs.trim_silence(40, frame_length=1024, hop_length=256, silent_seconds=0.2),
+        fs.pad_seconds(2.0, value=0.5, truncate=True),
+        fs.speed_perturb([0.9, 1.1]),
+        fs.volume((-3, 3)),
+        fs.volume(3),
+        fs.add_noise("/nowhere", (5, 10), probability=0.5),
+        fs.log_mel(
+            40, n_fft=512, win_length=400, hop_length=200, f_min=20, f_max=7600, window="hamming",
+            mel_scale="htk", norm="none", center=False, pad_mode="constant", power=1, log="db", floor=1e-6,
+            floor_by="add", top_db=80, drop_last_frame=False,
+        ),
+        fs.log_mel_torchaudio(64, n_fft=512),
+        fs.log_mel_librosa(64, hop_length=256),
+        fs.log_mel_whisper(128),
+        fs.mfcc(
+            20, n_mels=40, n_fft=512, win_length=400, hop_length=200, f_min=20, f_max=7600, window="hann",
+            mel_scale="slaney", norm="slaney", center=True, pad_mode="reflect", log="db", floor=1e-6,
+            floor_by="max", top_db=60,
+        ),
+        fs.utterance_mvn(normalize_vars=False, epsilon=1e-5),
+    ],
+)  # fmt: skip
+def test_audio_ops_take_their_parameters(op):
+    ops._op.chain_json([fs.decode_audio(), fs.resample(16_000), op])
+
+
+def test_feature_ops_take_their_parameters():
+    features = [fs.decode_audio(), fs.resample(16_000), fs.log_mel(80)]
+    mask = fs.spec_augment(
+        freq_masks=1, freq_width=10, time_masks=1, time_width=20, time_share=0.5, value="mean"
+    )
+    ops._op.chain_json([features, mask, fs.global_mvn([0.0] * 80, [1.0] * 80), fs.feature_major()])
+
+
+def test_a_preset_is_the_native_one_with_changes():
+    fields = json.loads(fs.log_mel_torchaudio(64).to_json())
+    assert fields["n_mels"] == 64
+    assert fields["mel_scale"] == "htk"
+
+
+def test_bad_parameters_are_refused_when_a_chain_is_described():
+    with pytest.raises(fs.ConfigError, match="resample"):
+        ops._op.chain_json([fs.decode_audio(), fs.resample(0)])
+    with pytest.raises(fs.ConfigError, match="no_such"):
+        ops._op.chain_json([fs.decode_image(), fs.Op("resize", size=3, no_such=1)])
+    with pytest.raises(TypeError, match="map_python"):
+        ops._op.chain_json([lambda x: x])
+
+
+def test_ops_are_values():
+    op = fs.random_resized_crop(224, scale=(0.2, 1.0))
+    assert op == fs.random_resized_crop((224, 224), scale=(0.2, 1.0))
+    assert hash(op) == hash(pickle.loads(pickle.dumps(op)))
+    assert repr(op) == "random_resized_crop(size=[224, 224], scale=[0.2, 1.0])"
+    assert op != fs.random_resized_crop(224)

@@ -1,0 +1,51 @@
+"""The ImageNet examples, started as their first lines say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torchvision")
+
+from programs.torch_ranks import PATIENCE_S
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+
+
+def torchrun(example: str, *arguments: object) -> list[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / example), *map(str, arguments)],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_ddp(imagenet: Path, tmp_path: Path) -> None:
+    import torch
+
+    checkpoint = tmp_path / "checkpoint.pt"
+    small = ["--epochs", 1, "--batch-size", 25]
+    lines = torchrun("imagenet_ddp.py", "--train", imagenet, "--checkpoint", checkpoint, *small)
+    assert lines[-1].startswith("epoch 0: ")
+    assert lines[-1].endswith(" of 200 right"), "evaluation did not count each sample once"
+    loader = torch.load(checkpoint, weights_only=True)["loader"]
+    assert (loader["epoch"], loader["position"]) == (1, 0)
+
+
+def test_fsdp2(imagenet: Path, tmp_path: Path) -> None:
+    small = ["--epochs", 1, "--batch-size", 25, "--save-every", 3]
+    lines = torchrun("imagenet_fsdp2.py", "--train", imagenet, "--checkpoints", tmp_path / "run", *small)
+    assert lines[-1].startswith("epoch 0: ")
+    assert lines[-1].endswith(" of 200 right"), "evaluation did not count each sample once"
+    places = sorted(path.parent.name for path in tmp_path.glob("run/*/.metadata"))
+    assert places == ["000-000000000150", "001-000000000000"]

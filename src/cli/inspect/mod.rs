@@ -1,0 +1,234 @@
+//! `feedstock inspect`: what a data set is.
+
+mod speech;
+
+use super::Common;
+use super::failure::{Failure, Outcome};
+use super::medium::Medium;
+use super::output::{Output, bytes, count};
+use super::source::{ShuffleArgs, SourceArgs};
+use arrow::array::RecordBatch;
+use arrow::util::display::array_value_to_string;
+use clap::Args;
+use feedstock_dataset::{BlockId, Catalog, Dataset};
+use serde_json::{Value, json};
+use speech::Speech;
+use std::time::Instant;
+
+const LABEL_COLUMN: &str = "label";
+
+const EXAMPLES: &str = "\
+Examples:
+  feedstock inspect /data/imagenet
+  feedstock inspect s3://bucket/train --filter 'label < 100' --count width
+  feedstock inspect /data/cv-corpus --split train           # hours, lengths, speakers, locales
+  feedstock inspect s3://bucket/train --sql 'select avg(width), max(height) from catalog'";
+
+/// Show what a data set holds: layout, samples, blocks, columns, labels or lengths and speakers, order.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    order: ShuffleArgs,
+    /// Count the values of this column [default: label, where there is one].
+    #[arg(long, value_name = "COLUMN")]
+    count: Option<String>,
+    /// How many counted values to show, most frequent first.
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    top: usize,
+    /// Run this query over the table `catalog` and print its rows instead.
+    #[arg(long, value_name = "QUERY", conflicts_with = "count")]
+    sql: Option<String>,
+}
+
+struct Counts {
+    column: String,
+    distinct: u64,
+    top: Vec<Counted>,
+}
+
+/// A value, its class name where it is a label, and how many samples have it.
+struct Counted {
+    value: String,
+    name: Option<String>,
+    count: u64,
+}
+
+impl Command {
+    pub(crate) fn run(&self, common: &Common) -> Outcome {
+        let start = Instant::now();
+        let dataset = self.source.open(common)?;
+        let opened_s = start.elapsed().as_secs_f64();
+        if let Some(query) = &self.sql {
+            let rows = futures::executor::block_on(dataset.sql(query))?;
+            return print_rows(common, &rows);
+        }
+        let counts = self.counts(&dataset)?;
+        let is_speech =
+            dataset.catalog().payload_columns().iter().any(|name| Medium::of(name) == Medium::Speech);
+        let speech = if is_speech { Some(Speech::of(&dataset)?) } else { None };
+        let fingerprint = dataset.plan(&self.order.shuffle()?)?.fingerprint().clone();
+        let catalog = dataset.catalog();
+        let block_bytes = block_bytes(catalog)?;
+        let columns: Vec<(String, String, bool)> = catalog
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| {
+                let name = field.name().clone();
+                let payload = catalog.is_payload(&name);
+                (name, field.data_type().to_string(), payload)
+            })
+            .collect();
+        let mut output = Output::new();
+        if common.json {
+            let columns = columns
+                .iter()
+                .map(|(name, kind, payload)| json!({ "name": name, "type": kind, "payload": payload }));
+            output.json(&json!({
+                "uri": catalog.uri(),
+                "layout": catalog.layout().name(),
+                "samples": catalog.samples(),
+                "selected": dataset.len(),
+                "objects": catalog.objects().len(),
+                "blocks": catalog.blocks(),
+                "block_bytes": block_bytes,
+                "columns": columns.collect::<Vec<Value>>(),
+                "counts": counts.as_ref().map(counts_json),
+                "speech": speech.as_ref().map(Speech::json),
+                "lanes": fingerprint.lanes,
+                "window": fingerprint.window,
+                "content_hash": format!("{:016x}", catalog.content_hash()),
+                "notes": catalog.notes(),
+                "opened_s": opened_s,
+            }))?;
+            return output.end();
+        }
+        let (samples, blocks) = (catalog.samples(), catalog.blocks() as u64);
+        output.fact("data set", catalog.uri())?;
+        output.fact(
+            "layout",
+            format!("{}, {} objects", catalog.layout(), count(catalog.objects().len() as u64)),
+        )?;
+        let selected = match dataset.filter_sql() {
+            Some(filter) => format!("{}, {} where {filter}", count(samples), count(dataset.len())),
+            None => count(samples),
+        };
+        output.fact("samples", selected)?;
+        output.fact(
+            "bytes",
+            format!("{}, {} a sample", bytes(block_bytes), bytes(block_bytes / samples.max(1))),
+        )?;
+        let per_block = samples as f64 / blocks.max(1) as f64;
+        let mean = bytes(block_bytes / blocks.max(1));
+        output.fact("blocks", format!("{}, {per_block:.1} samples and {mean} each", count(blocks)))?;
+        for (place, (name, kind, payload)) in columns.iter().enumerate() {
+            let kind = if *payload { "payload (encoded bytes)" } else { kind };
+            output.fact(if place == 0 { "columns" } else { "" }, format!("{name:<16} {kind}"))?;
+        }
+        if let Some(counts) = &counts {
+            let top: Vec<String> = counts.top.iter().map(Counted::shown).collect();
+            let more = if counts.distinct > counts.top.len() as u64 { " …" } else { "" };
+            output.fact(
+                &counts.column,
+                format!("{} values: {}{more}", count(counts.distinct), top.join(", ")),
+            )?;
+        }
+        if let Some(speech) = &speech {
+            speech.print(&mut output, dataset.len())?;
+        }
+        output.fact(
+            "order",
+            format!("C = {} lanes, W = {} samples", fingerprint.lanes, count(fingerprint.window)),
+        )?;
+        for note in catalog.notes() {
+            output.fact("note", note)?;
+        }
+        output.fact("opened in", format!("{:.0} ms", 1000.0 * opened_s))?;
+        output.end()
+    }
+
+    fn counts(&self, dataset: &Dataset) -> Outcome<Option<Counts>> {
+        let column = match &self.count {
+            Some(column) => column,
+            None if dataset.catalog().schema().column_with_name(LABEL_COLUMN).is_some() => LABEL_COLUMN,
+            None => return Ok(None),
+        };
+        let filter = dataset.filter_sql().map_or(String::new(), |sql| format!(" where {sql}"));
+        let name = format!("\"{}\"", column.replace('"', "\"\""));
+        let counted = format!("select {name} as value, count(*) as n from catalog{filter} group by {name}");
+        let top = format!("select value, n from ({counted}) order by n desc, value limit {}", self.top);
+        let distinct = format!("select count(*) from ({counted})");
+        let (top, distinct) = futures::executor::block_on(async {
+            Ok::<_, Failure>((dataset.sql(&top).await?, dataset.sql(&distinct).await?))
+        })?;
+        let number = |text: String| text.parse().map_err(|_| Failure::bug(format!("{text} is no count")));
+        let names = dataset.catalog().class_names(column);
+        let mut values = Vec::new();
+        for row in cells(&top)? {
+            let [value, n] =
+                <[String; 2]>::try_from(row).map_err(|_| Failure::bug("a count of two columns"))?;
+            let name =
+                names.as_ref().zip(value.parse::<usize>().ok()).and_then(|(names, label)| names.get(label));
+            values.push(Counted { name: name.cloned(), count: number(n)?, value });
+        }
+        let distinct = cells(&distinct)?.into_iter().flatten().next().unwrap_or_default();
+        Ok(Some(Counts { column: column.to_owned(), distinct: number(distinct)?, top: values }))
+    }
+}
+
+impl Counted {
+    /// `3 n01481666 × 4`.
+    fn shown(&self) -> String {
+        let name = self.name.as_ref().map_or(String::new(), |name| format!(" {name}"));
+        format!("{}{name} × {}", self.value, count(self.count))
+    }
+}
+
+fn counts_json(counts: &Counts) -> Value {
+    let one =
+        |counted: &Counted| json!({ "value": counted.value, "name": counted.name, "count": counted.count });
+    json!({ "column": counts.column, "distinct": counts.distinct, "top": counts.top.iter().map(one).collect::<Vec<Value>>() })
+}
+
+/// Bytes of all blocks.
+pub(crate) fn block_bytes(catalog: &Catalog) -> Outcome<u64> {
+    let blocks = u32::try_from(catalog.blocks()).map_err(|_| Failure::bug("more than 2^32 blocks"))?;
+    Ok((0..blocks).map(|id| catalog.block(BlockId(id)).bytes).sum())
+}
+
+/// All values of a query's result as text, row by row.
+fn cells(batches: &[RecordBatch]) -> Outcome<Vec<Vec<String>>> {
+    let mut rows = Vec::new();
+    for batch in batches {
+        for row in 0..batch.num_rows() {
+            let cells = batch.columns().iter().map(|column| array_value_to_string(column, row));
+            let cells: Result<Vec<String>, _> = cells.collect();
+            rows.push(cells.map_err(|e| Failure::bug(format!("a query's value cannot be printed: {e}")))?);
+        }
+    }
+    Ok(rows)
+}
+
+fn print_rows(common: &Common, batches: &[RecordBatch]) -> Outcome {
+    let mut output = Output::new();
+    let names: Vec<String> = batches
+        .first()
+        .map(|batch| batch.schema().fields().iter().map(|field| field.name().clone()).collect())
+        .unwrap_or_default();
+    if !common.json {
+        output.line(names.join("\t"))?;
+    }
+    for row in cells(batches)? {
+        if common.json {
+            let object: serde_json::Map<String, Value> =
+                names.iter().cloned().zip(row.into_iter().map(Value::String)).collect();
+            output.json(&Value::Object(object))?;
+        } else {
+            output.line(row.join("\t"))?;
+        }
+    }
+    output.end()
+}

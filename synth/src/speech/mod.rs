@@ -1,0 +1,32 @@
+//! Spoken sentences.
+//!
+//! ```text
+//! (seed, index) ─▶ role (language, speaker, split), length
+//!                    │
+//!                    ▼
+//!               sentence ─▶ utterance ─▶ tract ─┬▶ room ─▶ MP3
+//!                    └────▶ espeak-ng ──────────┘
+//! ```
+
+mod cast;
+mod espeak;
+mod length;
+mod locale;
+mod mp3;
+mod narrator;
+mod phone;
+mod room;
+mod sentence;
+mod speaker;
+mod tract;
+mod utterance;
+
+pub use cast::Split;
+pub(crate) use cast::{Cast, Role};
+pub(crate) use espeak::is_installed as espeak_is_installed;
+pub(crate) use length::{LONGEST_MS, SHORTEST_MS};
+pub use locale::Locale;
+pub use narrator::{Clip, Narrator, clip};
+
+/// Samples a second of every clip, as Common Voice's.
+pub(crate) const SAMPLE_RATE: u32 = 48_000;

@@ -1,0 +1,223 @@
+//! Speech on the command line: made, inspected, looked at, measured.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const SAMPLES: u64 = 60;
+const OPS: &str = "decode_audio,resample:16000,log_mel:80";
+
+/// A folder with clips, and a cache folder of its own.
+struct Place {
+    dir: tempfile::TempDir,
+    made: Value,
+}
+
+impl Place {
+    fn with_clips(layout: &str) -> Self {
+        let mut place = Self { dir: tempfile::tempdir().unwrap(), made: Value::Null };
+        let data = place.data();
+        let small = ["--samples", "60", "--mean-seconds", "1.6", "--voice", "formant", "--locale", "en,de"];
+        let shards = ["--samples-per-shard", "20", "--rows-per-group", "8", "--layout", layout];
+        place.made = place.json(&[&["synth", "common-voice", &data][..], &small, &shards].concat()).remove(0);
+        assert_eq!(
+            (&place.made["samples"], &place.made["voice"]),
+            (&Value::from(SAMPLES), &Value::from("formant"))
+        );
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn data(&self) -> String {
+        self.path("speech").to_str().unwrap().to_owned()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feedstock"));
+        command.env("FEEDSTOCK_CACHE", self.path("cache")).stdin(Stdio::null());
+        command.args(arguments).output().unwrap()
+    }
+
+    /// The JSON lines of a run that must succeed and say nothing else.
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn complaint(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        complaint
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Lines of the TSVs, less their headers.
+fn rows(dir: &Path, split: &str) -> u64 {
+    let lines = ["de", "en"].map(|locale| {
+        let tsv = std::fs::read_to_string(dir.join(locale).join(format!("{split}.tsv"))).unwrap();
+        tsv.lines().count() as u64 - 1
+    });
+    lines.iter().sum()
+}
+
+#[test]
+fn inspect_tells_hours_lengths_speakers_and_locales() {
+    let place = Place::with_clips("mozilla");
+    let complaint = place.complaint(2, &["inspect", &place.data()]);
+    assert!(complaint.contains("train") && complaint.contains("validated"), "{complaint}");
+    let facts = &place.json(&["inspect", &place.data(), "--split", "validated"])[0];
+    let clips = rows(&place.path("speech"), "validated");
+    assert_eq!((&facts["layout"], &facts["samples"]), (&Value::from("common_voice"), &Value::from(clips)));
+    let speech = &facts["speech"];
+    assert_eq!(speech["clips_of_known_length"], clips);
+    let histogram = speech["histogram"].as_array().unwrap();
+    assert_eq!(histogram.iter().map(|bar| bar["count"].as_u64().unwrap()).sum::<u64>(), clips);
+    assert!(number(&speech["shortest_s"]) >= 1.0 && number(&speech["longest_s"]) <= 12.0);
+    let locales = speech["locales"].as_array().unwrap();
+    let seconds: f64 = locales.iter().map(|locale| number(&locale["seconds"])).sum();
+    assert_eq!(locales.len(), 2);
+    assert!(
+        (seconds - number(&speech["seconds"])).abs() < 1e-3 && seconds < number(&place.made["audio_seconds"])
+    );
+    assert!((2..=20).contains(&speech["speakers"].as_u64().unwrap()));
+
+    let german =
+        &place.json(&["inspect", &place.data(), "--split", "validated", "--filter", "locale = 'de'"])[0];
+    assert_eq!(german["speech"]["locales"].as_array().unwrap().len(), 1);
+    assert_eq!(german["speech"]["locales"][0]["count"], german["selected"]);
+    let people = text(&place.run(&["inspect", &place.data(), "--split", "train"]).stdout);
+    for word in ["speakers", "locales", "mean", "█"] {
+        assert!(people.contains(word), "{word}: {people}");
+    }
+}
+
+#[test]
+fn every_layout_holds_the_same_clips() {
+    let mut all = Vec::new();
+    for layout in ["parquet", "webdataset"] {
+        let place = Place::with_clips(layout);
+        let facts = &place.json(&["inspect", &place.data()])[0];
+        assert_eq!(facts["samples"], SAMPLES, "{layout}");
+        assert_eq!(facts["speech"]["clips_of_known_length"], SAMPLES, "{layout}");
+        let seconds = number(&facts["speech"]["seconds"]);
+        assert!((seconds - number(&place.made["audio_seconds"])).abs() < 0.05, "{layout}: {seconds}");
+        assert_eq!(facts["speech"]["splits"].as_array().unwrap().len(), 5, "{layout}");
+        all.push(facts["speech"]["speakers"].clone());
+    }
+    assert_eq!(all[0], all[1]);
+    for layout in ["mozilla-tar-gz", "hf-tars"] {
+        let place = Place::with_clips(layout);
+        let facts = &place.json(&["inspect", &place.data(), "--split", "train"])[0];
+        assert_eq!(facts["speech"]["clips_of_known_length"], facts["samples"], "{layout}");
+        let run =
+            &place.json(&["bench", &place.data(), "--split", "train", "--batch-size", "1", "--no-ceiling"])
+                [0];
+        assert_eq!(
+            (&run["samples"], &run["epochs_exactly_once"]),
+            (&facts["samples"], &Value::from(1)),
+            "{layout}"
+        );
+    }
+}
+
+#[test]
+fn bench_measures_speech() {
+    let place = Place::with_clips("mozilla");
+    let clips = rows(&place.path("speech"), "train");
+    let asked =
+        ["bench", &place.data(), "--split", "train", "--batch-size", "8", "--tail", "pad", "--threads", "2"];
+    let run = &place.json(&asked)[0]; // the ops of speech are the default
+    for key in ["samples_per_s", "chain_ceiling_samples_per_s", "audio_s_per_s", "slot_bytes"] {
+        assert!(number(&run[key]) > 0.0, "{key}: {run}");
+    }
+    assert!((0.01..0.9).contains(&number(&run["padding_share"])), "{run}");
+    assert_eq!(run["samples"], clips.div_ceil(8) * 8);
+    assert_eq!(run["epochs_exactly_once"], 1);
+    let same = place.json(&[&asked[..], &["--ops", OPS, "--no-ceiling"]].concat()).remove(0);
+    assert_eq!(same["padding_share"], run["padding_share"]);
+    let people = text(&place.run(&[&asked[..], &["--no-ceiling"]].concat()).stdout);
+    assert!(people.contains("× real time") && people.contains("padding"), "{people}");
+}
+
+#[test]
+fn bench_buckets_by_length_and_bounds_batches_by_seconds() {
+    let place = Place::with_clips("mozilla");
+    let data = place.data();
+    let fixed =
+        ["bench", &data, "--split", "validated", "--tail", "pad", "--no-ceiling", "--world-size", "2"];
+    let run = |more: &[&str]| place.json(&[&fixed[..], more].concat()).remove(0);
+    let random = run(&["--global-batch", "8"]);
+    let bucketed = run(&["--global-batch", "8", "--bucket", "duration"]);
+    let shares = (number(&bucketed["padding_share"]), number(&random["padding_share"]));
+    assert!(shares.0 < shares.1 / 2.0, "{shares:?}");
+    let bounded = run(&["--batch-total", "12", "--bucket", "duration", "--bucket-window", "40"]);
+    for run in [&random, &bucketed, &bounded] {
+        assert_eq!(run["epochs_exactly_once"], 1);
+    }
+    assert!(bounded["batches"].as_u64().unwrap() > 4, "{bounded}");
+    let complaint = place.complaint(2, &[&fixed[..], &["--batch-total", "0"]].concat());
+    assert!(complaint.contains("--batch-total"), "{complaint}");
+    let complaint = place.complaint(2, &[&fixed[..], &["--bucket", "sentence"]].concat());
+    assert!(complaint.contains("sentence"), "{complaint}");
+    let long = place.complaint(2, &[&fixed[..], &["--batch-total", "1.5", "--bucket", "duration"]].concat());
+    assert!(long.contains("common_voice_"), "the clip is named: {long}");
+}
+
+#[test]
+fn preview_shows_spectrograms_and_plays_the_clips() {
+    let place = Place::with_clips("mozilla");
+    let out = place.path("page.html");
+    let asked =
+        ["preview", &place.data(), "--split", "validated", "--samples", "9", "--out", out.to_str().unwrap()];
+    let said = &place.json(&asked)[0];
+    assert_eq!((&said["samples"], &said["failed"]), (&Value::from(9), &Value::from(0)));
+    let html = std::fs::read_to_string(&out).unwrap();
+    assert_eq!(html.matches("data:image/png;base64,").count(), 9);
+    assert_eq!(html.matches("<audio controls preload=\"none\" src=\"data:audio/mpeg;base64,").count(), 9);
+    assert_eq!(html.matches("<blockquote>").count(), 9);
+    assert!(html.contains("F32 [T, 80]") && html.contains("duration: ") && !html.contains("src=\"http"));
+    let wave = place.json(&[&asked[..], &["--ops", "decode_audio,resample:16000"]].concat()).remove(0);
+    assert_eq!(wave["failed"], 0);
+    assert!(std::fs::read_to_string(&out).unwrap().contains("F32 [T]"));
+}
+
+#[test]
+fn preview_shows_why_a_clip_is_unusable() {
+    let place = Place::with_clips("mozilla");
+    let clips = place.path("speech/en/clips");
+    for clip in std::fs::read_dir(&clips).unwrap() {
+        std::fs::write(clip.unwrap().path(), "a text file named .mp3").unwrap();
+    }
+    let out = place.path("page.html");
+    let uri = format!("{}/en/train.tsv", place.data());
+    let said = &place.json(&["preview", &uri, "--samples", "5", "--out", out.to_str().unwrap()])[0];
+    assert_eq!(said["failed"], said["samples"]);
+    assert!(std::fs::read_to_string(&out).unwrap().contains("class=\"bad\""));
+}
+
+#[test]
+fn synth_refuses_what_it_cannot_say() {
+    let place = Place { dir: tempfile::tempdir().unwrap(), made: Value::Null };
+    let data = place.data();
+    let complaint = text(&place.run(&["synth", "common-voice", &data, "--locale", "en,tlh"]).stderr);
+    assert!(complaint.contains("tlh") && complaint.contains("de, en, es, fr"), "{complaint}");
+    let complaint = place.complaint(2, &["synth", "common-voice", &data, "--mean-seconds", "11"]);
+    assert!(complaint.contains("mean_seconds"), "{complaint}");
+    let complaint = text(&place.run(&["synth", "common-voice", &data, "--layout", "kaldi"]).stderr);
+    assert!(complaint.contains("mozilla-tar-gz"), "{complaint}");
+}

@@ -1,0 +1,164 @@
+//! Networks that lose packets, one way or both, deliver late, or go down.
+
+use crate::data::Data;
+use crate::link::{BOTH_WAYS, Link, Way};
+use crate::network::{Network, on_every_network};
+use crate::relay::Relay;
+use crate::run::{Batches, LATE, Run, eventually, longest_wait, quiet};
+use crate::say;
+use crate::worker::{Start, Worker};
+use feedstock::{Local, Workers};
+use std::time::{Duration, Instant};
+
+/// A trainer's: so many of them last for longer than a fault and what comes after it.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Longer than a worker may be silent.
+const CUT: Duration = Duration::from_millis(2500);
+
+/// Sockets hold megabytes, which must not be most of a run.
+fn pictures() -> Data {
+    Data::pictures(18).crop(96)
+}
+
+/// A partition of one of three workers, healed while the run goes on: the worker serves again.
+fn cut_and_healed(network: &Network, data: &Data, quiet: &Batches, ways: &[Way]) {
+    let fleet = network.fleet();
+    let run = network.as_rank(|| Run::paced(data, fleet, 2, STEP));
+    run.wait_for(10);
+    ways.iter().for_each(|way| network.set(1, *way, Link::cut()));
+    let (cut, at) = (Instant::now(), run.taken());
+    std::thread::sleep(CUT); // the others go on
+    assert!(network.lost() > 0, "nothing was lost");
+    eventually("the others went on", || run.taken() > at + 10);
+    let passed = cut.elapsed();
+    ways.iter().for_each(|way| network.set(1, *way, Link::default()));
+    run.dawdle(STEP * 5);
+    let before = network.samples(1);
+    eventually("healed, it serves again", || network.samples(1) > before + 48);
+    run.hurry();
+    let timings = run.end_like(quiet);
+    let late = longest_wait(&timings, cut);
+    say!("{}: {ways:?} cut for {passed:.1?}: no batch was late by more than {late:.1?}", network.name());
+    assert!(late < LATE, "{late:?}");
+}
+
+#[test]
+fn packets_to_a_worker_are_lost() {
+    let data = pictures();
+    let quiet = quiet(&data, 2);
+    on_every_network(&data, 3, |network| cut_and_healed(network, &data, &quiet, &[Way::ToWorker]));
+}
+
+#[test]
+fn packets_from_a_worker_are_lost() {
+    let data = pictures();
+    let quiet = quiet(&data, 2);
+    on_every_network(&data, 3, |network| cut_and_healed(network, &data, &quiet, &[Way::FromWorker]));
+}
+
+#[test]
+fn every_packet_is_late_and_some_are_lost() {
+    let data = Data::pictures(1).crop(32);
+    let quiet = quiet(&data, 2);
+    on_every_network(&data, 3, |network| {
+        for worker in 0..3 {
+            let delay = Duration::from_millis(100); // 200 ms there and back
+            BOTH_WAYS.iter().for_each(|way| network.set(worker, *way, Link::slow(delay, 0.05)));
+        }
+        let (begun, fleet) = (Instant::now(), network.fleet());
+        let run = network.as_rank(|| Run::start(&data, fleet, 2));
+        run.end_like(&quiet);
+        say!("{}: 200 ms and 5 %: {:.1?} for {} batches", network.name(), begun.elapsed(), data.steps());
+        assert!(network.lost() > 5, "{} lost", network.lost());
+    });
+}
+
+/// A half-open connection: the worker's host vanishes, and nobody sends FIN or RST.
+#[test]
+fn a_workers_host_vanishes() {
+    let data = pictures();
+    let quiet = quiet(&data, 2);
+    on_every_network(&data, 3, |network| {
+        let fleet = network.fleet();
+        let run = network.as_rank(|| Run::paced(&data, fleet, 2, STEP));
+        run.wait_for(10);
+        BOTH_WAYS.iter().for_each(|way| network.set(1, *way, Link::cut()));
+        network.workers[1].kill();
+        let gone = Instant::now();
+        std::thread::sleep(CUT);
+        run.hurry();
+        let late = longest_wait(&run.end_like(&quiet), gone);
+        say!("{}: a host vanished: no batch was late by more than {late:.1?}", network.name());
+        assert!(late < LATE, "{late:?}");
+    });
+}
+
+/// Wherever in the conversation a worker falls silent, the rank notices, and somebody else serves.
+#[test]
+fn a_worker_falls_silent_anywhere() {
+    let data = Data::pictures(1);
+    let quiet = quiet(&data, 1);
+    let worker = Start::new(&data).without_socket().start();
+    let points = points(&data, &worker);
+    std::thread::scope(|scope| {
+        let (data, quiet, worker) = (&data, &quiet, &worker);
+        let run = |(where_, after): (&'static str, u64)| {
+            scope.spawn(move || {
+                let relay = Relay::start(worker.address()).unwrap();
+                relay.silent_after(Some(after));
+                let begun = Instant::now();
+                let fleet = Workers::at(&relay.address()).unwrap().local(Local::Fallback);
+                // Unnoticed, silence would outlast the ranks' deadline, which is an error.
+                Run::start(data, fleet, 1).end_like(quiet);
+                say!("silent {where_}, after {after} bytes: over after {:.1?}", begun.elapsed());
+            })
+        };
+        let running: Vec<_> = points.into_iter().map(run).collect();
+        running.into_iter().for_each(|running| running.join().unwrap());
+    });
+}
+
+/// Numbers of bytes after which a worker stands in the middle of something, from a conversation that is listened to.
+fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
+    let listen = || {
+        let relay = Relay::start(worker.address()).unwrap();
+        let fleet = Workers::at(&relay.address()).unwrap();
+        Run::start(data, fleet, 1).end();
+        relay.heard()
+    };
+    listen(); // this one describes the plan
+    let heard = listen();
+    let mut at = 0;
+    let mut message = || loop {
+        let length = u32::from_le_bytes(heard[at..at + 4].try_into().unwrap()) as usize;
+        at += 4 + length;
+        if length > 0 {
+            return (at, &heard[at - length..at]);
+        }
+    };
+    let (welcome, _) = message();
+    let (opened, text) = message();
+    assert_eq!(text, b"\"opened\"");
+    let (tensors, text) = message();
+    assert_eq!(text[0], b'[', "the tensors of a row");
+    let frame = tensors + heard[tensors..].iter().position(|byte| *byte != b'A').unwrap();
+    assert_eq!(heard[frame], b'R', "a frame of rows behind those that say that there are none yet");
+    let head = u32::from_le_bytes(heard[frame + 21..frame + 25].try_into().unwrap()) as usize;
+    let rows = frame + 25 + head;
+    let points = [
+        ("from the start", 0),
+        ("in the welcome's length", 3),
+        ("in the welcome", welcome - 1),
+        ("behind the welcome", welcome),
+        ("in the answer", opened - 3),
+        ("behind the answer", opened),
+        ("in the tensors", tensors - 9),
+        ("behind the tensors", tensors),
+        ("in a frame's first bytes", frame + 9),
+        ("in a head", frame + 25 + head / 2),
+        ("in the rows", rows + 1000),
+        ("much later", heard.len() / 2),
+    ];
+    points.into_iter().map(|(name, at)| (name, at as u64)).collect()
+}

@@ -1,0 +1,118 @@
+//! The protocol by hand (ingest/src/wire): what no rank and no worker of this release would say.
+
+use serde_json::{Value, json};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// What a connection begins with.
+pub const MAGIC: &[u8] = b"feedstck";
+
+/// Longer than the worker takes for any answer.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// A connection of somebody who need not be a rank.
+pub struct Raw(TcpStream);
+
+impl Raw {
+    pub fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    /// One that has greeted as a rank of this release does.
+    pub fn greeted(address: &str) -> Self {
+        let mut raw = Self::connect(address);
+        raw.say(MAGIC);
+        raw.message(&hello(2));
+        let welcome = raw.answer().unwrap();
+        assert_eq!(welcome["refused"], Value::Null, "{welcome}");
+        raw
+    }
+
+    /// The other side may have hung up on it already.
+    pub fn say(&mut self, bytes: &[u8]) {
+        let _refused = self.0.write_all(bytes);
+    }
+
+    pub fn message(&mut self, message: &Value) {
+        let text = message.to_string();
+        self.say(&u32::try_from(text.len()).unwrap().to_le_bytes());
+        self.say(text.as_bytes());
+    }
+
+    /// The next message that is one; empty ones say "not yet".
+    pub fn answer(&mut self) -> io::Result<Value> {
+        loop {
+            let mut length = [0; 4];
+            self.0.read_exact(&mut length)?;
+            let mut text = vec![0; u32::from_le_bytes(length) as usize];
+            if text.is_empty() {
+                continue;
+            }
+            self.0.read_exact(&mut text)?;
+            return serde_json::from_slice(&text).map_err(io::Error::other);
+        }
+    }
+
+    /// Nothing more will be said.
+    pub fn ends(&self) {
+        let _gone = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// What the other side says until it hangs up, which it must.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut said = Vec::new();
+        match self.0.read_to_end(&mut said) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => panic!("nobody hung up within {PATIENCE:?}"),
+            _ => said, // an end, or a reset
+        }
+    }
+}
+
+pub fn hello(protocol: u32) -> Value {
+    json!({ "protocol": protocol, "release": "9.9.9" })
+}
+
+/// Something that answers every greeting in the same way and then waits.
+pub struct FakeWorker {
+    address: String,
+    asked: Arc<AtomicUsize>,
+}
+
+impl FakeWorker {
+    /// It runs as long as the test program.
+    pub fn saying(welcome: &Value) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (welcome, counted) = (welcome.clone(), asked.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut raw = Raw(stream.unwrap());
+                let mut magic = [0; 8];
+                if raw.0.read_exact(&mut magic).is_err() || magic != MAGIC || raw.answer().is_err() {
+                    continue;
+                }
+                counted.fetch_add(1, Ordering::Relaxed);
+                raw.message(&welcome);
+                let _gone = raw.0.shutdown(Shutdown::Write);
+                let _gone = raw.0.read_to_end(&mut Vec::new());
+            }
+        });
+        Self { address, asked }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How many ranks have greeted.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,58 @@
+//! Workers and ranks of other releases: both sides are told both versions.
+
+use crate::data::Data;
+use crate::identities::refusal;
+use crate::raw::{FakeWorker, MAGIC, Raw, hello};
+use crate::run::{Run, quiet};
+use crate::worker::Start;
+use feedstock::{ErrorKind, Workers};
+use serde_json::{Value, json};
+
+/// A worker of the next protocol, which does not refuse and leaves it to the rank.
+fn newer() -> Value {
+    json!({ "protocol": 3, "release": "9.9.9", "instance": "newer" })
+}
+
+#[test]
+fn a_worker_of_another_protocol_is_named_with_both_versions() {
+    let data = Data::pictures(1);
+    let refusing = json!({
+        "protocol": 3, "release": "9.9.9", "instance": "newer",
+        "refused": { "kind": "bad_config", "message": "the worker speaks protocol 3 (feedstock 9.9.9), the rank protocol 2" }
+    });
+    for welcome in [newer(), refusing] {
+        let fake = FakeWorker::saying(&welcome);
+        let error = refusal(&data, Workers::at(fake.address()).unwrap());
+        assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+        for part in ["protocol 2", "protocol 3", "9.9.9", fake.address()] {
+            assert!(error.to_string().contains(part), "'{part}' is missing: {error}");
+        }
+    }
+}
+
+#[test]
+fn beside_a_worker_of_another_protocol_the_others_serve() {
+    let data = Data::pictures(2);
+    let quiet = quiet(&data, 2);
+    let (fake, real) = (FakeWorker::saying(&newer()), Start::new(&data).start());
+    let fleet = Workers::at(&format!("{},{}", fake.address(), real.address())).unwrap();
+    Run::start(&data, fleet, 2).end_like(&quiet);
+    assert!(fake.asked() > 0, "the other one was never asked");
+}
+
+#[test]
+fn a_rank_of_another_protocol_is_refused_with_both_versions() {
+    let data = Data::pictures(1);
+    let worker = Start::new(&data).start();
+    let mut rank = Raw::connect(worker.address());
+    rank.say(MAGIC);
+    rank.message(&hello(3));
+    let welcome = rank.answer().unwrap();
+    let message = welcome["refused"]["message"].as_str().unwrap_or_else(|| panic!("{welcome}"));
+    for part in ["protocol 2", "protocol 3", "9.9.9", env!("CARGO_PKG_VERSION")] {
+        assert!(message.contains(part), "'{part}' is missing: {message}");
+    }
+    assert_eq!(welcome["refused"]["kind"], "bad_config");
+    assert_eq!(welcome["unix"], Value::Null, "whom it refuses it tells nothing");
+    assert!(rank.rest().is_empty());
+}

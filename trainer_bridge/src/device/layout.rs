@@ -1,0 +1,420 @@
+//! What of a batch goes where in a device buffer, which kernels run on it, and what the host prepares for them.
+//!
+//! ```text
+//! | nothing | small columns, plans, masks (one copy from staging memory) | mapped columns | finished ones | kernels' own |
+//! ```
+//! Offsets stand where addresses belong until the buffer is known ([`Layout::launches`]); the first bytes are left free, so
+//! that no offset is 0, which means no address.
+
+use super::driver::Address;
+use super::element::Element;
+use super::finish::{Compiled, CompiledFeatures, CompiledPicture, PictureLayout};
+use super::launch::{CHUNK_FRAMES, FeatureArguments, Launch, PictureArguments};
+use crate::batch::Tensor;
+use crate::numbers::Numbers;
+use crate::sink::Assembled;
+use crate::{Error, ErrorKind, Result};
+use std::sync::Arc;
+
+/// What columns and kernels' memory begin on: a multiple of every vector and every transaction.
+pub(crate) const ALIGN_BYTES: usize = 256;
+
+/// A column as it will lie in the buffer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Planned {
+    pub(crate) name: String,
+    pub(crate) element: Element,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) strides: Vec<usize>,
+    pub(crate) lengths: Option<Arc<[usize]>>,
+    pub(crate) padded_axis: Option<usize>,
+    pub(crate) offset: usize,
+}
+
+/// A mapped column's way: its index in the batch, and where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub(crate) tensor: usize,
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+}
+
+/// A batch, laid out.
+pub(crate) struct Layout {
+    pub(crate) columns: Vec<Planned>,
+    pub(crate) copies: Vec<Copied>,
+    /// What stands at `staged_from` in the buffer.
+    pub(crate) staged: Vec<u8>,
+    pub(crate) staged_from: usize,
+    /// Bytes of the whole buffer.
+    pub(crate) bytes: usize,
+    launches: Vec<Launch>,
+}
+
+/// Plain numbers without padding, as the kernels' structures are.
+///
+/// # Safety
+/// Every byte of a value is initialised.
+unsafe trait Plain: Copy {}
+// SAFETY: numbers, and structures of numbers of four bytes each.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for i64 {}
+// SAFETY: as above.
+unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for [f32; 2] {}
+// SAFETY: as above.
+unsafe impl Plain for super::launch::PictureRow {}
+// SAFETY: as above.
+unsafe impl Plain for super::launch::Mask {}
+
+fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: `Plain`'s contract.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+fn row_major(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}
+
+fn too_large() -> Error {
+    Error::new(ErrorKind::BadConfig, "a batch is too large for the device's kernels; lower the batch size")
+}
+
+fn narrow(number: usize) -> Result<u32> {
+    u32::try_from(number).map_err(|_| too_large())
+}
+
+impl Layout {
+    /// Lays out a batch whose mapped columns have these finishes; `seed` is that of the ops.
+    pub(crate) fn of(assembled: &Assembled, finishes: &[Option<Compiled>], seed: u64) -> Result<Self> {
+        let staged_from = ALIGN_BYTES;
+        let mut layout = Self {
+            columns: Vec::new(),
+            copies: Vec::new(),
+            staged: Vec::new(),
+            staged_from,
+            bytes: 0,
+            launches: Vec::new(),
+        };
+        layout.stage_columns(assembled)?;
+        let prepared: Vec<Prepared> = assembled
+            .batch
+            .tensors
+            .iter()
+            .zip(finishes)
+            .map(|(tensor, finish)| layout.prepare(assembled, tensor, finish.as_ref(), seed))
+            .collect::<Result<_>>()?;
+        layout.bytes = staged_from + layout.staged.len(); // nothing is staged behind this
+        let staged = layout.columns.len();
+        let tensors = assembled.batch.tensors.iter().zip(finishes).zip(prepared);
+        for (index, ((tensor, finish), prepared)) in tensors.enumerate() {
+            let bytes = tensor.byte_len();
+            let offset = layout.reserve(bytes)?;
+            layout.copies.push(Copied { tensor: index, offset, bytes });
+            match (finish, prepared) {
+                (Some(Compiled::Picture(finish)), Prepared::Picture { plan }) => {
+                    layout.finish_pictures(tensor, finish, offset, plan)?;
+                }
+                (Some(Compiled::Features(finish)), Prepared::Features { lengths, scales, masks }) => {
+                    layout.finish_features(tensor, finish, offset, [lengths, scales, masks])?;
+                }
+                _ => layout.push_tensor(tensor, offset)?,
+            }
+        }
+        layout.columns.rotate_left(staged); // the mapped ones first, as in a batch without a device
+        Ok(layout)
+    }
+
+    /// Whether kernels run at all.
+    pub(crate) fn has_launches(&self) -> bool {
+        !self.launches.is_empty()
+    }
+
+    /// The kernels, for a buffer that begins at `base`.
+    pub(crate) fn launches(&self, base: Address) -> impl Iterator<Item = Launch> {
+        let place = move |address: &mut Address| {
+            if *address != Address::NULL {
+                address.0 += base.0;
+            }
+        };
+        self.launches.iter().map(move |launch| {
+            let mut launch = *launch;
+            match &mut launch {
+                Launch::Pictures { arguments: a, .. } => {
+                    [&mut a.input, &mut a.output, &mut a.plan].into_iter().for_each(place);
+                }
+                Launch::FeatureChunks(a)
+                | Launch::FeatureStatistics(a)
+                | Launch::FeatureRowMeans(a)
+                | Launch::Features { arguments: a, .. } => {
+                    let FeatureArguments {
+                        input,
+                        output,
+                        lengths,
+                        chunks,
+                        stats,
+                        row_means,
+                        scales,
+                        masks,
+                        ..
+                    } = a;
+                    [input, output, lengths, chunks, stats, row_means, scales, masks]
+                        .into_iter()
+                        .for_each(place);
+                }
+            }
+            launch
+        })
+    }
+
+    /// Room in the buffer for `bytes` bytes.
+    fn reserve(&mut self, bytes: usize) -> Result<usize> {
+        let offset = self.bytes.checked_next_multiple_of(ALIGN_BYTES).ok_or_else(too_large)?;
+        self.bytes = offset.checked_add(bytes).ok_or_else(too_large)?;
+        Ok(offset)
+    }
+
+    /// Adds to what is staged; where it will stand.
+    fn stage(&mut self, bytes: &[u8]) -> usize {
+        self.staged.resize(self.staged.len().next_multiple_of(ALIGN_BYTES), 0);
+        let offset = self.staged_from + self.staged.len();
+        self.staged.extend_from_slice(bytes);
+        offset
+    }
+
+    /// As [`stage`](Self::stage), as an address; none of what is empty.
+    fn stage_values<T: Plain>(&mut self, values: &[T]) -> Address {
+        match values.is_empty() {
+            true => Address::NULL,
+            false => Address(self.stage(bytes_of(values)) as u64),
+        }
+    }
+
+    fn push_staged(&mut self, name: &str, element: Element, shape: Vec<usize>, bytes: &[u8]) {
+        let offset = self.stage(bytes);
+        let strides = row_major(&shape);
+        let (name, lengths, padded_axis) = (name.to_owned(), None, None);
+        self.columns.push(Planned { name, element, shape, strides, lengths, padded_axis, offset });
+    }
+
+    /// The numeric columns that ride along, the samples' ids and which rows are valid.
+    fn stage_columns(&mut self, assembled: &Assembled) -> Result<()> {
+        let batch = &assembled.batch;
+        let schema = batch.columns.schema();
+        for (field, array) in schema.fields().iter().zip(batch.columns.columns()) {
+            if let Some(numbers) = Numbers::of(array) {
+                self.push_staged(field.name(), numbers.element(), numbers.shape().to_vec(), &numbers.bytes());
+            }
+        }
+        let rows = batch.len();
+        let ids: Vec<i64> = batch.sample_ids.iter().map(|id| id.0.cast_signed()).collect();
+        self.push_staged(SAMPLE_IDS, Element::I64, vec![rows], bytes_of(&ids));
+        let valid: Vec<u8> = batch.valid.iter().map(|valid| u8::from(*valid)).collect();
+        self.push_staged(VALID, Element::Bool, vec![rows], &valid);
+        Ok(())
+    }
+
+    /// Draws and stages what the kernels of a column need.
+    fn prepare(
+        &mut self,
+        assembled: &Assembled,
+        tensor: &Tensor,
+        finish: Option<&Compiled>,
+        seed: u64,
+    ) -> Result<Prepared> {
+        let batch = &assembled.batch;
+        let rows = narrow(tensor.rows)?;
+        match finish {
+            None => Ok(Prepared::Nothing),
+            Some(Compiled::Picture(finish)) => {
+                let drawn = finish.mixing.as_ref().map(|mix| mix.draw(seed, batch.epoch, batch.position));
+                let plan: Vec<_> = (0..rows)
+                    .zip(&assembled.seeds)
+                    .map(|(row, seed)| {
+                        let mirrored = finish.is_mirrored(*seed);
+                        drawn.map_or_else(
+                            || super::mixing::Drawn::plain(row, mirrored),
+                            |drawn| drawn.row(row, rows, mirrored),
+                        )
+                    })
+                    .collect();
+                if let (Some(mix), Some(drawn)) = (&finish.mixing, drawn) {
+                    self.stage_partners(mix.labels(), drawn, rows)?;
+                }
+                Ok(Prepared::Picture { plan: self.stage_values(&plan) })
+            }
+            Some(Compiled::Features(finish)) => {
+                let frames = narrow(frames_of(tensor, finish))?;
+                let lengths: Vec<u32> = match tensor.lengths() {
+                    Some(lengths) => lengths.iter().map(|length| narrow(*length)).collect::<Result<_>>()?,
+                    None => vec![frames; tensor.rows],
+                };
+                let masks: Vec<_> = lengths
+                    .iter()
+                    .zip(&assembled.seeds)
+                    .flat_map(|(length, seed)| finish.masks(*seed, *length))
+                    .collect();
+                let scales: Vec<[f32; 2]> =
+                    finish.scales.iter().map(|&(scale, bias)| [scale, bias]).collect();
+                Ok(Prepared::Features {
+                    lengths: self.stage_values(&lengths),
+                    scales: self.stage_values(&scales),
+                    masks: self.stage_values(&masks),
+                })
+            }
+        }
+    }
+
+    /// The labels of the rows that were mixed in, and the weight of the rows' own.
+    fn stage_partners(&mut self, labels: &str, drawn: super::mixing::Drawn, rows: u32) -> Result<()> {
+        let column = self.columns.iter().find(|column| column.name == labels).cloned();
+        let Some(Planned { element, shape, offset, .. }) = column else { return Err(no_labels(labels)) };
+        let row_bytes = shape[1..].iter().product::<usize>() * element.bytes();
+        let from = offset - self.staged_from;
+        let of = |row: u32| {
+            let start = from + drawn.partner(row, rows) as usize * row_bytes;
+            self.staged[start..start + row_bytes].to_vec()
+        };
+        let partners: Vec<u8> = (0..rows).flat_map(of).collect();
+        self.push_staged(&partner_column(labels), element, shape, &partners);
+        let weights = vec![drawn.label_weight; rows as usize];
+        self.push_staged(MIX_WEIGHT, Element::F32, vec![rows as usize], bytes_of(&weights));
+        Ok(())
+    }
+
+    fn push_tensor(&mut self, tensor: &Tensor, offset: usize) -> Result<()> {
+        let bug = || Error::new(ErrorKind::Bug, format!("no device tensors of {:?}", tensor.dtype));
+        let element = Element::of_mapped(tensor.dtype).ok_or_else(bug)?;
+        self.push_rows(tensor, element, tensor.shape(), offset);
+        Ok(())
+    }
+
+    /// A mapped column, row by row as in its slot.
+    fn push_rows(&mut self, tensor: &Tensor, element: Element, shape: Vec<usize>, offset: usize) {
+        self.columns.push(Planned {
+            name: tensor.name.clone(),
+            element,
+            strides: row_major(&shape),
+            shape,
+            lengths: tensor.lengths().map(Into::into),
+            padded_axis: tensor.padded_axis(),
+            offset,
+        });
+    }
+
+    fn finish_pictures(
+        &mut self,
+        tensor: &Tensor,
+        finish: &CompiledPicture,
+        input: usize,
+        plan: Address,
+    ) -> Result<()> {
+        let CompiledPicture { real, height, width, scale, bias, .. } = *finish;
+        let shape = vec![tensor.rows, 3, height, width];
+        let offset = self.reserve(shape.iter().product::<usize>() * real.bytes())?;
+        let planes = finish.layout == PictureLayout::Planes;
+        let strides = if planes { row_major(&shape) } else { vec![height * width * 3, 1, width * 3, 3] };
+        narrow(height * width)?; // threads of a row
+        let (rows, height, width) = (narrow(tensor.rows)?, narrow(height)?, narrow(width)?);
+        let (input, output) = (Address(input as u64), Address(offset as u64));
+        let arguments = PictureArguments { input, output, plan, rows, height, width, unused: 0, scale, bias };
+        self.launches.push(Launch::Pictures { real, planes, arguments });
+        let (name, element) = (tensor.name.clone(), real.into());
+        self.columns.push(Planned {
+            name,
+            element,
+            shape,
+            strides,
+            lengths: None,
+            padded_axis: None,
+            offset,
+        });
+        Ok(())
+    }
+
+    fn finish_features(
+        &mut self,
+        tensor: &Tensor,
+        finish: &CompiledFeatures,
+        input: usize,
+        [lengths, scales, masks]: [Address; 3],
+    ) -> Result<()> {
+        let (shape, frames) = (tensor.shape(), frames_of(tensor, finish));
+        narrow(frames * finish.features)?; // threads of a row
+        let chunk_count = frames.div_ceil(CHUNK_FRAMES as usize);
+        let with_mean = finish.masks_per_row() > 0 && finish.mask_value().is_none();
+        let with_stats = with_mean || finish.normalize == super::launch::BY_UTTERANCE;
+        let mut room = |bytes: usize| self.reserve(bytes).map(|offset| Address(offset as u64));
+        let output = room(shape.iter().product::<usize>() * finish.real.bytes())?;
+        let mut arguments = FeatureArguments {
+            input: Address(input as u64),
+            output,
+            lengths,
+            chunks: Address::NULL,
+            stats: Address::NULL,
+            row_means: Address::NULL,
+            scales,
+            masks,
+            rows: narrow(tensor.rows)?,
+            frames: narrow(frames)?,
+            features: narrow(finish.features)?,
+            feature_major: u32::from(finish.feature_major),
+            chunk_count: narrow(chunk_count)?,
+            masks_per_row: finish.masks_per_row(),
+            normalize: finish.normalize,
+            normalize_vars: u32::from(finish.normalize_vars),
+            epsilon: finish.epsilon,
+            mask_value: finish.mask_value().unwrap_or(0.0),
+            mask_with_mean: u32::from(with_mean),
+        };
+        if with_stats {
+            arguments.chunks = room(tensor.rows * chunk_count * finish.features * 16)?;
+            arguments.stats = room(tensor.rows * finish.features * 16)?;
+            arguments.row_means = room(tensor.rows * 4)?;
+            self.launches.push(Launch::FeatureChunks(arguments));
+            self.launches.push(Launch::FeatureStatistics(arguments));
+            if with_mean {
+                self.launches.push(Launch::FeatureRowMeans(arguments));
+            }
+        }
+        self.launches.push(Launch::Features { real: finish.real, arguments });
+        #[expect(clippy::cast_possible_truncation, reason = "an offset that was a usize before")]
+        let offset = output.0 as usize;
+        self.push_rows(tensor, finish.real.into(), shape, offset);
+        Ok(())
+    }
+}
+
+/// feedstock's own columns beside the data set's.
+pub(crate) const SAMPLE_IDS: &str = "sample_ids";
+pub(crate) const VALID: &str = "valid";
+pub(crate) const MIX_WEIGHT: &str = "mix_weight";
+
+/// The column of labels that were mixed in.
+pub(crate) fn partner_column(labels: &str) -> String {
+    format!("{labels}_partner")
+}
+
+pub(crate) fn no_labels(labels: &str) -> Error {
+    let message = format!(
+        "mix: the batch has no column '{labels}' of numbers, none of them missing; name it with mix.labels"
+    );
+    Error::new(ErrorKind::BadConfig, message)
+}
+
+/// Where what a column's kernels need is staged.
+enum Prepared {
+    Nothing,
+    Picture { plan: Address },
+    Features { lengths: Address, scales: Address, masks: Address },
+}
+
+fn frames_of(tensor: &Tensor, finish: &CompiledFeatures) -> usize {
+    tensor.placed.shape[usize::from(finish.feature_major)]
+}

@@ -1,0 +1,304 @@
+//! Which device a loader's batches go to, and what is there.
+
+use super::batch::Place;
+use super::cuda;
+use super::driver::Driver;
+use super::finish::{Compiled, Finish};
+use super::fixed::FixedBuffer;
+use super::host::Host;
+use super::layout::{MIX_WEIGHT, SAMPLE_IDS, VALID, no_labels, partner_column};
+use super::locked::LockedPool;
+use super::numa::Node;
+use super::stage::Work;
+use crate::memory::Allocator;
+use crate::{Error, ErrorKind, Result};
+use feedstock_ops::TensorSpec;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+
+/// Batches on their way unless said otherwise: one being copied, one ready.
+const DEPTH: usize = 2;
+
+/// More would only hold memory: the device is behind by as many batches.
+const MOST_DEPTH: usize = 64;
+
+/// Where batches go, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceOptions {
+    /// CUDA's device; `None` for host memory.
+    pub(crate) ordinal: Option<u32>,
+    pub(crate) depth: usize,
+    pub(crate) fixed_addresses: bool,
+    pub(crate) finish: Vec<(String, Finish)>,
+}
+
+impl DeviceOptions {
+    /// CUDA's device `ordinal`. Where the machine has no CUDA, batches stay in host memory, finished there all the same, and a
+    /// warning says so once.
+    pub fn cuda(ordinal: u32) -> Self {
+        Self { ordinal: Some(ordinal), ..Self::host() }
+    }
+
+    /// Host memory: batches are finished there, ahead of the caller, on one thread.
+    pub fn host() -> Self {
+        Self { ordinal: None, depth: DEPTH, fixed_addresses: false, finish: Vec::new() }
+    }
+
+    /// Batches copied ahead of the caller, 1 to 64; there is one buffer more, for the batch that the caller has. Default 2:
+    /// one ready, one being copied.
+    #[must_use]
+    pub fn depth(mut self, batches: usize) -> Self {
+        self.depth = batches;
+        self
+    }
+
+    /// Gives every batch's columns the same addresses, as CUDA graphs need them: [`Batch::settle`](crate::Batch::settle) copies
+    /// each batch there. Needs batches of one shape.
+    #[must_use]
+    pub fn fixed_addresses(mut self, fixed: bool) -> Self {
+        self.fixed_addresses = fixed;
+        self
+    }
+
+    /// Finishes the mapped column `output` on the device. Default: it arrives as its chain made it.
+    #[must_use]
+    pub fn finish(mut self, output: &str, finish: Finish) -> Self {
+        self.finish.push((output.to_owned(), finish));
+        self
+    }
+}
+
+/// What looking for a device brought.
+pub(crate) enum Found {
+    /// It is there, and hangs on this node of the machine.
+    Device(Arc<dyn Driver>, Option<Node>),
+    /// The machine has none, and why.
+    Absent(String),
+}
+
+/// A mapped column as its chain makes it.
+pub(crate) struct Mapped<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) spec: &'a TensorSpec,
+    /// Of its chain.
+    pub(crate) ops: usize,
+}
+
+/// A device's options, checked; nothing is opened yet.
+pub(crate) struct Prepared {
+    options: DeviceOptions,
+    finishes: Vec<Option<Compiled>>,
+    seed: u64,
+}
+
+impl Prepared {
+    /// `is_taken` says whether the batch has a column of that name, `has_numbers` whether one of numbers rides along.
+    pub(crate) fn new(
+        options: &DeviceOptions,
+        columns: &[Mapped<'_>],
+        seed: u64,
+        is_taken: &dyn Fn(&str) -> bool,
+        has_numbers: &dyn Fn(&str) -> bool,
+    ) -> Result<Self> {
+        let config = |message: String| Error::new(ErrorKind::BadConfig, message);
+        if !(1..=MOST_DEPTH).contains(&options.depth) {
+            return Err(config(format!(
+                "the device's depth must be from 1 to {MOST_DEPTH}, not {}",
+                options.depth
+            )));
+        }
+        let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
+        for (index, (name, _)) in options.finish.iter().enumerate() {
+            if !names.contains(&name.as_str()) {
+                return Err(config(format!(
+                    "finish of '{name}': there is no such mapped column; there are {names:?}"
+                )));
+            }
+            if options.finish[..index].iter().any(|(other, _)| other == name) {
+                return Err(config(format!("finish of '{name}' is given twice")));
+            }
+        }
+        let of = |column: &Mapped<'_>| {
+            let finish = options.finish.iter().find(|(name, _)| name == column.name);
+            finish.map(|(name, finish)| finish.compile(name, column.spec, column.ops)).transpose()
+        };
+        let finishes: Vec<Option<Compiled>> = columns.iter().map(of).collect::<Result<_>>()?;
+        let mut own = vec![SAMPLE_IDS.to_owned(), VALID.to_owned()];
+        let mixes = finishes.iter().flatten().filter_map(Compiled::mixing);
+        for mix in mixes {
+            if !has_numbers(mix.labels()) {
+                return Err(no_labels(mix.labels()));
+            }
+            own.extend([partner_column(mix.labels()), MIX_WEIGHT.to_owned()]);
+        }
+        if own.len() > 4 {
+            return Err(config(
+                "mix is given for two columns, whose labels would have two weights".to_owned(),
+            ));
+        }
+        if let Some(name) = own.iter().find(|name| is_taken(name)) {
+            return Err(config(format!(
+                "the batch has a column '{name}' already, which is feedstock's own on a device; leave it out with \
+                 Dataset::columns, or name the map's result otherwise"
+            )));
+        }
+        Ok(Self { options: options.clone(), finishes, seed })
+    }
+
+    /// Opens the device, and readies there what batches need.
+    pub(crate) fn open(&self) -> Result<Opened> {
+        self.open_on(open(&self.options)?)
+    }
+
+    /// As [`open`](Self::open), on a device that is open.
+    pub(crate) fn open_on(&self, device: Arc<Device>) -> Result<Opened> {
+        if self.finishes.iter().any(Option::is_some) {
+            device.driver.load_kernels()?;
+        }
+        let fixed = self.options.fixed_addresses.then(|| FixedBuffer::new(device.driver.clone()));
+        Ok(Opened { device, fixed })
+    }
+
+    /// The way to a device.
+    pub(crate) fn to(self, opened: Opened) -> Way {
+        let Self { options, finishes, seed } = self;
+        let is_host = opened.place() == Place::Host;
+        let in_place = is_host && !options.fixed_addresses && finishes.iter().all(Option::is_none);
+        let allocator = match is_host {
+            true => Allocator::Plain,
+            false => Allocator::Locked(opened.pool()),
+        };
+        Way { allocator, stage: Some((opened, Work { finishes, seed, depth: options.depth, in_place })) }
+    }
+}
+
+/// Where slots' memory comes from, and what batches go through; nothing where they stay as they are.
+#[derive(Default)]
+pub(crate) struct Way {
+    pub(crate) allocator: Allocator,
+    pub(crate) stage: Option<(Opened, Work)>,
+}
+
+/// A device of this process's, shared by all loaders that send batches there.
+pub(crate) struct Device {
+    driver: Arc<dyn Driver>,
+    /// Host memory that it copies from.
+    pool: Arc<LockedPool>,
+}
+
+impl Device {
+    pub(crate) fn new(driver: Arc<dyn Driver>, node: Option<Node>) -> Arc<Self> {
+        let pool = LockedPool::new(driver.clone(), node);
+        Arc::new(Self { driver, pool })
+    }
+}
+
+/// What one loader has of its device, over all of its runs.
+#[derive(Clone)]
+pub(crate) struct Opened {
+    device: Arc<Device>,
+    /// Of the loader, not of a run: addresses stay when it jumps.
+    fixed: Option<Arc<FixedBuffer>>,
+}
+
+impl Opened {
+    pub(crate) fn place(&self) -> Place {
+        self.device.driver.place()
+    }
+
+    pub(crate) fn driver(&self) -> Arc<dyn Driver> {
+        self.device.driver.clone()
+    }
+
+    pub(crate) fn pool(&self) -> Arc<LockedPool> {
+        self.device.pool.clone()
+    }
+
+    pub(crate) fn fixed(&self) -> Option<Arc<FixedBuffer>> {
+        self.fixed.clone()
+    }
+
+    /// The fixed place is another one from now on, as batches are of another shape.
+    pub(crate) fn move_fixed(&mut self) {
+        self.fixed = self.fixed.take().map(|_| FixedBuffer::new(self.driver()));
+    }
+
+    /// Gives idle host memory back to the system.
+    pub(crate) fn release_idle(&self) {
+        self.device.pool.release_idle(0);
+    }
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.place())
+    }
+}
+
+/// CUDA's devices that this process has open, by number: one that a loader has open is shared, and it
+/// is closed behind the last of them; what batches still use lives on.
+/// The process is told apart, since a child has none of its parent's.
+static OPEN: Mutex<BTreeMap<(u32, u32), Weak<Device>>> = Mutex::new(BTreeMap::new());
+
+/// CUDA's device `ordinal` as it is open already, or as `find` finds it; `Err` with the reason where there is none.
+fn shared(ordinal: u32, find: impl FnOnce() -> Result<Found>) -> Result<Result<Arc<Device>, String>> {
+    let key = (std::process::id(), ordinal);
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner); // each change is one call
+    if let Some(device) = open.get(&key).and_then(Weak::upgrade) {
+        return Ok(Ok(device));
+    }
+    match find()? {
+        Found::Device(driver, node) => {
+            let device = Device::new(driver, node);
+            open.insert(key, Arc::downgrade(&device));
+            Ok(Ok(device))
+        }
+        Found::Absent(why) => Ok(Err(why)),
+    }
+}
+
+/// The device that `options` names.
+///
+/// # Errors
+/// `BadConfig` where CUDA is there and has no such device.
+fn open(options: &DeviceOptions) -> Result<Arc<Device>> {
+    let here = || Device::new(Arc::new(Host::default()), None);
+    let Some(ordinal) = options.ordinal else { return Ok(here()) };
+    Ok(shared(ordinal, || cuda::find(ordinal))?.unwrap_or_else(|why| {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            tracing::warn!("no cuda:{ordinal} here ({why}): batches stay in host memory");
+        });
+        here()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulated::Simulated;
+    use super::*;
+
+    #[test]
+    fn a_device_is_opened_once_and_closed_behind_its_last_user() {
+        let ordinal = 901; // of no other test
+        let opened = std::cell::Cell::new(0);
+        let open = || {
+            let find = || {
+                opened.set(opened.get() + 1);
+                Ok(Found::Device(Simulated::new(1), None))
+            };
+            shared(ordinal, find).unwrap().unwrap()
+        };
+        let (first, second) = (open(), open());
+        assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first.pool, &second.pool));
+        drop(first);
+        drop(open());
+        assert_eq!(opened.get(), 1);
+        drop(second);
+        open();
+        assert_eq!(opened.get(), 2, "nobody had it");
+        let absent = shared(ordinal, || Ok(Found::Absent("no driver".to_owned()))).unwrap();
+        assert_eq!(absent.err().unwrap(), "no driver");
+    }
+}

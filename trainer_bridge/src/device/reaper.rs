@@ -1,0 +1,91 @@
+//! Lets go of what a device may still use, when it no longer does: on a thread of its own, so that no trainer waits.
+
+use super::buffers::Buffers;
+use super::driver::Driver;
+use super::events::Event;
+use crate::{Error, ErrorKind, Result};
+use std::any::Any;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the end of a run waits for the device to be done with it: many steps of any trainer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is kept until events have passed.
+pub(crate) struct Kept {
+    pub(crate) until: Vec<Arc<Event>>,
+    pub(crate) what: Box<dyn Any + Send>,
+}
+
+/// The way to the thread, which ends when it is gone and nothing is kept.
+pub(crate) struct Reaper(Sender<Kept>);
+
+impl Reaper {
+    pub(crate) fn start(driver: Arc<dyn Driver>) -> Result<(Self, JoinHandle<()>)> {
+        let (send, receive) = channel();
+        let thread = std::thread::Builder::new()
+            .name("feedstock-reaper".into())
+            .spawn(move || reap(driver.as_ref(), &receive))
+            .map_err(|e| Error::new(ErrorKind::Retryable, format!("cannot start a thread: {e}")))?;
+        Ok((Self(send), thread))
+    }
+
+    /// Keeps it. What is kept is in the order of one stream, so waiting in turn delays nothing.
+    pub(crate) fn keep(&self, kept: Kept) {
+        if let Err(unsent) = self.0.send(kept) {
+            // Without the thread nobody can tell when it may go.
+            std::mem::forget(unsent.0);
+        }
+    }
+}
+
+fn reap(driver: &dyn Driver, receive: &Receiver<Kept>) {
+    let mut told = false;
+    if let Err(error) = driver.adopt_thread() {
+        tracing::error!("the thread that frees batches cannot use the device: {error}");
+    }
+    for Kept { until, what } in receive {
+        for event in &until {
+            if let Err(error) = event.synchronize()
+                && !std::mem::replace(&mut told, true)
+            {
+                // A device that failed copies nothing any more; the stage's next call reports it to the caller.
+                tracing::error!("waiting for the device failed: {error}");
+            }
+        }
+        drop(until); // idle again before what was kept can start more work
+        drop(what);
+    }
+}
+
+/// A run's thread, which ends with its last buffer. Dropped behind the run, it waits for that, so that memory is free when
+/// the run has ended and no thread is in the driver when the process does; not for batches that the caller still has.
+pub(crate) struct Reaping {
+    thread: Option<JoinHandle<()>>,
+    buffers: Weak<Buffers>,
+}
+
+impl Reaping {
+    pub(crate) fn new(thread: JoinHandle<()>, buffers: Weak<Buffers>) -> Self {
+        Self { thread: Some(thread), buffers }
+    }
+}
+
+impl Drop for Reaping {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take().filter(|_| self.buffers.strong_count() == 0) else { return };
+        let until = Instant::now() + PATIENCE;
+        while !thread.is_finished() {
+            if Instant::now() >= until {
+                tracing::warn!(
+                    "the device still uses a run's memory {PATIENCE:?} after its end; it is freed later"
+                );
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _panicked = thread.join(); // and said so
+    }
+}

@@ -1,0 +1,271 @@
+//! The thread between finished steps and the rank iterator: every batch goes to the device ahead of the caller.
+
+use super::batch::{DeviceBatch, DeviceTensor, Hold, Owner};
+use super::buffers::Buffers;
+use super::driver::{Address, HostAddress};
+use super::events::Event;
+use super::finish::Compiled;
+use super::fixed::FixedBuffer;
+use super::layout::{Copied, Layout, Planned};
+use super::locked::{Locked, LockedPool};
+use super::open::Opened;
+use super::reaper::{Kept, Reaping};
+use super::ring::Index;
+use crate::batch::Tensor;
+use crate::sink::{Assembled, Assembler};
+use crate::slots::Lease;
+use crate::{Error, ErrorKind, Result};
+use feedstock_ingest::{Popped, Ready};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the thread looks up while no batch comes; it is woken for every other reason.
+const LOOK_UP: Duration = Duration::from_secs(600);
+
+/// What the stage does to batches.
+pub(crate) struct Work {
+    /// By mapped column.
+    pub(crate) finishes: Vec<Option<Compiled>>,
+    /// Of the ops' randomness.
+    pub(crate) seed: u64,
+    /// Batches on their way, beside the one that the caller has.
+    pub(crate) depth: usize,
+    /// Host memory is the device, and nothing is to be done: batches stay in their slots.
+    pub(crate) in_place: bool,
+}
+
+/// A running stage; dropping it ends the thread. Batches that the caller has keep what they need.
+pub(crate) struct Stage {
+    assembler: Arc<Assembler>,
+    output: Arc<Ready<Assembled>>,
+    /// None where batches stay in their slots.
+    buffers: Option<Arc<Buffers>>,
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    /// The last, so that all that the run had on the device is on its way home.
+    _reaping: Option<Reaping>,
+}
+
+impl Stage {
+    pub(crate) fn start(assembler: Arc<Assembler>, opened: Opened, work: Work) -> Result<Self> {
+        let (driver, pool, fixed) = (opened.driver(), opened.pool(), opened.fixed());
+        let (buffers, reaping) = match work.in_place {
+            true => (None, None),
+            false => {
+                // Those on their way, and the one with the caller.
+                let (buffers, reaping) = Buffers::new(driver.clone(), work.depth + 1)?;
+                (Some(buffers), Some(reaping))
+            }
+        };
+        let (output, stopped) = (Arc::<Ready<Assembled>>::default(), Arc::new(AtomicBool::new(false)));
+        let sender = Sender { work, pool, buffers: buffers.clone(), fixed };
+        let run = {
+            let (assembler, output, stopped) = (assembler.clone(), output.clone(), stopped.clone());
+            move || {
+                let ran = catch_unwind(AssertUnwindSafe(|| {
+                    if let Err(error) = driver.adopt_thread() {
+                        return output.fail(0, error);
+                    }
+                    run(&sender, &assembler.ready, &output, &stopped);
+                }));
+                if let Err(panic) = ran {
+                    output.fail(0, defect(panic.as_ref()));
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("feedstock-device".into()).spawn(run);
+        let thread =
+            thread.map_err(|e| Error::new(ErrorKind::Retryable, format!("cannot start a thread: {e}")))?;
+        Ok(Self { assembler, output, buffers, stopped, thread: Some(thread), _reaping: reaping })
+    }
+
+    /// Batches on the device, in step order.
+    pub(crate) fn output(&self) -> &Ready<Assembled> {
+        &self.output
+    }
+
+    /// Device buffers that the caller has, and all that there are; `None` where batches stay in their slots.
+    pub(crate) fn lent(&self) -> Option<(usize, usize)> {
+        self.buffers.as_ref().map(|buffers| buffers.lent())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Release);
+        self.assembler.ready.fail(0, Error::new(ErrorKind::Gone, "the loader was stopped")); // wakes
+        if let Some(buffers) = &self.buffers {
+            buffers.close();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join(); // and was told
+        }
+    }
+}
+
+/// The error of a panic: whoever waits for a batch is told at once.
+fn defect(panic: &(dyn Any + Send)) -> Error {
+    let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let message = format!("a defect in feedstock, please report it: sending batches to the device: {what}");
+    Error::new(ErrorKind::Bug, message)
+}
+
+fn run(sender: &Sender, input: &Ready<Assembled>, output: &Ready<Assembled>, stopped: &AtomicBool) {
+    let mut index = 0;
+    while !stopped.load(Ordering::Acquire) {
+        match input.pop(LOOK_UP) {
+            Popped::Item(assembled) => match sender.send(assembled) {
+                Ok(Some(assembled)) => output.push(index, assembled),
+                Ok(None) => return,
+                Err(error) => return output.fail(index, error),
+            },
+            Popped::Failed(error) => return output.fail(index, error),
+            Popped::Ended => return output.end(index),
+            Popped::TimedOut => continue,
+        }
+        index += 1;
+    }
+}
+
+/// Puts batches on the device.
+struct Sender {
+    work: Work,
+    /// For staging, where the device copies from page-locked memory.
+    pool: Arc<LockedPool>,
+    buffers: Option<Arc<Buffers>>,
+    fixed: Option<Arc<FixedBuffer>>,
+}
+
+impl Sender {
+    /// Gives the device all of a batch's work; `None` where the buffers were closed.
+    fn send(&self, mut assembled: Assembled) -> Result<Option<Assembled>> {
+        let layout = Layout::of(&assembled, &self.work.finishes, self.work.seed)?;
+        let staging = self.pool.take(layout.staged.len())?;
+        // SAFETY: the block is at least so long, and nobody else has it.
+        unsafe {
+            let bytes = layout.staged.len();
+            std::ptr::copy_nonoverlapping(layout.staged.as_ptr(), staging.start().as_ptr(), bytes);
+        }
+        let batch = &mut assembled.batch;
+        let tensors = std::mem::take(&mut batch.tensors);
+        let sources = Sources { _lease: batch.lease.take(), tensors, staging };
+        let Some(buffers) = &self.buffers else {
+            batch.device = Some(Box::new(self.in_place(layout, sources)));
+            return Ok(Some(assembled));
+        };
+        let Some((index, base)) = buffers.take(layout.bytes)? else { return Ok(None) };
+        let filling = Filling { buffers, index, sources: Some(sources) };
+        let hold = filling.fill(&layout, base)?;
+        let tensor = |column: Planned| self.tensor(column, base, Owner::Buffer(hold.clone()));
+        let tensors = layout.columns.into_iter().map(tensor).collect();
+        batch.device = Some(Box::new(DeviceBatch::new(tensors, Some(hold), self.fixed.clone())));
+        Ok(Some(assembled))
+    }
+
+    /// The batch where it is: mapped columns in their slot, the others in staging memory.
+    fn in_place(&self, layout: Layout, sources: Sources) -> DeviceBatch {
+        let sources = Arc::new(sources);
+        let tensor = |column: Planned| {
+            let mapped = layout.copies.iter().find(|copied| copied.offset == column.offset);
+            let start = match mapped {
+                Some(copied) => sources.tensors[copied.tensor].as_ptr().as_ptr(),
+                None => sources.staging.start().as_ptr().wrapping_add(column.offset - layout.staged_from),
+            };
+            let base = Address((start.expose_provenance() - column.offset) as u64);
+            self.tensor(column, base, Owner::Slot(sources.clone()))
+        };
+        let tensors = layout.columns.into_iter().map(tensor).collect();
+        DeviceBatch::new(tensors, None, None)
+    }
+
+    fn tensor(&self, column: Planned, base: Address, owner: Owner) -> DeviceTensor {
+        DeviceTensor {
+            name: column.name,
+            element: column.element,
+            shape: column.shape,
+            strides: column.strides,
+            lengths: column.lengths,
+            padded_axis: column.padded_axis,
+            offset: column.offset,
+            start: base.at(column.offset),
+            place: self
+                .buffers
+                .as_ref()
+                .map_or(super::batch::Place::Host, |buffers| buffers.driver().place()),
+            owner,
+        }
+    }
+}
+
+/// What copies read: the slot, and the staging memory.
+struct Sources {
+    _lease: Option<Arc<Lease>>,
+    tensors: Vec<Tensor>,
+    staging: Locked,
+}
+
+/// A buffer that is being filled. If that fails halfway, it and the sources are let go only once the streams have run dry.
+struct Filling<'a> {
+    buffers: &'a Arc<Buffers>,
+    index: Index,
+    sources: Option<Sources>,
+}
+
+impl Filling<'_> {
+    fn fill(mut self, layout: &Layout, base: Address) -> Result<Arc<Hold>> {
+        let (driver, copying) = (self.buffers.driver(), self.buffers.copying());
+        if let Some(sources) = &self.sources {
+            let staged = HostAddress(sources.staging.start());
+            // SAFETY: the sources are kept until the event below has passed; the buffer is so long, is this batch's, and its
+            // earlier users come before in the stream.
+            unsafe {
+                driver.copy_in(base.at(layout.staged_from), staged, layout.staged.len(), copying)?;
+                for Copied { tensor, offset, bytes } in &layout.copies {
+                    let from = HostAddress(sources.tensors[*tensor].as_ptr());
+                    driver.copy_in(base.at(*offset), from, *bytes, copying)?;
+                }
+            }
+        }
+        let copied = Arc::new(self.buffers.mark(copying)?);
+        let filled = match layout.has_launches() {
+            true => Arc::new(self.finish(layout, base, &copied)?),
+            false => copied.clone(),
+        };
+        if let Some(sources) = self.sources.take() {
+            self.buffers.reaper().keep(Kept { until: vec![copied], what: Box::new(sources) });
+        }
+        self.buffers.copied(self.index);
+        Ok(Hold::new(self.buffers.clone(), self.index, (base, layout.bytes), filled))
+    }
+
+    /// Runs the kernels behind the batch's own copies, beside those of the next.
+    fn finish(&self, layout: &Layout, base: Address, copied: &Event) -> Result<Event> {
+        let finishing = self.buffers.finishing();
+        copied.hold_back(finishing)?;
+        for launch in layout.launches(base) {
+            // SAFETY: the arguments point into the buffer, whose layout made room for all that they cover.
+            unsafe { self.buffers.driver().launch(&launch, finishing)? };
+        }
+        self.buffers.mark(finishing)
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        let Some(sources) = self.sources.take() else { return };
+        let (driver, buffers) = (self.buffers.driver(), self.buffers);
+        let copied = driver.synchronize_stream(buffers.copying());
+        match copied.and_then(|()| driver.synchronize_stream(buffers.finishing())) {
+            Ok(()) => self.buffers.give_back(self.index, Vec::new()),
+            Err(error) => {
+                std::mem::forget(sources); // a copy may still read them
+                self.buffers.retire(self.index, &error);
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A rank's batches for a trainer that jumps, is resized, and saves its state.
+//!
+//! ```text
+//! Loader ──first batch──▶ RankIterator ──jump or resize──▶ dropped; the next batch starts another at the new place
+//! ```
+//! A loader is a place in the order and, once a batch was asked for, the run that delivers from there. Whatever moves the
+//! place or changes the share ends that run: what it had prefetched is fetched again where it is needed.
+
+use crate::device::{self, Opened, Place};
+use crate::ledger::Ledger;
+use crate::pipeline::{BatchSize, Pipeline, Prepared};
+use crate::policy::SkipReport;
+use crate::rank::{Next, RankIterator, RankStats, SLOW_WAIT, block, next_step};
+use crate::{Error, ErrorKind, Result};
+use feedstock_dataset::{Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
+use std::time::Duration;
+
+/// One rank's share of a pipeline, as trainers use it.
+///
+/// Iterating yields the batches of one epoch, then `None`; iterating again goes on with the next epoch. Nothing runs
+/// before the first batch is asked for, so that state can be loaded first.
+#[derive(Debug)]
+pub struct Loader {
+    pipeline: Pipeline,
+    rank: Rank,
+    /// The order as it is delivered: with the groups of a saved cursor, where one was loaded.
+    plan: Plan,
+    shape: StepShape,
+    ops: u64,
+    /// Where the next run begins; meaningless while one runs.
+    from: Cursor,
+    run: Option<RankIterator>,
+    /// Opened once, so that fixed addresses stay from run to run.
+    device: Option<Opened>,
+    /// An epoch was handed out whole by a run that was ended, and its end was not told yet.
+    end_untold: bool,
+    /// Samples skipped by runs that were ended.
+    skips: SkipReport,
+}
+
+impl Loader {
+    pub(crate) fn new(pipeline: Pipeline, rank: Rank) -> Result<Self> {
+        Self::with_device(pipeline, rank, device::Prepared::open)
+    }
+
+    /// With the device as `open` opens it.
+    pub(crate) fn with_device(
+        pipeline: Pipeline,
+        rank: Rank,
+        open: impl FnOnce(&device::Prepared) -> Result<Opened>,
+    ) -> Result<Self> {
+        let Prepared { job, settings, device, .. } = pipeline.rank(rank).prepare()?;
+        let device = device.as_ref().map(open).transpose()?;
+        let (plan, ops) = (job.plan, settings.ops);
+        let from = plan.cursor(0, Position(0)).with_ops(ops);
+        let (shape, skips) = (job.shape, SkipReport::default());
+        Ok(Self { pipeline, rank, plan, shape, ops, from, run: None, device, end_untold: false, skips })
+    }
+
+    /// The next batch, waiting no longer than `timeout`: see [`RankIterator::next_within`].
+    ///
+    /// # Errors
+    /// As the iterator's. After one, the next call tries again from the batch that could not be delivered.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Next> {
+        if std::mem::take(&mut self.end_untold) || (self.run.is_none() && self.is_over(self.from.epoch)) {
+            return Ok(Next::EpochEnd);
+        }
+        let run = match &mut self.run {
+            Some(run) => run,
+            None => {
+                let share = self.pipeline.rank(self.rank).resume(self.from.clone());
+                let mut prepared = share.prepare()?;
+                prepared.settings.skipped = (self.from.epoch, self.skips.listed_in(self.from.epoch));
+                self.run.insert(share.run(prepared, self.device.clone())?)
+            }
+        };
+        let next = run.next_within(timeout);
+        if run.has_failed() {
+            self.end_run();
+        }
+        next
+    }
+
+    /// Whether the pipeline ends before `epoch`.
+    fn is_over(&self, epoch: u64) -> bool {
+        self.pipeline.end_epoch().is_some_and(|end| epoch >= end)
+    }
+
+    /// After an epoch's last batch, goes on to the next epoch without yielding `None` first: see
+    /// [`RankIterator::begin_epoch`].
+    pub fn begin_epoch(&mut self) -> bool {
+        let ended = self.run.as_mut().is_some_and(RankIterator::begin_epoch);
+        std::mem::take(&mut self.end_untold) || ended
+    }
+
+    /// Leaves out what is left of `epoch`: the next batch is the first of the epoch after it, if there is one.
+    pub fn abandon_epoch(&mut self, epoch: u64) {
+        let next = self.plan.cursor(epoch + 1, Position(0)).with_ops(self.ops);
+        self.end_run();
+        (self.from, self.end_untold) = (next, false);
+    }
+
+    /// The cursor after the batches that were handed out.
+    pub fn state(&self) -> Cursor {
+        self.run.as_ref().map_or_else(|| self.from.clone(), RankIterator::state)
+    }
+
+    /// The cursor after `position` positions of `epoch`, as after the batch whose
+    /// [`next_position`](crate::Batch::next_position) that is: for callers who hand batches on later than they took
+    /// them.
+    pub fn state_at(&self, epoch: u64, position: Position) -> Cursor {
+        let (epoch, position) = next_step(&self.plan, &self.shape, epoch, position);
+        self.plan.cursor(epoch, position).with_ops(self.ops)
+    }
+
+    /// Goes on where `cursor` was taken, with any rank, world size or batch size.
+    ///
+    /// # Errors
+    /// `BadConfig` for a cursor of another order, naming the field that differs; the loader stays where it was.
+    pub fn load_state(&mut self, cursor: Cursor) -> Result<()> {
+        self.restart(cursor, self.rank, None)?;
+        self.end_untold = false;
+        Ok(())
+    }
+
+    /// Goes to the start of `epoch`, unless the next batch belongs to it anyway: so a resumed loader stays in place, and
+    /// what is prefetched over an epoch's end is kept.
+    ///
+    /// # Errors
+    /// `BadConfig` for an epoch at or beyond the pipeline's last.
+    pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
+        if let Some(end) = self.pipeline.end_epoch().filter(|end| epoch >= *end) {
+            let message = format!("there is no epoch {epoch}: the run ends before epoch {end}");
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
+        match self.state().epoch == epoch {
+            true => Ok(()),
+            false => self.load_state(self.plan.cursor(epoch, Position(0))),
+        }
+    }
+
+    /// Goes to step `step` of `epoch`.
+    ///
+    /// # Errors
+    /// `BadConfig` for a step that the epoch does not have; the loader stays where it was.
+    pub fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
+        self.load_state(self.plan.cursor(epoch, self.position_of(epoch, step)?))
+    }
+
+    /// Takes another share, from the same place in the order: after the world was resized, or for another batch size.
+    ///
+    /// # Errors
+    /// As [`Pipeline::loader`]; the loader stays as it was.
+    pub fn reconfigure(&mut self, rank: Rank, batch: Option<BatchSize>) -> Result<()> {
+        self.restart(self.state(), rank, batch)
+    }
+
+    fn restart(&mut self, from: Cursor, rank: Rank, batch: Option<BatchSize>) -> Result<()> {
+        let mut pipeline = self.pipeline.clone();
+        if let Some(batch) = batch {
+            pipeline = pipeline.batch(batch);
+        }
+        let Prepared { job, .. } = pipeline.rank(rank).resume(from).prepare()?;
+        self.end_run();
+        if let Some(device) = self.device.as_mut().filter(|_| job.shape.rows() != self.shape.rows()) {
+            device.move_fixed();
+        }
+        self.from = job.plan.cursor(job.epoch, job.position).with_ops(self.ops);
+        (self.pipeline, self.rank, self.plan, self.shape) = (pipeline, rank, job.plan, job.shape);
+        Ok(())
+    }
+
+    /// Ends what runs, and gives its memory back but that of batches still held, and the place of fixed addresses, which
+    /// stay; the next batch starts it again, where it was.
+    pub fn stop(&mut self) {
+        self.end_run();
+        if let Some(device) = &self.device {
+            device.release_idle();
+        }
+    }
+
+    fn end_run(&mut self) {
+        self.from = self.state();
+        if let Some(run) = self.run.take() {
+            self.end_untold |= run.is_epoch_done();
+            self.skips.merge(run.skip_report().clone());
+        }
+    }
+
+    /// The sample ids of every rank's batch at step `step` of `epoch`, padding included.
+    ///
+    /// # Errors
+    /// `BadConfig` for a step that the epoch does not have.
+    pub fn samples_in(&self, epoch: u64, step: u64) -> Result<Vec<Vec<SampleId>>> {
+        let position = self.position_of(epoch, step)?;
+        let mut order = self.plan.epoch(epoch);
+        let ranks = 0..self.rank.world_size;
+        let shapes =
+            ranks.map(|rank| StepShape { rank: Rank::new(rank, self.rank.world_size), ..self.shape });
+        Ok(shapes
+            .map(|shape| order.step(position, &shape).map_or(Vec::new(), |step| step.rows))
+            .map(|rows| rows.iter().map(|row| row.sample).collect())
+            .collect())
+    }
+
+    fn position_of(&self, epoch: u64, step: u64) -> Result<Position> {
+        let position = match self.shape.size {
+            StepSize::Rows(rows) => step.checked_mul(rows).map(Position),
+            StepSize::Total { .. } => {
+                let mut order = self.plan.epoch(epoch);
+                let mut next = Some(Position(0));
+                for _ in 0..step {
+                    next = next.and_then(|next| order.step(next, &self.shape)).map(|step| step.next);
+                    if next.is_none() {
+                        break;
+                    }
+                }
+                next
+            }
+        };
+        position.filter(|position| self.shape.has_step(self.plan.len(), *position)).ok_or_else(|| {
+            let steps = self.plan.steps_left(epoch, Position(0), &self.shape);
+            Error::new(
+                ErrorKind::BadConfig,
+                format!("epoch {epoch} has {steps} steps, so none of number {step}"),
+            )
+        })
+    }
+
+    /// Batches in the whole of `epoch`, the same on all ranks; in all epochs as many, unless bounded by a total.
+    pub fn steps_in(&self, epoch: u64) -> u64 {
+        self.steps_after(&self.plan.cursor(epoch, Position(0)))
+    }
+
+    /// Batches from the place of `cursor` to the end of its epoch.
+    pub fn steps_after(&self, cursor: &Cursor) -> u64 {
+        match self.is_over(cursor.epoch) {
+            true => 0,
+            false => self.plan.steps_left(cursor.epoch, cursor.position, &self.shape),
+        }
+    }
+
+    /// Whether an epoch never ends: a mix without end.
+    pub fn is_endless(&self) -> bool {
+        self.plan.is_endless()
+    }
+
+    /// Whose share it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// How an epoch is cut into steps.
+    pub fn shape(&self) -> &StepShape {
+        &self.shape
+    }
+
+    /// Where batches arrive: host memory, too, where a device was asked for and there is none.
+    pub fn place(&self) -> Place {
+        self.device.as_ref().map_or(Place::Host, Opened::place)
+    }
+
+    /// The pipeline, with the batch size as it is now.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// What runs now, for its ledger and whatever else it tells; `None` before the first batch and after a jump.
+    pub fn run(&self) -> Option<&RankIterator> {
+        self.run.as_ref()
+    }
+
+    /// The ledger of the run under way: see [`RankIterator::ledger`].
+    pub fn ledger(&self) -> Option<Ledger> {
+        self.run.as_ref().map(RankIterator::ledger)
+    }
+
+    /// What the run under way has done.
+    pub fn stats(&self) -> Option<RankStats> {
+        self.run.as_ref().map(RankIterator::stats)
+    }
+
+    /// Samples skipped since the loader was made.
+    pub fn skip_report(&self) -> SkipReport {
+        let mut report = self.skips.clone();
+        if let Some(run) = &self.run {
+            report.merge(run.skip_report().clone());
+        }
+        report
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Result<crate::Batch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block(|| self.next_within(SLOW_WAIT))
+    }
+}

@@ -1,0 +1,73 @@
+//! The door through which slots get their memory: plain, or page-locked for a device that copies from it.
+
+use crate::device::{Locked, LockedPool};
+use crate::{Error, ErrorKind, Result};
+use feedstock_ingest::Pages;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Page-aligned bytes of unspecified content.
+pub(crate) enum Memory {
+    /// A mapping, which the system gets back.
+    Plain(Pages),
+    /// A block of the device's pool, which it gets back.
+    Locked(Locked),
+}
+
+impl Memory {
+    /// How many bytes there are.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Plain(pages) => pages.size(),
+            Self::Locked(block) => block.size(),
+        }
+    }
+
+    /// The address of byte `offset`.
+    ///
+    /// # Panics
+    /// Behind the end.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        match self {
+            Self::Plain(pages) => pages.at(offset),
+            Self::Locked(block) => {
+                assert!(offset <= block.size(), "byte {offset} lies outside of {} bytes", block.size());
+                // SAFETY: just checked to lie inside the block or at its end.
+                unsafe { block.start().add(offset) }
+            }
+        }
+    }
+}
+
+/// Where memory comes from.
+#[derive(Clone, Default)]
+pub(crate) enum Allocator {
+    /// The system.
+    #[default]
+    Plain,
+    /// A device's page-locked memory.
+    Locked(Arc<LockedPool>),
+}
+
+impl Allocator {
+    /// At least `bytes` bytes.
+    ///
+    /// # Errors
+    /// `BadConfig` where there is no memory for them, or no more can be page-locked.
+    pub(crate) fn memory(&self, bytes: usize) -> Result<Arc<Memory>> {
+        match self {
+            Self::Locked(pool) if bytes > 0 => pool.take(bytes).map(Memory::Locked).map(Arc::new),
+            Self::Plain | Self::Locked(_) => {
+                Pages::new(bytes).map(Memory::Plain).map(Arc::new).ok_or_else(|| no_memory(bytes))
+            }
+        }
+    }
+}
+
+/// A batch for which there is no memory.
+pub(crate) fn no_memory(bytes: usize) -> Error {
+    Error::new(
+        ErrorKind::BadConfig,
+        format!("no memory for a slot of {bytes} bytes; lower the batch size or the number of slots"),
+    )
+}

@@ -1,0 +1,81 @@
+//! Columns of numbers, as tensors take them.
+
+use crate::device::Element;
+use arrow::array::{Array, ArrayRef, AsArray};
+use std::borrow::Cow;
+
+/// A column of numbers or flags, none of them missing; lists of a fixed size are further axes.
+#[derive(Debug, Clone)]
+pub struct Numbers {
+    element: Element,
+    shape: Vec<usize>,
+    values: ArrayRef,
+}
+
+impl Numbers {
+    /// Of a column; `None` where it is something else, or a value is missing.
+    pub fn of(array: &ArrayRef) -> Option<Self> {
+        let mut shape = vec![array.len()];
+        let mut values = array.clone();
+        while let Some(list) = values.as_fixed_size_list_opt() {
+            if list.null_count() > 0 {
+                return None;
+            }
+            shape.push(usize::try_from(list.value_length()).ok()?);
+            values = list.values().clone();
+        }
+        let element = Element::of_nested(values.data_type()).filter(|_| values.null_count() == 0)?;
+        Some(Self { element, shape, values })
+    }
+
+    /// The type of the numbers; flags are [`Element::Bool`].
+    pub fn element(&self) -> Element {
+        self.element
+    }
+
+    /// Lengths of the axes, rows first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// All of them, row-major: in place, but flags, which become one byte each.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        if let Some(flags) = self.values.as_boolean_opt() {
+            return Cow::Owned(flags.values().iter().map(u8::from).collect());
+        }
+        let data = self.values.to_data();
+        let (start, bytes) = (data.offset() * self.element.bytes(), data.len() * self.element.bytes());
+        let buffer = data.buffers()[0].clone();
+        let start = buffer.as_ptr().wrapping_add(start);
+        // SAFETY: inside of the column's buffer, which `self` keeps as it is.
+        Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, bytes) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{BooleanArray, FixedSizeListArray, Int16Array, StringArray};
+    use arrow::datatypes::{DataType, Field};
+    use std::sync::Arc;
+
+    #[test]
+    fn numbers_and_flags_are_dense_and_all_else_is_none() {
+        let numbers = |array: ArrayRef| Numbers::of(&array);
+        let of = numbers(Arc::new(Int16Array::from(vec![1, 2, 3, 4]).slice(1, 2))).unwrap();
+        assert_eq!(
+            (of.element(), of.shape(), of.bytes().as_ref()),
+            (Element::I16, &[2][..], &[2, 0, 3, 0][..])
+        );
+        assert!(matches!(of.bytes(), Cow::Borrowed(_)));
+        let flags = numbers(Arc::new(BooleanArray::from(vec![true, false, true]).slice(1, 2))).unwrap();
+        assert_eq!((flags.element(), flags.bytes().as_ref()), (Element::Bool, &[0, 1][..]));
+        let item = Arc::new(Field::new("item", DataType::Int16, false));
+        let list =
+            |values| FixedSizeListArray::try_new(item.clone(), 2, Arc::new(Int16Array::from(values)), None);
+        let pairs = numbers(Arc::new(list(vec![1, 2, 3, 4, 5, 6]).unwrap().slice(1, 2))).unwrap();
+        assert_eq!((pairs.shape(), pairs.bytes().len(), pairs.bytes()[0]), (&[2, 2][..], 8, 3));
+        assert!(numbers(Arc::new(Int16Array::from(vec![Some(1), None]))).is_none(), "a value is missing");
+        assert!(numbers(Arc::new(StringArray::from(vec!["1"]))).is_none());
+    }
+}

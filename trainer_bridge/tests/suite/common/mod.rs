@@ -1,0 +1,110 @@
+//! Small sample data and what the tests compare: which samples a run delivered, and a digest of their bytes.
+
+pub(crate) mod pictures;
+pub(crate) mod s3;
+pub(crate) mod speech;
+
+use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions, Rank, Shuffle};
+use feedstock_ops::{decode_image, horizontal_flip, random_resized_crop};
+use feedstock_synth::{ImagenetOptions, Layout};
+use feedstock_trainer_bridge::{Batch, BatchSize, Dataset, Pipeline};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::path::Path;
+
+/// `samples` small pictures in Parquet under `dir`.
+pub(crate) fn synth(dir: &Path, samples: u64) {
+    let options = ImagenetOptions {
+        samples,
+        seed: 5,
+        layout: Layout::Parquet,
+        width: 96,
+        height: 80,
+        samples_per_shard: 90,
+        rows_per_group: 16,
+        ..ImagenetOptions::default()
+    };
+    options.write(dir, &mut |_| {}).unwrap();
+}
+
+/// Opens without touching the user's cache folder, in blocks of a few samples.
+pub(crate) fn open(dir: &Path) -> Dataset {
+    let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    let options = OpenOptions { catalog, block_bytes: 32 << 10, ..OpenOptions::default() };
+    block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
+}
+
+/// Opens one split of a Common Voice archive.
+pub(crate) fn open_split(dir: &Path, split: &str) -> Dataset {
+    let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    let options = OpenOptions { catalog, split: Some(split.to_owned()), ..OpenOptions::default() };
+    block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
+}
+
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    futures::executor::block_on(future)
+}
+
+/// The usual training chain on 32×32 crops.
+pub(crate) fn pipeline(dataset: Dataset, global_batch: u64) -> Pipeline {
+    dataset
+        .map("image", [decode_image(), random_resized_crop(32), horizontal_flip(0.5)])
+        .shuffle(Shuffle::seeded(7))
+        .batch(BatchSize::global(global_batch))
+        .threads(2)
+}
+
+/// What a run delivered: by (epoch, sample), how often, and the digest of its pixels and label.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delivered(pub BTreeMap<(u64, u64), Vec<u64>>);
+
+impl Delivered {
+    pub(crate) fn add(&mut self, batch: &Batch) {
+        let labels = batch.column("label").unwrap();
+        let labels = arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(labels);
+        for (row, sample) in batch.sample_ids().iter().enumerate().filter(|(row, _)| batch.valid()[*row]) {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(batch["image"].row(row));
+            hasher.write_i64(labels.value(row));
+            self.0.entry((batch.epoch(), sample.0)).or_default().push(hasher.finish());
+        }
+    }
+
+    /// Adds the rest of the rank's epoch.
+    pub(crate) fn drain(&mut self, batches: impl Iterator<Item = feedstock_trainer_bridge::Result<Batch>>) {
+        for batch in batches {
+            self.add(&batch.unwrap());
+        }
+    }
+
+    pub(crate) fn samples(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn assert_once_each(&self) {
+        let doubled: Vec<_> = self.0.iter().filter(|(_, digests)| digests.len() != 1).collect();
+        assert!(doubled.is_empty(), "delivered more than once: {doubled:?}");
+    }
+}
+
+/// Runs whole epochs on `world_size` ranks, one thread a rank.
+pub(crate) fn run_epochs(pipeline: &Pipeline, world_size: u32, epochs: u64) -> Delivered {
+    let mut all = Delivered::default();
+    let ranks: Vec<Delivered> = std::thread::scope(|scope| {
+        let run = |rank| {
+            let mut ranks = pipeline.rank(Rank::new(rank, world_size)).start().unwrap();
+            let mut delivered = Delivered::default();
+            for _ in 0..epochs {
+                delivered.drain(&mut ranks);
+                ranks.ledger().check().unwrap();
+            }
+            delivered
+        };
+        let threads: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || run(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (key, digests) in ranks.into_iter().flat_map(|rank| rank.0) {
+        all.0.entry(key).or_default().extend(digests);
+    }
+    all
+}

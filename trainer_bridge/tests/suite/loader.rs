@@ -1,0 +1,210 @@
+//! A loader: jumps, resizing and state, all from the same order.
+
+use crate::common::{Delivered, open, pipeline, run_epochs, synth};
+use feedstock_dataset::{Rank, SampleId, Shuffle, Tail};
+use feedstock_ingest::ErrorKind;
+use feedstock_ops::image::DecodeImage;
+use feedstock_ops::random_resized_crop;
+use feedstock_trainer_bridge::{Batch, BatchSize, Loader, Next};
+use std::time::{Duration, Instant};
+
+const SAMPLES: u64 = 120;
+
+fn loader(dir: &std::path::Path, global_batch: u64, rank: Rank) -> Loader {
+    pipeline(open(dir), global_batch).loader(rank).unwrap()
+}
+
+fn next(loader: &mut Loader) -> Batch {
+    loader.next().unwrap().unwrap()
+}
+
+fn one() -> Rank {
+    Rank::new(0, 1)
+}
+
+#[test]
+fn steps_are_found_by_number_and_named_in_advance() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut here = loader(dir.path(), 20, Rank::new(1, 2));
+    let steps: Vec<Vec<SampleId>> = (0..6).map(|_| next(&mut here).sample_ids().to_vec()).collect();
+    assert!(here.next().is_none());
+    here.set_epoch(0).unwrap();
+    for step in [4, 0, 5] {
+        here.seek(0, step).unwrap();
+        let number = usize::try_from(step).unwrap();
+        assert_eq!(next(&mut here).sample_ids(), steps[number]);
+        assert_eq!(here.samples_in(0, step).unwrap()[1], steps[number]);
+    }
+    assert_eq!(here.state().epoch, 1, "after the last step the next epoch is next");
+    assert_eq!(here.seek(1, 6).unwrap_err().kind(), ErrorKind::BadConfig);
+    assert_eq!(here.samples_in(0, u64::MAX).unwrap_err().kind(), ErrorKind::BadConfig);
+    assert!(here.next().is_none(), "a refused jump leaves the loader where it was");
+    assert_eq!(next(&mut here).epoch(), 1);
+}
+
+#[test]
+fn an_epoch_is_set_once() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut here = loader(dir.path(), 40, one());
+    next(&mut here);
+    here.set_epoch(0).unwrap();
+    assert_eq!(here.state().position.0, 40, "the epoch under way is not begun again");
+    next(&mut here);
+    next(&mut here);
+    here.set_epoch(1).unwrap();
+    assert!(here.begin_epoch(), "what counts batches never asks for the end");
+    assert_eq!((next(&mut here).epoch(), here.state().position.0), (1, 40));
+    here.set_epoch(7).unwrap();
+    let seventh: Vec<Batch> = here.by_ref().map(Result::unwrap).collect();
+    assert_eq!(seventh.iter().map(Batch::epoch).collect::<Vec<_>>(), [7, 7, 7]);
+    let ended = pipeline(open(dir.path()), 40).epochs(2).loader(one()).unwrap().set_epoch(2);
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::BadConfig);
+}
+
+#[test]
+fn a_world_that_changes_between_steps_sees_everything_once() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let whole = run_epochs(&pipeline(open(dir.path()), 1), 1, 1);
+    let mut delivered = Delivered::default();
+    let mut ranks = vec![loader(dir.path(), 30, one())];
+    delivered.add(&next(&mut ranks[0]));
+    let cursor = ranks[0].state();
+    for rank in 1..3 {
+        let mut joined = loader(dir.path(), 30, Rank::new(rank, 3));
+        joined.load_state(cursor.clone()).unwrap();
+        ranks.push(joined);
+    }
+    ranks[0].reconfigure(Rank::new(0, 3), Some(BatchSize::per_rank(7))).unwrap();
+    ranks[1..].iter_mut().for_each(|loader| {
+        loader.reconfigure(loader.rank(), Some(BatchSize::per_rank(7))).unwrap();
+    });
+    for _ in 0..2 {
+        ranks.iter_mut().for_each(|loader| delivered.add(&next(loader)));
+    }
+    ranks.truncate(2);
+    for (rank, loader) in (0..).zip(&mut ranks) {
+        let share = Rank::new(rank, 2);
+        loader.reconfigure(share, Some(BatchSize::global(16))).unwrap();
+        assert_eq!(loader.steps_after(&loader.state()), 3);
+        delivered.drain(loader);
+    }
+    assert_eq!(delivered, whole);
+}
+
+#[test]
+fn a_refused_change_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut here = loader(dir.path(), 40, one());
+    next(&mut here);
+    let foreign = pipeline(open(dir.path()), 40).shuffle(Shuffle::seeded(99)).loader(one()).unwrap().state();
+    assert!(here.load_state(foreign).unwrap_err().to_string().contains("seed"));
+    assert_eq!(
+        here.reconfigure(Rank::new(0, 50), Some(BatchSize::global(10))).unwrap_err().kind(),
+        ErrorKind::BadConfig
+    );
+    assert_eq!((here.state().position.0, here.rank()), (40, one()));
+    assert_eq!(next(&mut here).position().0, 40);
+}
+
+#[test]
+fn stopping_keeps_the_place() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let whole = run_epochs(&pipeline(open(dir.path()), 1), 1, 1);
+    let mut here = pipeline(open(dir.path()), 40).tail(Tail::Pad).loader(one()).unwrap();
+    let mut delivered = Delivered::default();
+    for _ in 0..3 {
+        assert!(here.run().is_none(), "nothing runs before it is asked for, or once stopped");
+        delivered.add(&next(&mut here));
+        here.stop();
+    }
+    assert_eq!(delivered, whole);
+    assert_eq!((here.state().epoch, here.state().position.0), (1, 0));
+}
+
+#[test]
+fn a_bounded_wait_ends_in_time_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut here = pipeline(open(dir.path()), 10).slots(2).loader(one()).unwrap();
+    let held = [next(&mut here), next(&mut here)];
+    let begun = Instant::now();
+    assert!(matches!(here.next_within(Duration::from_millis(20)), Ok(Next::Pending)));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    drop(held);
+    assert_eq!(next(&mut here).position().0, 20);
+}
+
+#[test]
+fn misfits_are_found_when_a_loader_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let made = pipeline(open(dir.path()), 121).loader(one());
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::BadConfig);
+}
+
+#[test]
+fn changes_at_an_epochs_end_do_not_hide_it() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut here = loader(dir.path(), 40, one());
+    for epoch in 0..2 {
+        for _ in 0..3 {
+            assert_eq!(next(&mut here).epoch(), epoch);
+            here.reconfigure(one(), None).unwrap();
+            here.stop();
+        }
+        assert!(here.next().is_none(), "the epoch's end is told");
+    }
+    for _ in 0..3 {
+        next(&mut here);
+        here.stop();
+    }
+    assert!(here.begin_epoch());
+    assert_eq!(next(&mut here).epoch(), 3);
+}
+
+#[test]
+fn a_bounded_run_ends_and_stays_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let bounded = pipeline(open(dir.path()), 40).epochs(1);
+    let mut here = bounded.loader(one()).unwrap();
+    assert_eq!(here.by_ref().count(), 3);
+    here.reconfigure(one(), Some(BatchSize::global(30))).unwrap();
+    assert_eq!((here.by_ref().count(), here.steps_in(here.state().epoch)), (0, 0));
+    let mut again = bounded.loader(one()).unwrap();
+    again.load_state(here.state()).unwrap();
+    assert_eq!(again.by_ref().count(), 0, "a run that was finished has nothing left to do");
+    again.load_state(bounded.loader(one()).unwrap().state()).unwrap();
+    assert_eq!(again.count(), 3);
+}
+
+#[test]
+fn an_epoch_can_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut here = loader(dir.path(), 40, one());
+    next(&mut here);
+    here.abandon_epoch(0);
+    let batch = next(&mut here);
+    assert_eq!((batch.epoch(), batch.position().0), (1, 0));
+}
+
+#[test]
+fn a_bad_sample_fails_every_try_and_never_makes_an_empty_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut too_small = DecodeImage::new();
+    too_small.max_pixels = 16;
+    let failing = open(dir.path()).map("image", [too_small.into(), random_resized_crop(8)]);
+    let mut here = failing.batch(BatchSize::global(40)).loader(one()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(here.next().unwrap().unwrap_err().kind(), ErrorKind::BadSample);
+        assert_eq!(here.state().position.0, 0);
+    }
+}

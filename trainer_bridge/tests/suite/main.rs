@@ -1,0 +1,13 @@
+//! The public face of `feedstock-trainer-bridge`.
+//!
+//! One program, since each would compile and link the same libraries anew.
+
+mod bad_clips;
+mod bad_input;
+mod cache_blocks;
+mod common;
+mod exactly_once;
+mod faults_s3;
+mod fleet;
+mod loader;
+mod speech;
