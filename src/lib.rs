@@ -60,4 +60,4 @@ pub use feedstock_trainer_bridge::{
     StreamHandle, Tensor, Workers, use_address_on,
 };
 #[cfg(feature = "cuda")]
-pub use feedstock_trainer_bridge::{TensorView, compile_kernels, offer_compilers};
+pub use feedstock_trainer_bridge::{TensorView, compile_kernels, offer_libraries};

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ class Report:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.machine = {
-            "host": platform.node(),
             "gpu": torch.cuda.get_device_name(0),
             "cpus": len(os.sched_getaffinity(0)),
             "torch": torch.__version__,
@@ -44,7 +42,8 @@ class Report:
         print(f"  {text}", flush=True)
 
     def keep(self, folder: Path) -> None:
-        path = folder / f"results-{self.machine['host']}.json"
+        machine = f"{self.machine['gpu']}-{self.machine['cpus']}cpus".lower().replace(" ", "-")
+        path = folder / f"results-{machine}.json"
         path.write_text(json.dumps({"machine": self.machine, "rows": self.rows}, indent=1) + "\n")
         print(f"kept in {path}")
 

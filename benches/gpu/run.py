@@ -22,8 +22,8 @@ import feedstock as fs
 
 
 def main() -> None:
-    # Imported when chosen: each is about a part, and training needs torchvision.
-    parts = ("equality", "copies", "kernels", "waits", "training")
+    # Imported when chosen: each is about a part, and the last two need torchvision.
+    parts = ("equality", "copies", "kernels", "waits", "decoding", "training")
     parser = argparse.ArgumentParser(description="Measures what feedstock promises about GPUs.")
     parser.add_argument("part", nargs="*", choices=[*parts, []], help="what to measure; default everything")
     parser.add_argument("--samples", type=int, default=8000, help="sample pictures (500 × 375 px)")

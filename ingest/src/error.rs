@@ -36,7 +36,7 @@ impl Error {
     }
 
     /// A sample's error, told with the sample's name and what to do.
-    pub(crate) fn sample(what: &str, cause: ops::Error) -> Self {
+    pub fn sample(what: &str, cause: ops::Error) -> Self {
         Self { kind: kind_of(&cause), message: format!("{what}: {cause}"), source: Some(Source::Ops(cause)) }
     }
 }

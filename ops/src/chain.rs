@@ -307,6 +307,9 @@ pub struct Chain(Arc<Plan>);
 enum Plan {
     #[cfg(feature = "image")]
     Image(image::ImagePlan),
+    /// The chain of pictures, which leaves some to a GPU.
+    #[cfg(feature = "image")]
+    Deferring(Chain, image::Deferring),
     #[cfg(feature = "audio")]
     Audio(audio::AudioPlan),
     #[cfg(feature = "text")]
@@ -327,10 +330,28 @@ impl Chain {
         match *self.0 {
             #[cfg(feature = "image")]
             Plan::Image(ref plan) => plan.output(),
+            #[cfg(feature = "image")]
+            Plan::Deferring(_, ref deferring) => deferring.output(),
             #[cfg(feature = "audio")]
             Plan::Audio(ref plan) => plan.output(),
             #[cfg(feature = "text")]
             Plan::Text(ref plan) => plan.output(),
+        }
+    }
+
+    /// The same chain of pictures, leaving `share` (0 … 1) of those JPEGs that a GPU decodes as they are: its rows are
+    /// ragged, and read as [`DeferredRow`](crate::image::DeferredRow)s.
+    ///
+    /// # Errors
+    /// `BadConfig` where the chain is not decode_image, one cut with the filter bilinear, and flips.
+    #[cfg(feature = "image")]
+    pub fn deferring(&self, share: f64) -> Result<Self> {
+        match *self.0 {
+            Plan::Image(ref plan) => {
+                let deferring = image::Deferring::new(plan, share)?;
+                Ok(Self(Arc::new(Plan::Deferring(self.clone(), deferring))))
+            }
+            _ => Err(Error::config("only pictures are decoded by a GPU")),
         }
     }
 
@@ -356,6 +377,8 @@ impl Chain {
         match *self.0 {
             #[cfg(feature = "image")]
             Plan::Image(ref plan) => plan.apply(encoded, seed, &mut scratch.image, out),
+            #[cfg(feature = "image")]
+            Plan::Deferring(..) => unreachable!("deferred rows are ragged"),
             #[cfg(feature = "audio")]
             Plan::Audio(ref plan) => plan.apply(encoded, seed, &mut scratch.audio, audio::Row::Fixed(out)),
             #[cfg(feature = "text")]
@@ -382,6 +405,11 @@ impl Chain {
         match *self.0 {
             #[cfg(feature = "image")]
             Plan::Image(_) => unreachable!("pictures have a fixed size"),
+            #[cfg(feature = "image")]
+            Plan::Deferring(ref chain, ref deferring) => match *chain.0 {
+                Plan::Image(ref plan) => deferring.apply(plan, encoded, seed, &mut scratch.image, out),
+                _ => unreachable!("only chains of pictures defer"),
+            },
             #[cfg(feature = "audio")]
             Plan::Audio(ref plan) => plan.apply(encoded, seed, &mut scratch.audio, audio::Row::Ragged(out)),
             #[cfg(feature = "text")]

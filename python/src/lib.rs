@@ -51,10 +51,10 @@ fn compile_kernels(py: Python<'_>, capability: u32) -> PyResult<usize> {
     errors::call(py, || feedstock::compile_kernels(capability))
 }
 
-/// Names files of NVIDIA's run-time compiler that the system does not know.
+/// Names files of NVIDIA's run-time compiler and JPEG decoder that the system does not know.
 #[pyfunction]
-fn offer_compilers(files: Vec<std::path::PathBuf>) {
-    feedstock::offer_compilers(files);
+fn offer_libraries(files: Vec<std::path::PathBuf>) {
+    feedstock::offer_libraries(files);
 }
 
 /// Says that `stream` uses the batch that has `address` in its memory; whether one that is held has.
@@ -100,7 +100,7 @@ fn _feedstock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_ops, module)?)?;
     module.add_function(wrap_pyfunction!(check_finish, module)?)?;
     module.add_function(wrap_pyfunction!(compile_kernels, module)?)?;
-    module.add_function(wrap_pyfunction!(offer_compilers, module)?)?;
+    module.add_function(wrap_pyfunction!(offer_libraries, module)?)?;
     module.add_function(wrap_pyfunction!(use_address_on, module)?)?;
     module.add_function(wrap_pyfunction!(preset, module)?)?;
     module.add_function(wrap_pyfunction!(panic, module)?)?;

@@ -174,8 +174,9 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.workers(workers))
     }
 
-    /// Has batches go to a device: CUDA's `ordinal`, or host memory for None. `finish` is (output, JSON) of each column.
-    #[pyo3(signature = (ordinal, depth, fixed, finish))]
+    /// Has batches go to a device: CUDA's `ordinal`, or host memory for None. `finish` is (output, JSON) of each column,
+    /// `nvjpeg` the share of JPEGs that the device decodes.
+    #[pyo3(signature = (ordinal, depth, fixed, finish, nvjpeg))]
     fn device(
         &self,
         py: Python<'_>,
@@ -183,9 +184,10 @@ impl Pipeline {
         depth: usize,
         fixed: bool,
         finish: Vec<(String, String)>,
+        nvjpeg: f64,
     ) -> PyResult<Self> {
         let mut options = ordinal.map_or_else(DeviceOptions::host, DeviceOptions::cuda);
-        options = options.depth(depth).fixed_addresses(fixed);
+        options = options.depth(depth).fixed_addresses(fixed).nvjpeg(nvjpeg);
         for (output, json) in finish {
             options = options.finish(&output, finish_from(py, &json)?);
         }

@@ -460,12 +460,12 @@ for finish in None, {{"image": fs.finish_pictures("float16")}}:
 
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
     """NVIDIA's compiler needs no GPU; torch brings it."""
-    _device.find_compiler()
+    _device.find_libraries()
     program = f"""
 import os
 os.environ["FEEDSTOCK_CACHE"] = {str(tmp_path)!r}
 from feedstock import _device, _feedstock
-_device.find_compiler()
+_device.find_libraries()
 try:
     print([_feedstock.compile_kernels(capability) for capability in (80, 90)])
 except Exception as error:

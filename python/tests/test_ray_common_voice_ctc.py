@@ -27,7 +27,9 @@ def s3_server() -> Path:
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     if not target.exists():  # as scripts/common.sh chooses it
         target = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "feedstock", "target")
-    build = ["cargo", "build", "--quiet", "--locked", "--package", "feedstock-testkit", "--bin", PROGRAM]
+    # With the features of all tests, or the crates that it shares with them would be built once more.
+    features = ["--workspace", "--exclude", "feedstock-python", "--all-features"]
+    build = ["cargo", "build", "--quiet", "--locked", *features, "--bin", PROGRAM]
     subprocess.run([*build, "--target-dir", str(target)], cwd=ROOT, check=True, timeout=PATIENCE_S)
     return target / "debug" / PROGRAM
 

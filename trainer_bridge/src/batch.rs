@@ -273,6 +273,30 @@ impl Tensor {
         (self.dtype == DType::I64).then_some(integers)
     }
 
+    /// Has rows take the content, and the length, of the row that `sources` names for them; without one they become zeros, or
+    /// nothing.
+    ///
+    /// # Safety
+    /// Nobody else uses the slot.
+    pub(crate) unsafe fn copy_rows(&mut self, sources: &[Option<usize>]) {
+        let (start, bytes) = (self.as_ptr(), self.row_bytes());
+        for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
+            // SAFETY: rows of the slot, two of which do not overlap; the caller's contract.
+            unsafe {
+                let target = start.add(row * bytes).as_ptr();
+                match from {
+                    Some(from) => {
+                        std::ptr::copy_nonoverlapping(start.add(from * bytes).as_ptr(), target, bytes);
+                    }
+                    None => std::ptr::write_bytes(target, 0, bytes),
+                }
+            }
+            if let Some(lengths) = &mut Arc::make_mut(&mut self.placed).lengths {
+                lengths[row] = from.map_or(0, |from| lengths[from]);
+            }
+        }
+    }
+
     /// Bytes of all rows.
     pub(crate) fn byte_len(&self) -> usize {
         self.rows * self.row_bytes()

@@ -29,7 +29,7 @@ pub use device::{
     PictureLayout, Place, StreamHandle, use_address_on,
 };
 #[cfg(feature = "cuda")]
-pub use device::{TensorView, compile_kernels, offer_compilers};
+pub use device::{TensorView, compile_kernels, offer_libraries};
 pub use feedstock_ingest::{Error, ErrorKind, Local, Result, Workers};
 pub use ledger::Ledger;
 pub use loader::Loader;

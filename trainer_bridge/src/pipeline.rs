@@ -367,7 +367,7 @@ impl Pipeline {
                     map.output, spec.dtype
                 ))
             })?;
-            columns.push(Column { name: map.output.clone(), spec, fill });
+            columns.push(Column { name: map.output.clone(), spec, fill, is_deferred: false });
         }
         let taken = |name: &str| {
             let reader = self.recipe.dataset.block_reader(); // of the chosen columns only
@@ -388,11 +388,26 @@ impl Pipeline {
     }
 
     /// The device's part, checked against the columns that the chains make.
-    fn prepare_device(&self, options: &DeviceOptions, columns: &[Column]) -> Result<device::Prepared> {
+    fn prepare_device(
+        &self,
+        options: &DeviceOptions,
+        maps: &[Map],
+        columns: &[Column],
+    ) -> Result<device::Prepared> {
+        if options.nvjpeg > 0.0 && self.workers.is_some() {
+            let message = "nvjpeg: workers decode on their CPUs; leave out one of both";
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
         let mapped: Vec<Mapped<'_>> = columns
             .iter()
             .zip(&self.recipe.maps)
-            .map(|(column, map)| Mapped { name: &column.name, spec: &column.spec, ops: map.ops.0.len() })
+            .zip(maps)
+            .map(|((column, described), map)| Mapped {
+                name: &column.name,
+                spec: &column.spec,
+                ops: described.ops.0.len(),
+                chain: &map.chain,
+            })
             .collect();
         let reader = self.recipe.dataset.block_reader(); // of the chosen columns only
         let along = reader.schema();
@@ -406,15 +421,19 @@ impl Pipeline {
         device::Prepared::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
     }
 
-    /// The hash of the ops that cursors keep, of what finishes their results among them.
+    /// The hash of the ops that cursors keep, of what finishes and decodes on a device among them.
     fn ops_hash(&self) -> Result<u64> {
         let ops = self.recipe.ops_hash()?;
-        match self.device.as_ref().filter(|options| !options.finish.is_empty()) {
+        match self.device.as_ref().filter(|options| !options.finish.is_empty() || options.nvjpeg > 0.0) {
             None => Ok(ops),
             Some(options) => {
                 let finish: std::collections::BTreeMap<_, _> =
                     options.finish.iter().map(|(name, finish)| (name, finish)).collect();
-                let text = serde_json::to_string(&(ops, finish))
+                let described = match options.nvjpeg > 0.0 {
+                    false => serde_json::to_string(&(ops, finish)),
+                    true => serde_json::to_string(&(ops, finish, options.nvjpeg)),
+                };
+                let text = described
                     .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the finish: {e}")))?;
                 Ok(Cursor::hash_ops(&text))
             }
@@ -496,9 +515,17 @@ impl RankBuilder {
 
     /// `opened` is the device of whoever has a device.
     pub(crate) fn run(&self, prepared: Prepared, opened: Option<Opened>) -> Result<RankIterator> {
-        let Prepared { job, columns, settings, device } = prepared;
+        let Prepared { mut job, mut columns, settings, device } = prepared;
         let (pipeline, settings) = (&self.pipeline, &settings);
-        let way = device.zip(opened).map_or_else(Way::default, |(device, opened)| device.to(opened));
+        let way = match device.zip(opened) {
+            None => Way::default(),
+            Some((device, opened)) => {
+                let dataset = job.dataset.clone();
+                let names = Arc::new(move |sample| dataset.catalog().describe_sample(sample));
+                let mut both: Vec<_> = job.maps.iter_mut().zip(&mut columns).collect();
+                device.to(opened, &mut both, names)
+            }
+        };
         RankIterator::start(job, columns, settings, way, |job, sink| match &pipeline.workers {
             None => pipeline.engine()?.run(job, sink),
             Some(workers) => workers.run(&pipeline.recipe, job, || pipeline.engine(), sink),
@@ -538,8 +565,11 @@ impl RankBuilder {
             );
         }
         let (maps, columns) = pipeline.compile()?;
-        let device =
-            pipeline.device.as_ref().map(|options| pipeline.prepare_device(options, &columns)).transpose()?;
+        let device = pipeline
+            .device
+            .as_ref()
+            .map(|options| pipeline.prepare_device(options, &maps, &columns))
+            .transpose()?;
         let job = Job {
             dataset: pipeline.recipe.dataset.clone(),
             plan,

@@ -20,6 +20,59 @@ pub(crate) struct Assembled {
     pub(crate) seeds: Vec<SampleSeed>,
 }
 
+impl Assembled {
+    /// As the assembler does with rows that fail: rows that turn out to be bad on their way are marked and listed, and take
+    /// the nearest good row's content, its columns included.
+    ///
+    /// # Errors
+    /// The first of them, where the policy allows no bad rows or there is no good one.
+    ///
+    /// # Safety
+    /// Nobody uses the slot but this batch.
+    pub(crate) unsafe fn substitute(&mut self, on_error: OnError, bad: Vec<(usize, Error)>) -> Result<()> {
+        let (batch, mut rows): (_, Vec<usize>) = (&mut self.batch, bad.iter().map(|(row, _)| *row).collect());
+        rows.sort_unstable();
+        let sources = sources(batch.len(), &rows);
+        refuse(on_error, &bad)?;
+        batch.columns = take_rows(&batch.columns, &sources)?;
+        for tensor in &mut batch.tensors {
+            // SAFETY: the caller's contract.
+            unsafe { tensor.copy_rows(&sources) };
+        }
+        self.seeds = seeds_of(&self.seeds, &sources);
+        for (row, error) in bad {
+            if std::mem::replace(&mut batch.valid[row], false) {
+                let (sample, epoch) = (batch.sample_ids[row], batch.epoch);
+                self.skipped.push(Skipped { sample, epoch, reason: error.to_string() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fails the batch unless the policy allows all its failures.
+fn refuse(on_error: OnError, failures: &[(usize, Error)]) -> Result<()> {
+    let Some((_, first)) = failures.first() else { return Ok(()) };
+    if on_error == OnError::Raise {
+        return Err(first_of(first, failures.len()));
+    }
+    // Only the data can be skipped, not our faults or a bad chain.
+    let ours = failures.iter().find(|(_, error)| error.kind() != ErrorKind::BadSample);
+    ours.map_or(Ok(()), |(_, error)| Err(error.clone()))
+}
+
+/// What is drawn for a row that takes another's content is what was drawn for that.
+fn seeds_of(seeds: &[SampleSeed], sources: &[Option<usize>]) -> Vec<SampleSeed> {
+    seeds.iter().zip(sources).map(|(own, from)| from.map_or(*own, |from| seeds[from])).collect()
+}
+
+/// The rows that `sources` names, each row itself where it names none.
+fn take_rows(columns: &RecordBatch, sources: &[Option<usize>]) -> Result<RecordBatch> {
+    let rows = sources.iter().enumerate().map(|(row, from)| from.unwrap_or(row) as u64);
+    take_record_batch(columns, &rows.collect::<UInt64Array>())
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot substitute rows: {e}")))
+}
+
 /// Turns finished steps into batches, in step order.
 pub(crate) struct Assembler {
     pub(crate) ready: Ready<Assembled>,
@@ -36,13 +89,11 @@ impl Assembler {
         let Finished { step, mut columns, destination: mut slot, failures, .. } = finished;
         let mut valid: Vec<bool> = step.rows.iter().map(|row| row.valid).collect();
         let mut skipped = Vec::new();
-        self.refuse(&failures)?;
+        refuse(self.on_error, &failures)?;
         let bad: Vec<usize> = failures.iter().map(|(row, _)| *row).collect();
         let sources = sources(step.rows.len(), &bad);
         if !bad.is_empty() {
-            let rows = sources.iter().enumerate().map(|(row, from)| from.unwrap_or(row) as u64);
-            columns = take_record_batch(&columns, &rows.collect::<UInt64Array>())
-                .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot substitute rows: {e}")))?;
+            columns = take_rows(&columns, &sources)?;
         }
         for (row, error) in failures {
             if std::mem::replace(&mut valid[row], false) {
@@ -65,6 +116,8 @@ impl Assembler {
                 lease: lease.clone(),
             })
             .collect();
+        let ragged = tensors.iter().zip(&*self.columns).filter(|(_, column)| !column.is_deferred);
+        let ragged = ragged.filter_map(|(tensor, _)| Some((tensor, tensor.lengths()?)));
         let batch = Batch {
             epoch: step.epoch,
             position: step.position,
@@ -72,39 +125,35 @@ impl Assembler {
             sample_ids: step.rows.iter().map(|row| row.sample).collect(),
             padding: step.rows.iter().map(|row| !row.valid).collect(),
             valid,
-            columns: with_lengths(columns, &tensors)?,
-            padded: tensors.iter().map(Tensor::padding).collect(),
+            columns: with_lengths(columns, ragged)?,
+            padded: tensors
+                .iter()
+                .zip(&*self.columns)
+                .map(|(tensor, column)| if column.is_deferred { (0, 0) } else { tensor.padding() })
+                .collect(),
             tensors,
             lease: Some(lease),
             device: None,
         };
-        let seeds = self.device_seed.map_or_else(Vec::new, |seed| {
+        let seeds: Vec<SampleSeed> = self.device_seed.map_or_else(Vec::new, |seed| {
             step.rows.iter().map(|row| row_seed(seed, step.epoch, row)).collect()
         });
-        Ok(Assembled { batch, skipped, seeds })
-    }
-
-    /// Fails the batch unless the policy allows all its failures.
-    fn refuse(&self, failures: &[(usize, Error)]) -> Result<()> {
-        let Some((_, first)) = failures.first() else { return Ok(()) };
-        if self.on_error == OnError::Raise {
-            return Err(first_of(first, failures.len()));
-        }
-        // Only the data can be skipped, not our faults or a bad chain.
-        let ours = failures.iter().find(|(_, error)| error.kind() != ErrorKind::BadSample);
-        ours.map_or(Ok(()), |(_, error)| Err(error.clone()))
+        Ok(Assembled { batch, skipped, seeds: seeds_of(&seeds, &sources) })
     }
 }
 
-/// Adds a column `<name>_length` (Int64) for each ragged tensor.
-fn with_lengths(columns: RecordBatch, tensors: &[Tensor]) -> Result<RecordBatch> {
-    if tensors.iter().all(|tensor| tensor.lengths().is_none()) {
+/// Adds a column `<name>_length` (Int64) for each of these tensors and their rows' lengths.
+fn with_lengths<'a>(
+    columns: RecordBatch,
+    ragged: impl Iterator<Item = (&'a Tensor, &'a [usize])>,
+) -> Result<RecordBatch> {
+    let mut ragged = ragged.peekable();
+    if ragged.peek().is_none() {
         return Ok(columns);
     }
     let mut fields = columns.schema().fields().to_vec();
     let mut arrays = columns.columns().to_vec();
-    for tensor in tensors {
-        let Some(lengths) = tensor.lengths() else { continue };
+    for (tensor, lengths) in ragged {
         let lengths: Int64Array = lengths.iter().map(|&length| i64::try_from(length).ok()).collect();
         fields.push(Arc::new(Field::new(length_column(&tensor.name), DataType::Int64, false)));
         arrays.push(Arc::new(lengths));

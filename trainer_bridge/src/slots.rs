@@ -35,6 +35,8 @@ pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) spec: TensorSpec,
     pub(crate) fill: Fill,
+    /// Its rows become pictures on a device: their lengths are nobody's business.
+    pub(crate) is_deferred: bool,
 }
 
 /// Which of a slot's two memories.
@@ -336,7 +338,7 @@ mod tests {
     use feedstock_ops::{DType, Layout};
 
     fn column(spec: TensorSpec) -> Column {
-        Column { name: "x".into(), fill: Fill::new(-1.0, DType::F32).unwrap(), spec }
+        Column { name: "x".into(), fill: Fill::new(-1.0, DType::F32).unwrap(), spec, is_deferred: false }
     }
 
     fn bytes(len: usize) -> Column {

@@ -8,6 +8,7 @@ mod augment;
 mod center_crop;
 mod color_jitter;
 mod decode;
+mod deferred;
 mod encode;
 mod enhance;
 mod geometry;
@@ -26,11 +27,13 @@ mod trivial_augment;
 mod turbo;
 mod warp;
 
+pub(crate) use deferred::Deferring;
 pub(crate) use plan::{ImagePlan, ImageScratch};
 
 pub use center_crop::{CenterCrop, center_crop};
 pub use color_jitter::{ColorJitter, color_jitter};
 pub use decode::{DecodeImage, ImageFormat, ImageHeader, decode_image, decode_rgb, read_header};
+pub use deferred::{DeferredRow, Shown};
 pub use encode::{ShrinkImage, Shrinker};
 pub use geometry::{Filter, Rect, Size};
 pub use horizontal_flip::{HorizontalFlip, horizontal_flip};

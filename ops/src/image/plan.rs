@@ -38,26 +38,26 @@ pub(crate) struct ImageScratch {
 
 /// A compiled chain of picture ops.
 pub(crate) struct ImagePlan {
-    decode: DecodeImage,
-    stages: Vec<Stage>,
+    pub(super) decode: DecodeImage,
+    pub(super) stages: Vec<Stage>,
     /// Stages before this one include all geometry.
-    geometry_end: usize,
+    pub(super) geometry_end: usize,
     /// The last stage is a flip that the conversion does on its way.
     flip_in_convert: bool,
-    convert: Convert,
+    pub(super) convert: Convert,
     /// Erasing after the conversion to f32.
-    erase: Vec<(usize, RandomErasing)>,
-    size: Size,
+    pub(super) erase: Vec<(usize, RandomErasing)>,
+    pub(super) size: Size,
     output: TensorSpec,
 }
 
 /// One op with its index in the chain, which seeds its generator.
-struct Stage {
-    index: usize,
-    step: Step,
+pub(super) struct Stage {
+    pub(super) index: usize,
+    pub(super) step: Step,
 }
 
-enum Step {
+pub(super) enum Step {
     Resize(Resize),
     CenterCrop(CenterCrop),
     RandomCrop(RandomCrop),
@@ -377,19 +377,11 @@ impl Run<'_> {
             self.resample(target, op.filter, None, last && stages == 1)?;
             return Ok(1);
         };
-        let scale_x = f64::from(source.width) / f64::from(target.width);
-        let scale_y = f64::from(source.height) / f64::from(target.height);
-        let window = Window {
-            left: f64::from(crop.x) * scale_x,
-            top: f64::from(crop.y) * scale_y,
-            width: f64::from(crop.width) * scale_x,
-            height: f64::from(crop.height) * scale_y,
-        };
-        let (x, width) = around(window.left, window.width, op.filter.reach(scale_x), source.width);
-        let (y, height) = around(window.top, window.height, op.filter.reach(scale_y), source.height);
-        let needed = Rect { x, y, width, height };
+        let window = Window::of_resized(crop, source, target);
+        let needed = needed(window, source, target, op.filter);
         self.narrow(needed);
-        let window = Window { left: window.left - f64::from(x), top: window.top - f64::from(y), ..window };
+        let (left, top) = (window.left - f64::from(needed.x), window.top - f64::from(needed.y));
+        let window = Window { left, top, ..window };
         self.resample(crop.size(), op.filter, Some(window), last)?;
         Ok(stages)
     }
@@ -507,6 +499,14 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// What a filter touches where it makes `window` of a picture of size `source` that is resized to `target`.
+pub(super) fn needed(window: Window, source: Size, target: Size, filter: Filter) -> Rect {
+    let reach = |from: u32, to: u32| filter.reach(f64::from(from) / f64::from(to));
+    let (x, width) = around(window.left, window.width, reach(source.width, target.width), source.width);
+    let (y, height) = around(window.top, window.height, reach(source.height, target.height), source.height);
+    Rect { x, y, width, height }
 }
 
 /// The pixels that a filter of `reach` touches around `start` … `start + length`, within `0 … limit`, with one pixel

@@ -127,6 +127,20 @@ pub(crate) struct Window {
     pub(crate) height: f64,
 }
 
+impl Window {
+    /// What `crop` of a picture of size `source` that was resized to `target` shows of it.
+    pub(crate) fn of_resized(crop: Rect, source: Size, target: Size) -> Self {
+        let scale_x = f64::from(source.width) / f64::from(target.width);
+        let scale_y = f64::from(source.height) / f64::from(target.height);
+        Self {
+            left: f64::from(crop.x) * scale_x,
+            top: f64::from(crop.y) * scale_y,
+            width: f64::from(crop.width) * scale_x,
+            height: f64::from(crop.height) * scale_y,
+        }
+    }
+}
+
 /// Resamples pictures; keeps its coefficients' and intermediate buffers.
 #[derive(Default)]
 pub(crate) struct Sampler {

@@ -118,12 +118,14 @@ def _leaves(tensors: Any) -> Iterator[Any]:
         yield tensors
 
 
-def find_compiler() -> None:
-    """Names NVIDIA's run-time compiler to the library, where Python packages bring it: the newest first."""
+def find_libraries() -> None:
+    """Names NVIDIA's run-time compiler and JPEG decoder to the library, where packages bring them: newest first."""
     found: list[Path] = []
-    for folder in sys.path:
+    for folder in map(Path, sys.path):
         # nvidia/cuda_nvrtc/lib of CUDA 12's packages, nvidia/cu13/lib of CUDA 13's.
-        found += Path(folder or ".").glob("nvidia/cu*/lib/libnvrtc.so.1[0-9]")
-    _feedstock.offer_compilers(
+        found += folder.glob("nvidia/cu*/lib/libnvrtc.so.1[0-9]")
+        found += folder.glob("nvidia/*/lib/libnvjpeg.so.1[0-9]")
+        found += folder.glob("torchvision.libs/libnvjpeg.*")
+    _feedstock.offer_libraries(
         [str(file) for file in sorted(found, key=lambda file: file.name, reverse=True)]
     )

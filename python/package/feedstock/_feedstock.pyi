@@ -150,7 +150,7 @@ class Pipeline:
     def spec(self) -> str: ...
     def workers(self, members: Members) -> Pipeline: ...
     def device(
-        self, ordinal: int | None, depth: int, fixed: bool, finish: list[tuple[str, str]]
+        self, ordinal: int | None, depth: int, fixed: bool, finish: list[tuple[str, str]], nvjpeg: float
     ) -> Pipeline: ...
     def loader(self, rank: int, world_size: int) -> Loader: ...
 
@@ -241,8 +241,8 @@ def compile_kernels(capability: int) -> int:
     """Compiles the finishing kernels for GPUs of a compute capability (90 for 9.0) and keeps them in the cache; the
     bytes of the result."""
 
-def offer_compilers(files: list[str]) -> None:
-    """Names files of NVIDIA's run-time compiler that the system does not know."""
+def offer_libraries(files: list[str]) -> None:
+    """Names files of NVIDIA's run-time compiler and JPEG decoder that the system does not know."""
 
 def use_address_on(address: int, stream: int) -> bool:
     """Says that ``stream`` uses the batch that has ``address`` in its memory; whether one that is held has."""

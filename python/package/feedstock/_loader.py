@@ -13,7 +13,7 @@ import numpy as np
 
 from feedstock._ahead import Ahead
 from feedstock._check import whole, whole_or_none
-from feedstock._device import current_stream, find_compiler, ordinal_of
+from feedstock._device import current_stream, find_libraries, ordinal_of
 from feedstock._workers import Workers, members
 from feedstock.errors import ConfigError, FeedstockError
 
@@ -52,13 +52,14 @@ class Loader:
         finish: Mapping[str, Finish] | None = None,
         depth: int = 2,
         static: bool = False,
+        nvjpeg: float = 0.0,
     ) -> None:
         if output not in _OUTPUTS:
             raise ConfigError(f"output is one of {_OUTPUTS}, not {output!r}")
-        if device is None and (finish or static or depth != 2):
+        if device is None and (finish or static or depth != 2 or nvjpeg):
             raise ConfigError(
-                'finish, depth and static are about a device; name it: device="cuda" (or "cpu", to finish in host '
-                "memory)"
+                'finish, depth, static and nvjpeg are about a device; name it: device="cuda" (or "cpu", to finish in '
+                "host memory)"
             )
         if static and pipeline._functions:
             raise ConfigError(
@@ -84,13 +85,13 @@ class Loader:
         if device is not None:
             self._ordinal = ordinal_of(device)
             described = [(output, how.to_json()) for output, how in (finish or {}).items()]
-            if described and self._ordinal is not None:
-                find_compiler()
+            if (described or nvjpeg) and self._ordinal is not None:
+                find_libraries()
             # Functions hold batches of their own, beside the one that the caller has.
             depth = whole("depth", depth, 1) + (self._ahead.depth if self._ahead is not None else 0)
             if self._ahead is not None:
                 self._ahead.ordinal = self._ordinal
-            native = native.device(self._ordinal, depth, static, described)
+            native = native.device(self._ordinal, depth, static, described, float(nvjpeg))
         self._native: _feedstock.Loader = native.loader(
             whole("rank", rank), whole("world_size", world_size, 1)
         )

@@ -106,6 +106,7 @@ def loader(
     finish: Mapping[str, Finish] | None = None,
     depth: int = 2,
     static: bool = False,
+    nvjpeg: float = 0.0,
 ) -> Loader:
     """The loader of this process's data-parallel rank.
 
@@ -121,7 +122,7 @@ def loader(
             frameworks that move batches to a device know how to rebuild a `dict`. `"batch"`: `feedstock.Batch`.
             `"numpy"`: as `"torch"` with arrays.
         restart: Begin an epoch anew at every `iter()`, for evaluation. By default iterating goes on where it stopped.
-        device, finish, depth, static: Batches on a GPU: as for `Pipeline.loader`.
+        device, finish, depth, static, nvjpeg: Batches on a GPU: as for `Pipeline.loader`.
 
     Raises:
         ConfigError: as `coordinates` and `Pipeline.loader`; among others if the data set holds less than one global
@@ -137,6 +138,7 @@ def loader(
         finish=finish,
         depth=depth,
         static=static,
+        nvjpeg=nvjpeg,
     )
 
 

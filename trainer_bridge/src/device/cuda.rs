@@ -1,10 +1,11 @@
 //! CUDA's driver, found at run time: one binary for machines with and without it.
 
 use super::batch::{DeviceTensor, Place, StreamHandle};
-use super::driver::{Address, Driver, EventId, HostAddress, StreamId, fault};
+use super::driver::{Address, Decoder, Driver, EventId, HostAddress, StreamId, fault};
 use super::kernels::Kernels;
 use super::launch::{BLOCK_THREADS, Launch};
 use super::numa;
+use super::nvjpeg::{Library, Nvjpeg};
 use super::open::Found;
 use crate::{Error, ErrorKind, Result};
 use cudarc::driver::sys::{
@@ -119,6 +120,7 @@ struct Cuda {
     /// The CUDA version that the driver is made for, as (12, 6).
     driver: (u32, u32),
     kernels: Mutex<Option<Arc<Kernels>>>,
+    decoder: Mutex<Option<Arc<Library>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread.
@@ -195,8 +197,9 @@ impl Cuda {
         }
         let capability = u32::try_from(parts[0] * 10 + parts[1]).unwrap_or(0);
         let version = u32::try_from(version).unwrap_or(0);
-        let (driver, kernels) = ((version / 1000, version % 1000 / 10), Mutex::default());
-        Ok(Self { ordinal, name, bus_id, device, context, capability, driver, kernels })
+        let driver = (version / 1000, version % 1000 / 10);
+        let (kernels, decoder) = (Mutex::default(), Mutex::default());
+        Ok(Self { ordinal, name, bus_id, device, context, capability, driver, kernels, decoder })
     }
 
     /// Makes the context current on this thread, if it is not, leaving the thread's own for later.
@@ -219,6 +222,16 @@ impl Cuda {
         }
     }
 
+    /// nvJPEG, with a handle of this device.
+    fn decoder(&self) -> Result<Arc<Library>> {
+        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
+        if let Some(opened) = &*decoder {
+            return Ok(opened.clone());
+        }
+        let _current = self.current()?;
+        Ok(decoder.insert(Arc::new(Library::open()?)).clone())
+    }
+
     fn kernels(&self) -> Result<Arc<Kernels>> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
         if let Some(loaded) = &*kernels {
@@ -233,6 +246,7 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         if let Ok(_current) = self.current() {
             drop(self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            drop(self.decoder.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
         // SAFETY: retained once in `open`.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
@@ -245,8 +259,13 @@ impl Driver for Cuda {
     }
 
     fn adopt_thread(&self) -> Result<()> {
-        // SAFETY: the context is retained.
-        check("entering the device's context", unsafe { sys::cuCtxSetCurrent(self.context) })
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the context is retained; the mode is exchanged for good, since the thread is ours: what libraries allocate on
+        // it belongs to no capture either.
+        unsafe {
+            check("entering the device's context", sys::cuCtxSetCurrent(self.context))?;
+            check("setting the thread's capture mode", sys::cuThreadExchangeStreamCaptureMode(&raw mut mode))
+        }
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<HostAddress> {
@@ -293,6 +312,15 @@ impl Driver for Cuda {
     fn load_kernels(&self) -> Result<()> {
         let _current = self.current()?;
         self.kernels().map(|_| ())
+    }
+
+    fn load_decoder(&self) -> Result<()> {
+        self.decoder().map(drop)
+    }
+
+    fn new_decoder(&self) -> Result<Box<dyn Decoder>> {
+        let (decoder, _current) = (self.decoder()?, self.current()?);
+        Ok(Box::new(Nvjpeg::new(&decoder)?))
     }
 
     fn new_stream(&self, is_urgent: bool) -> Result<StreamId> {

@@ -43,6 +43,29 @@ unsafe impl Send for HostAddress {}
 // SAFETY: as above.
 unsafe impl Sync for HostAddress {}
 
+/// A JPEG in host memory, and where its pixels go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Jpeg {
+    pub(crate) bytes: HostAddress,
+    pub(crate) length: usize,
+    /// Width and height that its target has room for.
+    pub(crate) size: (u32, u32),
+    /// RGB, line after line.
+    pub(crate) to: Address,
+    /// Bytes from one line to the next.
+    pub(crate) pitch: usize,
+}
+
+/// What decodes JPEGs on a device; one batch at a time.
+pub(crate) trait Decoder: Send {
+    /// Decodes all of them in the order of `stream`, but for those whose indices it gives back: they are the caller's.
+    ///
+    /// # Safety
+    /// What it was given before has ended. Until `stream` has come this far, the sources are valid and not written, the targets valid and not used, and the
+    /// decoder lives.
+    unsafe fn decode(&mut self, pictures: &[Jpeg], stream: StreamId) -> Result<Vec<usize>>;
+}
+
 /// A device. Every call may come from any thread; none waits for work under way but those that say so.
 ///
 /// Unwind safe, since Arrow asks that of what owns memory: a slot's belongs to a driver.
@@ -70,6 +93,18 @@ pub(crate) trait Driver: Send + Sync + UnwindSafe + RefUnwindSafe + 'static {
 
     /// Readies the finishing kernels, so that whatever is wrong with them is told before the first batch.
     fn load_kernels(&self) -> Result<()>;
+
+    /// Readies the library that decodes JPEGs, as `load_kernels` does with kernels.
+    ///
+    /// # Errors
+    /// `BadConfig` where it is missing.
+    fn load_decoder(&self) -> Result<()>;
+
+    /// A decoder of JPEGs.
+    ///
+    /// # Errors
+    /// As `load_decoder`.
+    fn new_decoder(&self) -> Result<Box<dyn Decoder>>;
 
     /// A stream that does not wait for the default one; the work of urgent ones is started before that of others.
     fn new_stream(&self, is_urgent: bool) -> Result<StreamId>;

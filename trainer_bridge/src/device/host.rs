@@ -2,11 +2,11 @@
 //! definition of what `kernels/finish.cu` computes, and run where there is no GPU.
 
 use super::batch::Place;
-use super::driver::{Address, Driver, EventId, HostAddress, StreamId};
+use super::driver::{Address, Decoder, Driver, EventId, HostAddress, StreamId};
 use super::half::{bf16_bits, f16_bits};
 use super::launch::{
-    BY_DATA_SET, BY_UTTERANCE, CHUNK_FRAMES, FeatureArguments, Launch, Mask, PictureArguments, PictureRow,
-    Real,
+    BY_DATA_SET, BY_UTTERANCE, CHUNK_FRAMES, CropArguments, CropRow, FeatureArguments, Launch, Mask,
+    PictureArguments, PictureRow, Real,
 };
 use crate::{Error, ErrorKind, Result};
 use feedstock_ingest::PAGE_BYTES;
@@ -81,6 +81,14 @@ impl Driver for Host {
         Ok(())
     }
 
+    fn load_decoder(&self) -> Result<()> {
+        self.new_decoder().map(drop)
+    }
+
+    fn new_decoder(&self) -> Result<Box<dyn Decoder>> {
+        Err(Error::new(ErrorKind::Bug, "host memory has no decoder: CPUs decode before it"))
+    }
+
     fn new_stream(&self, _: bool) -> Result<StreamId> {
         Ok(StreamId(0))
     }
@@ -150,6 +158,7 @@ pub(crate) unsafe fn run(launch: &Launch) {
     // SAFETY: the caller's contract, passed on.
     unsafe {
         match launch {
+            Launch::Crops(a) => crops(a),
             Launch::Pictures { real, planes, arguments } => pictures(*real, *planes, arguments),
             Launch::FeatureChunks(a) => feature_chunks(a),
             Launch::FeatureStatistics(a) => feature_statistics(a),
@@ -184,6 +193,75 @@ fn put(real: Real, out: &mut [u8], index: usize, value: f32) {
         Real::F32 => out[index * 4..index * 4 + 4].copy_from_slice(&value.to_ne_bytes()),
         Real::F16 => out[index * 2..index * 2 + 2].copy_from_slice(&f16_bits(value).to_ne_bytes()),
         Real::BF16 => out[index * 2..index * 2 + 2].copy_from_slice(&bf16_bits(value).to_ne_bytes()),
+    }
+}
+
+/// The source pixels that weigh in on a result pixel, and the triangle that weighs them: Pillow's antialiased bilinear.
+struct Triangle {
+    center: f64,
+    narrow: f64,
+    pixels: std::ops::Range<u32>,
+    total: f32,
+}
+
+impl Triangle {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 0 … limit")]
+    fn new([first, length]: [f64; 2], count: u32, limit: u32, index: u32) -> Self {
+        let scale = length / f64::from(count);
+        let wide = if scale < 1.0 { 1.0 } else { scale };
+        let center = first + (f64::from(index) + 0.5) * scale;
+        let (from, to) = (center - wide + 0.5, center + wide + 0.5);
+        let pixels = (if from > 0.0 { from as u32 } else { 0 })..(if to < f64::from(limit) {
+            to as u32
+        } else {
+            limit
+        });
+        let mut this = Self { center, narrow: 1.0 / wide, pixels, total: 0.0 };
+        this.total = this.pixels.clone().fold(0.0, |total, at| total + this.weight(at));
+        this
+    }
+
+    fn weight(&self, at: u32) -> f32 {
+        let apart = ((f64::from(at) - self.center + 0.5) * self.narrow).abs();
+        if apart < 1.0 { single(1.0 - apart) } else { 0.0 }
+    }
+}
+
+/// Rounded and cut off at 255, as a level is stored.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a level, never negative")]
+fn whole_level(value: f32) -> u8 {
+    (value + 0.5) as u8
+}
+
+unsafe fn crops(a: &CropArguments) {
+    // SAFETY: the caller's contract: so many lie there.
+    let list = unsafe { values::<CropRow>(a.crops, a.count as usize) };
+    for crop in list {
+        let [view_left, view_top, view_width, view_height] = crop.view;
+        let [left, top, width, height] = crop.window;
+        let source = a.arena.0 + crop.source;
+        let level = |x: u32, y: u32, c: u32| {
+            let at = u64::from(view_top + y) * u64::from(crop.stride) + u64::from(view_left + x) * 3;
+            // SAFETY: the caller's contract: the view lies within the picture.
+            f32::from(unsafe { *pointer::<u8>(Address(source + at + u64::from(c))) })
+        };
+        for (y, x) in (0..a.height).flat_map(|y| (0..a.width).map(move |x| (y, x))) {
+            let down = Triangle::new([top, height], a.height, view_height, y);
+            let along = Triangle::new([left, width], a.width, view_width, x);
+            let to_x = if crop.mirrored != 0 { a.width - 1 - x } else { x };
+            for c in 0..3 {
+                let column = |at: u32| {
+                    let sum = down.pixels.clone().fold(0.0, |sum, y| sum + level(at, y, c) * down.weight(y));
+                    f32::from(whole_level(sum / down.total))
+                };
+                let sum = along.pixels.clone().fold(0.0, |sum, at| sum + column(at) * along.weight(at));
+                let pixel = (u64::from(crop.row) * u64::from(a.height) + u64::from(y)) * u64::from(a.width)
+                    + u64::from(to_x);
+                let to = Address(a.output.0 + pixel * 3 + u64::from(c));
+                // SAFETY: the caller's contract: the row lies there, and nobody else uses it.
+                unsafe { *pointer::<u8>(to) = whole_level(sum / along.total) };
+            }
+        }
     }
 }
 

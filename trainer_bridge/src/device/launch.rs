@@ -30,9 +30,43 @@ pub(crate) struct PictureArguments {
     pub(crate) rows: u32,
     pub(crate) height: u32,
     pub(crate) width: u32,
-    pub(crate) unused: u32,
+    /// Whether rows may have partners.
+    pub(crate) mixes: u32,
     pub(crate) scale: [f32; 3],
     pub(crate) bias: [f32; 3],
+}
+
+/// A decoded picture, and what of it becomes a row.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct CropRow {
+    /// Where its RGB begins, from the arena's start on.
+    pub(crate) source: u64,
+    /// The row that it becomes.
+    pub(crate) row: u32,
+    pub(crate) mirrored: u32,
+    /// Bytes from one of its lines to the next.
+    pub(crate) stride: u32,
+    /// Left, top, width, height: what the filter may read.
+    pub(crate) view: [u32; 4],
+    pub(crate) unused: u32,
+    /// Left, top, width, height: what fills the row, from the view's corner on.
+    pub(crate) window: [f64; 4],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CropArguments {
+    /// All decoded pictures.
+    pub(crate) arena: Address,
+    /// [`CropRow`] × `count`.
+    pub(crate) crops: Address,
+    /// Rows of RGB.
+    pub(crate) output: Address,
+    pub(crate) count: u32,
+    pub(crate) height: u32,
+    pub(crate) width: u32,
+    pub(crate) unused: u32,
 }
 
 /// A stretch of frames, or a band of features, that is overwritten.
@@ -107,6 +141,8 @@ impl Real {
 /// One kernel over one column of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Launch {
+    /// Decoded pictures, cut out and resized as the CPU's `bilinear`.
+    Crops(CropArguments),
     Pictures {
         real: Real,
         planes: bool,
@@ -135,9 +171,14 @@ impl Launch {
     /// The name of its entry.
     pub(crate) fn entry(&self) -> String {
         match self {
+            Self::Crops(_) => "crops".to_owned(),
             Self::Pictures { real, planes, arguments } => {
                 let layout = if *planes { "planes" } else { "last" };
-                format!("pictures_{}_{layout}_{}", real.name(), pixels_a_thread(arguments))
+                let pixels = pixels_a_thread(*real, *planes, arguments);
+                match real.bytes() == 4 && !planes && pixels > 1 && arguments.mixes == 0 {
+                    true => format!("pictures_{}_last_words", real.name()),
+                    false => format!("pictures_{}_{layout}_{pixels}", real.name()),
+                }
             }
             Self::FeatureChunks(_) => "feature_chunks".to_owned(),
             Self::FeatureStatistics(_) => "feature_statistics".to_owned(),
@@ -155,7 +196,10 @@ impl Launch {
             y: rows.clamp(1, MAX_GRID_Y),
         };
         match self {
-            Self::Pictures { arguments: a, .. } => over(a.width / pixels_a_thread(a) * a.height, a.rows),
+            Self::Crops(a) => over(a.width * a.height, a.count),
+            Self::Pictures { real, planes, arguments: a } => {
+                over(a.width / pixels_a_thread(*real, *planes, a) * a.height, a.rows)
+            }
             Self::FeatureChunks(a) => over(a.chunk_count * a.features, a.rows),
             Self::FeatureStatistics(a) => over(a.features, a.rows),
             Self::FeatureRowMeans(a) => over(a.rows, 1),
@@ -168,6 +212,7 @@ impl Launch {
     /// Where its one parameter lies.
     pub(crate) fn arguments(&self) -> *const std::ffi::c_void {
         match self {
+            Self::Crops(arguments) => std::ptr::from_ref(arguments).cast(),
             Self::Pictures { arguments, .. } => std::ptr::from_ref(arguments).cast(),
             Self::FeatureChunks(arguments)
             | Self::FeatureStatistics(arguments)
@@ -177,9 +222,11 @@ impl Launch {
     }
 }
 
-/// Pixels that one thread makes: as many as lie on whole words in every line.
-fn pixels_a_thread(a: &PictureArguments) -> u32 {
-    [8, 4].into_iter().find(|pixels| a.width.is_multiple_of(*pixels)).unwrap_or(1)
+/// Pixels that one thread makes: as many as lie on whole words in every line. Words of 96 bytes side by side would lie too
+/// far apart for a warp to write them well (half the bandwidth on an H100).
+fn pixels_a_thread(real: Real, planes: bool, a: &PictureArguments) -> u32 {
+    let most = if planes || real.bytes() < 4 { 8 } else { 4 };
+    [8, 4].into_iter().find(|pixels| *pixels <= most && a.width.is_multiple_of(*pixels)).unwrap_or(1)
 }
 
 fn neighbours_a_thread(a: &FeatureArguments) -> u32 {

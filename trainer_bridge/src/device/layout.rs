@@ -6,18 +6,24 @@
 //! Offsets stand where addresses belong until the buffer is known ([`Layout::launches`]); the first bytes are left free, so
 //! that no offset is 0, which means no address.
 
+use super::decoding::{Deferred, Undecoded};
 use super::driver::Address;
 use super::element::Element;
 use super::finish::{Compiled, CompiledFeatures, CompiledPicture, PictureLayout};
-use super::launch::{CHUNK_FRAMES, FeatureArguments, Launch, PictureArguments};
+use super::launch::{CHUNK_FRAMES, CropArguments, CropRow, FeatureArguments, Launch, PictureArguments};
 use crate::batch::Tensor;
 use crate::numbers::Numbers;
 use crate::sink::Assembled;
 use crate::{Error, ErrorKind, Result};
+use feedstock_ops::image::{DeferredRow, Rect, Size};
+use feedstock_ops::{DType, TensorSpec};
 use std::sync::Arc;
 
 /// What columns and kernels' memory begin on: a multiple of every vector and every transaction.
 pub(crate) const ALIGN_BYTES: usize = 256;
+
+/// What lines of decoded pictures begin on.
+const PITCH_BYTES: usize = 32;
 
 /// A column as it will lie in the buffer.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,10 +37,20 @@ pub(crate) struct Planned {
     pub(crate) offset: usize,
 }
 
-/// A mapped column's way: its index in the batch, and where it goes.
+/// Where a copy reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A mapped column, by its index in the batch, and bytes of it.
+    Column(usize, usize),
+    /// Bytes of what is staged.
+    Staged(usize),
+}
+
+/// A copy of (part of) a mapped column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Copied {
-    pub(crate) tensor: usize,
+    pub(crate) from: Source,
+    /// In the buffer.
     pub(crate) offset: usize,
     pub(crate) bytes: usize,
 }
@@ -48,6 +64,11 @@ pub(crate) struct Layout {
     pub(crate) staged_from: usize,
     /// Bytes of the whole buffer.
     pub(crate) bytes: usize,
+    /// Pictures that are decoded on the device, and the room that they need there.
+    pub(crate) undecoded: Vec<Undecoded>,
+    pub(crate) arena_bytes: usize,
+    /// What cuts rows out of them.
+    crops: Vec<CropArguments>,
     launches: Vec<Launch>,
 }
 
@@ -68,6 +89,8 @@ unsafe impl Plain for [f32; 2] {}
 unsafe impl Plain for super::launch::PictureRow {}
 // SAFETY: as above.
 unsafe impl Plain for super::launch::Mask {}
+// SAFETY: numbers of eight and of four bytes, the latter an even number of them.
+unsafe impl Plain for CropRow {}
 
 fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
     // SAFETY: `Plain`'s contract.
@@ -91,8 +114,13 @@ fn narrow(number: usize) -> Result<u32> {
 }
 
 impl Layout {
-    /// Lays out a batch whose mapped columns have these finishes; `seed` is that of the ops.
-    pub(crate) fn of(assembled: &Assembled, finishes: &[Option<Compiled>], seed: u64) -> Result<Self> {
+    /// Lays out a batch whose mapped columns have these finishes, and leave so much to the device; `seed` is that of the ops.
+    pub(crate) fn of(
+        assembled: &Assembled,
+        finishes: &[Option<Compiled>],
+        deferred: &[Option<Deferred>],
+        seed: u64,
+    ) -> Result<Self> {
         let staged_from = ALIGN_BYTES;
         let mut layout = Self {
             columns: Vec::new(),
@@ -100,6 +128,9 @@ impl Layout {
             staged: Vec::new(),
             staged_from,
             bytes: 0,
+            undecoded: Vec::new(),
+            arena_bytes: 0,
+            crops: Vec::new(),
             launches: Vec::new(),
         };
         layout.stage_columns(assembled)?;
@@ -110,21 +141,36 @@ impl Layout {
             .zip(finishes)
             .map(|(tensor, finish)| layout.prepare(assembled, tensor, finish.as_ref(), seed))
             .collect::<Result<_>>()?;
+        let split: Vec<Option<SplitRows>> = assembled
+            .batch
+            .tensors
+            .iter()
+            .zip(deferred)
+            .map(|(tensor, deferred)| {
+                deferred.as_ref().map(|deferred| layout.split(tensor, &deferred.spec)).transpose()
+            })
+            .collect::<Result<_>>()?;
         layout.bytes = staged_from + layout.staged.len(); // nothing is staged behind this
         let staged = layout.columns.len();
-        let tensors = assembled.batch.tensors.iter().zip(finishes).zip(prepared);
-        for (index, ((tensor, finish), prepared)) in tensors.enumerate() {
-            let bytes = tensor.byte_len();
-            let offset = layout.reserve(bytes)?;
-            layout.copies.push(Copied { tensor: index, offset, bytes });
+        let tensors = assembled.batch.tensors.iter().zip(finishes).zip(prepared).zip(split);
+        for (index, (((tensor, finish), prepared), split)) in tensors.enumerate() {
+            let (rows, offset) = match split {
+                None => {
+                    let bytes = tensor.byte_len();
+                    let offset = layout.reserve(bytes)?;
+                    layout.copies.push(Copied { from: Source::Column(index, 0), offset, bytes });
+                    (Rows::of(tensor), offset)
+                }
+                Some(split) => (Rows::pixels(tensor, &split.spec), layout.place_split(index, split)?),
+            };
             match (finish, prepared) {
                 (Some(Compiled::Picture(finish)), Prepared::Picture { plan }) => {
-                    layout.finish_pictures(tensor, finish, offset, plan)?;
+                    layout.finish_pictures(&rows, finish, offset, plan)?;
                 }
                 (Some(Compiled::Features(finish)), Prepared::Features { lengths, scales, masks }) => {
-                    layout.finish_features(tensor, finish, offset, [lengths, scales, masks])?;
+                    layout.finish_features(&rows, finish, offset, [lengths, scales, masks])?;
                 }
-                _ => layout.push_tensor(tensor, offset)?,
+                _ => layout.push_tensor(&rows, offset)?,
             }
         }
         layout.columns.rotate_left(staged); // the mapped ones first, as in a batch without a device
@@ -133,7 +179,18 @@ impl Layout {
 
     /// Whether kernels run at all.
     pub(crate) fn has_launches(&self) -> bool {
-        !self.launches.is_empty()
+        !(self.crops.is_empty() && self.launches.is_empty())
+    }
+
+    /// The kernels that cut rows out of decoded pictures, which lie from `arena` on.
+    pub(crate) fn crops(&self, base: Address, arena: Address) -> impl Iterator<Item = Launch> {
+        let placed = move |a: &CropArguments| CropArguments {
+            arena,
+            crops: Address(a.crops.0 + base.0),
+            output: Address(a.output.0 + base.0),
+            ..*a
+        };
+        self.crops.iter().map(move |arguments| Launch::Crops(placed(arguments)))
     }
 
     /// The kernels, for a buffer that begins at `base`.
@@ -146,6 +203,7 @@ impl Layout {
         self.launches.iter().map(move |launch| {
             let mut launch = *launch;
             match &mut launch {
+                Launch::Crops(_) => {} // placed by `crops`
                 Launch::Pictures { arguments: a, .. } => {
                     [&mut a.input, &mut a.output, &mut a.plan].into_iter().for_each(place);
                 }
@@ -250,7 +308,7 @@ impl Layout {
                 Ok(Prepared::Picture { plan: self.stage_values(&plan) })
             }
             Some(Compiled::Features(finish)) => {
-                let frames = narrow(frames_of(tensor, finish))?;
+                let frames = narrow(frames_of(&tensor.shape(), finish))?;
                 let lengths: Vec<u32> = match tensor.lengths() {
                     Some(lengths) => lengths.iter().map(|length| narrow(*length)).collect::<Result<_>>()?,
                     None => vec![frames; tensor.rows],
@@ -288,44 +346,124 @@ impl Layout {
         Ok(())
     }
 
-    fn push_tensor(&mut self, tensor: &Tensor, offset: usize) -> Result<()> {
+    /// Tells pixels from JPEGs in the rows of a column that is left to the device in part, and stages what cuts them out.
+    fn split(&mut self, tensor: &Tensor, spec: &TensorSpec) -> Result<SplitRows> {
+        let bug = |what: &str| Error::new(ErrorKind::Bug, format!("a column that the device decodes {what}"));
+        let row_bytes = tensor.byte_len() / tensor.rows;
+        let (mut pixels, mut undecoded, mut crops) = (Vec::new(), Vec::new(), Vec::new());
+        let mut black = None;
+        for (row, length) in tensor.lengths().ok_or_else(|| bug("has no lengths"))?.iter().enumerate() {
+            let from = row * row_bytes;
+            if *length == 0 {
+                // A row without a good source.
+                let staged = *black.get_or_insert_with(|| self.stage(&vec![0; spec.bytes()]));
+                pixels.push((row, Source::Staged(staged - self.staged_from)));
+                continue;
+            }
+            match DeferredRow::read(&tensor.row(row)[..*length])? {
+                DeferredRow::Pixels(content) if content.len() != spec.bytes() => {
+                    return Err(bug("has a row of another size"));
+                }
+                DeferredRow::Pixels(_) => pixels.push((row, Source::Column(0, from))),
+                DeferredRow::Jpeg(bytes, shown) => {
+                    let Size { height, width } = shown.picture;
+                    let Rect { x, y, width: across, height: down } = shown.view;
+                    let is_inside = |first: u32, length: u32, limit: u32| {
+                        length > 0 && first.checked_add(length).is_some_and(|end| end <= limit)
+                    };
+                    if !(is_inside(x, across, width) && is_inside(y, down, height)) {
+                        return Err(bug("shows what is not in the picture"));
+                    }
+                    let pitch = (width as usize * 3).next_multiple_of(PITCH_BYTES);
+                    let at = self.arena_bytes.next_multiple_of(ALIGN_BYTES);
+                    let end = pitch.checked_mul(height as usize).and_then(|bytes| at.checked_add(bytes));
+                    self.arena_bytes = end.ok_or_else(too_large)?;
+                    let mirrored = u32::from(shown.mirrored);
+                    let (row_number, stride) = (narrow(row)?, narrow(pitch)?);
+                    crops.push(CropRow {
+                        source: at as u64,
+                        row: row_number,
+                        mirrored,
+                        stride,
+                        view: [x, y, across, down],
+                        unused: 0,
+                        window: shown.window,
+                    });
+                    let (length, size) = (bytes.len(), (width, height));
+                    undecoded.push(Undecoded { tensor: 0, from, length, size, at, pitch, row, offset: 0 });
+                }
+            }
+        }
+        let (table, count) = (self.stage_values(&crops), narrow(crops.len())?);
+        Ok(SplitRows { spec: spec.clone(), rows: tensor.rows, pixels, undecoded, table, count })
+    }
+
+    /// Room for the rows of column `tensor`, and the ways that lead there; where they begin.
+    fn place_split(&mut self, tensor: usize, split: SplitRows) -> Result<usize> {
+        let SplitRows { spec, rows, pixels, undecoded, table, count } = split;
+        let bytes = spec.bytes();
+        let start = self.reserve(rows.checked_mul(bytes).ok_or_else(too_large)?)?;
+        let place = |row: usize| start + row * bytes;
+        let of_column = |from: Source| match from {
+            Source::Column(_, from) => Source::Column(tensor, from),
+            Source::Staged(_) => from,
+        };
+        let copies = pixels.into_iter();
+        self.copies.extend(copies.map(|(row, from)| Copied {
+            from: of_column(from),
+            offset: place(row),
+            bytes,
+        }));
+        let undecoded = undecoded.into_iter();
+        self.undecoded.extend(undecoded.map(|one| Undecoded { tensor, offset: place(one.row), ..one }));
+        if count > 0 {
+            let (height, width) = (narrow(spec.shape[0])?, narrow(spec.shape[1])?);
+            narrow(spec.shape[0] * spec.shape[1])?; // threads of a row
+            let (arena, output) = (Address::NULL, Address(start as u64));
+            self.crops.push(CropArguments { arena, crops: table, output, count, height, width, unused: 0 });
+        }
+        Ok(start)
+    }
+
+    fn push_tensor(&mut self, tensor: &Rows<'_>, offset: usize) -> Result<()> {
         let bug = || Error::new(ErrorKind::Bug, format!("no device tensors of {:?}", tensor.dtype));
         let element = Element::of_mapped(tensor.dtype).ok_or_else(bug)?;
-        self.push_rows(tensor, element, tensor.shape(), offset);
+        self.push_rows(tensor, element, offset);
         Ok(())
     }
 
     /// A mapped column, row by row as in its slot.
-    fn push_rows(&mut self, tensor: &Tensor, element: Element, shape: Vec<usize>, offset: usize) {
+    fn push_rows(&mut self, tensor: &Rows<'_>, element: Element, offset: usize) {
         self.columns.push(Planned {
-            name: tensor.name.clone(),
+            name: tensor.name.to_owned(),
             element,
-            strides: row_major(&shape),
-            shape,
-            lengths: tensor.lengths().map(Into::into),
-            padded_axis: tensor.padded_axis(),
+            strides: row_major(&tensor.shape),
+            shape: tensor.shape.clone(),
+            lengths: tensor.lengths.map(Into::into),
+            padded_axis: tensor.padded_axis,
             offset,
         });
     }
 
     fn finish_pictures(
         &mut self,
-        tensor: &Tensor,
+        tensor: &Rows<'_>,
         finish: &CompiledPicture,
         input: usize,
         plan: Address,
     ) -> Result<()> {
         let CompiledPicture { real, height, width, scale, bias, .. } = *finish;
-        let shape = vec![tensor.rows, 3, height, width];
+        let shape = vec![tensor.shape[0], 3, height, width];
         let offset = self.reserve(shape.iter().product::<usize>() * real.bytes())?;
         let planes = finish.layout == PictureLayout::Planes;
         let strides = if planes { row_major(&shape) } else { vec![height * width * 3, 1, width * 3, 3] };
-        narrow(height * width)?; // threads of a row
-        let (rows, height, width) = (narrow(tensor.rows)?, narrow(height)?, narrow(width)?);
+        narrow(height * width * 3)?; // elements of a row
+        let (rows, height, width) = (narrow(tensor.shape[0])?, narrow(height)?, narrow(width)?);
         let (input, output) = (Address(input as u64), Address(offset as u64));
-        let arguments = PictureArguments { input, output, plan, rows, height, width, unused: 0, scale, bias };
+        let mixes = u32::from(finish.mixing.is_some());
+        let arguments = PictureArguments { input, output, plan, rows, height, width, mixes, scale, bias };
         self.launches.push(Launch::Pictures { real, planes, arguments });
-        let (name, element) = (tensor.name.clone(), real.into());
+        let (name, element) = (tensor.name.to_owned(), real.into());
         self.columns.push(Planned {
             name,
             element,
@@ -340,18 +478,18 @@ impl Layout {
 
     fn finish_features(
         &mut self,
-        tensor: &Tensor,
+        tensor: &Rows<'_>,
         finish: &CompiledFeatures,
         input: usize,
         [lengths, scales, masks]: [Address; 3],
     ) -> Result<()> {
-        let (shape, frames) = (tensor.shape(), frames_of(tensor, finish));
+        let (rows, frames) = (tensor.shape[0], frames_of(&tensor.shape, finish));
         narrow(frames * finish.features)?; // threads of a row
         let chunk_count = frames.div_ceil(CHUNK_FRAMES as usize);
         let with_mean = finish.masks_per_row() > 0 && finish.mask_value().is_none();
         let with_stats = with_mean || finish.normalize == super::launch::BY_UTTERANCE;
         let mut room = |bytes: usize| self.reserve(bytes).map(|offset| Address(offset as u64));
-        let output = room(shape.iter().product::<usize>() * finish.real.bytes())?;
+        let output = room(tensor.shape.iter().product::<usize>() * finish.real.bytes())?;
         let mut arguments = FeatureArguments {
             input: Address(input as u64),
             output,
@@ -361,7 +499,7 @@ impl Layout {
             row_means: Address::NULL,
             scales,
             masks,
-            rows: narrow(tensor.rows)?,
+            rows: narrow(rows)?,
             frames: narrow(frames)?,
             features: narrow(finish.features)?,
             feature_major: u32::from(finish.feature_major),
@@ -374,9 +512,9 @@ impl Layout {
             mask_with_mean: u32::from(with_mean),
         };
         if with_stats {
-            arguments.chunks = room(tensor.rows * chunk_count * finish.features * 16)?;
-            arguments.stats = room(tensor.rows * finish.features * 16)?;
-            arguments.row_means = room(tensor.rows * 4)?;
+            arguments.chunks = room(rows * chunk_count * finish.features * 16)?;
+            arguments.stats = room(rows * finish.features * 16)?;
+            arguments.row_means = room(rows * 4)?;
             self.launches.push(Launch::FeatureChunks(arguments));
             self.launches.push(Launch::FeatureStatistics(arguments));
             if with_mean {
@@ -386,7 +524,7 @@ impl Layout {
         self.launches.push(Launch::Features { real: finish.real, arguments });
         #[expect(clippy::cast_possible_truncation, reason = "an offset that was a usize before")]
         let offset = output.0 as usize;
-        self.push_rows(tensor, finish.real.into(), shape, offset);
+        self.push_rows(tensor, finish.real.into(), offset);
         Ok(())
     }
 }
@@ -415,6 +553,41 @@ enum Prepared {
     Features { lengths: Address, scales: Address, masks: Address },
 }
 
-fn frames_of(tensor: &Tensor, finish: &CompiledFeatures) -> usize {
-    tensor.placed.shape[usize::from(finish.feature_major)]
+/// The rows of a column that is left to the device in part.
+struct SplitRows {
+    /// Of a row, as pixels.
+    spec: TensorSpec,
+    rows: usize,
+    /// Rows that are pixels, and where they are.
+    pixels: Vec<(usize, Source)>,
+    undecoded: Vec<Undecoded>,
+    /// [`CropRow`] × `count`.
+    table: Address,
+    count: u32,
+}
+
+/// A mapped column as it will be, whatever its slot holds: rows first.
+struct Rows<'a> {
+    name: &'a str,
+    dtype: DType,
+    shape: Vec<usize>,
+    lengths: Option<&'a [usize]>,
+    padded_axis: Option<usize>,
+}
+
+impl<'a> Rows<'a> {
+    fn of(tensor: &'a Tensor) -> Self {
+        let (lengths, padded_axis) = (tensor.lengths(), tensor.padded_axis());
+        Self { name: tensor.name(), dtype: tensor.dtype, shape: tensor.shape(), lengths, padded_axis }
+    }
+
+    /// Of pictures that are not decoded yet.
+    fn pixels(tensor: &'a Tensor, spec: &TensorSpec) -> Self {
+        let shape = std::iter::once(tensor.rows).chain(spec.shape.iter().copied()).collect();
+        Self { name: tensor.name(), dtype: spec.dtype, shape, lengths: None, padded_axis: None }
+    }
+}
+
+fn frames_of(shape: &[usize], finish: &CompiledFeatures) -> usize {
+    shape[1 + usize::from(finish.feature_major)]
 }

@@ -32,7 +32,7 @@ impl Reaper {
         Ok((Self(send), thread))
     }
 
-    /// Keeps it. What is kept is in the order of one stream, so waiting in turn delays nothing.
+    /// Keeps it. What is kept ends in about the order in which it is given, so waiting in turn delays little.
     pub(crate) fn keep(&self, kept: Kept) {
         if let Err(unsent) = self.0.send(kept) {
             // Without the thread nobody can tell when it may go.

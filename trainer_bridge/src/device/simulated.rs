@@ -9,17 +9,18 @@
 //! was asked for. The host comes to know of work by waiting for events.
 
 use super::batch::Place;
-use super::driver::{Address, Driver, EventId, HostAddress, StreamId};
+use super::driver::{Address, Decoder, Driver, EventId, HostAddress, Jpeg, StreamId};
 use super::host;
 use super::launch::Launch;
 use crate::{Error, ErrorKind, Result};
 use feedstock_ingest::PAGE_BYTES;
+use feedstock_ops::image::DecodeImage;
 use feedstock_ops::{Generator, SampleSeed};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How far each stream is known to have come.
 type Clock = BTreeMap<StreamId, u64>;
@@ -39,6 +40,7 @@ enum Work {
     CopyWithin { to: u64, from: u64, bytes: usize },
     Write { to: u64, bytes: usize },
     Launch(Launch),
+    Decode(Jpeg, Vec<u8>),
     Record(EventId, u64),
     Wait(EventId, u64),
     Read { from: u64, bytes: usize, expected: Option<Vec<u8>> },
@@ -93,6 +95,9 @@ struct State {
     copies_run: u64,
     /// Kernels do not run.
     holds_launches: bool,
+    /// Pictures that were decoded, and every which of them is refused.
+    decoded: u64,
+    refuses_every: Option<u64>,
     /// Calls that are refused, and how often still.
     refused: HashMap<&'static str, u64>,
     /// Of another context.
@@ -113,6 +118,7 @@ impl PartialOrd for StreamId {
 
 /// The device.
 pub(crate) struct Simulated {
+    this: Weak<Self>,
     state: Mutex<State>,
     /// Whether every call panics.
     panics: AtomicBool,
@@ -138,10 +144,12 @@ impl Simulated {
             copied_within: (0, 0),
             copies_run: 0,
             holds_launches: false,
+            decoded: 0,
+            refuses_every: None,
             refused: HashMap::new(),
             foreign: BTreeSet::new(),
         });
-        Arc::new(Self { state, panics: AtomicBool::new(false) })
+        Arc::new_cyclic(|this| Self { this: this.clone(), state, panics: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -174,6 +182,16 @@ impl Simulated {
     /// Has the `number`th copy panic.
     pub(crate) fn panic_at_copy(&self, number: u64) {
         self.lock().panics_at_copy = Some(number);
+    }
+
+    /// Has the decoder refuse every so manieth picture.
+    pub(crate) fn refuse_every_picture(&self, number: u64) {
+        self.lock().refuses_every = Some(number);
+    }
+
+    /// Pictures that the decoder took.
+    pub(crate) fn decoded(&self) -> u64 {
+        self.lock().decoded
     }
 
     /// Refuses the call of this name so many times.
@@ -279,7 +297,11 @@ impl State {
                 self.write(*to, *bytes, access, &clock);
             }
             Work::Launch(launch) => {
+                if let Launch::Crops(a) = launch {
+                    self.read(a.arena.0, 1, access, &clock);
+                }
                 let at = match launch {
+                    Launch::Crops(a) => a.output,
                     Launch::Pictures { arguments, .. } => arguments.output,
                     Launch::FeatureChunks(a)
                     | Launch::FeatureStatistics(a)
@@ -287,6 +309,10 @@ impl State {
                     | Launch::Features { arguments: a, .. } => a.output,
                 };
                 self.write(at.0, 1, access, &clock);
+            }
+            Work::Decode(jpeg, held) => {
+                let lines = feedstock_ops::image::read_header(held).unwrap().height as usize;
+                self.write(jpeg.to.0, jpeg.pitch * lines, access, &clock);
             }
             Work::Read { from, bytes, .. } => self.read(*from, *bytes, access, &clock),
             Work::Record(..) | Work::Wait(..) => {}
@@ -343,7 +369,7 @@ impl State {
             Some(Work::Wait(event, count)) => {
                 events.get(event).is_some_and(|event| event.passed.contains(count))
             }
-            Some(Work::Launch(_)) => !self.holds_launches,
+            Some(Work::Launch(_) | Work::Decode(..)) => !self.holds_launches,
             Some(_) => true,
             None => false,
         };
@@ -363,20 +389,20 @@ impl State {
         match work {
             Work::Copy { to, from, bytes, held } => {
                 self.copies_run += 1;
-                if !self
-                    .host
-                    .iter()
-                    .any(|(start, layout)| (*start..*start + layout.size()).contains(&from.0.addr().get()))
-                {
-                    return self.violation("a copy reads host memory that was freed".to_owned());
-                }
-                // SAFETY: just seen to be allocated; the program's rules keep others from writing it, or the test fails.
-                let now = unsafe { std::slice::from_raw_parts(from.0.as_ptr(), bytes) };
-                if now != held {
-                    self.violation("host memory was written while a copy from it was pending".to_owned());
-                }
+                self.check_held(from, &held);
                 // SAFETY: seen to be device memory when it was given.
                 unsafe { std::ptr::copy_nonoverlapping(held.as_ptr(), host::pointer(Address(to)), bytes) };
+            }
+            Work::Decode(jpeg, held) => {
+                self.check_held(jpeg.bytes, &held);
+                let (size, pixels) =
+                    feedstock_ops::image::decode_rgb(&held, &DecodeImage::default()).unwrap();
+                let line = size.width as usize * 3;
+                for (y, pixels) in pixels.chunks_exact(line).enumerate() {
+                    let to = host::pointer::<u8>(jpeg.to.at(y * jpeg.pitch));
+                    // SAFETY: seen to be device memory when it was given.
+                    unsafe { std::ptr::copy_nonoverlapping(pixels.as_ptr(), to, line) };
+                }
             }
             Work::CopyWithin { to, from, bytes } => {
                 let (to, from) = (host::pointer::<u8>(Address(to)), host::pointer::<u8>(Address(from)));
@@ -404,6 +430,19 @@ impl State {
         }
     }
 
+    /// Host memory that is read now holds what it held when that was asked for.
+    fn check_held(&mut self, from: HostAddress, held: &[u8]) {
+        let at = from.0.addr().get();
+        if !self.host.iter().any(|(start, layout)| (*start..*start + layout.size()).contains(&at)) {
+            return self.violation("a copy reads host memory that was freed".to_owned());
+        }
+        // SAFETY: just seen to be allocated; the program's rules keep others from writing it, or the test fails.
+        let now = unsafe { std::slice::from_raw_parts(from.0.as_ptr(), held.len()) };
+        if now != held {
+            self.violation("host memory was written while a copy from it was pending".to_owned());
+        }
+    }
+
     fn run_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<()> {
         while !done(self) {
             if !self.step() {
@@ -412,6 +451,56 @@ impl State {
             }
         }
         Ok(())
+    }
+}
+
+/// Decodes as the CPU does, some time.
+struct SimulatedDecoder {
+    device: Arc<Simulated>,
+    /// The last that it was given.
+    last: Option<Access>,
+}
+
+impl SimulatedDecoder {
+    /// What it was given before is to be known to be done when it is used again, or dropped.
+    fn check_idle(&mut self, state: &mut State) {
+        if let Some((stream, number)) = self.last.take()
+            && state.known.get(&stream).is_none_or(|known| *known < number)
+        {
+            state
+                .violation("a decoder is used, or dropped, before it has ended what it was given".to_owned());
+        }
+    }
+}
+
+impl Drop for SimulatedDecoder {
+    fn drop(&mut self) {
+        let device = self.device.clone();
+        self.check_idle(&mut device.enter());
+    }
+}
+
+impl Decoder for SimulatedDecoder {
+    unsafe fn decode(&mut self, pictures: &[Jpeg], stream: StreamId) -> Result<Vec<usize>> {
+        let device = self.device.clone();
+        let mut state = device.enter();
+        state.refuse("decode")?;
+        self.check_idle(&mut state);
+        let mut refused = Vec::new();
+        for (index, jpeg) in pictures.iter().enumerate() {
+            // SAFETY: the caller's contract.
+            let held = unsafe { std::slice::from_raw_parts(jpeg.bytes.0.as_ptr(), jpeg.length) }.to_vec();
+            state.decoded += 1;
+            let number = state.decoded;
+            let is_bad = feedstock_ops::image::decode_rgb(&held, &DecodeImage::default()).is_err();
+            if is_bad || state.refuses_every.is_some_and(|every| number.is_multiple_of(every)) {
+                refused.push(index);
+            } else {
+                state.give(stream, Work::Decode(*jpeg, held));
+            }
+        }
+        self.last = state.streams.get(&stream).map(|known| (stream, known.given));
+        Ok(refused)
     }
 }
 
@@ -450,8 +539,10 @@ impl Driver for Simulated {
         };
         state.host_bytes -= layout.size();
         let range = memory.0.addr().get()..memory.0.addr().get() + layout.size();
-        let reads =
-            |work: &Work| matches!(work, Work::Copy { from, .. } if range.contains(&from.0.addr().get()));
+        let reads = |work: &Work| {
+            matches!(work, Work::Copy { from, .. } | Work::Decode(Jpeg { bytes: from, .. }, _)
+                if range.contains(&from.0.addr().get()))
+        };
         if state.streams.values().any(|stream| stream.queue.iter().any(reads)) {
             state.violation("host memory is freed while a copy from it is pending".to_owned());
         }
@@ -484,6 +575,14 @@ impl Driver for Simulated {
 
     fn load_kernels(&self) -> Result<()> {
         self.enter().refuse("load_kernels")
+    }
+
+    fn load_decoder(&self) -> Result<()> {
+        self.enter().refuse("load_decoder")
+    }
+
+    fn new_decoder(&self) -> Result<Box<dyn Decoder>> {
+        Ok(Box::new(SimulatedDecoder { device: self.this.upgrade().unwrap(), last: None }))
     }
 
     fn check_stream(&self, stream: StreamId) -> Result<()> {
@@ -612,7 +711,9 @@ impl Driver for Simulated {
     }
 
     unsafe fn launch(&self, launch: &Launch, stream: StreamId) -> Result<()> {
-        self.enter().give(stream, Work::Launch(*launch));
+        let mut state = self.enter();
+        state.refuse("launch")?;
+        state.give(stream, Work::Launch(*launch));
         Ok(())
     }
 }

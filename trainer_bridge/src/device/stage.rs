@@ -2,20 +2,23 @@
 
 use super::batch::{DeviceBatch, DeviceTensor, Hold, Owner};
 use super::buffers::Buffers;
+use super::decoding::{Bad, Decoding, Deferred, InUse, Names};
 use super::driver::{Address, HostAddress};
 use super::events::Event;
 use super::finish::Compiled;
 use super::fixed::FixedBuffer;
-use super::layout::{Copied, Layout, Planned};
+use super::layout::{Copied, Layout, Planned, Source};
 use super::locked::{Locked, LockedPool};
 use super::open::Opened;
 use super::reaper::{Kept, Reaping};
 use super::ring::Index;
 use crate::batch::Tensor;
+use crate::policy::OnError;
 use crate::sink::{Assembled, Assembler};
 use crate::slots::Lease;
 use crate::{Error, ErrorKind, Result};
 use feedstock_ingest::{Popped, Ready};
+use feedstock_ops::SampleSeed;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -30,6 +33,9 @@ const LOOK_UP: Duration = Duration::from_secs(600);
 pub(crate) struct Work {
     /// By mapped column.
     pub(crate) finishes: Vec<Option<Compiled>>,
+    /// By mapped column, those whose pictures the device decodes in part.
+    pub(crate) deferred: Vec<Option<Deferred>>,
+    pub(crate) names: Names,
     /// Of the ops' randomness.
     pub(crate) seed: u64,
     /// Batches on their way, beside the one that the caller has.
@@ -62,7 +68,10 @@ impl Stage {
             }
         };
         let (output, stopped) = (Arc::<Ready<Assembled>>::default(), Arc::new(AtomicBool::new(false)));
-        let sender = Sender { work, pool, buffers: buffers.clone(), fixed };
+        let decodes = work.deferred.iter().any(Option::is_some);
+        let decoding = decodes.then(|| Decoding::new(driver.clone())).transpose()?;
+        let on_error = assembler.on_error;
+        let mut sender = Sender { work, pool, buffers: buffers.clone(), fixed, decoding, on_error };
         let run = {
             let (assembler, output, stopped) = (assembler.clone(), output.clone(), stopped.clone());
             move || {
@@ -70,7 +79,7 @@ impl Stage {
                     if let Err(error) = driver.adopt_thread() {
                         return output.fail(0, error);
                     }
-                    run(&sender, &assembler.ready, &output, &stopped);
+                    run(&mut sender, &assembler.ready, &output, &stopped);
                 }));
                 if let Err(panic) = ran {
                     output.fail(0, defect(panic.as_ref()));
@@ -115,7 +124,7 @@ fn defect(panic: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::Bug, message)
 }
 
-fn run(sender: &Sender, input: &Ready<Assembled>, output: &Ready<Assembled>, stopped: &AtomicBool) {
+fn run(sender: &mut Sender, input: &Ready<Assembled>, output: &Ready<Assembled>, stopped: &AtomicBool) {
     let mut index = 0;
     while !stopped.load(Ordering::Acquire) {
         match input.pop(LOOK_UP) {
@@ -139,12 +148,39 @@ struct Sender {
     pool: Arc<LockedPool>,
     buffers: Option<Arc<Buffers>>,
     fixed: Option<Arc<FixedBuffer>>,
+    decoding: Option<Decoding>,
+    on_error: OnError,
 }
 
 impl Sender {
     /// Gives the device all of a batch's work; `None` where the buffers were closed.
-    fn send(&self, mut assembled: Assembled) -> Result<Option<Assembled>> {
-        let layout = Layout::of(&assembled, &self.work.finishes, self.work.seed)?;
+    fn send(&mut self, mut assembled: Assembled) -> Result<Option<Assembled>> {
+        let mut replaced = Vec::new();
+        loop {
+            match self.try_send(&mut assembled)? {
+                Sent::Whole => return Ok(Some(assembled)),
+                Sent::Closed => return Ok(None),
+                Sent::Bad(bad) => {
+                    let named = |(row, error): (usize, feedstock_ops::Error)| {
+                        let sample = assembled.batch.sample_ids[row];
+                        let name = format!("{} (sample {sample})", (self.work.names)(sample));
+                        (row, Error::sample(&name, error))
+                    };
+                    if bad.iter().any(|(row, _)| replaced.contains(row)) {
+                        let message = "a row that took a good one's place cannot be decoded either";
+                        return Err(Error::new(ErrorKind::Bug, message));
+                    }
+                    replaced.extend(bad.iter().map(|(row, _)| *row));
+                    let bad = bad.into_iter().map(named).collect();
+                    // SAFETY: the streams have run dry, and the batch has no other users yet.
+                    unsafe { assembled.substitute(self.on_error, bad)? };
+                }
+            }
+        }
+    }
+
+    fn try_send(&mut self, assembled: &mut Assembled) -> Result<Sent> {
+        let layout = Layout::of(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
         let staging = self.pool.take(layout.staged.len())?;
         // SAFETY: the block is at least so long, and nobody else has it.
         unsafe {
@@ -153,18 +189,31 @@ impl Sender {
         }
         let batch = &mut assembled.batch;
         let tensors = std::mem::take(&mut batch.tensors);
-        let sources = Sources { _lease: batch.lease.take(), tensors, staging };
+        let sources = Sources { lease: batch.lease.take(), tensors, staging };
         let Some(buffers) = &self.buffers else {
             batch.device = Some(Box::new(self.in_place(layout, sources)));
-            return Ok(Some(assembled));
+            return Ok(Sent::Whole);
         };
-        let Some((index, base)) = buffers.take(layout.bytes)? else { return Ok(None) };
-        let filling = Filling { buffers, index, sources: Some(sources) };
-        let hold = filling.fill(&layout, base)?;
+        let Some((index, base)) = buffers.take(layout.bytes)? else { return Ok(Sent::Closed) };
+        let filling = Filling { buffers, index, sources: Some(sources), in_use: None, staging: Vec::new() };
+        let pictures = Pictures {
+            decoding: self.decoding.as_mut(),
+            columns: &self.work.deferred,
+            seeds: &assembled.seeds,
+            pool: &self.pool,
+        };
+        let hold = match filling.fill(&layout, base, pictures)? {
+            Filled::Whole(hold) => hold,
+            Filled::Bad(bad, sources) => {
+                (assembled.batch.lease, assembled.batch.tensors) = (sources.lease, sources.tensors);
+                return Ok(Sent::Bad(bad));
+            }
+        };
+        let batch = &mut assembled.batch;
         let tensor = |column: Planned| self.tensor(column, base, Owner::Buffer(hold.clone()));
         let tensors = layout.columns.into_iter().map(tensor).collect();
         batch.device = Some(Box::new(DeviceBatch::new(tensors, Some(hold), self.fixed.clone())));
-        Ok(Some(assembled))
+        Ok(Sent::Whole)
     }
 
     /// The batch where it is: mapped columns in their slot, the others in staging memory.
@@ -173,8 +222,10 @@ impl Sender {
         let tensor = |column: Planned| {
             let mapped = layout.copies.iter().find(|copied| copied.offset == column.offset);
             let start = match mapped {
-                Some(copied) => sources.tensors[copied.tensor].as_ptr().as_ptr(),
-                None => sources.staging.start().as_ptr().wrapping_add(column.offset - layout.staged_from),
+                Some(Copied { from: Source::Column(tensor, _), .. }) => {
+                    sources.tensors[*tensor].as_ptr().as_ptr()
+                }
+                _ => sources.staging.start().as_ptr().wrapping_add(column.offset - layout.staged_from),
             };
             let base = Address((start.expose_provenance() - column.offset) as u64);
             self.tensor(column, base, Owner::Slot(sources.clone()))
@@ -202,9 +253,24 @@ impl Sender {
     }
 }
 
+/// What became of a batch.
+enum Sent {
+    Whole,
+    /// Nothing was sent, since these rows are to be replaced before.
+    Bad(Bad),
+    /// Nothing is sent any more.
+    Closed,
+}
+
+/// What became of a buffer.
+enum Filled {
+    Whole(Arc<Hold>),
+    Bad(Bad, Sources),
+}
+
 /// What copies read: the slot, and the staging memory.
 struct Sources {
-    _lease: Option<Arc<Lease>>,
+    lease: Option<Arc<Lease>>,
     tensors: Vec<Tensor>,
     staging: Locked,
 }
@@ -214,10 +280,22 @@ struct Filling<'a> {
     buffers: &'a Arc<Buffers>,
     index: Index,
     sources: Option<Sources>,
+    /// What decodes, and where to.
+    in_use: Option<InUse>,
+    /// Sources of further copies.
+    staging: Vec<Locked>,
+}
+
+/// What is known of the pictures that are decoded on the device.
+struct Pictures<'a> {
+    decoding: Option<&'a mut Decoding>,
+    columns: &'a [Option<Deferred>],
+    seeds: &'a [SampleSeed],
+    pool: &'a Arc<LockedPool>,
 }
 
 impl Filling<'_> {
-    fn fill(mut self, layout: &Layout, base: Address) -> Result<Arc<Hold>> {
+    fn fill(mut self, layout: &Layout, base: Address, mut pictures: Pictures<'_>) -> Result<Filled> {
         let (driver, copying) = (self.buffers.driver(), self.buffers.copying());
         if let Some(sources) = &self.sources {
             let staged = HostAddress(sources.staging.start());
@@ -225,45 +303,101 @@ impl Filling<'_> {
             // earlier users come before in the stream.
             unsafe {
                 driver.copy_in(base.at(layout.staged_from), staged, layout.staged.len(), copying)?;
-                for Copied { tensor, offset, bytes } in &layout.copies {
-                    let from = HostAddress(sources.tensors[*tensor].as_ptr());
-                    driver.copy_in(base.at(*offset), from, *bytes, copying)?;
+                for Copied { from, offset, bytes } in &layout.copies {
+                    let from = match from {
+                        Source::Column(tensor, from) => sources.tensors[*tensor].as_ptr().add(*from),
+                        Source::Staged(from) => sources.staging.start().add(*from),
+                    };
+                    driver.copy_in(base.at(*offset), HostAddress(from), *bytes, copying)?;
                 }
             }
         }
         let copied = Arc::new(self.buffers.mark(copying)?);
         let filled = match layout.has_launches() {
-            true => Arc::new(self.finish(layout, base, &copied)?),
+            true => {
+                copied.hold_back(self.buffers.finishing())?;
+                let bad = self.decode(layout, base, &mut pictures)?;
+                if !bad.is_empty() {
+                    return self.give_up(bad);
+                }
+                Arc::new(self.finish(layout, base)?)
+            }
             false => copied.clone(),
         };
+        if let Some(decoding) = pictures.decoding.filter(|_| self.in_use.is_some()) {
+            decoding.end(&filled);
+        }
         if let Some(sources) = self.sources.take() {
-            self.buffers.reaper().keep(Kept { until: vec![copied], what: Box::new(sources) });
+            // Decoders read the slot, too.
+            let until = if self.in_use.is_some() { filled.clone() } else { copied };
+            let what = (sources, self.in_use.take(), std::mem::take(&mut self.staging));
+            self.buffers.reaper().keep(Kept { until: vec![until], what: Box::new(what) });
         }
         self.buffers.copied(self.index);
-        Ok(Hold::new(self.buffers.clone(), self.index, (base, layout.bytes), filled))
+        Ok(Filled::Whole(Hold::new(self.buffers.clone(), self.index, (base, layout.bytes), filled)))
+    }
+
+    /// Waits until nothing uses buffer and sources any more, and gives both back.
+    fn give_up(mut self, bad: Bad) -> Result<Filled> {
+        self.run_dry()?;
+        let sources =
+            self.sources.take().ok_or_else(|| Error::new(ErrorKind::Bug, "a batch without sources"))?;
+        self.buffers.give_back(self.index, Vec::new());
+        Ok(Filled::Bad(bad, sources))
+    }
+
+    /// Waits for the streams.
+    fn run_dry(&self) -> Result<()> {
+        let driver = self.buffers.driver();
+        driver.synchronize_stream(self.buffers.copying())?;
+        driver.synchronize_stream(self.buffers.finishing())
     }
 
     /// Runs the kernels behind the batch's own copies, beside those of the next.
-    fn finish(&self, layout: &Layout, base: Address, copied: &Event) -> Result<Event> {
+    fn finish(&self, layout: &Layout, base: Address) -> Result<Event> {
         let finishing = self.buffers.finishing();
-        copied.hold_back(finishing)?;
         for launch in layout.launches(base) {
             // SAFETY: the arguments point into the buffer, whose layout made room for all that they cover.
             unsafe { self.buffers.driver().launch(&launch, finishing)? };
         }
         self.buffers.mark(finishing)
     }
+
+    /// Makes rows of pictures that are not decoded yet; those that cannot be, with the reasons.
+    fn decode(&mut self, layout: &Layout, base: Address, pictures: &mut Pictures<'_>) -> Result<Bad> {
+        let Some((decoding, sources)) = pictures.decoding.as_mut().zip(self.sources.as_ref()) else {
+            return Ok(Bad::new());
+        };
+        if layout.undecoded.is_empty() {
+            return Ok(Bad::new());
+        }
+        let finishing = self.buffers.finishing();
+        let in_use = decoding.begin(layout.arena_bytes)?;
+        let arena = in_use.0.start;
+        self.in_use = Some(in_use);
+        // SAFETY: slot, arena and decoder are kept until the streams have come this far; the arena's and the buffer's earlier
+        // users come before in the stream.
+        unsafe {
+            let refused = decoding.decode(&layout.undecoded, &sources.tensors, arena, finishing)?;
+            if refused.len() < layout.undecoded.len() {
+                for launch in layout.crops(base, arena) {
+                    self.buffers.driver().launch(&launch, finishing)?;
+                }
+            }
+            let what = (sources.tensors.as_slice(), pictures.columns, pictures.seeds);
+            decoding.repair(&refused, what, (base, pictures.pool, finishing), &mut self.staging)
+        }
+    }
 }
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
         let Some(sources) = self.sources.take() else { return };
-        let (driver, buffers) = (self.buffers.driver(), self.buffers);
-        let copied = driver.synchronize_stream(buffers.copying());
-        match copied.and_then(|()| driver.synchronize_stream(buffers.finishing())) {
+        match self.run_dry() {
             Ok(()) => self.buffers.give_back(self.index, Vec::new()),
             Err(error) => {
-                std::mem::forget(sources); // a copy may still read them
+                // A copy or the decoder may still use them.
+                std::mem::forget((sources, self.in_use.take(), std::mem::take(&mut self.staging)));
                 self.buffers.retire(self.index, &error);
             }
         }

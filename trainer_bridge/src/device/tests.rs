@@ -22,7 +22,7 @@ use futures::executor::block_on;
 const SAMPLES: u64 = 48;
 const ROWS: u64 = 8;
 
-fn pictures() -> (tempfile::TempDir, Pipeline) {
+pub(super) fn pictures() -> (tempfile::TempDir, Pipeline) {
     let dir = tempfile::tempdir().unwrap();
     let options = ImagenetOptions {
         samples: SAMPLES,
@@ -42,14 +42,14 @@ fn pictures() -> (tempfile::TempDir, Pipeline) {
     (dir, pipeline)
 }
 
-fn open(dir: &Path) -> Dataset {
+pub(super) fn open(dir: &Path) -> Dataset {
     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
     let options = OpenOptions { catalog, ..OpenOptions::default() };
     block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
 }
 
 /// A run to this driver's device.
-fn run(
+pub(super) fn run(
     pipeline: &Pipeline,
     options: DeviceOptions,
     driver: Arc<dyn super::driver::Driver>,
@@ -69,12 +69,12 @@ fn loader(pipeline: &Pipeline, options: DeviceOptions, driver: Arc<Simulated>) -
 }
 
 /// Streams of the caller's.
-const MAIN: u64 = 11;
+pub(super) const MAIN: u64 = 11;
 const SIDE: u64 = 12;
 const THIRD: u64 = 13;
 
 /// Every tensor of every batch of two epochs, as host memory has them.
-fn expected(pipeline: &Pipeline, options: &DeviceOptions) -> Vec<HashMap<String, Vec<u8>>> {
+pub(super) fn expected(pipeline: &Pipeline, options: &DeviceOptions) -> Vec<HashMap<String, Vec<u8>>> {
     let mut batches = run(pipeline, options.clone(), Arc::new(Host::default())).unwrap();
     let tensors = |batch: &Batch| -> HashMap<String, Vec<u8>> {
         let bytes = |t: &super::DeviceTensor| (t.name().to_owned(), t.to_host(StreamHandle(0)).unwrap());
@@ -83,7 +83,7 @@ fn expected(pipeline: &Pipeline, options: &DeviceOptions) -> Vec<HashMap<String,
     (0..2).flat_map(|_| batches.by_ref().map(|batch| tensors(&batch.unwrap())).collect::<Vec<_>>()).collect()
 }
 
-fn finished() -> Finish {
+pub(super) fn finished() -> Finish {
     Finish::Picture(PictureFinish {
         dtype: FinishType::BF16,
         layout: PictureLayout::ChannelsLast,
@@ -94,7 +94,7 @@ fn finished() -> Finish {
 }
 
 /// The driver is done with everything once the reaper is.
-fn assert_clean(driver: &Arc<Simulated>) {
+pub(super) fn assert_clean(driver: &Arc<Simulated>) {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         let (violations, left) = driver.finish();
@@ -108,7 +108,7 @@ fn assert_clean(driver: &Arc<Simulated>) {
 }
 
 /// The cursor after each of a run's batches, and the tensors in them, where no device is in between.
-fn plain(pipeline: &Pipeline) -> Vec<Cursor> {
+pub(super) fn plain(pipeline: &Pipeline) -> Vec<Cursor> {
     let mut batches = pipeline.rank(Rank::new(0, 1)).start().unwrap();
     let mut cursors = Vec::new();
     for _ in 0..2 {
@@ -121,7 +121,7 @@ fn plain(pipeline: &Pipeline) -> Vec<Cursor> {
 }
 
 /// The next batch of whichever epoch.
-fn next(batches: &mut RankIterator) -> Batch {
+pub(super) fn next(batches: &mut RankIterator) -> Batch {
     let batch = batches.next().or_else(|| batches.next());
     batch.unwrap().unwrap()
 }

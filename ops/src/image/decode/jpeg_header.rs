@@ -69,6 +69,18 @@ impl<'a> JpegHeader<'a> {
         &self.components[..self.component_count]
     }
 
+    /// As T.81 has baseline: two tables of each kind, all there, and one block an MCU where there is but one component.
+    pub(super) fn is_strictly_baseline(&self) -> bool {
+        let is_usual = |component: &Component| {
+            let (dc, ac) = (usize::from(component.dc), usize::from(component.ac));
+            dc < 2 && ac < 2 && self.dc[dc].is_some() && self.ac[ac].is_some()
+        };
+        let is_one_block = |component: &Component| (component.h, component.v) == (1, 1);
+        self.frame == 0xC0
+            && self.components().iter().all(is_usual)
+            && (self.component_count > 1 || self.components().iter().all(is_one_block))
+    }
+
     /// The largest sampling factors, horizontal and vertical.
     pub(super) fn max_sampling(&self) -> (u8, u8) {
         self.components().iter().fold((1, 1), |(h, v), c| (h.max(c.h), v.max(c.v)))

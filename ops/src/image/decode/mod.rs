@@ -299,12 +299,26 @@ impl<'a> Opened<'a> {
         }
     }
 
+    /// Whether the CPU would decode `region`, to be resized to `target`, at a fraction of its size.
+    pub(crate) fn is_halved(&self, region: Size, target: Size) -> bool {
+        jpeg::denominator(region, target) > 1
+    }
+
     /// Whether it is a JPEG behind whose end nothing but padding comes: no second picture or film.
     pub(crate) fn is_one_jpeg(&self) -> bool {
         let Body::Jpeg(header) = &self.body else { return false };
         let data = &self.bytes[header.data.min(self.bytes.len())..];
         memchr::memmem::find(data, &[0xFF, 0xD9])
             .is_some_and(|end| data[end + 2..].iter().all(|byte| *byte == 0))
+    }
+
+    /// Whether every decoder of JPEGs makes about the same of it: baseline, in three components or one, upright, whole.
+    pub(crate) fn is_plain_jpeg(&self) -> bool {
+        let Body::Jpeg(header) = &self.body else { return false };
+        baseline::takes(header)
+            && header.is_strictly_baseline()
+            && self.orientation == Orientation::UPRIGHT
+            && jpeg_header::reaches_its_end(self.bytes, header.data)
     }
 
     /// The size after orientation: what the user sees.

@@ -48,9 +48,15 @@ struct F16 {
 struct BF16 {
     static const int BYTES = 2;
     static __device__ u32 bits(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        u16 half;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(value));
+        return half;
+#else
         u32 word = __float_as_uint(value);
         if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;
         return (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+#endif
     }
 };
 
@@ -105,7 +111,8 @@ struct PictureArguments {
     const u8* input;  // rows x height x width x 3
     u8* output;
     const PictureRow* plan;
-    u32 rows, height, width, unused;
+    u32 rows, height, width;
+    u32 mixes;  // whether rows may have partners; for the choice of a kernel
     float scale[3], bias[3];  // result = value * scale + bias
 };
 
@@ -168,6 +175,52 @@ __device__ void finish_pixels(const PictureArguments& a, u32 row, u32 y, u32 x) 
     }
 }
 
+// The 4 values of a row that stand at element `at` and behind it, as they lie in memory, all of one line.
+__device__ void load_elements(const PictureArguments& a, u32 row, u32 at, float (&values)[4]) {
+    u32 line = a.width * 3, first = at / line * line, inside = at % line;
+    bool mirrored = a.plan[row].mirrored != 0;
+    const u8* from = a.input + (u64)row * a.height * line + first;
+    u32 word = mirrored ? 0u : *reinterpret_cast<const u32*>(from + inside);
+    for (u32 i = 0; i < 4; i++) {
+        u32 x = (inside + i) / 3, c = (inside + i) % 3;
+        u8 level = mirrored ? from[(a.width - 1 - x) * 3 + c] : (u8)(word >> (8 * i));
+        float scale = c == 0 ? a.scale[0] : c == 1 ? a.scale[1] : a.scale[2];
+        float bias = c == 0 ? a.bias[0] : c == 1 ? a.bias[1] : a.bias[2];
+        values[i] = (float)level * scale + bias;
+    }
+}
+
+// The same as finish_pixels for values of 4 bytes, channels last: there a warp's words lie side by side only if each thread
+// takes one at a time. Where rows are mixed the arithmetic costs more than that gains.
+__device__ void finish_elements(const PictureArguments& a, u32 row, u32 at) {
+    float own[4];
+    load_elements(a, row, at, own);
+    PictureRow plan = a.plan[row];
+    if (plan.partner != row) {
+        float other[4];
+        load_elements(a, plan.partner, at, other);
+        u32 y = at / (a.width * 3);
+        for (u32 i = 0; i < 4; i++) {
+            u32 x = (at + i) % (a.width * 3) / 3;
+            bool inside = y >= plan.top && y < plan.bottom && x >= plan.left && x < plan.right;
+            float mixed = own[i] * plan.weight + other[i] * (1.0f - plan.weight);
+            own[i] = inside ? other[i] : mixed;
+        }
+    }
+    store<F32, 4>(a.output, (u64)row * a.height * a.width * 3 + at, own);
+}
+
+// One thread 3 words, a block's width apart, instead of 4 pixels side by side.
+__device__ void pictures_by_words(const PictureArguments& a) {
+    u32 words = a.width * a.height * 3 / 4, first = blockIdx.x * blockDim.x * 3 + threadIdx.x;
+    for (u32 row = blockIdx.y; row < a.rows; row += gridDim.y) {
+        for (u32 i = 0; i < 3; i++) {
+            u32 word = first + i * blockDim.x;
+            if (word < words) finish_elements(a, row, word * 4);
+        }
+    }
+}
+
 // One thread N pixels of a line; blocks in y are rows.
 template <class T, bool PLANES, int N>
 __device__ void pictures(const PictureArguments& a) {
@@ -175,6 +228,79 @@ __device__ void pictures(const PictureArguments& a) {
     if (index >= groups * a.height) return;
     for (u32 row = blockIdx.y; row < a.rows; row += gridDim.y) {
         finish_pixels<T, PLANES, N>(a, row, index / groups, index % groups * N);
+    }
+}
+
+// ---- pictures that were decoded here ----
+
+struct CropRow {
+    u64 source;  // where its RGB begins, from the arena's start on
+    u32 row, mirrored, stride;  // bytes from line to line
+    u32 view_left, view_top, view_width, view_height;  // what the filter may read
+    u32 unused;
+    double left, top, width, height;  // what fills the row, from the view's corner on
+};
+
+struct CropArguments {
+    const u8* arena;
+    const CropRow* crops;
+    u8* output;  // rows x height x width x 3
+    u32 count, height, width, unused;
+};
+
+// The source pixels begin .. end that weigh in on result pixel `index`, and the triangle that weighs them.
+struct Triangle {
+    double center, narrow;
+    u32 begin, end;
+    float total;
+
+    __device__ Triangle(double first, double length, u32 count, u32 limit, u32 index) {
+        double scale = length / (double)count, wide = scale < 1.0 ? 1.0 : scale;
+        center = first + ((double)index + 0.5) * scale;
+        narrow = 1.0 / wide;
+        double from = center - wide + 0.5, to = center + wide + 0.5;
+        begin = from > 0.0 ? (u32)from : 0u;
+        end = to < (double)limit ? (u32)to : limit;
+        total = 0.0f;
+        for (u32 at = begin; at < end; at++) total += weight(at);
+    }
+
+    __device__ float weight(u32 at) const {
+        double apart = ((double)at - center + 0.5) * narrow;
+        if (apart < 0.0) apart = -apart;
+        return apart < 1.0 ? (float)(1.0 - apart) : 0.0f;
+    }
+};
+
+__device__ float whole_level(float value) {
+    float rounded = (float)(int)(value + 0.5f);
+    return rounded > 255.0f ? 255.0f : rounded;
+}
+
+// One thread a pixel of the result; blocks in y are pictures. Down the columns first, rounded in between, as the CPU does.
+__device__ void cut_out(const CropArguments& a) {
+    u32 index = blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= a.width * a.height) return;
+    u32 y = index / a.width, x = index % a.width;
+    for (u32 number = blockIdx.y; number < a.count; number += gridDim.y) {
+        CropRow crop = a.crops[number];
+        Triangle down(crop.top, crop.height, a.height, crop.view_height, y);
+        Triangle along(crop.left, crop.width, a.width, crop.view_width, x);
+        float sums[3] = {0.0f, 0.0f, 0.0f};
+        for (u32 i = along.begin; i < along.end; i++) {
+            float column[3] = {0.0f, 0.0f, 0.0f};
+            for (u32 j = down.begin; j < down.end; j++) {
+                const u8* from = a.arena + crop.source
+                    + (u64)(crop.view_top + j) * crop.stride + (u64)(crop.view_left + i) * 3;
+                float weight = down.weight(j);
+                for (int c = 0; c < 3; c++) column[c] += (float)from[c] * weight;
+            }
+            float weight = along.weight(i);
+            for (int c = 0; c < 3; c++) sums[c] += whole_level(column[c] / down.total) * weight;
+        }
+        u32 to_x = crop.mirrored ? a.width - 1 - x : x;
+        u8* to = a.output + (((u64)crop.row * a.height + y) * a.width + to_x) * 3;
+        for (int c = 0; c < 3; c++) to[c] = (u8)whole_level(sums[c] / along.total);
     }
 }
 
@@ -313,7 +439,6 @@ __device__ void features(const FeatureArguments& a) {
     extern "C" __global__ void pictures_##name##_planes_8(PictureArguments a) { pictures<type, true, 8>(a); } \
     extern "C" __global__ void pictures_##name##_planes_4(PictureArguments a) { pictures<type, true, 4>(a); } \
     extern "C" __global__ void pictures_##name##_planes_1(PictureArguments a) { pictures<type, true, 1>(a); } \
-    extern "C" __global__ void pictures_##name##_last_8(PictureArguments a) { pictures<type, false, 8>(a); }  \
     extern "C" __global__ void pictures_##name##_last_4(PictureArguments a) { pictures<type, false, 4>(a); }  \
     extern "C" __global__ void pictures_##name##_last_1(PictureArguments a) { pictures<type, false, 1>(a); }
 
@@ -324,9 +449,13 @@ __device__ void features(const FeatureArguments& a) {
 PICTURES(F32, f32)
 PICTURES(F16, f16)
 PICTURES(BF16, bf16)
+extern "C" __global__ void pictures_f32_last_words(PictureArguments a) { pictures_by_words(a); }
+extern "C" __global__ void pictures_f16_last_8(PictureArguments a) { pictures<F16, false, 8>(a); }
+extern "C" __global__ void pictures_bf16_last_8(PictureArguments a) { pictures<BF16, false, 8>(a); }
 FEATURES(F32, f32)
 FEATURES(F16, f16)
 FEATURES(BF16, bf16)
+extern "C" __global__ void crops(CropArguments a) { cut_out(a); }
 extern "C" __global__ void feature_chunks(FeatureArguments a) { chunk_sums(a); }
 extern "C" __global__ void feature_statistics(FeatureArguments a) { feature_stats(a); }
 extern "C" __global__ void feature_row_means(FeatureArguments a) { row_means(a); }

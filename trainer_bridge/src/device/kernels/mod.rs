@@ -142,8 +142,6 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-pub use nvrtc::offer_compilers;
-
 /// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0), with or without one, and keeps
 /// the result where a loader finds it: for images of containers, whose first batch need not compile then. The bytes of it.
 ///

@@ -1,12 +1,12 @@
 //! NVIDIA's run-time compiler, found at run time. A door of our own: cudarc's knows it by the names of CUDA 12 and earlier
 //! only, and Python environments have it beside torch instead of where the system looks.
 
+use crate::device::libraries;
 use crate::{Error, ErrorKind, Result};
 use libloading::Library;
-use std::ffi::{CString, OsStr, c_char, c_int, c_void};
-use std::path::{Path, PathBuf};
+use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
+use std::path::Path;
 use std::ptr::null;
-use std::sync::{Mutex, PoisonError};
 
 /// Names as the system's loader knows them, newest first.
 const NAMES: [&str; 5] =
@@ -26,15 +26,6 @@ impl Target {
 }
 
 type Program = *mut c_void;
-
-/// Files that the program found where the system does not look.
-static OFFERED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// Names files of NVIDIA's run-time compiler that are not where the system looks (Python packages bring them); they are tried
-/// before those that are, in this order, and passed over where the driver is too old for them.
-pub fn offer_compilers(files: Vec<PathBuf>) {
-    *OFFERED.lock().unwrap_or_else(PoisonError::into_inner) = files; // stored whole
-}
 
 /// The compiler's functions.
 pub(crate) struct Compiler {
@@ -57,14 +48,13 @@ impl Compiler {
     /// # Errors
     /// `BadConfig` where there is none, or the one that is named does not do.
     pub(crate) fn find(capability: u32, driver: Option<(u32, u32)>) -> Result<Self> {
-        let named = std::env::var_os("FEEDSTOCK_NVRTC").filter(|name| !name.is_empty());
-        let offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Self::choose(named.as_deref(), &offered, capability, driver)
+        let named = libraries::named("FEEDSTOCK_NVRTC");
+        Self::choose(named.as_deref(), &libraries::candidates("libnvrtc", &NAMES), capability, driver)
     }
 
     fn choose(
         named: Option<&OsStr>,
-        offered: &[PathBuf],
+        candidates: &[OsString],
         capability: u32,
         driver: Option<(u32, u32)>,
     ) -> Result<Self> {
@@ -83,7 +73,7 @@ impl Compiler {
             };
         }
         let mut misfits = Vec::new();
-        for name in offered.iter().map(|file| file.as_os_str()).chain(NAMES.map(OsStr::new)) {
+        for name in candidates {
             let Ok(compiler) = Self::load(name) else { continue };
             match compiler.misfit(capability, driver) {
                 Ok(None) => return Ok(compiler),
@@ -105,8 +95,7 @@ impl Compiler {
 
     fn load(name: &OsStr) -> Result<Self, libloading::Error> {
         let builtins = builtins_beside(Path::new(name));
-        // SAFETY: loads NVIDIA's library, whose initialisers do nothing of ours.
-        Ok(Self { library: unsafe { Library::new(name) }?, _builtins: builtins })
+        Ok(Self { library: libraries::load(name)?, _builtins: builtins })
     }
 
     /// Why the driver would not load what it makes for such a device, if it would not.
@@ -291,8 +280,10 @@ mod tests {
             "{text}"
         );
         // What was merely offered is passed over.
-        let found = Compiler::choose(None, &[file], 80, None).map(|_| ());
-        assert_eq!(found.is_ok(), Compiler::choose(None, &[], 80, None).is_ok());
+        let names = NAMES.map(OsString::from);
+        let with_junk: Vec<OsString> = std::iter::once(file.into_os_string()).chain(names.clone()).collect();
+        let found = Compiler::choose(None, &with_junk, 80, None).map(|_| ());
+        assert_eq!(found.is_ok(), Compiler::choose(None, &names, 80, None).is_ok());
     }
 
     #[test]

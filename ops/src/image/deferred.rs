@@ -1,0 +1,237 @@
+//! Rows whose pictures are decoded later, by a GPU: the JPEG as it is, and what its chain would have shown of it.
+//!
+//! ```text
+//! chain.deferring(share) ─▶ apply_ragged ─▶ | JPEG or pixels | 64 bytes: which of them, size, view, window, mirrored |
+//! ```
+//! Which pictures are deferred is a pure function of (seed, epoch, sample) and the picture's bytes. A JPEG stays with the
+//! CPU where decoders in hardware differ or fail: progressive and 12-bit ones, CMYK, unusual sampling; turned by EXIF; cut
+//! off before its end marker; far larger than its row; or so large that the CPU decodes it at a fraction of its size.
+
+use super::decode::Opened;
+use super::geometry::{Filter, Rect, Size};
+use super::plan::{ImagePlan, ImageScratch, Stage, Step, needed};
+use super::resize::Window;
+use crate::error::{Error, Result};
+use crate::ragged::RaggedRow;
+use crate::seed::SampleSeed;
+use crate::spec::{DType, Layout, TensorSpec};
+
+/// The draw that splits pictures between CPU and GPU is that of an op behind all that a chain may have.
+const SPLIT_DRAW: usize = 1 << 20;
+
+/// A JPEG of more bytes than so many times its row of pixels stays with the CPU: rows of a batch are as long as its longest.
+const MOST_BYTES_A_PIXEL_BYTE: usize = 2;
+
+/// A picture of more pixels than so many times its row's stays with the CPU, which decodes only what is shown: the GPU decodes
+/// all, into memory of 192 times its row (29 MB for 224 x 224) at most.
+const MOST_PIXELS_A_ROW_PIXEL: u64 = 64;
+
+/// Bytes behind the picture's own.
+const TRAILER_BYTES: usize = 64;
+
+/// What of a picture a row shows: `view` is what the filter may read, `window` what fills the row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shown {
+    /// Of the whole picture.
+    pub picture: Size,
+    /// In pixels of the picture.
+    pub view: Rect,
+    /// Left, top, width and height, relative to `view`.
+    pub window: [f64; 4],
+    /// Left and right are exchanged, in the row.
+    pub mirrored: bool,
+}
+
+/// A row of a chain that defers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DeferredRow<'a> {
+    /// What the chain makes, made.
+    Pixels(&'a [u8]),
+    /// A baseline JPEG with its end marker, grey or YCbCr of 4:4:4, 4:4:0, 4:2:2 or 4:2:0, and what is to be shown of it.
+    Jpeg(&'a [u8], Shown),
+}
+
+impl<'a> DeferredRow<'a> {
+    /// Reads what [`Chain::apply_ragged`](crate::Chain::apply_ragged) wrote.
+    ///
+    /// # Errors
+    /// `Bug` where the bytes are no such row.
+    pub fn read(row: &'a [u8]) -> Result<Self> {
+        let bug = || Error::bug(format!("{} bytes are no row of a chain that defers", row.len()));
+        let (content, trailer) = row.split_last_chunk::<TRAILER_BYTES>().ok_or_else(bug)?;
+        let word = |index: usize| {
+            let bytes = trailer[index * 4..index * 4 + 4].try_into().unwrap_or_default();
+            u32::from_le_bytes(bytes)
+        };
+        let real = |index: usize| {
+            let bytes = trailer[32 + index * 8..40 + index * 8].try_into().unwrap_or_default();
+            f64::from_le_bytes(bytes)
+        };
+        match word(0) {
+            0 => Ok(Self::Pixels(content)),
+            kind @ (1 | 2) => {
+                let shown = Shown {
+                    picture: Size { height: word(1), width: word(2) },
+                    view: Rect { x: word(3), y: word(4), width: word(5), height: word(6) },
+                    window: std::array::from_fn(real),
+                    mirrored: kind == 2,
+                };
+                Ok(Self::Jpeg(content, shown))
+            }
+            _ => Err(bug()),
+        }
+    }
+
+    fn write(self, out: &mut [u8]) {
+        let (content, trailer) = out.split_at_mut(out.len() - TRAILER_BYTES);
+        trailer.fill(0);
+        if let Self::Jpeg(bytes, Shown { picture, view, window, mirrored }) = self {
+            content.copy_from_slice(bytes);
+            let words = [
+                1 + u32::from(mirrored),
+                picture.height,
+                picture.width,
+                view.x,
+                view.y,
+                view.width,
+                view.height,
+            ];
+            for (to, word) in trailer.chunks_exact_mut(4).zip(words) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            for (to, real) in trailer[32..].chunks_exact_mut(8).zip(window) {
+                to.copy_from_slice(&real.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn is_small(picture: Size, row: Size) -> bool {
+    let pixels = |size: Size| u64::from(size.height) * u64::from(size.width);
+    pixels(picture) <= pixels(row).saturating_mul(MOST_PIXELS_A_ROW_PIXEL)
+}
+
+/// How a chain defers.
+pub(crate) struct Deferring {
+    /// Of all pictures that can be, 0 … 1.
+    share: f64,
+    output: TensorSpec,
+}
+
+impl Deferring {
+    /// # Errors
+    /// `BadConfig` where the chain does more than decode, cut out, resize and mirror.
+    pub(crate) fn new(plan: &ImagePlan, share: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::config(format!("a share of pictures is from 0 to 1, not {share}")));
+        }
+        plan.check_deferrable()?;
+        let output = TensorSpec::new(DType::U8, [0], Layout::T).ragged(0);
+        Ok(Self { share, output })
+    }
+
+    pub(crate) fn output(&self) -> &TensorSpec {
+        &self.output
+    }
+
+    pub(crate) fn apply(
+        &self,
+        plan: &ImagePlan,
+        encoded: &[u8],
+        seed: SampleSeed,
+        scratch: &mut ImageScratch,
+        out: &mut RaggedRow,
+    ) -> Result<()> {
+        let pixels = plan.output().bytes();
+        if encoded.len() <= pixels * MOST_BYTES_A_PIXEL_BYTE && seed.op(SPLIT_DRAW).chance(self.share) {
+            let opened = Opened::new(encoded, &plan.decode)?;
+            if opened.is_plain_jpeg()
+                && is_small(opened.size(), plan.size)
+                && let Some(shown) = plan.shown(&opened, seed)
+            {
+                let bytes = encoded.len() + TRAILER_BYTES;
+                DeferredRow::Jpeg(encoded, shown).write(out.raw(bytes, bytes));
+                return Ok(());
+            }
+        }
+        let bytes = pixels + TRAILER_BYTES;
+        let row = out.raw(bytes, bytes);
+        plan.apply(encoded, seed, scratch, &mut row[..pixels])?;
+        DeferredRow::Pixels(&[]).write(row);
+        Ok(())
+    }
+}
+
+impl ImagePlan {
+    /// # Errors
+    /// `BadConfig` where the chain does more than a GPU does behind its decoder.
+    fn check_deferrable(&self) -> Result<()> {
+        let (geometry, rest) = self.stages.split_at(self.geometry_end);
+        let is_one_cut = match geometry {
+            [Stage { step: Step::RandomResizedCrop(op), .. }] => op.filter == Filter::Bilinear,
+            [Stage { step: Step::Resize(op), .. }] => op.filter == Filter::Bilinear,
+            [
+                Stage { step: Step::Resize(op), .. },
+                Stage { step: Step::CenterCrop(_) | Step::RandomCrop(_), .. },
+            ] => op.filter == Filter::Bilinear,
+            _ => false,
+        };
+        let is_mirrored = |stage: &Stage| matches!(stage.step, Step::Flip(_));
+        if is_one_cut && self.convert.is_identity() && self.erase.is_empty() && rest.iter().all(is_mirrored) {
+            return Ok(());
+        }
+        Err(Error::config(
+            "a GPU decodes for chains of decode_image, then random_resized_crop, resize, or resize and one crop, all with \
+             the filter bilinear, then at most horizontal_flip; leave the rest to finish_pictures, or to the CPU",
+        ))
+    }
+
+    /// What a row shows of a picture that is decoded whole; nothing where the chain pads it, or refuses it, or the CPU would
+    /// decode it at a fraction of its size, which is another picture.
+    fn shown(&self, opened: &Opened<'_>, seed: SampleSeed) -> Option<Shown> {
+        let picture = opened.size();
+        let (geometry, flips) = self.stages.split_at(self.geometry_end);
+        let (view, window, decoded) = match geometry {
+            [Stage { index, step: Step::RandomResizedCrop(op) }] => {
+                let view = op.draw(picture, &mut seed.op(*index));
+                let (width, height) = (view.width.into(), view.height.into());
+                (view, Window { left: 0.0, top: 0.0, width, height }, view)
+            }
+            [Stage { step: Step::Resize(op), .. }, crops @ ..] => {
+                let target = op.target(picture).ok()?;
+                let crop = match crops {
+                    [] => Rect::of(target),
+                    [Stage { step: Step::CenterCrop(op), .. }] if op.padded(target).0 == target => {
+                        op.rect(target)
+                    }
+                    [Stage { index, step: Step::RandomCrop(op) }]
+                        if op.padded(target).is_ok_and(|(padded, _)| padded == target) =>
+                    {
+                        op.rect(target, &mut seed.op(*index))
+                    }
+                    _ => return None,
+                };
+                let window = Window::of_resized(crop, picture, target);
+                let decoded = match crops {
+                    [] => Rect::of(picture),
+                    _ => needed(window, picture, target, op.filter),
+                };
+                (Rect::of(picture), window, decoded)
+            }
+            _ => return None,
+        };
+        if self.decode.scaled && opened.is_halved(decoded.size(), self.size) {
+            return None;
+        }
+        let mirrored = flips.iter().fold(false, |mirrored, Stage { index, step }| match step {
+            Step::Flip(op) => mirrored ^ op.draw(&mut seed.op(*index)),
+            _ => mirrored,
+        });
+        Some(Shown {
+            picture,
+            view,
+            window: [window.left, window.top, window.width, window.height],
+            mirrored,
+        })
+    }
+}
