@@ -101,7 +101,7 @@ def test_tensors_of_dicts_may_be_used_on_further_streams(pictures):
 
 
 @needs_gpu
-@pytest.mark.parametrize("nvjpeg", [0.0, 1.0])
+@pytest.mark.parametrize("nvjpeg", [0.0, 0.5, 1.0])
 def test_batches_come_while_another_thread_captures(pictures, nvjpeg):
     """In the mode that forbids every other thread what may disturb a capture."""
     begun, end = threading.Event(), threading.Event()
