@@ -201,15 +201,7 @@ impl ImagePlan {
                 let target = op.target(picture).ok()?;
                 let crop = match crops {
                     [] => Rect::of(target),
-                    [Stage { step: Step::CenterCrop(op), .. }] if op.padded(target).0 == target => {
-                        op.rect(target)
-                    }
-                    [Stage { index, step: Step::RandomCrop(op) }]
-                        if op.padded(target).is_ok_and(|(padded, _)| padded == target) =>
-                    {
-                        op.rect(target, &mut seed.op(*index))
-                    }
-                    _ => return None,
+                    _ => self.crop_at(1, target, seed)?,
                 };
                 let window = Window::of_resized(crop, picture, target);
                 let decoded = match crops {

@@ -225,6 +225,21 @@ impl ImagePlan {
         &self.output
     }
 
+    /// What the stage `at` cuts out of a picture of size `size`, if it is a crop that pads nothing.
+    pub(super) fn crop_at(&self, at: usize, size: Size, seed: SampleSeed) -> Option<Rect> {
+        match self.stages.get(at)? {
+            Stage { step: Step::CenterCrop(crop), .. } if crop.padded(size).0 == size => {
+                Some(crop.rect(size))
+            }
+            Stage { index, step: Step::RandomCrop(crop) }
+                if crop.padded(size).is_ok_and(|(padded, _)| padded == size) =>
+            {
+                Some(crop.rect(size, &mut seed.op(*index)))
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn apply(
         &self,
         encoded: &[u8],
@@ -359,17 +374,7 @@ impl Run<'_> {
     fn resize(&mut self, op: &Resize, at: usize) -> Result<usize> {
         let source = self.size();
         let target = op.target(source)?;
-        let crop = match self.plan.stages.get(at + 1) {
-            Some(Stage { step: Step::CenterCrop(crop), .. }) if crop.padded(target).0 == target => {
-                Some(crop.rect(target))
-            }
-            Some(Stage { index, step: Step::RandomCrop(crop) })
-                if crop.padded(target).is_ok_and(|(padded, _)| padded == target) =>
-            {
-                Some(crop.rect(target, &mut self.seed.op(*index)))
-            }
-            _ => None,
-        };
+        let crop = self.plan.crop_at(at + 1, target, self.seed);
         let stages = if crop.is_some() { 2 } else { 1 };
         let last = at + stages == self.plan.geometry_end;
         let Some(crop) = crop.filter(|_| op.filter != Filter::Nearest) else {

@@ -155,7 +155,8 @@ fn stream_of(stream: StreamId) -> sys::CUstream {
     handle(stream.0)
 }
 
-fn handle<T>(number: u64) -> *mut T {
+/// The driver's handle, or address, of this number.
+pub(crate) fn handle<T>(number: u64) -> *mut T {
     #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
     std::ptr::with_exposed_provenance_mut(number as usize)
 }

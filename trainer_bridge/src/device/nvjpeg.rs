@@ -2,13 +2,14 @@
 //!
 //! Source: NVIDIA nvJPEG documentation (CUDA 12.6 and 13), of whose header these declarations are twins.
 
+use super::cuda::handle;
 use super::driver::{Decoder, Jpeg, StreamId, fault};
 use super::libraries;
 use crate::{Error, ErrorKind, Result};
 use cudarc::driver::sys;
 use std::ffi::{OsStr, c_int, c_uint, c_void};
 use std::path::Path;
-use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// Names as the system's loader knows them, newest first.
@@ -278,8 +279,7 @@ impl Nvjpeg {
 
 impl Decoder for Nvjpeg {
     unsafe fn decode(&mut self, pictures: &[Jpeg], stream: StreamId) -> Result<Vec<usize>> {
-        #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
-        let stream: *mut c_void = with_exposed_provenance_mut(stream.0 as usize);
+        let stream: *mut c_void = handle(stream.0);
         // SAFETY: the caller's contract.
         let (good, mut refused): (Vec<usize>, Vec<usize>) =
             (0..pictures.len()).partition(|index| unsafe { self.agrees(&pictures[*index]) });
@@ -320,9 +320,10 @@ impl Drop for Nvjpeg {
 }
 
 fn image(picture: &Jpeg) -> Image {
-    #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
-    let plane: *mut u8 = with_exposed_provenance_mut(picture.to.0 as usize);
-    Image { channel: [plane, null_mut(), null_mut(), null_mut()], pitch: [picture.pitch, 0, 0, 0] }
+    Image {
+        channel: [handle(picture.to.0), null_mut(), null_mut(), null_mut()],
+        pitch: [picture.pitch, 0, 0, 0],
+    }
 }
 
 /// Why a library does not do.
