@@ -111,6 +111,7 @@ CONTENDER = Contender(
     open=open_loader,
     packages=("feedstock", "numpy"),
     layout="native",
+    reads="native pictures, parquet clips",
     tensors="numpy",
     jobs=PICTURES + SPEECH,
     prepare=prepare,

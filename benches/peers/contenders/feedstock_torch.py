@@ -17,6 +17,7 @@ CONTENDER = Contender(
     open=open_loader,
     packages=("feedstock", "numpy", "torch"),
     layout="native",
+    reads=feedstock.CONTENDER.reads,
     jobs=PICTURES + SPEECH,
     prepare=feedstock.prepare,
     numbers=(1,),

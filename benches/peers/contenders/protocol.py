@@ -109,6 +109,7 @@ class Contender:
     open: Callable[[Job, Any], Loader]  # (job, a saved state or None)
     packages: tuple[str, ...]  # whose versions are reported
     layout: str  # parquet, folder, webdataset or native
+    reads: str = ""  # in words, where that is not the layout of all its jobs
     tensors: str = (
         "torch"  # what a batch is made of: torch or numpy. It is judged beside feedstock's own of that kind
     )

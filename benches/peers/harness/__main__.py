@@ -29,7 +29,7 @@ examples:
 
 Runs that results.json holds are not repeated, failed ones neither (--again and --again failed do). The exit code is 3
 where --at-most left something to do.
-Goals are judged where five rounds, a calibration and a passed check stand behind every figure, feedstock was built in
+Goals are judged where three rounds, a calibration and a passed check stand behind every figure, feedstock was built in
 Cargo's release profile, and no peer was left out.
 
 parts:
@@ -37,7 +37,7 @@ parts:
   prepare    each peer's own format, from the same bytes; its time is reported
   check      outputs of 128 pictures (64 clips) of each contender beside Pillow's (torchaudio's), sample by sample;
              of random crops, means, standard deviations and coarse grids of 2,048
-  calibrate  1/2, 1 and 2 workers a core, three short runs each: the best median is kept, for each job and storage
+  calibrate  1/2, 1 and 2 workers a core in short runs: the best are kept, for each storage, of pictures and of speech
   rates      samples a second over whole epochs, CPU time, first batch, threads and processes: in rounds
   memory     at rest, running, and while the consumer pauses after 20 batches: in rounds
   resume     from exec to the right next batch, with a state saved in the middle of an epoch: in rounds
@@ -98,7 +98,13 @@ def parser() -> argparse.ArgumentParser:
         help=", ".join(bench.PARTS),
     )
     add(
-        "--rounds", type=int, default=5, help="of rates, memory and resume, each in a random order; default 5"
+        "--rounds", type=int, default=3, help="of rates, memory and resume, each in a random order; default 3"
+    )
+    add(
+        "--calibrations",
+        type=int,
+        default=1,
+        help="short runs of each number of workers, whose median counts; default 1",
     )
     add("--seed", type=int, default=7, help="of those orders; default 7")
     add(

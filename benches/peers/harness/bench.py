@@ -23,9 +23,6 @@ PARTS = ("install", "prepare", "check", "calibrate", "rates", "memory", "resume"
 # Batches of a run that calibrates: warming up, and measured.
 CALIBRATION_BATCHES = (8, 32)
 
-# Whose median counts.
-CALIBRATION_RUNS = 3
-
 # What fails is tried once more, as a neighbour may have been the reason.
 TRIES = 2
 
@@ -325,7 +322,7 @@ class Bench:
     def _calibrate(self) -> None:
         for storage in self.options.storage:
             with self._server(storage) as server:
-                for job in self.options.jobs:
+                for job in dict.fromkeys(plan.calibrated_on(job) for job in self.options.jobs):
                     for peer in self._able(job, storage):
                         self._calibrate_one(peer, job, storage, server)
 
@@ -344,7 +341,7 @@ class Bench:
         warm_up, measured = (batches * plan.BATCH_SIZES[job] for batches in CALIBRATION_BATCHES)
         for workers in choices if len(choices) > 1 else []:
             rates, failed = tried.setdefault(str(workers), []), errors.setdefault(str(workers), [])
-            while len(rates) < CALIBRATION_RUNS and len(failed) < TRIES:
+            while len(rates) < self.options.calibrations and len(failed) < TRIES:
                 self._in_time()
                 more = {"warm_up": warm_up, "measured": measured, "workers": workers}
                 made = self._job(peer, job, storage, "steady", self._data[plan.kind(job)], **more)

@@ -19,6 +19,7 @@ PICTURE_LINES = {
     "libjpeg-turbo, full decode": "libjpeg-turbo, full decode",
     "full decode + crop + resize + flip": "libjpeg-turbo and fast_image_resize, crop and flip",
     "decode_image,random_resized_crop:224,horizontal_flip": "feedstock's chain, pictures-train",
+    "random_resized_crop:224, restart markers every 4 MCUs": "feedstock's chain, pictures-train, restart markers",
     "the same, normalize,to_chw (f32)": "feedstock's chain, pictures-f32",
     "decode_image,resize:256,center_crop:224": "feedstock's chain, pictures-eval",
 }

@@ -33,7 +33,7 @@ OF_ALL = ("rate", "cpu_s_per_1000")
 NOT_RUN = "not run"
 
 # Of each contender whose figures a goal rests on.
-MIN_ROUNDS = 5
+MIN_ROUNDS = 3
 
 
 @dataclass(frozen=True)

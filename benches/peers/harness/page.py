@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,8 +115,9 @@ def method(results: Results) -> Iterator[str]:
         yield "Resuming is counted from `exec` to the batch that the saving run got next; its samples are compared."
     if content["calibration"]:
         yield (
-            "Workers (or threads) are what short runs of each job and storage found best; versions and configurations, "
-            "below, say what was tried."
+            "Workers (or threads) are what short runs found best, from each storage, on "
+            f"{plan.CALIBRATED_ON} for all pictures and on speech; versions and configurations, below, say what was "
+            "tried."
         )
     yield from _agreement(results)
     for name, build in content["builds"].items():
@@ -179,16 +181,18 @@ def _configurations(results: Results) -> str:
             parts.append(f"- cannot be installed: {facts['error']}\n")
             continue
         versions = [f"{name} {version}" for name, version in facts["versions"].items() if version]
-        parts.append(f"- {', '.join(versions)}; reads: {facts['layout']}; hands out: {facts['tensors']}")
+        parts.append(f"- {', '.join(versions)}; reads: {facts['reads']}; hands out: {facts['tensors']}")
         parts += [f"- {line}" for line in facts["guidance"]]
         calibrated = results.content["calibration"].get(peer, {})
-        places = [(job, storage) for job in plan.JOBS for storage in plan.STORAGES]
-        for job, storage in places:
-            found = calibrated.get(f"{job} {storage}")
-            if found is None or "workers" not in found:
-                if any("rate" in run for run in results.runs(job, storage, "steady", peer)):
-                    parts.append(f"- {job}, {storage}: not calibrated")
+        for job, storage in itertools.product(plan.JOBS, plan.STORAGES):
+            if plan.calibrated(results, peer, job, storage) is None and any(
+                "rate" in run for run in results.runs(job, storage, "steady", peer)
+            ):
+                parts.append(f"- {job}, {storage}: not calibrated")
+        for place, found in calibrated.items():
+            if "workers" not in found:
                 continue
+            job, storage = place.split()
             tried = [f"{workers}: {rate:,.0f}/s" for workers, rate in found["rates"].items()]
             tried += [f"failed with {told}" for told in found.get("failed", [])]
             parts.append(

@@ -45,6 +45,9 @@ PEERS = (
 # Of checks: the reference's random crops are others than the contenders'.
 REFERENCE_SEED, CHECK_SEED = 1001, 7
 
+# The other pictures differ in the last step of their work alone: they take the workers that this job found best.
+CALIBRATED_ON = "pictures-train"
+
 BATCH_SIZES = {"pictures-train": 64, "pictures-eval": 64, "pictures-f32": 64, "speech": 32}
 
 
@@ -66,7 +69,7 @@ def facts(peer: str) -> dict[str, Any]:
     described = contender(peer)
     return {
         "title": described.title,
-        "layout": described.layout,
+        "reads": described.reads or described.layout,
         "tensors": described.tensors,
         "jobs": list(described.jobs),
         "storages": list(described.storages),
@@ -97,9 +100,15 @@ def numbers(peer: str, cores: int) -> list[int]:
     return sorted({max(1, round(cores * share)) for share in contender(peer).numbers})
 
 
+def calibrated_on(job: str) -> str:
+    """The job whose short runs choose the workers of this one."""
+    return CALIBRATED_ON if job in PICTURES else job
+
+
 def calibrated(results: Results, peer: str, job: str, storage: str) -> dict[str, Any] | None:
     """What was found best for this job and storage; None before all choices were tried."""
-    found: dict[str, Any] | None = results.content["calibration"].get(peer, {}).get(f"{job} {storage}")
+    of_peer: dict[str, Any] = results.content["calibration"].get(peer, {})
+    found: dict[str, Any] | None = of_peer.get(f"{calibrated_on(job)} {storage}")
     return found if found is not None and "workers" in found else None
 
 

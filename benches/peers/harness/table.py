@@ -122,7 +122,8 @@ def ceilings_of(results: Results, job: str) -> dict[str, float]:
     wanted = ["libjpeg-turbo, full decode"] if plan.kind(job) == "pictures" else ["symphonia, MP3 decode"]
     if job == "pictures-train":
         wanted.append("libjpeg-turbo and fast_image_resize, crop and flip")
-    return {name: kept[name] for name in [*wanted, f"feedstock's chain, {job}"] if name in kept}
+    wanted += [f"feedstock's chain, {job}", f"feedstock's chain, {job}, restart markers"]
+    return {name: kept[name] for name in wanted if name in kept}
 
 
 def agreement(results: Results, peer: str, job: str) -> str:
