@@ -24,6 +24,7 @@ from harness import __main__ as command
 from harness import (
     account,
     agree,
+    alone,
     bench,
     builds,
     ceilings,
@@ -558,6 +559,17 @@ class TestGoals:
                 made.add(key, {"resume_s": took, "right": right})
         found = judged(made)["pictures-train, numpy: resume, s"]
         assert found.found == "0.50 (tf.data 2.00); without DALI, CPU (resumes at the wrong batch)"
+
+
+def test_one_benchmark_at_a_time(tmp_path: Path) -> None:
+    with (
+        alone.alone(tmp_path),
+        pytest.raises(alone.Running, match=f"process {os.getpid()}"),
+        alone.alone(tmp_path),
+    ):
+        pass
+    with alone.alone(tmp_path):
+        pass
 
 
 class TestResults:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from harness import bench, goals, page, plan, plots, table
+from harness.alone import Running, alone
 from harness.stored import Results, Unmixable
 
 DESCRIPTION = """\
@@ -188,12 +190,15 @@ def main() -> int:
         return 2
     complete = True
     try:
-        results = Results(options.results or options.out / "results.json")
-        if not only_report:
-            complete = bench.Bench(options, results).run()
+        with ExitStack() as held:
+            if not only_report:
+                held.enter_context(alone(options.cache))
+            results = Results(options.results or options.out / "results.json")
+            if not only_report:
+                complete = bench.Bench(options, results).run()
         if "report" in options.parts and (complete or results.content["runs"]):
             report(results, options.out, options.page)
-    except Unmixable as error:
+    except (Unmixable, Running) as error:
         print(f"benches/peers/run: {error}", file=sys.stderr)
         return 2
     if not complete:
