@@ -6,6 +6,9 @@ use crate::scratch::RETAINED_BYTES;
 /// Bytes of zeros behind the data, so that a reader can load whole words at its end.
 const PADDING: usize = 8;
 
+/// Bits that a reader has at least when it is full.
+pub(super) const FULL: u32 = 56;
+
 /// The scan's bytes with `FF 00` turned into `FF`, cut at restart markers.
 #[derive(Default)]
 pub(super) struct Segments {
@@ -93,7 +96,7 @@ pub(super) struct Bits<'a> {
 }
 
 impl Bits<'_> {
-    /// Makes at least 56 bits available, zeros past the end of all data.
+    /// Makes at least [`FULL`] bits available, zeros past the end of all data.
     #[inline(always)]
     pub(super) fn refill(&mut self) {
         let next = match self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -106,14 +109,6 @@ impl Bits<'_> {
         self.count += bytes * 8;
     }
 
-    /// Makes at least 32 bits available.
-    #[inline(always)]
-    pub(super) fn need_32(&mut self) {
-        if self.count < 32 {
-            self.refill();
-        }
-    }
-
     /// The next `count` bits, 1 … 32.
     #[expect(clippy::cast_possible_truncation, reason = "at most 32 bits")]
     #[inline(always)]
@@ -121,16 +116,54 @@ impl Bits<'_> {
         (self.word >> (64 - count)) as usize
     }
 
+    /// Passes over as many bits as the lowest six of `count` say, fewer than are available.
     #[inline(always)]
     pub(super) fn consume(&mut self, count: u32) {
-        self.word <<= count;
-        self.count -= count;
+        self.word = self.word.wrapping_shl(count);
+        self.count -= count & 63;
+    }
+
+    /// Begins to read what is available.
+    #[inline(always)]
+    pub(super) fn run(&self) -> Run {
+        Run { word: self.word, used: 0 }
+    }
+
+    /// Goes on behind what `run` has read.
+    #[inline(always)]
+    pub(super) fn end(&mut self, run: Run) {
+        self.word = run.word;
+        self.count -= run.used & 63;
     }
 
     /// An error if more was consumed than the segment holds.
     #[inline(always)]
     pub(super) fn check(&self) -> Result<(), Declined> {
         if self.at * 8 - self.count as usize > self.end * 8 { Err(Declined::Damage) } else { Ok(()) }
+    }
+}
+
+/// What a reader has available, taken in a run: fewer instructions between one look-up and the next.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    word: u64,
+    /// Sum of what was consumed, in the lowest six bits.
+    used: u32,
+}
+
+impl Run {
+    /// As [`Bits::peek`].
+    #[expect(clippy::cast_possible_truncation, reason = "at most 32 bits")]
+    #[inline(always)]
+    pub(super) fn peek(&self, count: u32) -> usize {
+        (self.word >> (64 - count)) as usize
+    }
+
+    /// As [`Bits::consume`].
+    #[inline(always)]
+    pub(super) fn consume(&mut self, count: u32) {
+        self.word = self.word.wrapping_shl(count);
+        self.used = self.used.wrapping_add(count);
     }
 }
 

@@ -4,34 +4,34 @@
 //! holds nearly every one, and often two or three where the values do not matter.
 
 use super::super::jpeg_header::HuffmanSpec;
-use super::bits::Bits;
+use super::bits::{Bits, FULL};
 use super::{Declined, ZIGZAG};
 
 /// Bits that one look-up sees. 2¹¹ entries of 4 bytes for coefficients and 2 bytes for skipping are 12 KiB a table.
 const WINDOW: u32 = 11;
 const ENTRIES: usize = 1 << WINDOW;
 
-/// A coefficient entry: bits 0–5 bits consumed, bit 6 special, bits 8–15 run (or, if special, run and size), bits
-/// 16–31 value (or, if special, one of the kinds below).
-const SPECIAL: u32 = 1 << 6;
-/// The code is longer than the window or does not exist.
-const LONG_CODE: u32 = 0;
-/// The block ends.
-const END: u32 = 1;
-/// Sixteen zeros.
-const ZEROS: u32 = 2;
-/// The code is here, its value bits reach over the window.
-const LONG_VALUE: u32 = 3;
+/// Look-ups that a full reader surely has the bits for. Whether a reader runs empty cannot be predicted, so it is filled
+/// up once for all of these instead of asked before each.
+const PER_REFILL: u32 = FULL / WINDOW;
 
-/// A skip entry: bits 0–3 bits consumed (0: look at the coefficient entry), bit 4 block ends, bits 8–15 coefficients.
-const SKIP_END: u16 = 1 << 4;
+/// A coefficient entry: bits 0–5 bits consumed, bits 8–15 steps from the coefficient before, bits 16–31 its value.
+///
+/// The block's end and what is too long for the window stand there as steps that lead out of the block, each into a
+/// range of its own, so that the loop over coefficients asks one question. A long entry consumes nothing; it has the
+/// symbol (run and size) in bits 16–23 and its code's bits in bits 24–31, 0 if the code is too long or does not exist.
+const END: u32 = 128;
+const LONG: u32 = 192;
+/// The last coefficient of a block; its run takes no more than 15 steps past it.
+const LAST: usize = 63;
 
 /// One table, ready to decode.
 pub(super) struct Table {
     counts: [u8; 16],
     symbols: Vec<u8>,
     entries: Box<[u32; ENTRIES]>,
-    skips: Box<[u16; ENTRIES]>,
+    /// As entries without values, of as many symbols as the window holds. Only where there is enough to skip.
+    skips: Option<Box<[u16; ENTRIES]>>,
     /// First code of each length, left-aligned in 16 bits, and one past the last.
     first: [u32; 17],
     limit: [u32; 17],
@@ -45,41 +45,47 @@ pub(super) struct Huffman<'a> {
     pub(super) ac: &'a Table,
 }
 
-/// The tables of a scan. Most files use the same ones (annex K's), so the last ones are kept.
+/// The tables of a scan, by their numbers. Most files use the same ones (annex K's), so the last ones are kept.
 #[derive(Default)]
 pub(super) struct Tables {
-    dc: [Option<Table>; 3],
-    ac: [Option<Table>; 3],
+    dc: [Option<Table>; 4],
+    ac: [Option<Table>; 4],
 }
 
 impl Tables {
-    /// Makes component `index` ready.
-    pub(super) fn prepare(
+    /// Makes table `number` for DC coefficients ready.
+    pub(super) fn prepare_dc(&mut self, number: u8, spec: Option<HuffmanSpec<'_>>) -> Result<(), Declined> {
+        self.dc[usize::from(number)].get_or_insert_with(Table::empty).prepare(spec, true)
+    }
+
+    /// Makes table `number` for AC coefficients ready; `skipping` many blocks takes longer to prepare, and less to do.
+    pub(super) fn prepare_ac(
         &mut self,
-        index: usize,
-        dc: Option<HuffmanSpec<'_>>,
-        ac: Option<HuffmanSpec<'_>>,
+        number: u8,
+        spec: Option<HuffmanSpec<'_>>,
+        skipping: bool,
     ) -> Result<(), Declined> {
-        for (slot, spec, is_dc) in [(&mut self.dc[index], dc, true), (&mut self.ac[index], ac, false)] {
-            // A file without tables is abbreviated; libjpeg-turbo may know what to do.
-            let spec = spec.ok_or(Declined::Kind)?;
-            if !slot
-                .as_ref()
-                .is_some_and(|table| table.counts == *spec.counts && table.symbols == spec.symbols)
-            {
-                *slot = Some(Table::new(spec, is_dc)?);
-            }
+        let table = self.ac[usize::from(number)].get_or_insert_with(Table::empty);
+        table.prepare(spec, false)?;
+        if skipping && table.skips.is_none() {
+            table.skips = Some(table.skips());
         }
         Ok(())
     }
 
     #[inline(always)]
-    pub(super) fn of(&self, index: usize) -> Huffman<'_> {
-        match (&self.dc[index], &self.ac[index]) {
+    pub(super) fn of(&self, dc: u8, ac: u8) -> Huffman<'_> {
+        match (&self.dc[usize::from(dc)], &self.ac[usize::from(ac)]) {
             (Some(dc), Some(ac)) => Huffman { dc, ac },
-            _ => unreachable!("every component of the frame is prepared before the scan"),
+            _ => unreachable!("every component's tables are prepared before the scan"),
         }
     }
+}
+
+/// The steps of a symbol without a value. Runs other than 15 mean the end in a sequential file, as in libjpeg.
+#[inline(always)]
+fn steps_without_value(symbol: u8) -> u32 {
+    if symbol == 0xF0 { 16 } else { END }
 }
 
 /// The value that `size` bits stand for (T.81 table F.1, EXTEND).
@@ -91,39 +97,55 @@ fn extend(bits: usize, size: u32) -> i32 {
 }
 
 impl Table {
-    fn new(spec: HuffmanSpec<'_>, is_dc: bool) -> Result<Self, Declined> {
-        let mut table = Self {
-            counts: *spec.counts,
-            symbols: spec.symbols.to_vec(),
-            entries: Box::new([SPECIAL | LONG_CODE << 16; ENTRIES]),
-            skips: Box::new([0; ENTRIES]),
+    /// The table without any code.
+    fn empty() -> Self {
+        Self {
+            counts: [0; 16],
+            symbols: Vec::new(),
+            entries: Box::new([LONG << 8; ENTRIES]),
+            skips: None,
             first: [0; 17],
             limit: [0; 17],
             index: [0; 17],
-        };
+        }
+    }
+
+    /// Becomes the table of `spec`, unless it is that already.
+    fn prepare(&mut self, spec: Option<HuffmanSpec<'_>>, is_dc: bool) -> Result<(), Declined> {
+        // A file without tables is abbreviated; libjpeg-turbo may know what to do.
+        let spec = spec.ok_or(Declined::Kind)?;
+        if self.counts == *spec.counts && self.symbols == spec.symbols {
+            return Ok(());
+        }
+        // Nothing of a table that turns out to be damaged is taken for ready.
+        self.symbols.clear();
+        self.counts = *spec.counts;
+        self.skips = None;
         let (mut code, mut index) = (0_u32, 0);
         for length in 1..=16_u32 {
             let count = u32::from(spec.counts[length as usize - 1]);
             if code + count > 1 << length {
                 return Err(Declined::Damage);
             }
-            table.first[length as usize] = code << (16 - length);
-            table.limit[length as usize] = (code + count) << (16 - length);
-            table.index[length as usize] = index;
+            self.first[length as usize] = code << (16 - length);
+            self.limit[length as usize] = (code + count) << (16 - length);
+            self.index[length as usize] = index;
             for offset in 0..count {
                 let symbol = spec.symbols[index];
                 if is_dc && symbol > 15 {
                     return Err(Declined::Damage);
                 }
-                table.fill(code + offset, length, symbol, is_dc);
+                self.fill(code + offset, length, symbol, is_dc);
                 index += 1;
+            }
+            if length == WINDOW {
+                let filled = ((code + count) as usize).min(ENTRIES);
+                self.entries[filled..].fill(LONG << 8);
             }
             code = (code + count) << 1;
         }
-        if !is_dc {
-            table.fill_skips();
-        }
-        Ok(table)
+        self.symbols.extend_from_slice(spec.symbols);
+        Ok(())
     }
 
     /// Enters all windows that start with `code`.
@@ -134,50 +156,38 @@ impl Table {
         let (run, size) =
             if is_dc { (0, u32::from(symbol)) } else { (u32::from(symbol >> 4), u32::from(symbol & 15)) };
         let start = (code << (WINDOW - length)) as usize;
-        for window in start..start + (1 << (WINDOW - length)) {
-            self.entries[window] = if size == 0 && !is_dc {
-                match run {
-                    15 => length | SPECIAL | ZEROS << 16,
-                    // Runs with size 0 other than 15 mean the end in a sequential file, as in libjpeg.
-                    _ => length | SPECIAL | END << 16,
-                }
-            } else if length + size <= WINDOW {
-                let bits = (window >> (WINDOW - length - size)) & ((1 << size) - 1);
+        let windows = &mut self.entries[start..start + (1 << (WINDOW - length))];
+        if size == 0 && !is_dc {
+            windows.fill(length | steps_without_value(symbol) << 8);
+        } else if length + size <= WINDOW {
+            for (bits, windows) in windows.chunks_exact_mut(1 << (WINDOW - length - size)).enumerate() {
                 let value = extend(bits, size);
-                (length + size) | run << 8 | (value << 16).cast_unsigned()
-            } else {
-                length | SPECIAL | u32::from(symbol) << 8 | LONG_VALUE << 16
-            };
+                windows.fill((length + size) | (run + 1) << 8 | (value << 16).cast_unsigned());
+            }
+        } else {
+            windows.fill(LONG << 8 | u32::from(symbol) << 16 | length << 24);
         }
     }
 
     /// Sums up as many whole symbols as each window holds.
-    fn fill_skips(&mut self) {
-        for window in 0..ENTRIES {
-            let (mut used, mut coefficients, mut ended) = (0, 0, false);
-            while !ended {
+    fn skips(&self) -> Box<[u16; ENTRIES]> {
+        let mut skips = Box::new([0; ENTRIES]);
+        for (window, skip) in skips.iter_mut().enumerate() {
+            let (mut used, mut sum) = (0, 0);
+            while sum < LAST as u32 {
                 let entry = self.entries[(window << used) & (ENTRIES - 1)];
-                let length = entry & 63;
+                let (length, steps) = (entry & 63, entry >> 8 & 255);
                 // Bits that the window does not have read as zeros: a code that needs them is not known.
-                if length == 0 || used + length > WINDOW {
+                if used + length > WINDOW || steps == LONG {
                     break;
                 }
-                if entry & SPECIAL == 0 {
-                    coefficients += (entry >> 8 & 255) + 1;
-                } else {
-                    match entry >> 16 {
-                        END => ended = true,
-                        ZEROS => coefficients += 16,
-                        _ => break,
-                    }
-                }
                 used += length;
+                sum += steps;
             }
-            if let (Ok(used), Ok(coefficients @ 0..=255)) = (u16::try_from(used), u16::try_from(coefficients))
-            {
-                self.skips[window] = used | if ended { SKIP_END } else { 0 } | coefficients << 8;
-            }
+            let sum = if used == 0 { LONG } else { sum };
+            *skip = u16::try_from(used | sum << 8).unwrap_or(0);
         }
+        skips
     }
 
     /// The symbol of any length that the next 16 bits start with, and its length. By value, so that the reader of the
@@ -201,20 +211,13 @@ impl Table {
 /// The next DC difference.
 #[inline(always)]
 pub(super) fn dc(bits: &mut Bits<'_>, table: &Table) -> Result<i32, Declined> {
-    bits.need_32();
+    bits.refill();
     let entry = table.entries[bits.peek(WINDOW)];
-    if entry & SPECIAL == 0 {
-        bits.consume(entry & 63);
-        return Ok(entry.cast_signed() >> 16);
+    if steps(entry) != LONG as usize {
+        bits.consume(entry);
+        return Ok(value(entry));
     }
-    let size = if entry >> 16 == LONG_VALUE {
-        bits.consume(entry & 63);
-        entry >> 8 & 255
-    } else {
-        let (symbol, length) = table.symbol(bits.peek(16))?;
-        bits.consume(length);
-        u32::from(symbol)
-    };
+    let size = u32::from(long_symbol(bits, table, entry)?);
     if size == 0 {
         return Ok(0);
     }
@@ -223,36 +226,62 @@ pub(super) fn dc(bits: &mut Bits<'_>, table: &Table) -> Result<i32, Declined> {
     Ok(value)
 }
 
-/// The run and value of a coefficient that is not in the entries, or `None` at the block's end. 32 bits are
-/// available, 31 at most are used.
 #[inline(always)]
-fn special(bits: &mut Bits<'_>, table: &Table, entry: u32) -> Result<Option<(usize, i32)>, Declined> {
-    let symbol = match entry >> 16 {
-        END => {
-            bits.consume(entry & 63);
-            return Ok(None);
-        }
-        ZEROS => {
-            bits.consume(entry & 63);
-            return Ok(Some((15, 0)));
-        }
-        LONG_VALUE => {
-            bits.consume(entry & 63);
-            entry >> 8 & 255
-        }
-        _ => {
-            let (symbol, length) = table.symbol(bits.peek(16))?;
-            bits.consume(length);
-            u32::from(symbol)
-        }
+fn steps(entry: u32) -> usize {
+    (entry >> 8 & 255) as usize
+}
+
+#[inline(always)]
+fn value(entry: u32) -> i32 {
+    entry.cast_signed() >> 16
+}
+
+/// The symbol of a long entry, whose code is consumed.
+#[inline(always)]
+fn long_symbol(bits: &mut Bits<'_>, table: &Table, entry: u32) -> Result<u8, Declined> {
+    let (symbol, length) = match entry >> 24 {
+        0 => table.symbol(bits.peek(16))?,
+        length => ((entry >> 16 & 255) as u8, length),
     };
-    let (run, size) = ((symbol >> 4) as usize, symbol & 15);
+    bits.consume(length);
+    Ok(symbol)
+}
+
+/// The steps to and the value of a coefficient whose entry is long; takes 31 bits at most.
+#[inline(always)]
+fn long(bits: &mut Bits<'_>, table: &Table, entry: u32) -> Result<(usize, i32), Declined> {
+    bits.refill();
+    let symbol = long_symbol(bits, table, entry)?;
+    let size = u32::from(symbol & 15);
     if size == 0 {
-        return Ok((run == 15).then_some((15, 0)));
+        return Ok((steps_without_value(symbol) as usize, 0));
     }
     let value = extend(bits.peek(size), size);
     bits.consume(size);
-    Ok(Some((run, value)))
+    Ok((usize::from(symbol >> 4) + 1, value))
+}
+
+/// What becomes of a component's coefficients, in the order they come (zigzag).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    quant: [i16; 64],
+    /// Natural positions.
+    natural: [u8; 64],
+}
+
+impl Places {
+    pub(super) const NONE: Self = Self { quant: [0; 64], natural: [0; 64] };
+
+    /// `quant` as it stands in the file.
+    pub(super) fn new(quant: &[u16; 64]) -> Self {
+        Self { quant: quant.map(u16::cast_signed), natural: ZIGZAG }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "wraps in damaged files, as in libjpeg")]
+    #[inline(always)]
+    pub(super) fn put(&self, at: usize, value: i32, block: &mut [i16; 64]) {
+        block[usize::from(self.natural[at] & 63)] = (value as i16).wrapping_mul(self.quant[at]);
+    }
 }
 
 /// Decodes and dequantises a block's AC coefficients into natural order; true if there are none.
@@ -260,72 +289,88 @@ fn special(bits: &mut Bits<'_>, table: &Table, entry: u32) -> Result<Option<(usi
 pub(super) fn ac(
     bits: &mut Bits<'_>,
     table: &Table,
-    quant: &[i16; 64],
+    places: &Places,
     block: &mut [i16; 64],
 ) -> Result<bool, Declined> {
-    let mut at = 1_usize;
-    while at < 64 {
-        bits.need_32();
-        let entry = table.entries[bits.peek(WINDOW)];
-        let (run, value) = if entry & SPECIAL == 0 {
-            bits.consume(entry & 63);
-            ((entry >> 8 & 255) as usize, entry.cast_signed() >> 16)
-        } else {
-            match special(bits, table, entry)? {
-                Some(coefficient) => coefficient,
-                None => break,
+    let mut at = 0_usize;
+    let last = 'block: loop {
+        bits.refill();
+        let mut run = bits.run();
+        for _ in 0..PER_REFILL {
+            let entry = table.entries[run.peek(WINDOW)];
+            run.consume(entry);
+            at += steps(entry);
+            if at < LAST {
+                places.put(at, value(entry), block);
+                continue;
             }
-        };
-        at += run;
-        if at > 63 {
-            return Err(Declined::Damage);
+            bits.end(run);
+            if at < LONG as usize {
+                break 'block value(entry);
+            }
+            let (steps, value) = long(bits, table, entry)?;
+            at = at - LONG as usize + steps;
+            if at >= LAST {
+                break 'block value;
+            }
+            places.put(at, value, block);
+            continue 'block;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "wraps in damaged files, as in libjpeg")]
-        {
-            block[usize::from(ZIGZAG[at]) & 63] = (value as i16).wrapping_mul(quant[at]);
-        }
-        at += 1;
+        bits.end(run);
+    };
+    if at == LAST {
+        places.put(LAST, last, block);
+    } else if at < END as usize {
+        return Err(Declined::Damage);
     }
-    Ok(at == 1)
+    Ok(at == END as usize)
 }
 
 /// Passes over a block's AC coefficients.
 #[inline(always)]
 pub(super) fn skip_ac(bits: &mut Bits<'_>, table: &Table) -> Result<(), Declined> {
-    let mut at = 1_usize;
-    while at < 64 {
-        bits.need_32();
-        let window = bits.peek(WINDOW);
-        let skip = table.skips[window];
-        let next = at + usize::from(skip >> 8);
-        if skip & 15 != 0 && next <= 64 {
-            // A window that goes on after the block's 64th coefficient shows another block's bits; that it ends the
-            // block as well is only right if it does so before.
-            if skip & SKIP_END != 0 && next == 64 {
-                // The end code after a full block is not this block's.
-            } else {
-                bits.consume(u32::from(skip & 15));
-                if skip & SKIP_END != 0 {
-                    return Ok(());
-                }
-                at = next;
+    match &table.skips {
+        Some(skips) => skip_by(|window| u32::from(skips[window]), bits, table),
+        None => skip_by(|window| table.entries[window], bits, table),
+    }
+}
+
+/// Passes over them by what `look` says of a window: whole symbols, one or several, in the form of an entry.
+#[inline(always)]
+fn skip_by(look: impl Fn(usize) -> u32, bits: &mut Bits<'_>, table: &Table) -> Result<(), Declined> {
+    let mut at = 0_usize;
+    'block: loop {
+        bits.refill();
+        let mut run = bits.run();
+        for _ in 0..PER_REFILL {
+            let symbols = look(run.peek(WINDOW));
+            let mut behind = run;
+            behind.consume(symbols);
+            let next = at + steps(symbols);
+            if next < LAST {
+                (run, at) = (behind, next);
                 continue;
             }
-        }
-        let entry = table.entries[window];
-        let run = if entry & SPECIAL == 0 {
-            bits.consume(entry & 63);
-            (entry >> 8 & 255) as usize
-        } else {
-            match special(bits, table, entry)? {
-                Some((run, _)) => run,
-                None => return Ok(()),
+            if next == LAST || (END as usize..END as usize + LAST).contains(&next) {
+                bits.end(behind);
+                return Ok(());
             }
-        };
-        at += run + 1;
-        if at > 64 {
-            return Err(Declined::Damage);
+            // Too long, or the window goes on behind the block's last coefficient and shows another block's bits: one
+            // symbol by itself.
+            bits.end(run);
+            let entry = table.entries[bits.peek(WINDOW)];
+            bits.consume(entry);
+            at += steps(entry);
+            if at >= LONG as usize {
+                at = at - LONG as usize + long(bits, table, entry)?.0;
+            }
+            match at {
+                ..LAST => continue 'block,
+                LAST => return Ok(()),
+                _ if at >= END as usize => return Ok(()),
+                _ => return Err(Declined::Damage),
+            }
         }
+        bits.end(run);
     }
-    Ok(())
 }

@@ -19,7 +19,7 @@ mod idct;
 mod upsample;
 
 use bits::{Bits, Segments};
-use huffman::{Huffman, Tables};
+use huffman::{Huffman, Places, Tables};
 
 use super::super::geometry::Rect;
 use super::jpeg_header::JpegHeader;
@@ -28,6 +28,9 @@ use crate::scratch::Buffer;
 /// The smaller the picture, the less there is to gain; below this the chroma planes are too narrow for fancy
 /// upsampling, and libjpeg-turbo's rules for that are its own.
 const LEAST_SIDE: u16 = 16;
+
+/// Between restart markers this near, fewer MCUs are skipped than would pay for tables that skip.
+const SHORT_INTERVAL: u16 = 16;
 
 /// Zigzag position → natural position.
 const ZIGZAG: [u8; 64] = [
@@ -76,12 +79,10 @@ impl Baseline {
         let frame = Frame::new(header)?;
         self.segments.read(&bytes[header.data.min(bytes.len())..], header.restart_interval > 0)?;
         let window = frame.window(region);
-        for (index, component) in frame.components().iter().enumerate() {
-            self.tables.prepare(
-                index,
-                header.dc[usize::from(component.dc)],
-                header.ac[usize::from(component.ac)],
-            )?;
+        let skipping = header.restart_interval == 0 || header.restart_interval > SHORT_INTERVAL;
+        for Component { dc, ac, .. } in frame.components() {
+            self.tables.prepare_dc(*dc, header.dc[usize::from(*dc)])?;
+            self.tables.prepare_ac(*ac, header.ac[usize::from(*ac)], skipping)?;
         }
         let mut decoder = Scan {
             frame: &frame,
@@ -107,15 +108,14 @@ struct Component {
     /// Table numbers.
     dc: u8,
     ac: u8,
-    /// In zigzag order, as the coefficients come.
-    quant: [i16; 64],
+    places: Places,
     /// Samples of the component in the whole picture.
     width: usize,
     height: usize,
 }
 
 impl Component {
-    const NONE: Self = Self { h: 0, v: 0, dc: 0, ac: 0, quant: [0; 64], width: 0, height: 0 };
+    const NONE: Self = Self { h: 0, v: 0, dc: 0, ac: 0, places: Places::NONE, width: 0, height: 0 };
 }
 
 /// The geometry of the picture.
@@ -185,7 +185,7 @@ impl Frame {
                 v: v.into(),
                 dc: raw.dc,
                 ac: raw.ac,
-                quant: quant.map(u16::cast_signed),
+                places: Places::new(&quant),
                 width: (usize::from(header.width) * usize::from(h)).div_ceil(h_max.into()),
                 height: (usize::from(header.height) * usize::from(v)).div_ceil(v_max.into()),
             };
@@ -314,7 +314,7 @@ impl Scan<'_> {
     fn skip(&self, mcus: usize, bits: &mut Bits<'_>, predictions: &mut [i32; 3]) -> Result<(), Declined> {
         for _ in 0..mcus {
             for (index, component) in self.frame.components().iter().enumerate() {
-                let Huffman { dc, ac } = self.tables.of(index);
+                let Huffman { dc, ac } = self.tables.of(component.dc, component.ac);
                 for _ in 0..component.h * component.v {
                     predictions[index] = predictions[index].wrapping_add(huffman::dc(bits, dc)?);
                     huffman::skip_ac(bits, ac)?;
@@ -336,21 +336,15 @@ impl Scan<'_> {
         let row = row - self.window.first_row;
         for mcu in column - self.window.first_column..column - self.window.first_column + mcus {
             for (index, component) in self.frame.components().iter().enumerate() {
-                let Huffman { dc, ac } = self.tables.of(index);
+                let Huffman { dc, ac } = self.tables.of(component.dc, component.ac);
                 let Component { h, v, .. } = *component;
                 let stride = self.window.columns() * h * 8;
                 let plane = self.planes[index].bytes_mut();
                 for (block_y, block_x) in (0..v).flat_map(|y| (0..h).map(move |x| (y, x))) {
                     let mut block = [0_i16; 64];
                     predictions[index] = predictions[index].wrapping_add(huffman::dc(bits, dc)?);
-                    #[expect(
-                        clippy::cast_possible_truncation,
-                        reason = "wraps in damaged files, as in libjpeg"
-                    )]
-                    {
-                        block[0] = (predictions[index] as i16).wrapping_mul(component.quant[0]);
-                    }
-                    let flat = huffman::ac(bits, ac, &component.quant, &mut block)?;
+                    component.places.put(0, predictions[index], &mut block);
+                    let flat = huffman::ac(bits, ac, &component.places, &mut block)?;
                     let start = ((row * v + block_y) * stride + mcu * h + block_x) * 8;
                     let target = &mut plane[start..start + 7 * stride + 8];
                     if flat {
