@@ -108,7 +108,7 @@ impl Shrinker {
         let pixels = opened.decode(&mut self.jpeg, demand, true, (decoded, spare))?;
         let rgb = small.take(to.rgb_bytes());
         let view = (pixels.stride, pixels.view);
-        self.sampler.resize(decoded.bytes(), view, pixels.window, (&mut *rgb, to), Filter::Bicubic)?;
+        self.sampler.resize(decoded.bytes(), view, pixels.window, (&mut *rgb, to), Filter::Bicubic);
         let jpeg = self.encoder.encode(rgb, to)?;
         Ok(match stored_orientation(bytes) {
             Some(orientation) => with_orientation(&jpeg, orientation),

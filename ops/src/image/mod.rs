@@ -19,6 +19,7 @@ mod rand_augment;
 mod random_crop;
 mod random_erasing;
 mod random_resized_crop;
+mod resample;
 mod resize;
 mod restarts;
 mod to_chw;

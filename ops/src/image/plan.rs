@@ -417,13 +417,13 @@ impl Run<'_> {
         let ImageScratch { sampler, buffers, .. } = &mut *self.scratch;
         if last && self.plan.convert.is_identity() {
             let source = buffers[index].bytes();
-            sampler.resize(source, (stride, view), window, (self.out, to), filter)?;
+            sampler.resize(source, (stride, view), window, (self.out, to), filter);
             self.at = Place::Out;
             return Ok(());
         }
         let (source, target, next) = pair(buffers, index);
         let target = target.take(to.rgb_bytes());
-        sampler.resize(source.bytes(), (stride, view), window, (target, to), filter)?;
+        sampler.resize(source.bytes(), (stride, view), window, (target, to), filter);
         self.at = Place::Buffer { index: next, stride: to.width as usize, view: Rect::of(to), window: None };
         Ok(())
     }

@@ -1,13 +1,12 @@
-//! `resize`: Pillow's antialiased resampling, computed by fast_image_resize (within one level of Pillow).
+//! `resize`: Pillow's antialiased resampling, within one level of Pillow.
 
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use serde::{Deserialize, Serialize};
 
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
+use super::resample::{Resampler, Source};
 use crate::chain::Op;
 use crate::error::{Error, Result};
-use crate::scratch::{Buffer, RETAINED_BYTES};
+use crate::scratch::Buffer;
 
 /// Resizes to a shorter side (keeping the aspect ratio) or to an exact size.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -97,15 +96,6 @@ pub fn resize(size: impl Into<ResizeTo>) -> Op {
 }
 
 impl Filter {
-    fn algorithm(self) -> ResizeAlg {
-        match self {
-            Self::Nearest => ResizeAlg::Nearest,
-            Self::Bilinear => ResizeAlg::Convolution(FilterType::Bilinear),
-            Self::Bicubic => ResizeAlg::Convolution(FilterType::CatmullRom),
-            Self::Lanczos => ResizeAlg::Convolution(FilterType::Lanczos3),
-        }
-    }
-
     /// Source pixels that weigh in on either side of a result pixel, at `scale` source pixels per result pixel.
     pub(crate) fn reach(self, scale: f64) -> f64 {
         let support = match self {
@@ -141,27 +131,17 @@ impl Window {
     }
 }
 
-/// Resamples pictures; keeps its coefficients' and intermediate buffers.
+/// Resamples pictures; keeps its weights' and intermediate buffers.
 #[derive(Default)]
 pub(crate) struct Sampler {
-    resizer: Resizer,
+    resampler: Resampler,
     between: Buffer,
-}
-
-/// RGB pixels with rows of a stride, of which a view is meant.
-#[derive(Clone, Copy)]
-struct Source<'a> {
-    pixels: &'a [u8],
-    stride: usize,
-    view: Rect,
 }
 
 impl Sampler {
     pub(crate) fn trim(&mut self) {
         self.between.trim();
-        if self.resizer.size_of_internal_buffers() > RETAINED_BYTES {
-            self.resizer.reset_internal_buffers();
-        }
+        self.resampler.trim();
     }
 
     /// Resizes `view` of `pixels` (RGB, rows of `stride` pixels) into `out` (RGB, dense, `to` in size).
@@ -176,10 +156,9 @@ impl Sampler {
         window: Option<Window>,
         (out, to): (&mut [u8], Size),
         filter: Filter,
-    ) -> Result<()> {
+    ) {
         if window.is_none() && view.size() == to {
-            copy_rows(pixels, stride, view, out);
-            return Ok(());
+            return copy_rows(pixels, stride, view, out);
         }
         let source = Source { pixels, stride, view };
         let window = window.unwrap_or(Window {
@@ -189,26 +168,23 @@ impl Sampler {
             height: view.height.into(),
         });
         match filter {
-            Filter::Nearest => {
-                nearest(source, window, (out, to));
-                Ok(())
-            }
-            Filter::Bilinear => pass(&mut self.resizer, source, window, (out, to), filter),
+            Filter::Nearest => nearest(source, window, (out, to)),
+            Filter::Bilinear => self.resampler.resample(source, window, (out, to), filter),
             Filter::Bicubic | Filter::Lanczos => self.two_passes(source, window, (out, to), filter),
         }
     }
 
     /// In Pillow's order: along the rows first, unless the picture becomes wider and lower.
     ///
-    /// fast_image_resize always goes down the columns first. With filters that overshoot, clipping between the
-    /// passes makes the order visible (up to 10 levels), so here each pass is a call of its own.
+    /// The resampler always goes down the columns first, which is faster. With filters that overshoot, clipping
+    /// between the passes makes the order visible (up to 10 levels), so here each pass is a call of its own.
     fn two_passes(
         &mut self,
         source: Source<'_>,
         window: Window,
         (out, to): (&mut [u8], Size),
         filter: Filter,
-    ) -> Result<()> {
+    ) {
         let view = source.view;
         let columns_first = f64::from(to.width) > window.width && f64::from(to.height) < window.height;
         let (between, first, second) = if columns_first {
@@ -225,9 +201,9 @@ impl Sampler {
             )
         };
         let pixels = self.between.take(between.rgb_bytes());
-        pass(&mut self.resizer, source, first, (&mut *pixels, between), filter)?;
+        self.resampler.resample(source, first, (&mut *pixels, between), filter);
         let source = Source { pixels, stride: between.width as usize, view: Rect::of(between) };
-        pass(&mut self.resizer, source, second, (out, to), filter)
+        self.resampler.resample(source, second, (out, to), filter);
     }
 }
 
@@ -253,31 +229,6 @@ fn nearest(source: Source<'_>, window: Window, (out, to): (&mut [u8], Size)) {
             out.copy_from_slice(&pixels[at..at + 3]);
         }
     }
-}
-
-fn pass(
-    resizer: &mut Resizer,
-    Source { pixels, stride, view }: Source<'_>,
-    window: Window,
-    (out, to): (&mut [u8], Size),
-    filter: Filter,
-) -> Result<()> {
-    let bug = |error: &dyn std::fmt::Display| Error::bug(format!("resize of {view:?} to {to:?}: {error}"));
-    let rows = view.y + view.height;
-    let width = u32::try_from(stride).map_err(|error| bug(&error))?;
-    let source = ImageRef::new(width, rows, &pixels[..rows as usize * stride * 3], PixelType::U8x3)
-        .map_err(|error| bug(&error))?;
-    let source =
-        CroppedImage::new(&source, view.x, view.y, view.width, view.height).map_err(|error| bug(&error))?;
-    let mut target =
-        Image::from_slice_u8(to.width, to.height, out, PixelType::U8x3).map_err(|error| bug(&error))?;
-    let options = ResizeOptions::new().resize_alg(filter.algorithm()).crop(
-        window.left,
-        window.top,
-        window.width,
-        window.height,
-    );
-    resizer.resize(&source, &mut target, &options).map_err(|error| bug(&error))
 }
 
 /// Copies `view` of `pixels` (RGB, rows of `stride` pixels) densely into `out`.
