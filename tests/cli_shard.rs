@@ -85,6 +85,9 @@ fn restart_markers_are_counted() {
     let shard = ["shard", &place.path("from"), &to, "--restart-interval", "4"];
     assert_eq!(place.json(&shard)["restarted"], 53);
     assert!(text(&place.run(&shard).stdout).contains("with new restart markers"));
+    let again = ["shard", &to, &place.path("again"), "--restart-interval", "4"];
+    assert_eq!(place.json(&again)["unmarked"], serde_json::json!({ "has_markers": 53 }));
+    assert!(text(&place.run(&again).stdout).contains("53 stay as they are: they have as many already"));
     let none = ["shard", &to, &place.path("none"), "--restart-interval", "0"];
     assert!(place.complaint(2, &none).contains("restart_interval is 0"));
 }

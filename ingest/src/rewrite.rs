@@ -28,7 +28,7 @@ use arrow::record_batch::RecordBatch;
 use digest::RowDigest;
 use encode::{EncodeOptions, ShardEncoder};
 use feedstock_dataset::{BlockId, Dataset, Digest, Layout, Plan, Position, SampleId, Shuffle};
-use feedstock_ops::image::{RestartMarkers, ShrinkImage};
+use feedstock_ops::image::{RestartMarkers, ShrinkImage, Unmarked};
 use recode::{Change, Recoded, Recoder, Source};
 use schema::{PayloadKind, Shape};
 use serde::{Deserialize, Serialize};
@@ -139,8 +139,8 @@ pub struct RewriteOptions {
     pub recode: Option<Recode>,
     /// JPEGs get a restart marker every so many MCUs (blocks that are coded together, 16×16 px in a 4:2:0 picture),
     /// without loss: the pixels stay, which is checked for each, and crops skip what they do not show. With 4,
-    /// `random_resized_crop` costs about a sixth less CPU. Huffman tables become each picture's own, so that
-    /// most get smaller; progressive pictures become baseline and larger. Default `None`.
+    /// `random_resized_crop` costs about a quarter less CPU. Huffman tables become each picture's own, so that
+    /// most get smaller; progressive pictures become baseline, about 6 % larger. Default `None`.
     pub restart_interval: Option<u16>,
     /// Default: raise.
     pub on_error: OnBadPicture,
@@ -237,9 +237,10 @@ pub struct RewriteReport {
     pub payload_bytes: u64,
     /// Samples whose picture was shrunk.
     pub shrunk: u64,
-    /// Samples whose picture got restart markers. Others stay as they are: no JPEGs, kinds that could not be decoded
-    /// in part (CMYK, 4:1:1), files with something behind the picture, and what libjpeg-turbo complains about.
+    /// Samples whose picture got restart markers.
     pub restarted: u64,
+    /// Samples whose picture should have got them and has none of ours, by why.
+    pub unmarked: BTreeMap<Unmarked, u64>,
     /// Samples whose picture should have been changed but could not be read.
     pub kept_samples: u64,
     /// The first 1,000 of them.
@@ -318,6 +319,10 @@ fn report(state: &State, resumed_shards: u64, verified: bool) -> RewriteReport {
     let sum = |of: fn(&FinishedShard) -> u64| state.finished.iter().map(of).sum();
     let mut ids = Digest::default();
     state.finished.iter().for_each(|shard| ids.merge(&shard.ids));
+    let mut unmarked = BTreeMap::new();
+    for (why, samples) in state.finished.iter().flat_map(|shard| &shard.unmarked) {
+        *unmarked.entry(*why).or_default() += samples;
+    }
     RewriteReport {
         samples: sum(|shard| shard.samples),
         shards: state.finished.len() as u64,
@@ -326,6 +331,7 @@ fn report(state: &State, resumed_shards: u64, verified: bool) -> RewriteReport {
         payload_bytes: sum(|shard| shard.payload_bytes),
         shrunk: sum(|shard| shard.shrunk),
         restarted: sum(|shard| shard.restarted),
+        unmarked,
         kept_samples: sum(|shard| shard.kept_samples),
         kept: state
             .finished
@@ -437,33 +443,18 @@ impl Run<'_> {
     ) -> Result<(FinishedShard, bytes::Bytes)> {
         let (start, end) = (self.starts[index], self.starts[index + 1]);
         let mut rows = RowDigest::new(columns);
-        let mut ids = Digest::default();
-        let (mut shrunk, mut restarted, mut kept_samples, mut kept) = (0, 0, 0, Vec::new());
+        let mut shard = FinishedShard { file, samples: end - start, ..FinishedShard::default() };
         while start + rows.rows < end {
             let part = feed.take(end - start - rows.rows)?;
             rows.add(&part.batch)?;
-            recode::sample_ids(&part.batch)?.values().iter().for_each(|&id| ids.add(SampleId(id)));
+            recode::sample_ids(&part.batch)?.values().iter().for_each(|&id| shard.ids.add(SampleId(id)));
             encoder.add(&part.batch)?;
-            shrunk += part.shrunk.len() as u64;
-            restarted += part.restarted.len() as u64;
-            kept_samples += part.kept.len() as u64;
-            let room = NAMED_SAMPLES - kept.len();
-            kept.extend(part.kept.into_iter().map(|(_, sample)| sample).take(room));
+            part.fates.into_iter().for_each(|(_, fate)| shard.count(fate));
             self.options.tell(RewriteStage::Writing, start + rows.rows, self.plan.len(), written);
         }
         let bytes = encoder.finish()?;
-        let shard = FinishedShard {
-            file,
-            samples: end - start,
-            file_bytes: bytes.len() as u64,
-            payload_bytes: rows.payload_bytes,
-            rows: rows.text(),
-            ids,
-            shrunk,
-            restarted,
-            kept_samples,
-            kept,
-        };
+        (shard.file_bytes, shard.payload_bytes) = (bytes.len() as u64, rows.payload_bytes);
+        shard.rows = rows.text();
         Ok((shard, bytes))
     }
 }
@@ -493,19 +484,10 @@ impl Feed {
             return Ok(next);
         }
         let (head, tail) = (next.batch.slice(0, cut), next.batch.slice(cut, rows - cut));
-        let split = |mut rows: Vec<usize>| {
-            let left = rows.split_off(rows.partition_point(|row| *row < cut));
-            (rows, left.into_iter().map(|row| row - cut).collect())
-        };
-        let ((shrunk, shrunk_left), (restarted, restarted_left)) =
-            (split(next.shrunk), split(next.restarted));
-        let (kept, kept_left): (Vec<_>, Vec<_>) = next.kept.into_iter().partition(|(row, _)| *row < cut);
-        self.left = Some(Recoded {
-            batch: tail,
-            shrunk: shrunk_left,
-            restarted: restarted_left,
-            kept: kept_left.into_iter().map(|(row, sample)| (row - cut, sample)).collect(),
-        });
-        Ok(Recoded { batch: head, shrunk, restarted, kept })
+        let mut fates = next.fates;
+        let left = fates.split_off(fates.partition_point(|(row, _)| *row < cut));
+        let left = left.into_iter().map(|(row, fate)| (row - cut, fate)).collect();
+        self.left = Some(Recoded { batch: tail, fates: left });
+        Ok(Recoded { batch: head, fates })
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
-use feedstock_ops::image::{RandomResizedCrop, RestartMarkers, Size};
+use feedstock_ops::image::{Marked, RandomResizedCrop, RestartMarkers, Size};
 use feedstock_ops::{Chain, SampleSeed, Scratch};
 use support::{Jpeg, textured_picture};
 use turbojpeg_sys as tj;
@@ -99,7 +99,13 @@ fn main() {
         .map(|seed| jpeg.encode(&textured_picture(WIDTH, HEIGHT, seed, 15.0, 0.35), WIDTH, HEIGHT))
         .collect();
     let mut markers = RestartMarkers::new(RESTART_INTERVAL).unwrap();
-    let marked: Vec<Vec<u8>> = photos.iter().map(|photo| markers.add(photo).unwrap().unwrap()).collect();
+    let marked: Vec<Vec<u8>> = photos
+        .iter()
+        .map(|photo| match markers.add(photo).unwrap() {
+            Marked::Yes(marked) => marked,
+            Marked::No(why) => panic!("photos {why}"),
+        })
+        .collect();
     let [kib, marked_kib] = [&photos, &marked]
         .map(|photos| photos.iter().map(Vec::len).sum::<usize>() as f64 / PICTURES as f64 / 1024.0);
 

@@ -52,6 +52,44 @@ fn crops_are_found(jpeg: Jpeg, w: u32, h: u32, crops: u64, scratch: &mut Scratch
     }
 }
 
+/// Where a marker's segment begins.
+fn segment(bytes: &[u8], marker: u8) -> usize {
+    bytes.windows(2).position(|pair| pair == [0xFF, marker]).unwrap() + 2
+}
+
+/// Coefficients far from a picture's, as damaged files have them, wrap and saturate as they do there.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn coefficients_out_of_range_are_libjpeg_turbos() {
+    let mut bytes = Jpeg::default().encode(&picture(96, 80, 5), 96, 80);
+    for _table in 0..2 {
+        let at = segment(&bytes, 0xDB);
+        let length = usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]));
+        bytes[at + 3..at + length].fill(255);
+        bytes[at - 1] = 0xEE; // seen; turned back below
+    }
+    for at in 0..bytes.len() - 1 {
+        if bytes[at..at + 2] == [0xFF, 0xEE] {
+            bytes[at + 1] = 0xDB;
+        }
+    }
+    let whole = turbo_decode(&bytes, 96, 80);
+    assert!(whole.iter().any(|value| *value == 0) && whole.iter().any(|value| *value == 255));
+    assert_eq!(decode_rgb(&bytes, &DecodeImage::new()).unwrap().1, whole);
+}
+
+#[test]
+fn components_in_another_order_than_the_frames_are_refused() {
+    let mut bytes = Jpeg::default().encode(&picture(96, 80, 6), 96, 80);
+    let at = segment(&bytes, 0xDA);
+    assert_eq!(bytes[at + 2], 3);
+    for byte in 0..2 {
+        bytes.swap(at + 5 + byte, at + 7 + byte);
+    }
+    let error = decode_rgb(&bytes, &DecodeImage::new()).unwrap_err();
+    assert!(error.to_string().contains("component ID"), "{error}"); // libjpeg-turbo's words
+}
+
 const SUBSAMPLINGS: [tj::TJSAMP; 7] = [
     tj::TJSAMP_TJSAMP_444,
     tj::TJSAMP_TJSAMP_422,

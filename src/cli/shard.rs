@@ -49,7 +49,8 @@ pub(crate) struct Command {
     #[arg(long, requires = "max_side")]
     quality: Option<u8>,
     /// Give JPEGs a restart marker every so many MCUs (16×16 px in a 4:2:0 picture), without loss: crops then skip what
-    /// they do not show. With 4, random_resized_crop costs about a sixth less CPU [default: none].
+    /// they do not show. With 4, random_resized_crop costs about a quarter less CPU, and most files get smaller by 4 %;
+    /// progressive ones become baseline, 6 % larger. Others stay as they are, and are counted [default: none].
     #[arg(long, value_name = "MCUS")]
     restart_interval: Option<u16>,
     /// What to do with a picture that cannot be read to be changed: stop, or copy its bytes.
@@ -162,6 +163,7 @@ impl Command {
                 "payload_bytes": report.payload_bytes,
                 "shrunk": report.shrunk,
                 "restarted": report.restarted,
+                "unmarked": report.unmarked,
                 "kept_samples": report.kept_samples,
                 "kept": kept.collect::<Vec<_>>(),
                 "ids_digest": report.ids.to_string(),
@@ -187,6 +189,9 @@ impl Command {
         }
         if self.restart_interval.is_some() {
             output.fact("with new restart markers", count(report.restarted))?;
+            for (why, samples) in &report.unmarked {
+                output.line(format!("  {} stay as they are: they {why}", count(*samples)))?;
+            }
         }
         if report.kept_samples > 0 {
             output.fact("kept as they are", count(report.kept_samples))?;

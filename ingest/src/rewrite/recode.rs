@@ -14,7 +14,7 @@ use arrow::record_batch::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use feedstock_dataset::{Catalog, SampleId};
 use feedstock_ops::Scratch;
-use feedstock_ops::image::{RestartMarkers, ShrinkImage, Shrinker};
+use feedstock_ops::image::{Marked, RestartMarkers, ShrinkImage, Shrinker, Unmarked};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,12 +25,20 @@ const BATCHES_AT_ONCE: usize = 3;
 pub(super) struct Recoded {
     /// `sample_id`, then the chosen columns.
     pub(super) batch: RecordBatch,
-    /// Rows in which a picture was shrunk, ascending.
-    pub(super) shrunk: Vec<usize>,
-    /// Rows in which a picture got restart markers, ascending.
-    pub(super) restarted: Vec<usize>,
-    /// Rows whose picture could not be read and stays as it was.
-    pub(super) kept: Vec<(usize, KeptSample)>,
+    /// What became of pictures, by row, ascending; some have several fates, most have none.
+    pub(super) fates: Vec<(usize, Fate)>,
+}
+
+/// What became of a row's picture.
+#[derive(Debug)]
+pub(super) enum Fate {
+    Shrunk,
+    /// It got restart markers.
+    Marked,
+    /// It should have got them, and has none.
+    Unmarked(Unmarked),
+    /// It could not be read, and stays as it was.
+    Kept(KeptSample),
 }
 
 /// What is done to which pictures.
@@ -55,7 +63,8 @@ struct Changed {
     /// `None` where it stays as it was.
     bytes: Option<Vec<u8>>,
     shrunk: bool,
-    restarted: bool,
+    /// `None` where markers were not asked for.
+    marked: Option<std::result::Result<(), Unmarked>>,
 }
 
 /// Column, row and outcome.
@@ -89,10 +98,14 @@ impl Codecs {
 
     fn change(&mut self, bytes: &[u8]) -> feedstock_ops::Result<Changed> {
         let small = self.shrinker.as_mut().map_or(Ok(None), |shrinker| shrinker.shrink(bytes))?;
-        let here = small.as_deref().unwrap_or(bytes);
-        let marked = self.markers.as_mut().map_or(Ok(None), |markers| markers.add(here))?;
-        let (shrunk, restarted) = (small.is_some(), marked.is_some());
-        Ok(Changed { bytes: marked.or(small), shrunk, restarted })
+        let shrunk = small.is_some();
+        let Some(markers) = &mut self.markers else {
+            return Ok(Changed { bytes: small, shrunk, marked: None });
+        };
+        Ok(match markers.add(small.as_deref().unwrap_or(bytes))? {
+            Marked::Yes(bytes) => Changed { bytes: Some(bytes), shrunk, marked: Some(Ok(())) },
+            Marked::No(why) => Changed { bytes: small, shrunk, marked: Some(Err(why)) },
+        })
     }
 }
 
@@ -137,8 +150,7 @@ impl Source {
     pub(super) fn next(&mut self) -> Result<Option<Recoded>> {
         let Some((recoder, turns, idle)) = &mut self.work else {
             let batch = self.batches.next().transpose()?;
-            let untouched = |batch| Recoded { batch, shrunk: vec![], restarted: vec![], kept: vec![] };
-            return Ok(batch.map(untouched));
+            return Ok(batch.map(|batch| Recoded { batch, fates: Vec::new() }));
         };
         while self.in_flight.len() < BATCHES_AT_ONCE {
             let Some(batch) = self.batches.next().transpose()? else { break };
@@ -176,7 +188,7 @@ impl Recoder {
 
     fn complete(&self, InFlight { batch, results }: InFlight) -> Result<Recoded> {
         let mut changed = vec![vec![Changed::default(); batch.num_rows()]; self.columns.len()];
-        let mut kept = Vec::new();
+        let mut fates = Vec::new();
         let mut expected = 0;
         for name in &self.columns {
             let views = payload(&batch, name)?;
@@ -206,17 +218,17 @@ impl Recoder {
                     error,
                 ));
             }
-            kept.push((row, KeptSample { sample, name, reason: error.to_string() }));
+            fates.push((row, Fate::Kept(KeptSample { sample, name, reason: error.to_string() })));
         }
-        let rows = |has: fn(&Changed) -> bool| -> Vec<usize> {
-            (0..batch.num_rows()).filter(|&row| changed.iter().any(|column| has(&column[row]))).collect()
+        for row in 0..batch.num_rows() {
+            fates.extend(fates_of(changed.iter().map(|column| &column[row])).map(|fate| (row, fate)));
+        }
+        fates.sort_by_key(|(row, _)| *row);
+        let batch = match changed.iter().flatten().any(|picture| picture.bytes.is_some()) {
+            true => self.replace(&batch, &changed)?,
+            false => batch,
         };
-        let (shrunk, restarted) = (rows(|picture| picture.shrunk), rows(|picture| picture.restarted));
-        let batch = match shrunk.is_empty() && restarted.is_empty() {
-            true => batch,
-            false => self.replace(&batch, &changed)?,
-        };
-        Ok(Recoded { batch, shrunk, restarted, kept })
+        Ok(Recoded { batch, fates })
     }
 
     /// The batch with the changed pictures in place.
@@ -234,6 +246,16 @@ impl Recoder {
         RecordBatch::try_new(batch.schema(), arrays)
             .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot put changed pictures back: {e}")))
     }
+}
+
+/// What became of one row's pictures, which count as one.
+fn fates_of<'a>(pictures: impl Iterator<Item = &'a Changed> + Clone) -> impl Iterator<Item = Fate> {
+    let shrunk = pictures.clone().any(|picture| picture.shrunk).then_some(Fate::Shrunk);
+    let marked = pictures.filter_map(|picture| picture.marked).min().map(|marked| match marked {
+        Ok(()) => Fate::Marked,
+        Err(why) => Fate::Unmarked(why),
+    });
+    shrunk.into_iter().chain(marked)
 }
 
 fn payload<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a BinaryViewArray> {

@@ -3,11 +3,13 @@
 //! A shard counts when it is named there; a shard of the right name that is not was being written when the run died,
 //! and is written anew. Both are whole objects at any time: storage writes whole or not at all.
 
+use super::recode::Fate;
 use super::schema::PayloadKind;
-use super::{KeptSample, Recode, RewriteFormat};
+use super::{KeptSample, NAMED_SAMPLES, Recode, RewriteFormat};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use feedstock_dataset::{Digest, Fingerprint, Storage};
+use feedstock_ops::image::Unmarked;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
@@ -34,7 +36,7 @@ pub(super) struct Settings {
 }
 
 /// A shard that is written.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct FinishedShard {
     pub(super) file: String,
     pub(super) samples: u64,
@@ -47,9 +49,28 @@ pub(super) struct FinishedShard {
     pub(super) shrunk: u64,
     #[serde(default)]
     pub(super) restarted: u64,
+    #[serde(default)]
+    pub(super) unmarked: BTreeMap<Unmarked, u64>,
     pub(super) kept_samples: u64,
     /// The first of them, by name.
     pub(super) kept: Vec<KeptSample>,
+}
+
+impl FinishedShard {
+    /// Counts what became of a picture.
+    pub(super) fn count(&mut self, fate: Fate) {
+        match fate {
+            Fate::Shrunk => self.shrunk += 1,
+            Fate::Marked => self.restarted += 1,
+            Fate::Unmarked(why) => *self.unmarked.entry(why).or_default() += 1,
+            Fate::Kept(sample) => {
+                self.kept_samples += 1;
+                if self.kept.len() < NAMED_SAMPLES {
+                    self.kept.push(sample);
+                }
+            }
+        }
+    }
 }
 
 /// The state file.

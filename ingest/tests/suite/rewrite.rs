@@ -8,9 +8,10 @@ use feedstock_dataset::{Layout as Stored, Position, SampleId, Shuffle};
 use feedstock_ingest::{
     ErrorKind, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteStage, rewrite,
 };
-use feedstock_ops::image::{DecodeImage, decode_rgb, read_header};
+use feedstock_ops::image::{DecodeImage, Unmarked, decode_rgb, read_header};
 use feedstock_synth::Layout;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -190,9 +191,16 @@ fn restart_markers_come_without_loss_and_beside_shrinking() {
     for (before, after) in before.iter().zip(&after) {
         assert!(before[0] != after[0] && pixels(&before[0]) == pixels(&after[0]));
     }
+    assert!(report.unmarked.is_empty(), "{:?}", report.unmarked);
+    let three = dir.path().join("three");
+    rewrite(&source, text(&three), &RewriteOptions { threads: 3, ..options(None) }).unwrap();
+    let one = dir.path().join("one");
+    rewrite(&source, text(&one), &RewriteOptions { threads: 1, ..options(None) }).unwrap();
+    assert!(shard_files(&one) == shard_files(&three), "threads change bytes");
     // Those that have them stay.
     let again = dir.path().join("again");
-    assert_eq!(rewrite(&open(&to), text(&again), &options(None)).unwrap().restarted, 0);
+    let report = rewrite(&open(&to), text(&again), &options(None)).unwrap();
+    assert_eq!((report.restarted, report.unmarked), (0, BTreeMap::from([(Unmarked::HasMarkers, SAMPLES)])));
     assert!(rows(&open(&again), &image) == after);
 
     let small_too = dir.path().join("small");

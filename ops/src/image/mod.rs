@@ -44,7 +44,7 @@ pub use random_crop::{RandomCrop, random_crop};
 pub use random_erasing::{EraseValue, Noise, RandomErasing, random_erasing};
 pub use random_resized_crop::{RandomResizedCrop, random_resized_crop};
 pub use resize::{Resize, ResizeTo, resize};
-pub use restarts::RestartMarkers;
+pub use restarts::{Marked, RestartMarkers, Unmarked};
 pub use to_chw::{ToChw, to_chw};
 pub use to_f32::{ToF32, to_f32};
 pub use trivial_augment::{TrivialAugment, trivial_augment};

@@ -4,9 +4,10 @@
 //! source rows ── down the columns ──▶ two rows, in the L1 cache ── along the rows ──▶ two rows of the result
 //! ```
 //!
-//! The bits are those of fast_image_resize 6, with which the tests compare; it takes about three times as long. Each
-//! pass has two kernels, AVX2 and plain Rust, which give the same bits. 270×250 px to 224×224 cost less than 0.1 ms:
-//! nothing is allocated, and between the passes there are only two rows.
+//! The bits are those of fast_image_resize 6, with which the tests compare. It costs two or three times as much (`cargo
+//! bench -p feedstock-ops --bench decode_chain` has it among the bare parts): here nothing is allocated, between the
+//! passes there are only two rows, and four pixels of both are made at once. Each pass has two kernels, AVX2 and plain
+//! Rust, which give the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -37,15 +38,15 @@ pub(super) struct Resampler {
     between: Buffer,
 }
 
-/// Which kernels run; `Avx2` exists only where the feature does.
+/// Which kernels run; `Avx2` comes from [`Kernels::detect`] alone.
 #[derive(Clone, Copy, Debug)]
-enum Lanes {
+enum Kernels {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     Plain,
 }
 
-impl Lanes {
+impl Kernels {
     fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
@@ -90,12 +91,12 @@ impl Resampler {
         (out, to): (&mut [u8], Size),
         filter: Filter,
     ) {
-        self.run(Lanes::detect(), source, window, (out, to), filter);
+        self.run(Kernels::detect(), source, window, (out, to), filter);
     }
 
     fn run(
         &mut self,
-        lanes: Lanes,
+        kernels: Kernels,
         Source { pixels, stride, view }: Source<'_>,
         window: Window,
         (out, to): (&mut [u8], Size),
@@ -112,7 +113,7 @@ impl Resampler {
         let line = to.width as usize * 3;
         if across.is_copied() {
             for (row, out) in out.chunks_exact_mut(line).enumerate() {
-                self::down(lanes, source, row_weights, row, out);
+                self::down(kernels, source, row_weights, row, out);
             }
             return;
         }
@@ -122,13 +123,13 @@ impl Resampler {
         let (rows, spare) = between.take(padded * 2 + line).split_at_mut(padded * 2);
         let (upper, lower) = rows.split_at_mut(padded);
         for (pair, out) in out.chunks_mut(line * 2).enumerate() {
-            self::down(lanes, source, row_weights, pair * 2, &mut upper[..length]);
+            self::down(kernels, source, row_weights, pair * 2, &mut upper[..length]);
             let (out, second) = out.split_at_mut(line);
             if second.is_empty() {
-                self::across(lanes, [upper, upper], columns, [out, spare]);
+                self::across(kernels, [upper, upper], columns, [out, spare]);
             } else {
-                self::down(lanes, source, row_weights, pair * 2 + 1, &mut lower[..length]);
-                self::across(lanes, [upper, lower], columns, [out, second]);
+                self::down(kernels, source, row_weights, pair * 2 + 1, &mut lower[..length]);
+                self::across(kernels, [upper, lower], columns, [out, second]);
             }
         }
     }
@@ -145,7 +146,7 @@ fn prepare(weights: &mut Weights, side: Side, filter: Filter) -> usize {
 }
 
 /// Row `row` of the pass down the columns; without weights a source row.
-fn down(lanes: Lanes, source: Rows<'_>, weights: Option<&Weights>, row: usize, out: &mut [u8]) {
+fn down(kernels: Kernels, source: Rows<'_>, weights: Option<&Weights>, row: usize, out: &mut [u8]) {
     let Some(weights) = weights else {
         let start = row * source.pitch;
         return out.copy_from_slice(&source.pixels[start..start + out.len()]);
@@ -157,7 +158,7 @@ fn down(lanes: Lanes, source: Rows<'_>, weights: Option<&Weights>, row: usize, o
         precision: weights.precision,
     };
     #[cfg(target_arch = "x86_64")]
-    if matches!(lanes, Lanes::Avx2) && out.len() >= avx2::LANES && taps.count > 0 {
+    if matches!(kernels, Kernels::Avx2) && out.len() >= avx2::BYTES && taps.count > 0 {
         // SAFETY: the feature is there.
         return unsafe { avx2::down(source, taps, out) };
     }
@@ -183,9 +184,9 @@ fn down_plain(source: Rows<'_>, taps: RowTaps<'_>, out: &mut [u8]) {
 }
 
 /// The pass along two rows, which are readable as the weights ask for.
-fn across(lanes: Lanes, rows: [&[u8]; 2], weights: &Weights, out: [&mut [u8]; 2]) {
+fn across(kernels: Kernels, rows: [&[u8]; 2], weights: &Weights, out: [&mut [u8]; 2]) {
     #[cfg(target_arch = "x86_64")]
-    if matches!(lanes, Lanes::Avx2) {
+    if matches!(kernels, Kernels::Avx2) {
         // SAFETY: the feature is there.
         return unsafe { avx2::across(rows, weights, out) };
     }
@@ -250,10 +251,10 @@ mod tests {
     fn check(resampler: &mut Resampler, source: Source<'_>, window: Window, to: Size) {
         for (filter, reference_filter) in FILTERS {
             let expected = reference(source, window, to, reference_filter);
-            for lanes in [Lanes::detect(), Lanes::Plain] {
+            for kernels in [Kernels::detect(), Kernels::Plain] {
                 let mut out = vec![0xA5; to.rgb_bytes()];
-                resampler.run(lanes, source, window, (&mut out, to), filter);
-                assert!(out == expected, "{lanes:?} {filter:?} {:?} {window:?} {to:?}", source.view);
+                resampler.run(kernels, source, window, (&mut out, to), filter);
+                assert!(out == expected, "{kernels:?} {filter:?} {:?} {window:?} {to:?}", source.view);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The bits of a JPEG can be decoded from its beginning on or from a restart marker on (ITU-T T.81, E.1.4). The decoder
 //! of crops (`decode/baseline/`) jumps over intervals that lie outside: with a marker every 4 MCUs, 64 × 16 pixels of a
-//! 4:2:0 picture, `random_resized_crop` costs about a sixth less CPU (`cargo bench -p feedstock-ops --bench
+//! 4:2:0 picture, `random_resized_crop` costs about a quarter less CPU (`cargo bench -p feedstock-ops --bench
 //! decode_chain`). Crops so large that they are decoded at half their size gain nothing.
 //!
 //! libjpeg-turbo transcodes the coefficients, as `jpegtran -optimize -restart` does; Huffman tables of the picture's own
@@ -10,7 +10,9 @@
 //! EXIF and colour profiles are carried over.
 
 use std::ffi::c_int;
+use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Opened, decode_rgb};
@@ -19,6 +21,44 @@ use crate::error::{Error, Result};
 
 /// What the coefficients of one picture may take, in MB: those of 89 megapixels (the limit of pictures) at 4:2:0.
 const MAX_MEMORY: c_int = 300;
+
+/// What [`RestartMarkers::add`] makes of a picture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Marked {
+    /// The picture with markers, baseline where it was progressive.
+    Yes(Vec<u8>),
+    /// It stays as it is.
+    No(Unmarked),
+}
+
+/// Why a picture gets no restart markers. In JSON in snake_case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Unmarked {
+    /// It has as many already.
+    HasMarkers,
+    /// It is no JPEG.
+    NoJpeg,
+    /// It could not be decoded in part with them either: CMYK, RGB, 4:1:1, 12-bit …
+    Kind,
+    /// Something stands behind the picture, a second one or a film, which would be lost.
+    MoreBehind,
+    /// It has no end, libjpeg-turbo complains about it, or its pixels would not stay as they are.
+    Damaged,
+}
+
+impl fmt::Display for Unmarked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HasMarkers => "have as many already",
+            Self::NoJpeg => "are no JPEGs",
+            Self::Kind => "are of a kind that is not decoded in part (CMYK, RGB, 4:1:1, 12-bit)",
+            Self::MoreBehind => "have something behind the picture that would be lost",
+            Self::Damaged => "are damaged",
+        })
+    }
+}
 
 /// Adds restart markers; one a thread, as it keeps a codec handle.
 pub struct RestartMarkers {
@@ -45,22 +85,31 @@ impl RestartMarkers {
         Ok(Self { interval, handle })
     }
 
-    /// The picture with markers, baseline where it was progressive; `None` where it stays as it is: it has as many
-    /// already, could not be decoded in part with them either (it is no JPEG, or CMYK, 4:1:1, 12-bit …), holds more than
-    /// one picture, or cannot be decoded without complaint.
+    /// The picture with markers, or why it stays as it is.
     ///
     /// # Errors
     /// `BadSample` where the bytes are no picture, or its size is over [`DecodeImage`]'s limits.
-    pub fn add(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub fn add(&mut self, bytes: &[u8]) -> Result<Marked> {
         let op = DecodeImage::default();
         let opened = Opened::new(bytes, &op)?;
-        if opened.skips_between(1..=self.interval) || !opened.is_one_jpeg() {
-            return Ok(None);
+        let unmarked = |why| Ok(Marked::No(why));
+        if !opened.is_jpeg() {
+            return unmarked(Unmarked::NoJpeg);
         }
-        let Some(marked) = self.transform(bytes)? else { return Ok(None) };
-        let skips = Opened::new(&marked, &op).is_ok_and(|marked| marked.skips_between(1..=self.interval));
-        let same = || matches!((decode_rgb(bytes, &op), decode_rgb(&marked, &op)), (Ok(a), Ok(b)) if a == b);
-        Ok((skips && same()).then_some(marked))
+        if opened.skips_between(1..=self.interval) {
+            return unmarked(Unmarked::HasMarkers);
+        }
+        match opened.behind_jpeg() {
+            None => return unmarked(Unmarked::Damaged),
+            Some(behind) if behind.iter().any(|byte| *byte != 0) => return unmarked(Unmarked::MoreBehind),
+            Some(_padding) => {}
+        }
+        let Some(marked) = self.transform(bytes)? else { return unmarked(Unmarked::Damaged) };
+        if !Opened::new(&marked, &op).is_ok_and(|marked| marked.skips_between(1..=self.interval)) {
+            return unmarked(Unmarked::Kind);
+        }
+        let same = matches!((decode_rgb(bytes, &op), decode_rgb(&marked, &op)), (Ok(a), Ok(b)) if a == b);
+        if same { Ok(Marked::Yes(marked)) } else { unmarked(Unmarked::Damaged) }
     }
 
     /// The same coefficients with markers; `None` where the library complains.
@@ -99,8 +148,8 @@ impl RestartMarkers {
     }
 }
 
-impl std::fmt::Debug for RestartMarkers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for RestartMarkers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RestartMarkers").field("interval", &self.interval).finish_non_exhaustive()
     }
 }
@@ -115,20 +164,34 @@ mod tests {
         std::fs::read(golden::path(&format!("decode/{name}"))).unwrap()
     }
 
+    fn marked(markers: &mut RestartMarkers, picture: &[u8]) -> Vec<u8> {
+        match markers.add(picture).unwrap() {
+            Marked::Yes(marked) => marked,
+            Marked::No(why) => panic!("it stays as it is: {why:?}"),
+        }
+    }
+
+    fn stays(markers: &mut RestartMarkers, picture: &[u8]) -> Unmarked {
+        match markers.add(picture).unwrap() {
+            Marked::Yes(_) => panic!("it got markers"),
+            Marked::No(why) => why,
+        }
+    }
+
     #[test]
     fn the_pixels_stay_and_the_markers_come() {
         let mut markers = RestartMarkers::new(4).unwrap();
         let op = DecodeImage::new();
         for name in ["444", "422", "420", "grey", "optimized", "progressive", "exif6"] {
             let before = read(&format!("{name}.jpg"));
-            let after = markers.add(&before).unwrap().unwrap_or_else(|| panic!("{name} stays as it is"));
+            let after = marked(&mut markers, &before);
             let upright = op.clone().exif_orientation(true);
             for op in [&op, &upright] {
                 assert!(decode_rgb(&before, op).unwrap() == decode_rgb(&after, op).unwrap(), "{name}");
             }
             let opened = Opened::new(&after, &op).unwrap();
             assert!(opened.skips_between(1..=4) && !opened.skips_between(1..=3), "{name}");
-            assert_eq!(markers.add(&after).unwrap(), None, "{name}: once is enough");
+            assert_eq!(stays(&mut markers, &after), Unmarked::HasMarkers, "{name}: once is enough");
         }
     }
 
@@ -136,14 +199,22 @@ mod tests {
     fn others_stay_as_they_are() {
         let mut markers = RestartMarkers::new(1).unwrap();
         let whole = read("420.jpg");
-        for name in ["cmyk.jpg", "rgb.jpg", "rgb.png", "lossy.webp"] {
-            assert_eq!(markers.add(&read(name)).unwrap(), None, "{name}");
+        for (name, why) in [
+            ("cmyk.jpg", Unmarked::Kind),
+            ("rgb.jpg", Unmarked::Kind),
+            ("rgb.png", Unmarked::NoJpeg),
+            ("lossy.webp", Unmarked::NoJpeg),
+        ] {
+            assert_eq!(stays(&mut markers, &read(name)), why, "{name}");
         }
-        assert_eq!(markers.add(&whole[..whole.len() / 2]).unwrap(), None, "cut off");
+        assert_eq!(stays(&mut markers, &whole[..whole.len() / 2]), Unmarked::Damaged);
         let two = [&whole[..], &whole[..]].concat();
-        assert_eq!(markers.add(&two).unwrap(), None, "what stands behind a picture would be lost");
-        let padded = [&whole[..], &[0; 7]].concat();
-        assert!(markers.add(&padded).unwrap().is_some(), "a good picture after bad ones");
+        assert_eq!(stays(&mut markers, &two), Unmarked::MoreBehind);
+        let mut damaged = whole.clone();
+        damaged.drain(whole.len() * 3 / 4..whole.len() - 2);
+        assert_eq!(stays(&mut markers, &damaged), Unmarked::Damaged);
+        // A good picture after bad ones.
+        marked(&mut markers, &[&whole[..], &[0; 7]].concat());
         assert_eq!(markers.add(b"no picture").unwrap_err().kind(), crate::ErrorKind::BadSample);
         assert_eq!(RestartMarkers::new(0).unwrap_err().kind(), crate::ErrorKind::BadConfig);
     }
@@ -158,7 +229,7 @@ mod tests {
             let mut markers = RestartMarkers::new(interval).unwrap();
             for name in ["444", "422", "420", "grey", "progressive"] {
                 let before = read(&format!("{name}.jpg"));
-                let after = markers.add(&before).unwrap().unwrap();
+                let after = marked(&mut markers, &before);
                 for sample in 0..50 {
                     let mut crop = |bytes: &[u8]| {
                         let mut row = vec![0; chain.output().bytes()];

@@ -191,14 +191,15 @@ impl<'a> JpegHeader<'a> {
             return Err(bad(format_args!("a scan of {count} components in {} bytes", body.len())));
         }
         self.scan_components = count;
-        for raw in rest.chunks_exact(2).take(count) {
-            let known = self.components[..self.component_count].iter_mut().find(|c| c.id == raw[0]);
-            let Some(component) = known else {
+        let mut in_order = true;
+        for (at, raw) in rest.chunks_exact(2).take(count).enumerate() {
+            let Some(index) = self.components().iter().position(|component| component.id == raw[0]) else {
                 return Err(bad(format_args!("a scan of the unknown component {}", raw[0])));
             };
-            (component.dc, component.ac) = (raw[1] >> 4, raw[1] & 15);
+            in_order &= index == at;
+            (self.components[index].dc, self.components[index].ac) = (raw[1] >> 4, raw[1] & 15);
         }
-        self.scan_is_full = rest[count * 2..count * 2 + 3] == [0, 63, 0];
+        self.scan_is_full = in_order && rest[count * 2..count * 2 + 3] == [0, 63, 0];
         Ok(())
     }
 

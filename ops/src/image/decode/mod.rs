@@ -304,12 +304,15 @@ impl<'a> Opened<'a> {
         jpeg::denominator(region, target) > 1
     }
 
-    /// Whether it is a JPEG behind whose end nothing but padding comes: no second picture or film.
-    pub(crate) fn is_one_jpeg(&self) -> bool {
-        let Body::Jpeg(header) = &self.body else { return false };
-        let data = &self.bytes[header.data.min(self.bytes.len())..];
-        memchr::memmem::find(data, &[0xFF, 0xD9])
-            .is_some_and(|end| data[end + 2..].iter().all(|byte| *byte == 0))
+    pub(crate) fn is_jpeg(&self) -> bool {
+        matches!(self.body, Body::Jpeg(_))
+    }
+
+    /// What stands behind the JPEG's end marker; `None` where there is none.
+    pub(crate) fn behind_jpeg(&self) -> Option<&[u8]> {
+        let Body::Jpeg(header) = &self.body else { return None };
+        let data = self.bytes.get(header.data..)?;
+        memchr::memmem::find(data, &[0xFF, 0xD9]).map(|end| &data[end + 2..])
     }
 
     /// Whether every decoder of JPEGs makes about the same of it: baseline, in three components or one, upright, whole.

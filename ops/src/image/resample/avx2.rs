@@ -6,7 +6,7 @@ use super::weights::{Taps, Weights};
 use super::{ROW_PADDING, RowTaps, Rows};
 
 /// Bytes of a row that are summed at once.
-pub(super) const LANES: usize = 32;
+pub(super) const BYTES: usize = 32;
 /// Bytes of four pixels.
 const GROUP: usize = 12;
 
@@ -35,7 +35,7 @@ fn down_pairs<const PAIRS: usize>(rows: Rows<'_>, taps: RowTaps<'_>, out: &mut [
     let pairs = if PAIRS == 0 { count.div_ceil(2) } else { PAIRS };
     let weights = &weights[..pairs];
     let length = out.len();
-    assert!(length >= LANES && count > 0 && (first + count - 1) * rows.pitch + length <= rows.pixels.len());
+    assert!(length >= BYTES && count > 0 && (first + count - 1) * rows.pitch + length <= rows.pixels.len());
     let mut at = 0;
     loop {
         let mut sums = [half; 4];
@@ -43,7 +43,7 @@ fn down_pairs<const PAIRS: usize>(rows: Rows<'_>, taps: RowTaps<'_>, out: &mut [
             // An odd last row is its own partner, of weight zero.
             let rows_of_pair = [pair * 2, (pair * 2 + 1).min(count - 1)];
             // SAFETY: rows `first` … `first + count` have `length` bytes each within the pixels, as asserted, and
-            // `at` is at most `length - LANES`.
+            // `at` is at most `length - BYTES`.
             let load = |row: usize| unsafe {
                 _mm256_loadu_si256(rows.pixels.as_ptr().add((first + row) * rows.pitch + at).cast())
             };
@@ -62,13 +62,13 @@ fn down_pairs<const PAIRS: usize>(rows: Rows<'_>, taps: RowTaps<'_>, out: &mut [
         let down = |sum| _mm256_sra_epi32(sum, bits);
         let low = _mm256_packs_epi32(down(sums[0]), down(sums[1]));
         let high = _mm256_packs_epi32(down(sums[2]), down(sums[3]));
-        // SAFETY: `at` is at most `length - LANES`.
+        // SAFETY: `at` is at most `length - BYTES`.
         unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), _mm256_packus_epi16(low, high)) };
-        if at == length - LANES {
+        if at == length - BYTES {
             return;
         }
         // The last block overlaps the one before.
-        at = (at + LANES).min(length - LANES);
+        at = (at + BYTES).min(length - BYTES);
     }
 }
 

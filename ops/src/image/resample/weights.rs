@@ -1,7 +1,7 @@
 //! What each source pixel weighs in each result pixel, along one side of a picture.
 //!
 //! Computed in f64 and then rounded to i16 at the highest precision that the largest weight allows. The bits are those
-//! of fast_image_resize 6, so the order of the operations matters. A picture's weights are about an eighth of its cost.
+//! of fast_image_resize 6, so the order of the operations matters.
 
 use super::super::geometry::Filter;
 
@@ -82,8 +82,8 @@ impl Weights {
     #[inline(always)]
     fn fill_anywhere(&mut self, side: Side, filter: Filter) {
         match filter {
-            // The nearest pixel needs no weights, and nobody asks for them.
-            Filter::Nearest | Filter::Bilinear => self.weigh(side, filter, triangle),
+            Filter::Nearest => unreachable!("the nearest pixel needs no weights"),
+            Filter::Bilinear => self.weigh(side, filter, triangle),
             Filter::Bicubic => self.weigh(side, filter, catmull_rom),
             Filter::Lanczos => self.weigh(side, filter, lanczos),
         }

@@ -79,7 +79,8 @@ impl Baseline {
         let frame = Frame::new(header)?;
         self.segments.read(&bytes[header.data.min(bytes.len())..], header.restart_interval > 0)?;
         let window = frame.window(region);
-        let skipping = header.restart_interval == 0 || header.restart_interval > SHORT_INTERVAL;
+        let skipping = (header.restart_interval == 0 || header.restart_interval > SHORT_INTERVAL)
+            && (window.first_row > 0 || window.columns() < frame.mcus_across);
         for Component { dc, ac, .. } in frame.components() {
             self.tables.prepare_dc(*dc, header.dc[usize::from(*dc)])?;
             self.tables.prepare_ac(*ac, header.ac[usize::from(*ac)], skipping)?;
@@ -99,7 +100,7 @@ impl Baseline {
     }
 }
 
-/// One component, its tables resolved.
+/// One component, its quantisation table resolved.
 #[derive(Debug, Clone, Copy)]
 struct Component {
     /// Blocks per MCU.
@@ -180,6 +181,10 @@ impl Frame {
             let (Some(quant), true) = (quant, standard && raw.dc < 4 && raw.ac < 4) else {
                 return Err(Declined::Kind);
             };
+            // Which blocks are flat is asked of what is quantised, and answered behind it.
+            if quant.contains(&0) {
+                return Err(Declined::Kind);
+            }
             *component = Component {
                 h: h.into(),
                 v: v.into(),

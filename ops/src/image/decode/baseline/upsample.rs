@@ -5,8 +5,8 @@
 //! chroma planes ─ two rows weighed, or one widened ─▶ sums, or whole rows ─┐
 //! luma plane ──────────────────────────────────────────────────────────────┴─ Row ─▶ plain or avx2.rs ─▶ RGB
 //! ```
-//! A row's buffers stay in the first-level cache. AVX2 takes about one cycle a pixel of 4:2:0; the plain way, for other
-//! machines, three times as long in the same vectors, and gives the same bits.
+//! A row's buffers stay in the first-level cache. The plain way is for other machines than AVX2's, and gives the same
+//! bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
