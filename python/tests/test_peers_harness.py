@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -193,6 +194,25 @@ class TestRunning:
         assert not reader.is_alive()
         assert [event["event"] for event in events] == ["first", "end"]
         os.close(writing)
+
+    @pytest.mark.parametrize(("least_s", "batches"), [(0.0, 5), (3.0, 5), (4.0, 8), (6.5, 11)])
+    def test_who_is_fast_does_it_again(
+        self, monkeypatch: pytest.MonkeyPatch, least_s: float, batches: int
+    ) -> None:
+        told: list[str] = []
+
+        class Told:
+            def tell(self, event: str, at: float | None = None, **facts: Any) -> None:
+                told.append(event)
+
+        seconds = itertools.count(1.0)
+        monkeypatch.setattr(protocol.time, "monotonic", lambda: next(seconds))
+        endless = itertools.repeat(protocol.Batch(np.zeros((10, 4)), [0]))
+        job = protocol.Job("speech", "local", "steady", {}, "", 10, 2, 2, 30, 20, 30, least_s)
+        protocol._steady(job, protocol.Loader(endless, fetched=lambda: 1), Told())  # type: ignore[arg-type]
+        steps = [event for event in told if event != "fetched"]
+        assert len(steps) == batches
+        assert [place for place, event in enumerate(told) if event == "fetched"] == [2, batches + 1]
 
     def test_contenders_are_described(self) -> None:
         for peer in plan.PEERS:

@@ -53,6 +53,7 @@ class Job:
     samples: int  # of one epoch
     warm_up: int = 0  # samples that come before the measured ones
     measured: int = 0  # samples whose rate is taken: whole epochs of them
+    least_s: float = 0.0  # they are taken as many times over as begin within this
     epochs: int = 1  # of a check
     steps: int = 0  # to take before a state is saved, or before the consumer stalls
     pause: float = 0.0  # of a consumer that stalls
@@ -185,14 +186,19 @@ def _told(batch: Batch, number: int, events: Events, **facts: Any) -> float:
 
 
 def _steady(job: Job, loader: Loader, events: Events) -> None:
-    """Samples are counted, not seconds: whoever is slower takes longer for the same work."""
-    counted, begun = 0, False
+    """Samples are counted, not seconds: whoever is slower takes longer for the same work. Who is fast does it again, or
+    what is measured would be too short to be certain."""
+    counted, goal, begun = 0, job.warm_up + job.measured, None
     for number, batch in enumerate(loader.batches):
-        _told(batch, number, events)
+        at = _told(batch, number, events)
         counted += int(batch.data.shape[0])
-        ended = counted >= job.warm_up + job.measured
-        if loader.fetched is not None and (ended or (counted >= job.warm_up and not begun)):
-            begun = True
+        begins = begun is None and counted >= job.warm_up
+        if begins:
+            begun = at
+        if counted >= goal and begun is not None and at - begun < job.least_s:
+            goal += job.measured
+        ended = counted >= goal
+        if loader.fetched is not None and (begins or ended):
             events.tell("fetched", bytes=loader.fetched())
         if ended:
             return

@@ -113,9 +113,8 @@ def parser() -> argparse.ArgumentParser:
         "--epochs",
         type=int,
         default=1,
-        help="whole epochs that a rate is taken over, behind 32 batches of warm-up; from S3 the first one behind its "
-        "first batch; "
-        "default 1",
+        help="whole epochs that a rate is taken over at least, and as many more as begin within 6 s, behind 32 batches "
+        "of warm-up; from S3 the first one behind its first batch; default 1",
     )
     add(
         "--samples",

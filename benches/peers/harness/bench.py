@@ -75,6 +75,7 @@ class Bench:
                 "epochs": options.epochs,
                 "warm_up_batches": plan.WARM_UP_BATCHES,
                 "warm_up_batches_s3": plan.WARM_UP_BATCHES_OF_S3,
+                "least_s": plan.LEAST_S,
                 "min_fetched_share": plan.MIN_FETCHED_SHARE,
                 "batch_sizes": plan.BATCH_SIZES,
                 "order_seed": options.seed,
@@ -414,7 +415,8 @@ class Bench:
         for key, place, server in self._each("steady", self.options.jobs, self.options.storage):
             data = self._data[plan.kind(key.job)]
             warm_up, measured = plan.window(key.job, key.storage, data.used(), self.options.epochs)
-            more = {"warm_up": warm_up, "measured": measured}
+            more: dict[str, Any] = {"warm_up": warm_up, "measured": measured}
+            more["least_s"] = plan.LEAST_S if key.storage == "local" else 0.0
             job = self._job(key.peer, key.job, key.storage, "steady", data, **more)
             found = self._once(key.peer, job, server, self._left(key))
             told = ""

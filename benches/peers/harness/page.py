@@ -77,7 +77,8 @@ def method(results: Results) -> Iterator[str]:
         yield (
             f"A rate is that of {settings['epochs']} whole epoch{'s' if settings['epochs'] > 1 else ''} of batches in "
             f"the consumer's hands, behind {settings['warm_up_batches']} batches of warm-up (half an epoch, "
-            "where that is less)."
+            "where that is less)"
+            f"{f', and of as many as begin within {least:g} s' if (least := settings.get('least_s')) else ''}."
         )
     if "s3" in rates:
         yield (
