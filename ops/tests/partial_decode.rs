@@ -74,7 +74,7 @@ fn coefficients_out_of_range_are_libjpeg_turbos() {
         }
     }
     let whole = turbo_decode(&bytes, 96, 80);
-    assert!(whole.iter().any(|value| *value == 0) && whole.iter().any(|value| *value == 255));
+    assert!(whole.contains(&0) && whole.contains(&255));
     assert_eq!(decode_rgb(&bytes, &DecodeImage::new()).unwrap().1, whole);
 }
 
