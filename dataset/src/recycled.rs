@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 pub(crate) const LEAST_BYTES: usize = 1 << 20;
 
 /// Memory that waits for its next use at most: some blocks, and what they are read into.
-const KEPT_BYTES: usize = 32 << 20;
+const KEPT_BYTES: usize = 16 << 20;
 
 /// Sizes are rounded up to this, so that blocks of nearly one size fit each other's memory.
 const GRAIN_BYTES: usize = 256 << 10;
@@ -135,24 +135,24 @@ mod tests {
     #[test]
     fn the_smallest_that_fits_is_taken_and_none_that_wastes_much() {
         let kept = Kept::new();
-        [40, 16, 17, 15].into_iter().for_each(|grains| kept.give(of(grains)));
+        [20, 8, 9, 7].into_iter().for_each(|grains| kept.give(of(grains)));
         let taken = |len: usize| kept.take(len).map(|memory| memory.len() / GRAIN_BYTES);
-        assert_eq!(taken(16 * GRAIN_BYTES), Some(16));
-        assert_eq!(taken(16 * GRAIN_BYTES - 1), Some(17));
-        assert_eq!(taken(16 * GRAIN_BYTES), None);
-        assert_eq!(taken(36 * GRAIN_BYTES), Some(40));
-        assert_eq!(taken(14 * GRAIN_BYTES + 1), Some(15));
+        assert_eq!(taken(8 * GRAIN_BYTES), Some(8));
+        assert_eq!(taken(8 * GRAIN_BYTES - 1), Some(9));
+        assert_eq!(taken(8 * GRAIN_BYTES), None);
+        assert_eq!(taken(18 * GRAIN_BYTES), Some(20));
+        assert_eq!(taken(6 * GRAIN_BYTES + 1), Some(7));
     }
 
     #[test]
     fn what_was_kept_longest_goes_and_what_is_too_large_is_not_kept() {
         let kept = Kept::new();
-        [60, 50, 16].into_iter().for_each(|grains| kept.give(of(grains)));
-        assert_eq!(sizes(&kept), [60, 50, 16]);
-        kept.give(of(20));
-        assert_eq!(sizes(&kept), [50, 16, 20]);
+        [30, 25, 8].into_iter().for_each(|grains| kept.give(of(grains)));
+        assert_eq!(sizes(&kept), [30, 25, 8]);
+        kept.give(of(10));
+        assert_eq!(sizes(&kept), [25, 8, 10]);
         kept.give(of(KEPT_BYTES / GRAIN_BYTES + 1));
-        assert_eq!(sizes(&kept), [50, 16, 20]);
+        assert_eq!(sizes(&kept), [25, 8, 10]);
     }
 
     #[test]

@@ -733,6 +733,24 @@ class TestGoingOn:
         runs = stored.Results(tmp_path / "results.json").content["runs"]
         assert sorted(run["rate"] for run in runs) == [2.0, 3.0]
 
+    @pytest.mark.parametrize(
+        ("part", "before"),
+        [("rates", ["_install", "_prepare"]), ("ceilings", ["_install"])],
+    )
+    def test_what_a_part_needs_is_made_before(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, before: list[str]
+    ) -> None:
+        made = self.bench(tmp_path, monkeypatch, [], parts=[part], peers=[], wheel=None, s3_server=None)
+        build = {"commit": "abc", "dirty": False, "wheel": "def", "profile": "release"}
+        monkeypatch.setattr(bench.builds, "fingerprint", lambda wheel: build)
+        called: list[str] = []
+        for name in ("_install", "_prepare", "_rates", "_ceilings"):
+            monkeypatch.setattr(made, name, lambda name=name: called.append(name))
+        for name in ("_data", "_checked"):
+            monkeypatch.setattr(made, name, {})
+        assert made.run()
+        assert called == [*before, f"_{part}"]
+
     def test_time_left_is_that_of_runs_alike(self, tmp_path: Path) -> None:
         made = stored.Results(tmp_path / "results.json")
         key = stored.Key("pictures-train", "local", "steady", "dali", 1)

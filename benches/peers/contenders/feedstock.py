@@ -25,6 +25,9 @@ from contenders.protocol import (
 # needs 36 MiB.
 BUDGET_BYTES = {"pictures": 38 << 20, "speech": 16 << 20}
 
+# One is being written and one is ready while the consumer has its own; it computes nothing, so none more is needed.
+SLOTS = 3
+
 # MCUs between restart markers of its shards: 64×16 px of a 4:2:0 picture.
 RESTART_INTERVAL = 4
 
@@ -84,7 +87,8 @@ def open_loader(
         budget_bytes = BUDGET_BYTES["speech" if job.speech else "pictures"]
         if job.mode != "check":
             pipeline = pipeline.shuffle(seed=job.seed, window=SHUFFLE_SAMPLES)
-        pipeline = pipeline.batch(job.batch_size).options(threads=job.workers, budget_bytes=budget_bytes)
+        options = {"threads": job.workers, "slots": SLOTS, "budget_bytes": budget_bytes}
+        pipeline = pipeline.batch(job.batch_size).options(**options)
     loader = pipeline.loader(output=output)
     if state is not None:
         loader.load_state_dict(state)
@@ -126,7 +130,7 @@ CONTENDER = Contender(
         f"samples shuffled in windows of {SHUFFLE_SAMPLES}, as peers' buffers are, instead of 512 MiB; up to 64 lanes, "
         "its default",
         f"a budget of {BUDGET_BYTES['pictures'] >> 20} MiB for pictures, {BUDGET_BYTES['speech'] >> 20} MiB for clips, "
-        "instead of 1 GiB, so that no data stays in memory from epoch to epoch; 4 batches in memory, its default",
+        f"instead of 1 GiB, so that none stays in memory from epoch to epoch; {SLOTS} batches in memory instead of 4",
     ),
 )
 

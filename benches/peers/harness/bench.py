@@ -20,6 +20,9 @@ from harness.stored import Key, Results, machine, write_whole
 
 PARTS = ("install", "prepare", "check", "calibrate", "rates", "memory", "resume", "ceilings", "report")
 
+# Parts that run contenders, whose formats must be there.
+RUNS = ("prepare", "check", "calibrate", "rates", "memory", "resume")
+
 # Batches of a run that calibrates: warming up, and measured.
 CALIBRATION_BATCHES = (8, 32)
 
@@ -100,8 +103,10 @@ class Bench:
                 content["data"][kind] = data.facts() | {"used": data.used()}
             self.results.write()
             self._install()  # finds what is there, too
+            if set(options.parts) & set(RUNS):
+                self._prepare()  # as above
             for part in options.parts:
-                if part in parts and part != "install":
+                if part in parts and part not in ("install", "prepare"):
                     parts[part]()
         except OutOfTime:
             self.results.write()
