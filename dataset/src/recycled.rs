@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn the_smallest_that_fits_is_taken_and_none_that_wastes_much() {
         let kept = Kept::new();
-        [20, 8, 9, 7].into_iter().for_each(|grains| kept.give(of(grains)));
+        [22, 10, 11, 9].into_iter().for_each(|grains| kept.give(of(grains)));
         let taken = |len: usize| kept.take(len).map(|memory| memory.len() / GRAIN_BYTES);
-        assert_eq!(taken(8 * GRAIN_BYTES), Some(8));
-        assert_eq!(taken(8 * GRAIN_BYTES - 1), Some(9));
-        assert_eq!(taken(8 * GRAIN_BYTES), None);
-        assert_eq!(taken(18 * GRAIN_BYTES), Some(20));
-        assert_eq!(taken(6 * GRAIN_BYTES + 1), Some(7));
+        assert_eq!(taken(10 * GRAIN_BYTES), Some(10));
+        assert_eq!(taken(10 * GRAIN_BYTES - 1), Some(11));
+        assert_eq!(taken(10 * GRAIN_BYTES), None);
+        assert_eq!(taken(20 * GRAIN_BYTES), Some(22));
+        assert_eq!(taken(8 * GRAIN_BYTES + 1), Some(9));
     }
 
     #[test]
