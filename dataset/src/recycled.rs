@@ -5,14 +5,18 @@
 
 use memmap2::MmapMut;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, RangeInclusive};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Smaller buffers stay with the allocator: a system allows some 65,000 mappings.
 pub(crate) const LEAST_BYTES: usize = 1 << 20;
 
-/// Memory that waits for its next use at most: some blocks, and what they are read into.
-const KEPT_BYTES: usize = 16 << 20;
+/// Of what is in use, one part in so many waits for its next use at most: some blocks, and what they are read into.
+const KEPT_SHARE: usize = 3;
+
+/// Whatever is in use.
+const KEPT_BYTES: RangeInclusive<usize> = 8 << 20..=32 << 20;
 
 /// Sizes are rounded up to this, so that blocks of nearly one size fit each other's memory.
 const GRAIN_BYTES: usize = 256 << 10;
@@ -21,6 +25,9 @@ const GRAIN_BYTES: usize = 256 << 10;
 const SLACK: usize = 8;
 
 static KEPT: Kept = Kept::new();
+
+/// Bytes of the buffers that live.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 /// A buffer of at least [`LEAST_BYTES`]; dropping it keeps its memory for the next.
 #[derive(Debug)]
@@ -46,8 +53,14 @@ impl Recycled {
             Some(memory) => memory,
             None => MmapMut::map_anon(len.max(1).next_multiple_of(GRAIN_BYTES))?,
         };
+        IN_USE.fetch_add(memory.len(), Ordering::Relaxed);
         Ok(Self { memory: Some(memory), len })
     }
+}
+
+/// Memory that may wait while so much is in use, in bytes.
+fn most_kept(in_use: usize) -> usize {
+    (in_use / KEPT_SHARE).clamp(*KEPT_BYTES.start(), *KEPT_BYTES.end())
 }
 
 impl Kept {
@@ -72,16 +85,16 @@ impl Kept {
         Some(kept.remove(at))
     }
 
-    /// Keeps `memory` in place of what was kept longest.
-    fn give(&self, memory: MmapMut) {
-        if memory.len() > KEPT_BYTES {
+    /// Keeps `memory` in place of what was kept longest: no more than `most` bytes in all.
+    fn give(&self, memory: MmapMut, most: usize) {
+        if memory.len() > most {
             return;
         }
         let Some(mut kept) = self.lock() else { return };
         kept.push(memory);
         let mut bytes: usize = kept.iter().map(|memory| memory.len()).sum();
         let mut surplus = Vec::new();
-        while bytes > KEPT_BYTES {
+        while bytes > most {
             let oldest = kept.remove(0);
             bytes -= oldest.len();
             surplus.push(oldest);
@@ -94,7 +107,9 @@ impl Kept {
 impl Drop for Recycled {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            KEPT.give(memory);
+            let bytes = memory.len();
+            let before = IN_USE.fetch_sub(bytes, Ordering::Relaxed);
+            KEPT.give(memory, most_kept(before - bytes));
         }
     }
 }
@@ -123,8 +138,15 @@ impl AsRef<[u8]> for Recycled {
 mod tests {
     use super::*;
 
+    /// In grains.
+    const MOST: usize = 64;
+
     fn of(grains: usize) -> MmapMut {
         MmapMut::map_anon(grains * GRAIN_BYTES).unwrap()
+    }
+
+    fn give(kept: &Kept, grains: usize) {
+        kept.give(of(grains), MOST * GRAIN_BYTES);
     }
 
     /// The sizes of what is kept, in grains.
@@ -135,7 +157,7 @@ mod tests {
     #[test]
     fn the_smallest_that_fits_is_taken_and_none_that_wastes_much() {
         let kept = Kept::new();
-        [22, 10, 11, 9].into_iter().for_each(|grains| kept.give(of(grains)));
+        [22, 10, 11, 9].into_iter().for_each(|grains| give(&kept, grains));
         let taken = |len: usize| kept.take(len).map(|memory| memory.len() / GRAIN_BYTES);
         assert_eq!(taken(10 * GRAIN_BYTES), Some(10));
         assert_eq!(taken(10 * GRAIN_BYTES - 1), Some(11));
@@ -147,21 +169,31 @@ mod tests {
     #[test]
     fn what_was_kept_longest_goes_and_what_is_too_large_is_not_kept() {
         let kept = Kept::new();
-        [30, 25, 8].into_iter().for_each(|grains| kept.give(of(grains)));
+        [30, 25, 8].into_iter().for_each(|grains| give(&kept, grains));
         assert_eq!(sizes(&kept), [30, 25, 8]);
-        kept.give(of(10));
+        give(&kept, 10);
         assert_eq!(sizes(&kept), [25, 8, 10]);
-        kept.give(of(KEPT_BYTES / GRAIN_BYTES + 1));
+        give(&kept, MOST + 1);
         assert_eq!(sizes(&kept), [25, 8, 10]);
+    }
+
+    #[test]
+    fn what_waits_follows_what_is_in_use() {
+        let mib = |bytes: usize| bytes >> 20;
+        assert_eq!([0, 24 << 20, 60 << 20, 1 << 30].map(|in_use| mib(most_kept(in_use))), [8, 8, 20, 32]);
+        let kept = Kept::new();
+        [30, 25].into_iter().for_each(|grains| give(&kept, grains));
+        kept.give(of(5), 32 * GRAIN_BYTES);
+        assert_eq!(sizes(&kept), [25, 5]);
     }
 
     #[test]
     fn a_held_lock_is_not_waited_for() {
         let kept = Kept::new();
-        kept.give(of(8));
+        give(&kept, 8);
         let held = kept.lock();
         assert!(kept.take(8 * GRAIN_BYTES).is_none());
-        kept.give(of(4));
+        give(&kept, 4);
         drop(held);
         assert_eq!(sizes(&kept), [8]);
     }

@@ -108,6 +108,11 @@ impl Loader {
         })
     }
 
+    /// Begins to fetch and decode; hands out nothing.
+    fn start_prefetch(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, feedstock::Loader::start_prefetch)
+    }
+
     /// After an epoch's last batch: goes on to the next epoch.
     fn begin_epoch(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(py, |loader| Ok(loader.begin_epoch()))

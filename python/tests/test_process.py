@@ -54,6 +54,40 @@ def test_ctrl_c_is_answered_soon(imagenet, functions):
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("functions", ["", ".map_python(dict)"])
+def test_torch_is_imported_while_batches_are_made(imagenet, functions):
+    code = f"""
+        import sys, time, feedstock as fs
+
+        class Watch:
+            def find_spec(self, name, path=None, target=None):
+                if name == "torch":
+                    until = time.monotonic() + 60
+                    while not loader.stats().get("ready_batches") and time.monotonic() < until:
+                        time.sleep(0.01)
+                    print(loader.stats()["ready_batches"] > 0, loader.position, flush=True)
+                    if refuse.pop():
+                        raise ImportError("no torch here")
+
+        refuse = [False, True, True]  # the import, and the first tensor's
+        sys.meta_path.insert(0, Watch())
+        pipeline = fs.Dataset(sys.argv[1]).columns(["label"]).batch(20){functions}
+        with pipeline.loader(output="torch") as loader:
+            assert "torch" not in sys.modules
+            try:
+                next(iter(loader))
+            except fs.ConfigError as error:
+                print(error, loader.position, flush=True)
+            print(next(iter(loader))["sample_ids"].tolist(), flush=True)
+    """
+    done = run(code, imagenet)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert told[0] == "True 0"
+    assert "torch() needs PyTorch, which cannot be imported: no torch here 0" in done.stdout
+    assert told[-1] == str(list(range(20)))
+
+
 def test_ctrl_c_is_answered_while_a_data_set_opens():
     code = """
         import signal, sys, time, feedstock as fs

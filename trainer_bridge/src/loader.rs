@@ -3,8 +3,9 @@
 //! ```text
 //! Loader ──first batch──▶ RankIterator ──jump or resize──▶ dropped; the next batch starts another at the new place
 //! ```
-//! A loader is a place in the order and, once a batch was asked for, the run that delivers from there. Whatever moves the
-//! place or changes the share ends that run: what it had prefetched is fetched again where it is needed.
+//! A loader is a place in the order and, once a batch was asked for (or prefetching was), the run that delivers from
+//! there. Whatever moves the place or changes the share ends that run: what it had prefetched is fetched again where it is
+//! needed.
 
 use crate::device::{self, Opened, Place};
 use crate::ledger::Ledger;
@@ -18,7 +19,8 @@ use std::time::Duration;
 /// One rank's share of a pipeline, as trainers use it.
 ///
 /// Iterating yields the batches of one epoch, then `None`; iterating again goes on with the next epoch. Nothing runs
-/// before the first batch is asked for, so that state can be loaded first.
+/// before the first batch is asked for, so that state can be loaded first, unless [`start_prefetch`](Self::start_prefetch)
+/// says so.
 #[derive(Debug)]
 pub struct Loader {
     pipeline: Pipeline,
@@ -62,23 +64,35 @@ impl Loader {
     /// # Errors
     /// As the iterator's. After one, the next call tries again from the batch that could not be delivered.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Next> {
-        if std::mem::take(&mut self.end_untold) || (self.run.is_none() && self.is_over(self.from.epoch)) {
+        if std::mem::take(&mut self.end_untold) {
             return Ok(Next::EpochEnd);
         }
-        let run = match &mut self.run {
-            Some(run) => run,
-            None => {
-                let share = self.pipeline.rank(self.rank).resume(self.from.clone());
-                let mut prepared = share.prepare()?;
-                prepared.settings.skipped = (self.from.epoch, self.skips.listed_in(self.from.epoch));
-                self.run.insert(share.run(prepared, self.device.clone())?)
-            }
-        };
+        let Some(run) = self.running()? else { return Ok(Next::EpochEnd) };
         let next = run.next_within(timeout);
         if run.has_failed() {
             self.end_run();
         }
         next
+    }
+
+    /// Begins to fetch and decode, for a caller that has other work before it asks for the first batch, such as building
+    /// its model. Nothing is handed out, and the state stays; where batches are made already, nothing happens.
+    ///
+    /// # Errors
+    /// As [`next_within`](Self::next_within).
+    pub fn start_prefetch(&mut self) -> Result<()> {
+        self.running().map(|_| ())
+    }
+
+    /// The run, started if there is none; `None` at the pipeline's end.
+    fn running(&mut self) -> Result<Option<&mut RankIterator>> {
+        if self.run.is_none() && !self.is_over(self.from.epoch) {
+            let share = self.pipeline.rank(self.rank).resume(self.from.clone());
+            let mut prepared = share.prepare()?;
+            prepared.settings.skipped = (self.from.epoch, self.skips.listed_in(self.from.epoch));
+            self.run = Some(share.run(prepared, self.device.clone())?);
+        }
+        Ok(self.run.as_mut())
     }
 
     /// Whether the pipeline ends before `epoch`.

@@ -59,8 +59,6 @@ class Bench:
     def run(self) -> bool:
         """Whether everything asked for is done."""
         parts: dict[str, Callable[[], None]] = {
-            "install": self._install,
-            "prepare": self._prepare,
             "check": self._check,
             "calibrate": self._calibrate,
             "rates": self._rates,
@@ -106,7 +104,7 @@ class Bench:
             if set(options.parts) & set(RUNS):
                 self._prepare()  # as above
             for part in options.parts:
-                if part in parts and part not in ("install", "prepare"):
+                if part in parts:
                     parts[part]()
         except OutOfTime:
             self.results.write()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,9 +36,9 @@ class Loader:
 
     Iterating yields the batches of one epoch. Iterating again goes on: with the next epoch after a finished one, with
     the rest of an unfinished one (``restart=True``: with an epoch's start). All ranks take the same number of steps.
-    Nothing runs before the first batch is asked for; the batches are made by threads of this process, or by ``workers``
-    on other machines, never by child processes. It is not a subclass of torch's DataLoader, because frameworks would
-    shard it once more and lose samples.
+    Nothing runs before the first batch is asked for, or ``start_prefetch``; the batches are made by threads of this
+    process, or by ``workers`` on other machines, never by child processes. It is not a subclass of torch's DataLoader,
+    because frameworks would shard it once more and lose samples.
     """
 
     def __init__(
@@ -119,6 +121,10 @@ class Loader:
     def _next(self) -> Any:
         self._placed = False
         try:
+            if self.output == "torch" and "torch" not in sys.modules:
+                self._native.start_prefetch()
+                with contextlib.suppress(ImportError):  # which the first tensor tells
+                    importlib.import_module("torch")  # seconds, in which threads decode
             if self._ahead is not None:
                 return self._ahead.next(self._native)
             batch = self._native.next(_STACKLEVEL, current_stream(self._ordinal) if self._static else None)
@@ -272,6 +278,11 @@ class Loader:
             raise
         if before != after:
             self._discard()
+
+    def start_prefetch(self) -> None:
+        """Begins to fetch and decode, so that the first batch is there once the model is built: a call behind
+        ``load_state_dict``, if at all. Nothing is handed out, and the state stays."""
+        self._native.start_prefetch()
 
     def stats(self) -> dict[str, Any]:
         """What the run under way has done: samples, steps, bytes fetched, seconds in ops and in storage, seconds that

@@ -44,6 +44,40 @@ fn steps_are_found_by_number_and_named_in_advance() {
 }
 
 #[test]
+fn batches_are_made_before_one_is_asked_for_and_none_is_handed_out() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let first = next(&mut loader(dir.path(), 20, one())).sample_ids().to_vec();
+    let mut here = pipeline(open(dir.path()), 20).epochs(1).loader(one()).unwrap();
+    let ready = |here: &Loader| here.stats().map_or(0, |stats| stats.ready);
+    let wait = |here: &Loader| {
+        let since = Instant::now();
+        while ready(here) == 0 {
+            assert!(since.elapsed() < Duration::from_secs(60), "nothing was made");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    assert!(here.stats().is_none());
+    here.start_prefetch().unwrap();
+    wait(&here);
+    here.start_prefetch().unwrap();
+    assert!(ready(&here) > 0, "what is made stays");
+    assert_eq!(here.state().position.0, 0);
+    here.seek(0, 5).unwrap();
+    assert!(here.stats().is_none(), "a jump ends it");
+    here.start_prefetch().unwrap();
+    next(&mut here);
+    here.stop();
+    here.start_prefetch().unwrap();
+    assert!(here.next().is_none(), "the epoch's end is still told");
+    here.start_prefetch().unwrap();
+    assert!(here.stats().is_none() && here.next().is_none(), "nothing comes behind the last epoch");
+    here.seek(0, 0).unwrap();
+    here.start_prefetch().unwrap();
+    assert_eq!(next(&mut here).sample_ids(), first);
+}
+
+#[test]
 fn an_epoch_is_set_once() {
     let dir = tempfile::tempdir().unwrap();
     synth(dir.path(), SAMPLES);
