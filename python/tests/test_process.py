@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import pickle
@@ -57,7 +58,7 @@ def test_ctrl_c_is_answered_soon(imagenet, functions):
 @pytest.mark.parametrize("functions", ["", ".map_python(dict)"])
 def test_torch_is_imported_while_batches_are_made(imagenet, functions):
     code = f"""
-        import sys, time, feedstock as fs
+        import json, sys, time, feedstock as fs
 
         class Watch:
             def find_spec(self, name, path=None, target=None):
@@ -65,11 +66,11 @@ def test_torch_is_imported_while_batches_are_made(imagenet, functions):
                     until = time.monotonic() + 60
                     while not loader.stats().get("ready_batches") and time.monotonic() < until:
                         time.sleep(0.01)
-                    print(loader.stats()["ready_batches"] > 0, loader.position, flush=True)
-                    if refuse.pop():
+                    ready.append(loader.stats()["ready_batches"])
+                    if len(ready) <= 2:  # the import, and the first tensor's
                         raise ImportError("no torch here")
 
-        refuse = [False, True, True]  # the import, and the first tensor's
+        ready, errors = [], []
         sys.meta_path.insert(0, Watch())
         pipeline = fs.Dataset(sys.argv[1]).columns(["label"]).batch(20){functions}
         with pipeline.loader(output="torch") as loader:
@@ -77,15 +78,17 @@ def test_torch_is_imported_while_batches_are_made(imagenet, functions):
             try:
                 next(iter(loader))
             except fs.ConfigError as error:
-                print(error, loader.position, flush=True)
-            print(next(iter(loader))["sample_ids"].tolist(), flush=True)
+                errors.append(str(error))
+            place = loader.position
+            samples = next(iter(loader))["sample_ids"].tolist()
+        print(json.dumps([ready, errors, place, samples]))
     """
     done = run(code, imagenet)
     assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert told[0] == "True 0"
-    assert "torch() needs PyTorch, which cannot be imported: no torch here 0" in done.stdout
-    assert told[-1] == str(list(range(20)))
+    ready, [error], place, samples = json.loads(done.stdout)
+    assert all(ready)
+    assert error == "torch() needs PyTorch, which cannot be imported: ImportError: no torch here"
+    assert (place, samples) == (0, list(range(20)))
 
 
 def test_ctrl_c_is_answered_while_a_data_set_opens():

@@ -52,9 +52,10 @@ def _own_device() -> int:
 
 
 def _torch_on_cuda() -> Any:
-    """torch, where this process uses CUDA through it."""
+    """torch, where this process uses CUDA through it: not while another thread still imports it."""
     torch = sys.modules.get("torch")
-    return torch if torch is not None and torch.cuda.is_initialized() else None
+    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
+    return torch if is_initialized is not None and is_initialized() else None
 
 
 def consumer_stream(ordinal: int | None) -> Any:
