@@ -49,6 +49,31 @@ def test_len_steps_and_places(raw):
     assert uneven == [3, 3, 2, 2]
 
 
+@pytest.mark.parametrize("functions", [False, True])
+def test_prefetching_begins_early_and_hands_out_nothing(raw, functions):
+    pipeline = raw.map_python(lambda batch: batch) if functions else raw
+    whole = ids(pipeline.batch(20).loader())
+    with pipeline.batch(20).loader(restart=True) as loader:
+        before = loader.state_dict()
+        loader.start_prefetch()
+        until = time.monotonic() + 60
+        while not loader.stats()["ready_batches"]:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert loader.state_dict() == before
+        assert ids(loader) == whole
+        loader.load_state_dict(before)
+        loader.start_prefetch()
+        assert next(iter(loader)).sample_ids.tolist() == whole[:20]
+        loader.start_prefetch()
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        loader.start_prefetch()
+        loader.reconfigure(batch_size=10)
+        loader.start_prefetch()
+        assert ids(loader) == whole[20:]
+
+
 def test_ranks_share_the_same_global_batches(raw):
     whole = [batch.sample_ids.tolist() for batch in raw.batch(global_batch_size=24).loader()]
     for world_size in (2, 3, 4):

@@ -145,7 +145,10 @@ def test_settings_are_checked() -> None:
 
 def test_shares_of_a_rank() -> None:
     waited = WaitedShare()
-    assert waited.look(0, {}) is None
+    assert waited.look(-2, {}) is None
+    assert waited.look(0, {"waited_seconds": 0.0, "samples": 4}) is None, (
+        "prefetching: no batch was asked for"
+    )
     assert waited.look(2, {"waited_seconds": 1.0, "samples": 8}) == 0.5
     assert waited.look(4, {"waited_seconds": 1.0, "samples": 16}) == 0.0
     assert waited.look(6, {"waited_seconds": 1.0, "samples": 16}) == 0.0, "held"

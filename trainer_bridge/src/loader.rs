@@ -279,7 +279,7 @@ impl Loader {
         &self.pipeline
     }
 
-    /// What runs now, for its ledger and whatever else it tells; `None` before the first batch and after a jump.
+    /// What runs now, for its ledger and whatever else it tells; `None` before anything was asked for and after a jump.
     pub fn run(&self) -> Option<&RankIterator> {
         self.run.as_ref()
     }

@@ -36,7 +36,7 @@ Cargo's release profile, and no peer was left out.
 
 parts:
   install    environments; what cannot be installed is reported with its error
-  prepare    each peer's own format, from the same bytes; its time is reported (what runs contenders does both)
+  prepare    each peer's own format, from the same bytes; its time is reported (what runs contenders prepares, too)
   check      outputs of 128 pictures (64 clips) of each contender beside Pillow's (torchaudio's), sample by sample;
              of random crops, means, standard deviations and coarse grids of 2,048
   calibrate  1/2, 1 and 2 workers a core in short runs: the best are kept, for each storage, of pictures and of speech

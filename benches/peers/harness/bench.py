@@ -21,7 +21,7 @@ from harness.stored import Key, Results, machine, write_whole
 PARTS = ("install", "prepare", "check", "calibrate", "rates", "memory", "resume", "ceilings", "report")
 
 # Parts that run contenders, whose formats must be there.
-RUNS = ("prepare", "check", "calibrate", "rates", "memory", "resume")
+RUNS = ("check", "calibrate", "rates", "memory", "resume")
 
 # Batches of a run that calibrates: warming up, and measured.
 CALIBRATION_BATCHES = (8, 32)
@@ -100,9 +100,9 @@ class Bench:
             for kind, data in self._data.items():
                 content["data"][kind] = data.facts() | {"used": data.used()}
             self.results.write()
-            self._install()  # finds what is there, too
-            if set(options.parts) & set(RUNS):
-                self._prepare()  # as above
+            self._install()
+            if {"prepare", *RUNS} & set(options.parts):
+                self._prepare()
             for part in options.parts:
                 if part in parts:
                     parts[part]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -46,16 +47,30 @@ def _own_device() -> int:
         raise ConfigError(
             f'device="cuda" is that of LOCAL_RANK, which is {text!r} and no number; name the device'
         )
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     # Counting the devices does not start CUDA.
     return 0 if torch is not None and torch.cuda.device_count() == 1 else int(text)
 
 
-def _torch_on_cuda() -> Any:
-    """torch, where this process uses CUDA through it: not while another thread still imports it."""
+def import_torch() -> None:
+    """Raises ConfigError where torch is not there, or broken."""
+    try:
+        importlib.import_module("torch")
+    except Exception as error:
+        message = f"torch tensors need PyTorch, which cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigError(message) from error
+
+
+def imported_torch() -> Any:
+    """torch, where this process has imported it; None while a thread still does."""
     torch = sys.modules.get("torch")
-    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
-    return torch if is_initialized is not None and is_initialized() else None
+    return None if torch is None or getattr(torch.__spec__, "_initializing", False) else torch
+
+
+def _torch_on_cuda() -> Any:
+    """torch, where this process uses CUDA through it."""
+    torch = imported_torch()
+    return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
 def consumer_stream(ordinal: int | None) -> Any:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import json
-import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +13,7 @@ import numpy as np
 
 from feedstock._ahead import Ahead
 from feedstock._check import whole, whole_or_none
-from feedstock._device import current_stream, find_libraries, ordinal_of
+from feedstock._device import current_stream, find_libraries, import_torch, imported_torch, ordinal_of
 from feedstock._workers import Workers, members
 from feedstock.errors import ConfigError, FeedstockError
 
@@ -121,10 +119,9 @@ class Loader:
     def _next(self) -> Any:
         self._placed = False
         try:
-            if self.output == "torch" and "torch" not in sys.modules:
+            if self.output == "torch" and imported_torch() is None:
                 self._native.start_prefetch()
-                with contextlib.suppress(ImportError):  # which the first tensor tells
-                    importlib.import_module("torch")  # seconds, in which threads decode
+                import_torch()  # seconds, in which threads decode
             if self._ahead is not None:
                 return self._ahead.next(self._native)
             batch = self._native.next(_STACKLEVEL, current_stream(self._ordinal) if self._static else None)
@@ -280,19 +277,20 @@ class Loader:
             self._discard()
 
     def start_prefetch(self) -> None:
-        """Begins to fetch and decode, so that the first batch is there once the model is built: a call behind
-        ``load_state_dict``, if at all. Nothing is handed out, and the state stays."""
+        """Begins to fetch and decode now, for a program that still builds its model. Nothing is handed out, and the
+        state stays. To be called last: what moves the loader or changes its share discards what was fetched. Functions
+        of ``map_python`` wait for the first batch, and so do errors of reading."""
         self._native.start_prefetch()
 
     def stats(self) -> dict[str, Any]:
         """What the run under way has done: samples, steps, bytes fetched, seconds in ops and in storage, seconds that
-        the caller waited, slots held. Empty before the first batch."""
+        the caller waited, slots held. Empty before anything runs."""
         return self._native.stats()
 
     def ledger(self) -> dict[str, Any] | None:
         """The proof of exactly-once for the current epoch, or the one just finished: samples planned and delivered to
         this rank, their digests, padding and substitutes; ``exact`` says whether they agree. It covers the batches
-        since the loader began or was last moved; None before the first."""
+        since the loader began or was last moved; None before anything runs (a batch asked for, ``start_prefetch``)."""
         return self._native.ledger()
 
     def skip_report(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ fn batches_are_made_before_one_is_asked_for_and_none_is_handed_out() {
     let dir = tempfile::tempdir().unwrap();
     synth(dir.path(), SAMPLES);
     let first = next(&mut loader(dir.path(), 20, one())).sample_ids().to_vec();
-    let mut here = pipeline(open(dir.path()), 20).epochs(1).loader(one()).unwrap();
+    let mut here = pipeline(open(dir.path()), 20).epochs(2).loader(one()).unwrap();
     let ready = |here: &Loader| here.stats().map_or(0, |stats| stats.ready);
     let wait = |here: &Loader| {
         let since = Instant::now();
@@ -63,13 +63,22 @@ fn batches_are_made_before_one_is_asked_for_and_none_is_handed_out() {
     here.start_prefetch().unwrap();
     assert!(ready(&here) > 0, "what is made stays");
     assert_eq!(here.state().position.0, 0);
-    here.seek(0, 5).unwrap();
-    assert!(here.stats().is_none(), "a jump ends it");
-    here.start_prefetch().unwrap();
-    next(&mut here);
+    for asked in [true, false] {
+        here.seek(0, 5).unwrap();
+        assert!(here.stats().is_none(), "a jump ends it");
+        here.start_prefetch().unwrap();
+        next(&mut here);
+        here.stop();
+        here.start_prefetch().unwrap();
+        wait(&here);
+        assert!(
+            if asked { here.next().is_none() } else { here.begin_epoch() },
+            "the epoch's end is still told"
+        );
+        assert_eq!(next(&mut here).epoch(), 1);
+    }
+    assert_eq!(here.by_ref().count(), 5);
     here.stop();
-    here.start_prefetch().unwrap();
-    assert!(here.next().is_none(), "the epoch's end is still told");
     here.start_prefetch().unwrap();
     assert!(here.stats().is_none() && here.next().is_none(), "nothing comes behind the last epoch");
     here.seek(0, 0).unwrap();

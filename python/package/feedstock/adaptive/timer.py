@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
+
+from feedstock._device import imported_torch
 
 WARM_UP_STEPS = 3  # not timed after a start or a change: allocators, autotuning, the first batch's latency
 
@@ -73,7 +74,7 @@ class StepTimer:
                 self._mark += self._now() - start
 
     def _now(self) -> float:
-        torch = sys.modules.get("torch")
+        torch = imported_torch()
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         return self._clock()

@@ -162,7 +162,7 @@ class DataIterator:
         return self.loader.samples_in(step, epoch)
 
     def ledger(self) -> dict[str, Any] | None:
-        """What this rank was promised and got in the current epoch; ``None`` before the first batch."""
+        """What this rank was promised and got in the current epoch; ``None`` before anything runs."""
         return self.loader.ledger()
 
     def close(self) -> None:

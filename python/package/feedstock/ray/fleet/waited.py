@@ -22,9 +22,8 @@ class WaitedShare:
         """The share of the time between the last two looks that found something new, 0 to 1; None if there are none,
         or none lately."""
         waited, samples = stats.get("waited_seconds", 0.0), stats.get("samples", 0)
-        if (
-            self._at is None or waited < self._waited or samples < self._samples
-        ):  # the first look, or a new run
+        # The first look, one at what was not asked for a batch yet, or a new run.
+        if self._at is None or waited == 0 or waited < self._waited or samples < self._samples:
             self._at, self._waited, self._samples, self._share = now, waited, samples, None
         elif (waited, samples) != (self._waited, self._samples) and now > self._at:
             self._share = min(max((waited - self._waited) / (now - self._at), 0.0), 1.0)
