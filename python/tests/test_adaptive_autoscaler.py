@@ -190,7 +190,7 @@ def test_the_timer_waits_for_the_device_only_where_timing_begins_and_ends(
 ) -> None:
     waits = []
     cuda = SimpleNamespace(is_initialized=lambda: True, synchronize=lambda: waits.append(len(waits)))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, __spec__=None))
     timer = StepTimer(Clock())
     for _ in range(WARM_UP_STEPS + 50):
         timer.step()

@@ -406,6 +406,7 @@ def test_cuda_alone_is_the_processs_own_device(monkeypatch):
 
     class Torch:
         cuda = Cuda
+        __spec__ = None
 
     monkeypatch.setitem(sys.modules, "torch", Torch)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
