@@ -1,11 +1,13 @@
 //! Golden references for unit tests: `tests/golden/make_references.py` computes them.
+//!
+//! Cargo runs tests in their package's folder. Paths are relative to it, since checkouts may share a target folder.
 
 use std::path::PathBuf;
 
 use serde_json::Value;
 
 pub(crate) fn path(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", name].iter().collect()
+    ["tests", "golden", name].iter().collect()
 }
 
 pub(crate) fn references() -> Value {

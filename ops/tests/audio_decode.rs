@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use feedstock_ops::audio::{AudioFormat, DecodeAudio, decode_mono, leading_tag_bytes, read_audio_header};
 
 fn golden(name: &str) -> Vec<u8> {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "golden", "audio", name].iter().collect();
+    let path: PathBuf = ["tests", "golden", "audio", name].iter().collect();
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -15,7 +15,7 @@ use feedstock_ops::audio::{DecodeAudio, decode_mono, read_audio_header};
 use feedstock_ops::{ChainSpec, Error, ErrorKind, RaggedRow, SampleSeed, Scratch, resample};
 
 fn folder() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", "audio"].iter().collect()
+    ["tests", "golden", "audio"].iter().collect()
 }
 
 fn golden(name: &str) -> Vec<u8> {

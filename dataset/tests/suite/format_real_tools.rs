@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn samples(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real_tools/samples").join(name)
+    Path::new("tests/real_tools/samples").canonicalize().unwrap().join(name)
 }
 
 /// Twelve JPEGs with labels i mod 3, in this order.

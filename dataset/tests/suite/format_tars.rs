@@ -105,11 +105,7 @@ async fn ilsvrc_validation_takes_its_labels_from_the_devkit() {
     let data = folder.path().join("ILSVRC2012_devkit_t12/data");
     std::fs::create_dir_all(&data).unwrap();
     std::fs::write(data.join("ILSVRC2012_validation_ground_truth.txt"), "2\n1\n2\n3\n").unwrap();
-    std::fs::copy(
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real_tools/samples/meta.mat"),
-        data.join("meta.mat"),
-    )
-    .unwrap();
+    std::fs::copy("tests/real_tools/samples/meta.mat", data.join("meta.mat")).unwrap();
     let dataset = open(&at).await.unwrap();
     let rows = all_rows(&dataset).await;
     // ids 1, 2, 3 are n03, n01, n02: labels follow the sorted wnids, not the ids

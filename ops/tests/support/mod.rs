@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use turbojpeg_sys as tj;
 
 pub fn golden(name: &str) -> Vec<u8> {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "golden", name].iter().collect();
+    let path: PathBuf = ["tests", "golden", name].iter().collect();
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

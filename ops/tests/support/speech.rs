@@ -7,7 +7,7 @@ use feedstock_ops::{Chain, RaggedRow, Result, SampleSeed, Scratch};
 
 /// A file among the references that `golden/make_audio_references.py` computed.
 pub(crate) fn golden(name: &str) -> Vec<u8> {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "golden", "speech", name].iter().collect();
+    let path: PathBuf = ["tests", "golden", "speech", name].iter().collect();
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

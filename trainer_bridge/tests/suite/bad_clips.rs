@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 const SPACING: usize = 5;
 
 fn mp3() -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/tests/golden/audio");
-    std::fs::read(folder.join("48k_mono_64.mp3")).unwrap()
+    std::fs::read("../ops/tests/golden/audio/48k_mono_64.mp3").unwrap()
 }
 
 /// A WAV that claims another sample rate.

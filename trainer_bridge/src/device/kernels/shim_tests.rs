@@ -33,7 +33,7 @@ impl Shimmed {
             return None;
         };
         let dir = tempfile::tempdir().unwrap();
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/kernels");
+        let sources = Path::new("src/device/kernels").canonicalize().unwrap();
         let mut program = "#include \"shim.h\"\n#include \"finish.cu\"\n".to_owned();
         for name in entries() {
             writeln!(
