@@ -806,9 +806,9 @@ class TestBuilds:
         def hashes() -> dict[str, str]:
             return {peer: builds.program_hash(peer, plan.environment(peer), copied) for peer in plan.PEERS}
 
-        def changed(name: str) -> set[str]:
+        def changed(name: str, more: str = "another = 'way'") -> set[str]:
             before = hashes()
-            (copied / name).write_text((copied / name).read_text() + "\n# another way\n")
+            (copied / name).write_text((copied / name).read_text() + f"\n{more}\n")
             after = hashes()
             return {peer for peer in before if before[peer] != after[peer]}
 
@@ -818,6 +818,16 @@ class TestBuilds:
         assert changed("requirements/spdl.txt") == {"spdl", "spdl_torch"}
         assert changed("contenders/decoding.py") >= {"grain", "ray_data", "webdataset", "spdl_torch"}
         assert changed("contenders/protocol.py") == set(plan.PEERS)
+        assert changed("contenders/loading.py", "# only said") == set()
+        assert changed("contenders/loading.py", 'GUIDANCE = ("another page",)') == set()
+        dali = copied / "contenders" / "dali.py"
+        before = hashes()
+        dali.write_text(
+            dali.read_text().replace("num_threads as calibrated", "as many threads as calibrated")
+        )
+        assert hashes() == before
+        dali.write_text(dali.read_text().replace('title="DALI', 'title="another DALI'))
+        assert {peer for peer, now in hashes().items() if now != before[peer]} == {"dali"}
 
     def test_profile_settings(self) -> None:
         text = '[profile.release]\nlto = "thin" # why\n\n[profile.dev]\nopt-level = 0\n'

@@ -1,4 +1,4 @@
-"""feedstock, as its README shows it: pictures from shards of `feedstock shard`, clips as they are."""
+"""feedstock: pictures from shards of `feedstock shard`, clips as they are."""
 
 from __future__ import annotations
 
@@ -123,14 +123,15 @@ CONTENDER = Contender(
     numbers=(1,),
     resume=True,
     guidance=(
-        "as many threads as cores, its default, and batches as views in numpy: README",
+        "as many threads as cores, its default: Pipeline.options; batches as views in numpy: python/README.md",
         f"pictures from Parquet of `feedstock shard --restart-interval {RESTART_INTERVAL}`, the same JPEGs marked: "
-        "README, Command line; clips from the Parquet files that there are",
-        "the catalog of the data's files is made by the first run and kept in its cache folder, its default",
+        "README, The command; clips from the Parquet files that there are",
+        "the catalog of the data's files is made by the first run and kept in its cache folder, its default: README",
         f"samples shuffled in windows of {SHUFFLE_SAMPLES}, as peers' buffers are, instead of 512 MiB; up to 64 lanes, "
-        "its default",
+        "its default: Pipeline.shuffle",
         f"a budget of {BUDGET_BYTES['pictures'] >> 20} MiB for pictures, {BUDGET_BYTES['speech'] >> 20} MiB for clips, "
-        f"instead of 1 GiB, so that none stays in memory from epoch to epoch; {SLOTS} batches in memory instead of 4",
+        f"instead of 1 GiB, so that none stays in memory from epoch to epoch; {SLOTS} batches in memory instead of 4: "
+        "our choice, since consumers here compute nothing",
     ),
 )
 

@@ -89,7 +89,7 @@ CONTENDER = Contender(
         "4 threads read and decode in each worker with a buffer of 64 elements instead of 16 and 500, which "
         "are meant for elements of 1–10 KiB: grain.ReadOptions",
         "workers as calibrated, 2 batches ahead in each: grain.MultiprocessingOptions",
-        "decoding by torchvision.io, as Grain brings none",
+        "decoding by torchvision.io: our choice, as Grain brings none",
     ),
 )
 

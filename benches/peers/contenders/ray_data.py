@@ -11,8 +11,8 @@ from contenders.protocol import PICTURES, SPEECH, Batch, Contender, Job, Loader,
 # One execution over the files again and again: another one each epoch would start its actors anew.
 EPOCHS = 16
 
-# What may lie finished ahead of the consumer: as much as feedstock's budget. By default it is a share of all memory,
-# which holds more than an epoch of this data.
+# What may lie finished ahead of the consumer. By default it is a share of all memory, which holds more than an epoch of
+# this data.
 STORE_BYTES = 256 << 20
 
 # Of the blocks that actors hand on: about a batch, where 128 MiB, its default, keep 900 pictures back.
@@ -106,8 +106,10 @@ CONTENDER = Contender(
         "a callable class in a fixed pool of actors, as many as calibrated: Ray documentation, Transforming Data, "
         "Stateful Transforms; ray.data.ActorPoolStrategy",
         "columns chosen when reading, blocks of 16 MiB: Ray documentation, Advanced: Performance Tips and Tuning",
-        "256 MiB of the object store: Ray documentation, Advanced: Performance Tips and Tuning, Configuring execution",
-        "iter_torch_batches with prefetch, padding in its collate_fn: Ray documentation, Data Loading for Training",
+        "256 MiB of the object store, so that no epoch lies ready in it: Ray documentation, Advanced: Performance Tips "
+        "and Tuning, Configuring execution",
+        "one execution over the files 16 times, since another for each epoch would start its actors anew: our choice",
+        "iter_torch_batches, 2 batches ahead, padding in its collate_fn: Ray documentation, Data Loading for Training",
         "file order shuffled, rows not: Ray documentation, Shuffling Data (the cheapest that it names)",
     ),
 )

@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
         "--samples",
         type=int,
         default=4000,
-        help="pictures, and as many clips, 71 %% of which an epoch has; default 4000",
+        help="pictures, and as many clips, 72 %% of which an epoch has; default 4000",
     )
     add(
         "--cores", type=int, default=len(os.sched_getaffinity(0)), help="that contenders may use; default all"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import platform
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ MEASURING = (
 )
 
 RELEASE = "release"
+
+# What a contender's file says of its settings: where they come from, and nothing that runs.
+SAID = "guidance"
 
 
 def fingerprint(wheel: Path) -> dict[str, Any]:
@@ -58,11 +62,11 @@ def content_hash(wheel: Path) -> str:
 
 
 def programs_hash(folder: Path) -> str:
-    return _hash(folder / name for name in MEASURING)
+    return _hash({name: (folder / name).read_bytes() for name in MEASURING})
 
 
 def program_hash(peer: str, environment: str, folder: Path = PROGRAMS) -> str:
-    """Of one contender's file, the contenders' files that it imports, and its requirements."""
+    """Of one contender's file and the contenders' files that it imports, as far as they run, and its requirements."""
     found: set[str] = set()
     left = [peer]
     while left:
@@ -75,13 +79,32 @@ def program_hash(peer: str, environment: str, folder: Path = PROGRAMS) -> str:
             ):
                 left += [module] if module else names.replace(" ", "").split(",")
     programs = [folder / "contenders" / f"{name}.py" for name in sorted(found)]
-    return _hash([*programs, folder / "requirements" / f"{environment}.txt"])
+    parts = {path.name: _as_it_runs(path.read_text()).encode() for path in programs}
+    requirements = folder / "requirements" / f"{environment}.txt"
+    return _hash(parts | {requirements.name: requirements.read_bytes()})
 
 
-def _hash(files: Iterable[Path]) -> str:
+def _as_it_runs(text: str) -> str:
+    """A program without comments, documentation, and what it says of its settings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != SAID]
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+            node.body = [line for line in node.body if not _says(line)]
+    return ast.unparse(tree)
+
+
+def _says(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == [SAID.upper()]
+
+
+def _hash(parts: Mapping[str, bytes]) -> str:
     found = hashlib.sha256()
-    for path in files:
-        found.update(f"{path.name}\n".encode() + path.read_bytes())
+    for name, content in parts.items():
+        found.update(f"{name}\n".encode() + content)
     return found.hexdigest()[:16]
 
 

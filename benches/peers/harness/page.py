@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import goals, plan, plots, table
+from harness.documentation import linked
 from harness.stored import Results
 
 HEAD = """\
@@ -107,6 +108,10 @@ def method(results: Results) -> Iterator[str]:
     )
     if any(mode == "stall" for mode, _ in modes):
         yield (
+            "At rest: a loader that was opened, and asked for nothing. feedstock has not imported torch by then, as "
+            "most peers with torch tensors have. It is not judged."
+        )
+        yield (
             f"Memory running and stalled: the consumer took {settings['stall_steps']} batches as fast as they came, "
             f"then paused for {settings['stall_s']:g} s. Goals of memory are judged by these runs alone, whose PSS is "
             "read 20 times as often as that of runs for a rate. feedstock has the settings there that its rates were "
@@ -114,6 +119,8 @@ def method(results: Results) -> Iterator[str]:
         )
     if any(mode == "resume" for mode, _ in modes):
         yield "Resuming is counted from `exec` to the batch that the saving run got next; its samples are compared."
+    if any(mode in ("stall", "resume") for mode, _ in modes):
+        yield "Memory and resuming are measured on local files, with pictures-train and speech."
     if content["calibration"]:
         yield (
             "Workers (or threads) are what short runs found best, from each storage, on "
@@ -183,7 +190,7 @@ def _configurations(results: Results) -> str:
             continue
         versions = [f"{name} {version}" for name, version in facts["versions"].items() if version]
         parts.append(f"- {', '.join(versions)}; reads: {facts['reads']}; hands out: {facts['tensors']}")
-        parts += [f"- {line}" for line in facts["guidance"]]
+        parts += [f"- {linked(line)}" for line in facts["guidance"]]
         calibrated = results.content["calibration"].get(peer, {})
         for job, storage in itertools.product(plan.JOBS, plan.STORAGES):
             if plan.calibrated(results, peer, job, storage) is None and any(

@@ -55,9 +55,12 @@ def _draw(results: Results, job: str, storage: str, path: Path) -> None:
         axis.set_title(said, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     cores = int(results.content["machine"].get("cores", 1))
-    for value in table.ceilings_of(results, job).values():
+    ceilings = table.ceilings_of(results, job).values()
+    for value in ceilings:
         axes[0].axvline(cores * value, color=CEILING, linewidth=1, linestyle=":")
-    drawing.suptitle(f"{job}, {storage}: {cores} cores; dotted: ceilings", fontsize=11)
+    drawing.suptitle(
+        f"{job}, {storage}: {cores} cores{'; dotted: ceilings' if ceilings else ''}", fontsize=11
+    )
     drawing.savefig(path, metadata={"Date": None})
     pyplot.close(drawing)
 
