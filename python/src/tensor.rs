@@ -1,7 +1,7 @@
 //! A column of numbers: memory that numpy, torch and others view in place, the host's or a device's.
 
 use crate::dlpack::{self, Code, ElementType, Lent};
-use crate::errors::{call, config, exception};
+use crate::errors::{call, config};
 use crate::process::Own;
 use arrow::array::ArrayRef;
 use feedstock::{Element, Numbers};
@@ -289,13 +289,7 @@ impl Tensor {
 
     /// The tensor as a torch.Tensor, a view; of one on a device, for torch's current stream there.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let torch = slf.py().import("torch").map_err(|error| {
-            exception(
-                slf.py(),
-                "ConfigError",
-                format!("torch() needs PyTorch, which cannot be imported: {error}"),
-            )
-        })?;
+        let torch = slf.py().import("feedstock._device")?.call_method0("import_torch")?;
         torch.call_method1("from_dlpack", (slf,))
     }
 

@@ -132,6 +132,8 @@ def test_an_epoch_in_its_midst_goes_on(pipeline: fs.Pipeline) -> None:
         state = loader.state_dict()
     with adaptive(pipeline) as loader:
         loader.load_state_dict(state)
+        loader.start_prefetch()
+        assert loader.loader.stats()  # runs before a batch is asked for
         for epoch in loader.remaining_epochs_until(1):
             assert epoch == 0
             for batch in loader:

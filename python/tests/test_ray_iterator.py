@@ -135,6 +135,8 @@ def test_iterating_goes_on_and_every_iterable_starts_anew(labels: fs.Pipeline) -
 def test_the_loaders_face(labels: fs.Pipeline) -> None:
     it = DataIterator(labels.batch(20), 1, 2)
     it.seek(2)
+    it.start_prefetch()
+    assert it.loader.stats()  # runs before a batch is asked for
     planned = it.samples_in(2)
     batch = next(iter(it))
     assert batch["sample_ids"].tolist() == planned[1].tolist()

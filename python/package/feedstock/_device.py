@@ -37,7 +37,7 @@ def ordinal_of(device: Any) -> int | None:
 def _own_device() -> int:
     """torch's current device, where somebody set it to another than the first; else that of LOCAL_RANK, as torchrun
     sets it (the only one, where the process sees but one); else the first."""
-    in_use = _torch_on_cuda()
+    in_use = torch_on_cuda()
     if in_use is not None and (current := int(in_use.cuda.current_device())) != 0:
         return current
     text = os.environ.get("LOCAL_RANK")
@@ -52,10 +52,10 @@ def _own_device() -> int:
     return 0 if torch is not None and torch.cuda.device_count() == 1 else int(text)
 
 
-def import_torch() -> None:
-    """Raises ConfigError where torch is not there, or broken."""
+def import_torch() -> Any:
+    """torch; ConfigError where it is not there, or broken."""
     try:
-        importlib.import_module("torch")
+        return importlib.import_module("torch")
     except Exception as error:
         message = f"torch tensors need PyTorch, which cannot be imported: {type(error).__name__}: {error}"
         raise ConfigError(message) from error
@@ -67,7 +67,7 @@ def imported_torch() -> Any:
     return None if torch is None or getattr(torch.__spec__, "_initializing", False) else torch
 
 
-def _torch_on_cuda() -> Any:
+def torch_on_cuda() -> Any:
     """torch, where this process uses CUDA through it."""
     torch = imported_torch()
     return torch if torch is not None and torch.cuda.is_initialized() else None
@@ -75,7 +75,7 @@ def _torch_on_cuda() -> Any:
 
 def consumer_stream(ordinal: int | None) -> Any:
     """torch's stream that this thread works on; None where that is CUDA's default one, or the batches are not there."""
-    torch = _torch_on_cuda()
+    torch = torch_on_cuda()
     return None if ordinal is None or torch is None else torch.cuda.current_stream(ordinal)
 
 

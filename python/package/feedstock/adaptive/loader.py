@@ -359,6 +359,10 @@ class AdaptiveLoader:
         self._loader.set_epoch(epoch)
         self._finished_passes = self._finished_epochs = epoch
 
+    def start_prefetch(self) -> None:
+        """As `Loader.start_prefetch`: decodes while the model is built."""
+        self._loader.start_prefetch()
+
     def close(self) -> None:
         """Ends the loader, and takes the hooks off the model."""
         self._tuner.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from feedstock._device import imported_torch
+from feedstock._device import torch_on_cuda
 
 WARM_UP_STEPS = 3  # not timed after a start or a change: allocators, autotuning, the first batch's latency
 
@@ -74,7 +74,7 @@ class StepTimer:
                 self._mark += self._now() - start
 
     def _now(self) -> float:
-        torch = imported_torch()
-        if torch is not None and torch.cuda.is_initialized():
+        torch = torch_on_cuda()
+        if torch is not None:
             torch.cuda.synchronize()
         return self._clock()

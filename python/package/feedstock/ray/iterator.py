@@ -157,6 +157,10 @@ class DataIterator:
         """Goes to a step of the current epoch."""
         self.loader.seek(step)
 
+    def start_prefetch(self) -> None:
+        """Begins to fetch and decode now, for a training function that still builds its model."""
+        self.loader.start_prefetch()
+
     def samples_in(self, step: int, epoch: int | None = None) -> list[np.ndarray]:
         """The sample ids of a step, u64, one array for each rank."""
         return self.loader.samples_in(step, epoch)
