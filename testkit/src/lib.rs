@@ -9,6 +9,7 @@
 
 mod background;
 mod fault_proxy;
+mod object_body;
 mod s3_process;
 mod s3_server;
 mod static_server;

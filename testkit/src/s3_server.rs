@@ -1,6 +1,7 @@
 //! The real S3 server s3s-fs, in this process.
 
 use crate::background::{Background, BlockOnElsewhere};
+use crate::object_body::in_large_pieces;
 use crate::static_server::resolve;
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -26,6 +27,7 @@ pub const SECRET_KEY: &str = "feedstock-test-SECRET-4f7a";
 ///
 /// s3s-fs leaves ETags out of listings and ignores `If-Match` on GET; it sends an ETag with each object.
 /// HEAD of what is only a prefix is answered here with 404, as S3 does; s3s-fs takes its folder for an object and fails.
+/// Bodies of objects are read in larger pieces than its own (`object_body.rs`).
 /// Objects copied into the folder by hand are hashed whole at every request: use [`put`](Self::put) or
 /// [`import`](Self::import), which note the hash once.
 pub struct S3Server {
@@ -52,10 +54,12 @@ impl S3Server {
             let (service, root) = (service.clone(), folder.clone());
             let answer = service_fn(move |request: Request<Incoming>| {
                 let found = !is_head_of_prefix(&root, &request);
-                let service = service.clone();
+                let (service, root) = (service.clone(), root.clone());
                 async move {
                     if found {
-                        return service.call(request.map(Body::from)).await;
+                        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+                        let answer = service.call(request.map(Body::from)).await?;
+                        return Ok(in_large_pieces(&root, &method, &path, answer));
                     }
                     let mut missing = Response::new(Body::empty());
                     *missing.status_mut() = StatusCode::NOT_FOUND;
