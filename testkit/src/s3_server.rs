@@ -58,8 +58,8 @@ impl S3Server {
                 async move {
                     if found {
                         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-                        let answer = service.call(request.map(Body::from)).await?;
-                        return Ok(in_large_pieces(&root, &method, &path, answer));
+                        let answer = service.call(request.map(Body::from)).await;
+                        return answer.map(|answer| in_large_pieces(&root, &method, &path, answer));
                     }
                     let mut missing = Response::new(Body::empty());
                     *missing.status_mut() = StatusCode::NOT_FOUND;
