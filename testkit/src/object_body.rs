@@ -69,3 +69,34 @@ fn pieces(file: File, range: Range<u64>) -> impl Stream<Item = io::Result<Frame<
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    fn bytes() -> Vec<u8> {
+        (0..=250).cycle().take(600_000).collect()
+    }
+
+    async fn served(headers: &[(&str, &str)]) -> Bytes {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("an object"), bytes()).unwrap();
+        let answer =
+            headers.iter().fold(Response::builder(), |answer, &(name, value)| answer.header(name, value));
+        let answer = answer.body(Body::from("as it was".to_owned())).unwrap();
+        let answer = in_large_pieces(root.path(), &Method::GET, "/an%20object", answer);
+        answer.into_body().collect().await.unwrap().to_bytes()
+    }
+
+    #[tokio::test]
+    async fn objects_come_from_their_files_and_all_else_as_it_is() {
+        let whole = served(&[("etag", "\"x\""), ("content-length", "600000")]).await;
+        assert_eq!(whole, bytes());
+        let range = ("content-range", "bytes 1000-599998/600000");
+        let part = served(&[("etag", "\"x\""), ("content-length", "598999"), range]).await;
+        assert_eq!(part, bytes()[1000..599_999]);
+        let listing = served(&[("content-length", "9")]).await;
+        assert_eq!(listing, "as it was");
+    }
+}
