@@ -113,9 +113,10 @@ def method(results: Results) -> Iterator[str]:
         )
         yield (
             f"Memory running and stalled: the consumer took {settings['stall_steps']} batches as fast as they came, "
-            f"then paused for {settings['stall_s']:g} s. Goals of memory are judged by these runs alone, whose PSS is "
-            "read 20 times as often as that of runs for a rate. feedstock has the settings there that its rates were "
-            "measured with; beside it stands what it takes with its defaults."
+            f"then paused for {settings['stall_s']:g} s, in which loaders fill their queues: the most until the pause, "
+            "and the most in its second half. Goals of memory are judged by these runs alone, whose PSS is read 20 "
+            "times as often as that of runs for a rate. feedstock has the settings there that its rates were measured "
+            "with; beside it stands what it takes with its defaults."
         )
     if any(mode == "resume" for mode, _ in modes):
         yield "Resuming is counted from `exec` to the batch that the saving run got next; its samples are compared."
