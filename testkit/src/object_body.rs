@@ -6,7 +6,7 @@ use futures::stream::{Stream, try_unfold};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap};
-use hyper::{Method, Response};
+use hyper::{Method, Request, Response};
 use s3s::Body;
 use std::fs::File;
 use std::io;
@@ -18,24 +18,28 @@ use tokio::task::spawn_blocking;
 
 const PIECE_BYTES: u64 = 256 << 10;
 
+/// The object that a request may ask for. To be opened before s3s-fs answers, as it does itself: if the object is
+/// replaced meanwhile, the old bytes have at worst the new ETag, which readers notice, and never the other way round.
+pub(crate) fn open<B>(root: &Path, request: &Request<B>) -> Option<File> {
+    let path = (request.method() == Method::GET).then(|| resolve(root, request.uri().path()).ok())??;
+    path.is_file().then(|| File::open(path).ok())?
+}
+
 /// s3s-fs's answer, with an object's bytes read here in pieces of 256 KiB: its own are of 4 KiB, each through another
 /// thread, which takes a core for 120 MB/s, and so from those who are measured on the same machine.
-pub(crate) fn in_large_pieces(
-    root: &Path,
-    method: &Method,
-    path: &str,
-    answer: Response<Body>,
-) -> Response<Body> {
-    match object(root, method, path, &answer) {
-        Some((file, range)) => answer.map(|_| Body::http_body_unsync(StreamBody::new(pieces(file, range)))),
-        None => answer,
+pub(crate) fn in_large_pieces(object: Option<File>, answer: Response<Body>) -> Response<Body> {
+    match (object, promised(&answer)) {
+        (Some(file), Some(range)) => {
+            answer.map(|_| Body::http_body_unsync(StreamBody::new(pieces(file, range))))
+        }
+        _ => answer,
     }
 }
 
-/// The file and the part of it that an answer promises; `None` of an answer without an object's bytes.
-fn object(root: &Path, method: &Method, path: &str, answer: &Response<Body>) -> Option<(File, Range<u64>)> {
+/// The part of the object that an answer promises; `None` of an answer without an object's bytes.
+fn promised(answer: &Response<Body>) -> Option<Range<u64>> {
     let headers = answer.headers();
-    if method != Method::GET || !answer.status().is_success() || !headers.contains_key(ETAG) {
+    if !answer.status().is_success() || !headers.contains_key(ETAG) {
         return None;
     }
     let length: u64 = text(headers, CONTENT_LENGTH)?.parse().ok()?;
@@ -43,8 +47,7 @@ fn object(root: &Path, method: &Method, path: &str, answer: &Response<Body>) -> 
         Some(range) => range.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok()?,
         None => 0,
     };
-    let file = File::open(resolve(root, path).ok()?).ok()?;
-    file.metadata().is_ok_and(|meta| meta.is_file()).then_some((file, start..start + length))
+    Some(start..start + length)
 }
 
 fn text(headers: &HeaderMap, name: hyper::header::HeaderName) -> Option<&str> {
@@ -85,7 +88,8 @@ mod tests {
         let answer =
             headers.iter().fold(Response::builder(), |answer, &(name, value)| answer.header(name, value));
         let answer = answer.body(Body::from("as it was".to_owned())).unwrap();
-        let answer = in_large_pieces(root.path(), &Method::GET, "/an%20object", answer);
+        let request = Request::builder().uri("/an%20object").body(()).unwrap();
+        let answer = in_large_pieces(open(root.path(), &request), answer);
         answer.into_body().collect().await.unwrap().to_bytes()
     }
 

@@ -1,7 +1,7 @@
 //! The real S3 server s3s-fs, in this process.
 
 use crate::background::{Background, BlockOnElsewhere};
-use crate::object_body::in_large_pieces;
+use crate::object_body;
 use crate::static_server::resolve;
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -54,12 +54,11 @@ impl S3Server {
             let (service, root) = (service.clone(), folder.clone());
             let answer = service_fn(move |request: Request<Incoming>| {
                 let found = !is_head_of_prefix(&root, &request);
-                let (service, root) = (service.clone(), root.clone());
+                let (service, object) = (service.clone(), object_body::open(&root, &request));
                 async move {
                     if found {
-                        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
                         let answer = service.call(request.map(Body::from)).await;
-                        return answer.map(|answer| in_large_pieces(&root, &method, &path, answer));
+                        return answer.map(|answer| object_body::in_large_pieces(object, answer));
                     }
                     let mut missing = Response::new(Body::empty());
                     *missing.status_mut() = StatusCode::NOT_FOUND;
