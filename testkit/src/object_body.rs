@@ -18,8 +18,8 @@ use tokio::task::spawn_blocking;
 
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// The object that a request may ask for. To be opened before s3s-fs answers, as it does itself: if the object is
-/// replaced meanwhile, the old bytes have at worst the new ETag, which readers notice, and never the other way round.
+/// The object that a request may ask for; to be opened under the lock under which s3s-fs answers, so that bytes and ETag
+/// are of the same object.
 pub(crate) fn open<B>(root: &Path, request: &Request<B>) -> Option<File> {
     let path = (request.method() == Method::GET).then(|| resolve(root, request.uri().path()).ok())??;
     path.is_file().then(|| File::open(path).ok())?

@@ -17,6 +17,8 @@ use s3s_fs::FileSystem;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::RwLock;
 
 /// The access key that the test servers accept.
 pub const ACCESS_KEY: &str = "feedstock-test-access";
@@ -33,7 +35,9 @@ pub const SECRET_KEY: &str = "feedstock-test-SECRET-4f7a";
 pub struct S3Server {
     background: Background,
     root: PathBuf,
-    files: std::sync::Arc<FileSystem>,
+    files: Arc<FileSystem>,
+    /// s3s-fs puts an object in its place before it stores its ETag: no answer is made between the two.
+    storing: Arc<RwLock<()>>,
 }
 
 impl S3Server {
@@ -43,20 +47,22 @@ impl S3Server {
     /// When the folder cannot be used or no port is free.
     pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
-        let files =
-            std::sync::Arc::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
+        let files = Arc::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
+        let storing = Arc::new(RwLock::new(()));
         let mut builder =
             S3ServiceBuilder::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
-        let folder = root.clone();
+        let (folder, stored) = (root.clone(), Arc::clone(&storing));
         let background = Background::serve("test-s3", move |socket| {
-            let (service, root) = (service.clone(), folder.clone());
+            let (service, root, stored) = (service.clone(), folder.clone(), Arc::clone(&stored));
             let answer = service_fn(move |request: Request<Incoming>| {
                 let found = !is_head_of_prefix(&root, &request);
-                let (service, object) = (service.clone(), object_body::open(&root, &request));
+                let (service, root, stored) = (service.clone(), root.clone(), Arc::clone(&stored));
                 async move {
                     if found {
+                        let _whole = stored.read().await;
+                        let object = object_body::open(&root, &request);
                         let answer = service.call(request.map(Body::from)).await;
                         return answer.map(|answer| object_body::in_large_pieces(object, answer));
                     }
@@ -70,7 +76,7 @@ impl S3Server {
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
             }
         })?;
-        Ok(Self { background, root, files })
+        Ok(Self { background, root, files, storing })
     }
 
     /// `http://127.0.0.1:port`.
@@ -110,8 +116,11 @@ impl S3Server {
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) -> io::Result<()> {
         let handle = self.background.handle().ok_or_else(|| io::Error::other("the server has ended"))?;
         let (files, bucket, key) = (self.files.clone(), bucket.to_owned(), key.to_owned());
-        let bytes = bytes.into();
-        handle.block_on_elsewhere(async move { put(&files, bucket, key, bytes).await })
+        let (bytes, storing) = (bytes.into(), Arc::clone(&self.storing));
+        handle.block_on_elsewhere(async move {
+            let _alone = storing.write().await;
+            put(&files, bucket, key, bytes).await
+        })
     }
 
     /// Stores every file below `folder` under `prefix`; returns how many.
