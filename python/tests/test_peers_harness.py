@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -41,8 +42,8 @@ from harness import (
 )
 
 
-def sample(at: float, cpu_s: float, rss: int = 0, memory: account.Memory | None = None) -> account.Sample:
-    return account.Sample(at, cpu_s, rss, memory, 1, 1)
+def sample(at: float, cpu_s: float, memory: account.Memory | None = None) -> account.Sample:
+    return account.Sample(at, cpu_s, memory, 1, 1)
 
 
 class TestFigures:
@@ -59,16 +60,18 @@ class TestFigures:
         assert account.cpu_at(samples, 0.0) == 0.0
         assert account.cpu_at(samples, 9.0) == 3.0
 
-    def test_peak_memory_is_proportional_where_told(self) -> None:
+    def test_peak_memory_is_the_most_that_was_read(self) -> None:
         samples = [
-            sample(1.0, 0, 900, account.Memory(500, 90)),
-            sample(2.0, 0, 1000),
-            sample(3.0, 0, 950, account.Memory(600, 10)),
-            sample(4.0, 0, 9999, account.Memory(9999, 9999)),
+            sample(1.0, 0, account.Memory(500, 90)),
+            sample(2.0, 0),
+            sample(3.0, 0, account.Memory(600, 10)),
+            sample(4.0, 0, account.Memory(9999, 9999)),
         ]
         assert account.peak_memory(samples, 0.0, 3.5) == account.Memory(600, 90)
-        assert account.peak_memory(samples, 1.5, 2.5) == account.Memory(1000, 0)
-        assert account.peak_memory(samples, 8.0, 9.0) == account.Memory(0, 0)
+        unread = account.peak_memory(samples, 1.5, 2.5)
+        assert unread is None
+        with pytest.raises(contest.Failed, match="its memory \\(rest\\) was not read"):
+            contest.sizes("rest", unread)
 
     def test_mapped_files_are_not_the_contenders_own_memory(self) -> None:
         said = "55-66 ---p 0 00:00 0 [rollup]\nRss: 999 kB\nPss: 70 kB\nPss_Dirty: 3 kB\nPss_Anon: 10 kB\n"
@@ -120,13 +123,12 @@ class TestFigures:
         with pytest.raises(contest.Failed, match=f"only {64 * batches} samples came of 640"):
             contest.steady(steps, self.known(), warm_up=128, measured=512)
 
-    def test_whole_epochs_are_measured(self) -> None:
-        assert plan.window("pictures-train", "local", 4000, 1) == (31 * 64, 62 * 64)
-        assert plan.window("pictures-train", "local", 40_000, 2) == (32 * 64, 625 * 2 * 64)
-        # From S3 nothing comes twice, and nothing but what comes before the first batch was read before.
-        warm_up, measured = plan.window("speech", "s3", 1424, 1)
-        assert warm_up == 32
-        assert warm_up + measured == 44 * 32
+    def test_the_middle_of_an_epoch_is_measured(self) -> None:
+        assert plan.window("pictures-train", 6000) == (28 * 64, 56 * 64)
+        assert plan.window("speech", 1_000_000) == (28 * 32, 56 * 32)
+        warm_up, measured = plan.window("speech", 736)  # a quarter
+        assert (warm_up, measured) == (7 * 32, 14 * 32)
+        assert warm_up + measured < 736
 
     def test_bytes_read_while_measured_stand_beside_those_consumed(self) -> None:
         events = [
@@ -176,10 +178,10 @@ class TestRunning:
         assert contest.last_line("one\n\ntwo\n") == "two"
         assert contest.last_line("") == ""
 
-    def test_job_survives_json(self, tmp_path: Path) -> None:
+    def test_a_job_is_read_as_the_harness_wrote_it(self, tmp_path: Path) -> None:
         job = protocol.Job("speech", "s3", "steady", {"folder": "s3://x"}, "", 32, 2, 4, 100, measured=15)
         path = tmp_path / "job.json"
-        path.write_text(job.to_json())
+        path.write_text(json.dumps(dataclasses.asdict(job)))
         assert protocol.Job.read(str(path)) == job
         assert job.speech
         assert job.remote
@@ -273,6 +275,7 @@ def crops(
     deviation: float = 0.0,
     corner: float = 0.0,
     flipped: float = 0.5,
+    swapped: bool = False,
 ) -> dict[str, Any]:
     """Facts of 16 crops of each of 128 pictures, whose own means and slopes are the same for every seed."""
     own = np.random.default_rng(0)
@@ -286,7 +289,9 @@ def crops(
         grid = of_crops[:, None] + noise.normal(0.0, 8.0, (16, 64))
         grid += np.where(noise.random(16) < flipped, -slope, slope)[:, None] * across
         grid[:, 0] += corner
-        found[str(name)] = np.column_stack([of_crops, deviations, grid])
+        channels = of_crops[:, None] + np.array([6.0, 0.0, -6.0]) + noise.normal(0.0, 2.0, (16, 3))
+        channels = channels[:, ::-1] if swapped else channels
+        found[str(name)] = np.column_stack([of_crops, deviations, channels, grid])
     return found
 
 
@@ -339,16 +344,22 @@ class TestAgreement:
             "standard deviation is -"
             in agree.compare("pictures-train", reference, crops(2, deviation=-2.0)).note
         )
-        assert (
-            "cell 0 of the crops' grid"
-            in agree.compare("pictures-train", reference, crops(2, corner=4.0)).note
-        )
+        assert "cell 0 of the crops" in agree.compare("pictures-train", reference, crops(2, corner=4.0)).note
+        swapped = agree.compare("pictures-train", reference, crops(2, swapped=True)).note
+        assert swapped.startswith("channel 0 of the crops is -"), swapped
+        assert swapped.endswith("2 of 3 channels"), swapped
         # Without flips, and with flips of all, pictures keep their bright sides.
         for flipped in (0.0, 0.1, 1.0):
             note = agree.compare("pictures-train", reference, crops(2, flipped=flipped)).note
             assert note.startswith("crops lean to one side by +"), note
         once = {name: values[:1] for name, values in crops(2).items()}
         assert not agree.compare("pictures-train", reference, once).agrees
+
+    @pytest.mark.parametrize("job", ["speech", "pictures-train"])
+    def test_values_that_are_no_numbers_are_refused(self, job: str) -> None:
+        rows = {"7": np.zeros((10, 80), np.float32)}
+        broken = {"7": np.full((10, 80), np.nan, np.float32)}
+        assert agree.compare(job, rows, broken).note == "sample 7 has values that are no finite numbers"
 
     def test_speech_may_differ_by_a_frame_and_a_tenth(self) -> None:
         rows = {"7": np.zeros((10, 80), np.float32)}
@@ -409,6 +420,7 @@ BUILD = {
     "profile_settings": 'lto = "thin"',
     "wheel": "aaaaaaaabbbb",
     "programs": "cccc",
+    "s3_server": "dddd",
     "cpu": "x",
     "kernel": "6",
 }
@@ -428,7 +440,12 @@ def results(tmp_path: Path) -> stored.Results:
     made.content["machine"] = {
         "cores": 2, "cpu": "x", "memory_bytes": 2**30, "kernel": "6", "python": "3.11", "date": "2026-01-01"
     }  # fmt: skip
-    made.content["settings"] = {"epochs": 1, "warm_up_batches": 16, "order_seed": 7}
+    made.content["settings"] = {
+        "warm_up_batches": 28,
+        "measured_batches": 56,
+        "least_s": 3.5,
+        "order_seed": 7,
+    }
     made.content["ceilings"] = {"libjpeg-turbo, full decode": 900.0}
     for peer in (*RATES, "ffcv"):
         error = "error: no compiler" if peer == "ffcv" else None
@@ -672,7 +689,7 @@ class TestGoingOn:
         chosen |= {"at_most": 1.0, "again": None, "seed": 7, "cores": 2, "epochs": 1, **options}
         made = bench.Bench(argparse.Namespace(**chosen), stored.Results(tmp_path / "results.json"))
         monkeypatch.setattr(made, "_able", lambda job, storage, mode="steady": ["dali", "torch_pil"])
-        monkeypatch.setattr(made, "_sample_bytes", lambda data: 1.0)
+        monkeypatch.setattr(made, "_sample_bytes", lambda peer, data: 1.0)
 
         def answer(peer: str, job: Any, server: Any) -> dict[str, Any]:
             made._until = 0.0
@@ -900,7 +917,7 @@ class TestReport:
     def test_method_speaks_of_what_was_run(self, tmp_path: Path) -> None:
         made = results(tmp_path)
         said = " ".join(page.method(made))
-        assert "1 whole epoch of batches" in said
+        assert "56 batches in the consumer's hands in the middle of the first epoch" in said
         assert "profile release" in said
         for absent in ("S3", "paused", "Resuming", "every row", "formats of their own"):
             assert absent not in said

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from contenders.protocol import (
+    EVAL_SIDE,
     FLOOR,
     HOP,
     MELS,
     N_FFT,
     PICTURES,
+    SAMPLE_RATE,
     SHUFFLE_SAMPLES,
+    SIDE,
     SPEECH,
     Batch,
     Contender,
@@ -24,9 +27,6 @@ from contenders.protocol import (
 # stays in memory from epoch to epoch would not be read where a rate is measured. A batch of pictures as they are
 # needs 36 MiB.
 BUDGET_BYTES = {"pictures": 38 << 20, "speech": 16 << 20}
-
-# One is being written and one is ready while the consumer has its own; it computes nothing, so none more is needed.
-SLOTS = 3
 
 # MCUs between restart markers of its shards: 64×16 px of a 4:2:0 picture.
 RESTART_INTERVAL = 4
@@ -54,11 +54,11 @@ def open_loader(
     import feedstock as fs
 
     chains = {
-        "pictures-train": (fs.decode_image(), fs.random_resized_crop(224), fs.horizontal_flip()),
-        "pictures-eval": (fs.decode_image(), fs.resize(256), fs.center_crop(224)),
+        "pictures-train": (fs.decode_image(), fs.random_resized_crop(SIDE), fs.horizontal_flip()),
+        "pictures-eval": (fs.decode_image(), fs.resize(EVAL_SIDE), fs.center_crop(SIDE)),
         "pictures-f32": (
             fs.decode_image(),
-            fs.random_resized_crop(224),
+            fs.random_resized_crop(SIDE),
             fs.horizontal_flip(),
             fs.normalize(),
             fs.to_chw(),
@@ -76,7 +76,7 @@ def open_loader(
             floor=FLOOR,
             drop_last_frame=False,
         )
-        pipeline = dataset.map("audio", fs.decode_audio(), fs.resample(16_000), features)
+        pipeline = dataset.map("audio", fs.decode_audio(), fs.resample(SAMPLE_RATE), features)
     else:
         uri = job.uris["parquet"] if as_they_are else job.native
         dataset = fs.Dataset(uri, columns=["image", "label"])
@@ -87,8 +87,7 @@ def open_loader(
         budget_bytes = BUDGET_BYTES["speech" if job.speech else "pictures"]
         if job.mode != "check":
             pipeline = pipeline.shuffle(seed=job.seed, window=SHUFFLE_SAMPLES)
-        options = {"threads": job.workers, "slots": SLOTS, "budget_bytes": budget_bytes}
-        pipeline = pipeline.batch(job.batch_size).options(**options)
+        pipeline = pipeline.batch(job.batch_size).options(threads=job.workers, budget_bytes=budget_bytes)
     loader = pipeline.loader(output=output)
     if state is not None:
         loader.load_state_dict(state)
@@ -130,8 +129,7 @@ CONTENDER = Contender(
         f"samples shuffled in windows of {SHUFFLE_SAMPLES}, as peers' buffers are, instead of 512 MiB; up to 64 lanes, "
         "its default: Pipeline.shuffle",
         f"a budget of {BUDGET_BYTES['pictures'] >> 20} MiB for pictures, {BUDGET_BYTES['speech'] >> 20} MiB for clips, "
-        f"instead of 1 GiB, so that none stays in memory from epoch to epoch; {SLOTS} batches in memory instead of 4: "
-        "our choice, since consumers here compute nothing",
+        "instead of 1 GiB, so that none stays in memory from epoch to epoch: our choice",
     ),
 )
 

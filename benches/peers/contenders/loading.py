@@ -10,7 +10,7 @@ from contenders.protocol import SPEECH, Batch, Contender, Job, Loader
 
 GUIDANCE = (
     "num_workers as calibrated, persistent_workers: torch.utils.data documentation, Multi-process Data Loading",
-    "prefetch_factor 4 instead of 2, its default: our choice, for a steady supply",
+    "prefetch_factor 2, its default",
     "one thread of torch in each worker: DataLoader's own default",
     "resume by torchdata's StatefulDataLoader: torchdata documentation, Stateful DataLoader Tutorial",
 )
@@ -40,7 +40,6 @@ def settings(job: Job, collate: Callable[[Any], Batch]) -> dict[str, Any]:
         "batch_size": job.batch_size,
         "num_workers": job.workers,
         "persistent_workers": job.workers > 0,
-        "prefetch_factor": 4 if job.workers else None,
         "collate_fn": collate,
         "drop_last": True,
     }

@@ -16,7 +16,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ HOP = 160
 MELS = 80
 FLOOR = 1e-10
 
-# Of shuffle buffers that are bounded by a number of samples: what feedstock's window is here as well. A sixteenth of
-# the 4,000 pictures of an epoch: with 1,024 a quarter of the epoch would lie in memory before it is measured.
+# Of shuffle buffers that are bounded by a number of samples: what feedstock's window is here as well. A larger one, in
+# the usual proportion to an epoch, would hold much of these few thousand samples before they are measured.
 SHUFFLE_SAMPLES = 256
 
 
@@ -52,12 +52,12 @@ class Job:
     workers: int  # processes or threads, as the calibration chose
     samples: int  # of one epoch
     warm_up: int = 0  # samples that come before the measured ones
-    measured: int = 0  # samples whose rate is taken: whole epochs of them
+    measured: int = 0  # samples whose rate is taken
     least_s: float = 0.0  # they are taken as many times over as begin within this
     epochs: int = 1  # of a check
     steps: int = 0  # to take before a state is saved, or before the consumer stalls
     pause: float = 0.0  # of a consumer that stalls
-    sample_bytes: float = 0.0  # mean encoded size of an epoch's samples
+    sample_bytes: float = 0.0  # what a sample takes of the files, where the loader tells what it reads
     seed: int = 7
     scratch: str = ""  # a folder of this run alone, empty before
     endpoint: str = ""  # of the S3 server; keys are in the environment
@@ -66,9 +66,6 @@ class Job:
     @classmethod
     def read(cls, path: str) -> Job:
         return cls(**json.loads(Path(path).read_text()))
-
-    def to_json(self) -> str:
-        return json.dumps({part.name: getattr(self, part.name) for part in fields(self)})
 
     @property
     def speech(self) -> bool:
@@ -239,14 +236,16 @@ def _resume(job: Job, loader: Loader, events: Events) -> None:
 
 
 def crop_facts(crop: Any) -> Any:
-    """Mean and standard deviation of a crop, and the means of a grid of it, row by row: f64 [2 + 8 × 8]."""
+    """Mean and standard deviation of a crop, its channels' means, and the means of a grid of it, row by row:
+    f64 [2 + 3 + 8 × 8]."""
     import numpy as np
 
     values = np.asarray(crop, dtype=np.float64)
-    grey = values.mean(axis=0 if values.shape[0] == 3 else 2)
+    if values.shape[0] != 3:
+        values = values.transpose(2, 0, 1)
     cell = SIDE // GRID
-    grid = grey.reshape(GRID, cell, GRID, cell).mean(axis=(1, 3))
-    return np.concatenate([[values.mean(), values.std()], grid.ravel()])
+    grid = values.mean(axis=0).reshape(GRID, cell, GRID, cell).mean(axis=(1, 3))
+    return np.concatenate([[values.mean(), values.std()], values.mean(axis=(1, 2)), grid.ravel()])
 
 
 def _check(job: Job, loader: Loader, events: Events) -> None:

@@ -11,9 +11,10 @@ from contenders.protocol import PICTURES, SPEECH, Batch, Contender, Job, Loader,
 # One execution over the files again and again: another one each epoch would start its actors anew.
 EPOCHS = 16
 
-# What may lie finished ahead of the consumer. By default it is a share of all memory, which holds more than an epoch of
-# this data.
+# What may lie finished ahead of the consumer: 27 batches of pictures. By default it is a share of all memory, which
+# holds more than an epoch of this data. A float takes four bytes.
 STORE_BYTES = 256 << 20
+STORE_BYTES_F32 = 4 * STORE_BYTES
 
 # Of the blocks that actors hand on: about a batch, where 128 MiB, its default, keep 900 pictures back.
 BLOCK_BYTES = 16 << 20
@@ -59,7 +60,8 @@ def open_loader(job: Job, state: Any) -> Loader:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = BLOCK_BYTES
-    context.execution_options.resource_limits = ray.data.ExecutionResources(object_store_memory=STORE_BYTES)
+    store_bytes = STORE_BYTES_F32 if job.job == "pictures-f32" else STORE_BYTES
+    context.execution_options.resource_limits = ray.data.ExecutionResources(object_store_memory=store_bytes)
     filesystem = None
     places = files.parquet(job) if not job.remote else []
     if job.remote:
@@ -106,8 +108,8 @@ CONTENDER = Contender(
         "a callable class in a fixed pool of actors, as many as calibrated: Ray documentation, Transforming Data, "
         "Stateful Transforms; ray.data.ActorPoolStrategy",
         "columns chosen when reading, blocks of 16 MiB: Ray documentation, Advanced: Performance Tips and Tuning",
-        "256 MiB of the object store, so that no epoch lies ready in it: Ray documentation, Advanced: Performance Tips "
-        "and Tuning, Configuring execution",
+        "256 MiB of the object store (1 GiB for f32), so that no epoch lies ready in it: Ray documentation, Advanced: "
+        "Performance Tips and Tuning, Configuring execution",
         "one execution over the files 16 times, since another for each epoch would start its actors anew: our choice",
         "iter_torch_batches, 2 batches ahead, padding in its collate_fn: Ray documentation, Data Loading for Training",
         "file order shuffled, rows not: Ray documentation, Shuffling Data (the cheapest that it names)",

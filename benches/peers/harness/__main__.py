@@ -40,7 +40,7 @@ parts:
   check      outputs of 128 pictures (64 clips) of each contender beside Pillow's (torchaudio's), sample by sample;
              of random crops, means, standard deviations and coarse grids of 2,048
   calibrate  1/2, 1 and 2 workers a core in short runs: the best are kept, for each storage, of pictures and of speech
-  rates      samples a second over whole epochs, CPU time, first batch, threads and processes: in rounds
+  rates      samples a second in the first epoch, CPU time, first batch, threads and processes: in rounds
   memory     at rest, running, and while the consumer pauses after 20 batches: in rounds
   resume     from exec to the right next batch, with a state saved in the middle of an epoch: in rounds
   ceilings   bare codecs on one core (cargo bench), and this package's chain without storage and batches
@@ -110,22 +110,15 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=int, default=7, help="of those orders; default 7")
     add(
-        "--epochs",
-        type=int,
-        default=1,
-        help="whole epochs that a rate is taken over at least, and as many more as begin within 6 s, behind 32 batches "
-        "of warm-up; from S3 the first one behind its first batch; default 1",
-    )
-    add(
         "--samples",
         type=int,
-        default=4000,
-        help="pictures, and as many clips, 72 %% of which an epoch has; default 4000",
+        default=6000,
+        help="pictures, and as many clips, 72 %% of which an epoch has; default 6000",
     )
     add(
         "--cores", type=int, default=len(os.sched_getaffinity(0)), help="that contenders may use; default all"
     )
-    add("--quick", action="store_true", help="one round on 1000 samples; no goal is judged")
+    add("--quick", action="store_true", help="one round on 1500 samples; no goal is judged")
     add(
         "--again",
         nargs="?",
@@ -173,7 +166,7 @@ def report(results: Results, out: Path | None, page_at: Path | None) -> None:
 def main() -> int:
     options = parser().parse_args()
     if options.quick:
-        options.rounds, options.samples = 1, min(options.samples, 1000)
+        options.rounds, options.samples = 1, min(options.samples, 1500)
     if options.peers is None:
         options.peers = list(plan.PEERS)
     options.peers = list(dict.fromkeys([*goals.ALSO_OURS, *options.peers]))

@@ -3,11 +3,10 @@
 A control group holds them where one may be made (version 1: ``cpuacct`` and ``pids`` or ``memory``; version 2). Else
 the process tree is summed; this process is then the reaper of orphans, so that none slips out of the sum.
 
-A thread samples every 100 ms: CPU time, and resident memory summed over the processes (which counts pages that they
-share once for each). Proportional memory (PSS: a shared page counts once in all) is dear to read, so it is read as
-often as a stated share of one core allows (1 % where rates are measured). It is kept in two parts: what is the
-contender's own (anonymous pages and shared memory), by which it is judged, and the pages of files that it maps, which
-are the kernel's page cache and go when memory is needed. Where PSS is not told, RSS stands for its own.
+A thread samples CPU time, processes and threads every 100 ms. Proportional memory (PSS: a shared page counts once in
+all) is dear to read, so it is read as often as a stated share of one core allows (1 % where rates are measured). It is
+kept in two parts: what is the contender's own (anonymous pages and shared memory), by which it is judged, and the pages
+of files that it maps, which are the kernel's page cache and go when memory is needed.
 
 Of the machine it tells how much CPU time others had: processes beside the contender, and other guests (steal).
 """
@@ -27,7 +26,6 @@ from pathlib import Path
 EVERY_S = 0.1
 PR_SET_CHILD_SUBREAPER = 36
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 CGROUPS = Path("/sys/fs/cgroup")
 REMOVAL_TRIES = 100
 
@@ -44,7 +42,6 @@ class Memory:
 class Sample:
     at: float
     cpu_s: float
-    rss_bytes: int
     memory: Memory | None
     processes: int
     threads: int
@@ -151,12 +148,6 @@ def _stat(process: int) -> list[str]:
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
 
 
-def _rss_bytes(process: int) -> int:
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE
-    return 0
-
-
 def _threads(process: int) -> int:
     with contextlib.suppress(OSError):
         return int(_stat(process)[17])
@@ -241,8 +232,7 @@ class Account:
             self._pss_due = begun + (time.thread_time() - cpu) / self._pss_share
         at = time.monotonic()
         threads = sum(map(_threads, processes))
-        rss = sum(map(_rss_bytes, processes))
-        self.samples.append(Sample(at, self._source.cpu_s(), rss, memory, len(processes), threads))
+        self.samples.append(Sample(at, self._source.cpu_s(), memory, len(processes), threads))
 
     def close(self) -> None:
         self._done.set()
@@ -253,8 +243,8 @@ class Account:
         """CPU seconds between two moments of the monotonic clock, samples joined by straight lines."""
         return cpu_at(self.samples, end) - cpu_at(self.samples, begin)
 
-    def memory(self, begin: float, end: float) -> Memory:
-        """The most memory between two moments."""
+    def memory(self, begin: float, end: float) -> Memory | None:
+        """The most memory between two moments; None where it was not read."""
         return peak_memory(self.samples, begin, end)
 
 
@@ -268,12 +258,11 @@ def cpu_at(samples: list[Sample], at: float) -> float:
     return before.cpu_s + (after.cpu_s - before.cpu_s) * (at - before.at) / (after.at - before.at)
 
 
-def peak_memory(samples: list[Sample], begin: float, end: float) -> Memory:
-    """The most of each part."""
-    inside = [sample for sample in samples if begin <= sample.at <= end]
-    told = [sample.memory for sample in inside if sample.memory is not None]
+def peak_memory(samples: list[Sample], begin: float, end: float) -> Memory | None:
+    """The most of each part; None where it was not read."""
+    told = [sample.memory for sample in samples if begin <= sample.at <= end and sample.memory is not None]
     if not told:
-        return Memory(max((sample.rss_bytes for sample in inside), default=0), 0)
+        return None
     return Memory(max(memory.own_bytes for memory in told), max(memory.file_bytes for memory in told))
 
 

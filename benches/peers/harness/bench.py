@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -45,7 +46,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, results: Results) -> None:
         self.options, self.results = options, results
         self._environments: dict[str, Environment] = {}
-        self._sizes: dict[str, float] = {}
+        self._sizes: dict[Path, float] = {}
         self._due: list[Key] = []
         self._until = time.monotonic() + 60 * options.at_most if options.at_most else float("inf")
         self._logs = options.cache / "logs"
@@ -73,9 +74,9 @@ class Bench:
             {
                 "samples": options.samples,
                 "cores": options.cores,
-                "epochs": options.epochs,
                 "warm_up_batches": plan.WARM_UP_BATCHES,
-                "warm_up_batches_s3": plan.WARM_UP_BATCHES_OF_S3,
+                "measured_batches": plan.MEASURED_BATCHES,
+                "last_batches": plan.LAST_BATCHES,
                 "least_s": plan.LEAST_S,
                 "min_fetched_share": plan.MIN_FETCHED_SHARE,
                 "batch_sizes": plan.BATCH_SIZES,
@@ -163,14 +164,17 @@ class Bench:
             "cores": self.options.cores,
             "workers": plan.workers(self.results, peer, job, storage, self.options.cores),
             "samples": data.used(),
-            "sample_bytes": self._sample_bytes(data),
             **more,
         }
 
-    def _sample_bytes(self, data: Data) -> float:
-        if data.bucket not in self._sizes:
-            self._sizes[data.bucket] = data.sample_bytes()
-        return self._sizes[data.bucket]
+    def _sample_bytes(self, peer: str, data: Data) -> float:
+        """Of the Parquet files that a contender which tells what it reads (ours) reads: its own, where it has some."""
+        folder = Path(data.native("local", peer))
+        if plan.contender(peer).layout != "native" or not folder.is_dir():
+            folder = Path(data.uris("local")["parquet"])
+        if folder not in self._sizes:
+            self._sizes[folder] = data.sample_bytes(folder)
+        return self._sizes[folder]
 
     def _once(
         self, peer: str, job: dict[str, Any], server: S3Server | None = None, left: int | None = None
@@ -212,7 +216,7 @@ class Bench:
             found["server_cpu_s"] = server.cpu_s() - served
         spent += found.get("server_cpu_s", 0.0) + time.process_time() - own
         found |= {"took_s": time.monotonic() - begun, "made": time.time()}
-        return found | neighbours(before, Machine.now(), spent, machine()["cores"])
+        return found | neighbours(before, Machine.now(), spent, os.cpu_count() or 1)
 
     def _prepare(self) -> None:
         for peer in self.options.peers:
@@ -417,9 +421,11 @@ class Bench:
     def _rates(self) -> None:
         for key, place, server in self._each("steady", self.options.jobs, self.options.storage):
             data = self._data[plan.kind(key.job)]
-            warm_up, measured = plan.window(key.job, key.storage, data.used(), self.options.epochs)
+            warm_up, measured = plan.window(key.job, data.used())
             more: dict[str, Any] = {"warm_up": warm_up, "measured": measured}
             more["least_s"] = plan.LEAST_S if key.storage == "local" else 0.0
+            if key.peer in goals.ALSO_OURS:
+                more["sample_bytes"] = self._sample_bytes(key.peer, data)
             job = self._job(key.peer, key.job, key.storage, "steady", data, **more)
             found = self._once(key.peer, job, server, self._left(key))
             told = ""

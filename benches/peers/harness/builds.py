@@ -46,6 +46,7 @@ def fingerprint(wheel: Path) -> dict[str, Any]:
         "profile_settings": profile_settings((ROOT / "Cargo.toml").read_text(), profile),
         "wheel": content_hash(wheel),
         "programs": programs_hash(PROGRAMS / "harness"),
+        "s3_server": sources_hash(ROOT / "testkit"),
         "cpu": processor(),
         "kernel": platform.release(),
     }
@@ -59,6 +60,12 @@ def content_hash(wheel: Path) -> str:
             if not name.endswith("/RECORD"):
                 found.update(f"{name}\n".encode() + hashlib.sha256(archive.read(name)).digest())
     return found.hexdigest()[:16]
+
+
+def sources_hash(package: Path) -> str:
+    """Of a package of Rust in this checkout: what other sources made is made anew."""
+    sources = sorted([package / "Cargo.toml", *package.glob("src/**/*.rs")])
+    return _hash({str(path.relative_to(package)): path.read_bytes() for path in sources})
 
 
 def programs_hash(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -26,6 +27,8 @@ PR_SET_PDEATHSIG = 1
 # Nothing takes longer: set-up, and the samples that are asked for at the slowest rate that is worth waiting for.
 SETUP_LIMIT_S = 120.0
 SLOWEST_RATE = 25.0
+
+SHARED_MEMORY = Path("/dev/shm")
 
 # PSS is read more eagerly where memory alone is looked at.
 PSS_SHARE = 0.01
@@ -53,7 +56,10 @@ class Outcome:
     account: Account
 
     def at(self, event: str) -> float:
-        return next(float(line["at"]) for line in self.events if line["event"] == event)
+        found = next((float(line["at"]) for line in self.events if line["event"] == event), None)
+        if found is None:
+            raise Failed(f"it ended before it told of {event!r}")
+        return found
 
 
 def run(
@@ -71,6 +77,7 @@ def run(
     description = scratch / "job.json"
     description.write_text(json.dumps({**job, "scratch": str(scratch)}))
     cores = sorted(os.sched_getaffinity(0))[: job["cores"]]
+    shared = _shared_memory()
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
 
@@ -111,9 +118,22 @@ def run(
         process.poll()
         reader.join(5.0)
         shutil.rmtree(scratch, ignore_errors=True)
+        for left in _shared_memory() - shared:
+            left.unlink(missing_ok=True)
     if process.returncode or not events or events[-1]["event"] != "end":
         raise Failed(last_line(log.read_text(errors="replace")) or f"ended with {process.returncode}")
     return Outcome(started, events, account)
+
+
+def _shared_memory() -> set[Path]:
+    """This user's segments of shared memory. What a contender leaves of it would take memory from those that follow,
+    and a later process of its own may take it for its own."""
+    found = set()
+    for path in SHARED_MEMORY.glob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and path.stat().st_uid == os.getuid():
+                found.add(path)
+    return found
 
 
 def _read(descriptor: int, events: list[dict[str, Any]]) -> None:
@@ -165,7 +185,9 @@ def figures(job: Mapping[str, Any], outcome: Outcome, tensors: str) -> dict[str,
     return found
 
 
-def sizes(name: str, memory: Memory) -> dict[str, int]:
+def sizes(name: str, memory: Memory | None) -> dict[str, int]:
+    if memory is None:
+        raise Failed(f"its memory ({name}) was not read")
     return {f"{name}_bytes": memory.own_bytes, f"{name}_file_bytes": memory.file_bytes}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import json
 import os
 import shutil
@@ -14,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from harness.builds import sources_hash
 from harness.stored import write_whole
 
 LAYOUTS = {"pictures": ("parquet", "folder", "webdataset"), "speech": ("parquet", "folder", "webdataset")}
@@ -28,10 +27,7 @@ SYNTH = Path(__file__).parents[3] / "synth"
 
 def data_version() -> str:
     """Of the programs that make the data: what others made is made anew."""
-    found = hashlib.sha256()
-    for path in sorted([SYNTH / "Cargo.toml", *SYNTH.glob("src/**/*.rs")]):
-        found.update(f"{path.relative_to(SYNTH)}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+    return sources_hash(SYNTH)
 
 
 def mark_of(path: Path) -> dict[str, Any]:
@@ -97,15 +93,24 @@ class Data:
         with table.open() as lines:
             return sum(1 for _ in lines) - 1
 
-    def sample_bytes(self) -> float:
-        """Mean encoded size of the samples of an epoch."""
-        facts = self.facts()
-        if self.kind == "pictures":
-            return float(str(facts["image_bytes"])) / self.samples
-        clips = self.folder / "folder" / "en"
-        with (clips / "train.tsv").open() as lines:
-            names = [row["path"] for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)]
-        return sum((clips / "clips" / name).stat().st_size for name in names) / len(names)
+    def sample_bytes(self, folder: Path) -> float:
+        """What a sample of an epoch takes of the column of pictures or clips of the Parquet files in ``folder``."""
+        from pyarrow import parquet
+
+        column = {"pictures": "image", "speech": "audio"}[self.kind]
+        taken = samples = 0
+        for path in sorted(folder.glob("train-*.parquet")):
+            metadata = parquet.read_metadata(path)
+            samples += metadata.num_rows
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
+                parts = (group.column(place) for place in range(group.num_columns))
+                taken += sum(
+                    part.total_compressed_size
+                    for part in parts
+                    if part.path_in_schema.split(".")[0] == column
+                )
+        return taken / samples
 
     def uris(self, storage: str) -> dict[str, str]:
         base = f"s3://{self.bucket}" if storage == "s3" else str(self.folder)

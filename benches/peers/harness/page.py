@@ -74,18 +74,18 @@ def method(results: Results) -> Iterator[str]:
         "import counts, and the column “feedstock ×” stand beside peers that hand out the same kind: torch tensors or "
         "arrays."
     )
-    if "local" in rates:
+    if rates:
         yield (
-            f"A rate is that of {settings['epochs']} whole epoch{'s' if settings['epochs'] > 1 else ''} of batches in "
-            f"the consumer's hands, behind {settings['warm_up_batches']} batches of warm-up (half an epoch, "
-            "where that is less)"
-            f"{f', and of as many as begin within {least:g} s' if (least := settings.get('least_s')) else ''}."
+            f"A rate is that of {settings['measured_batches']} batches in the consumer's hands in the middle of the "
+            f"first epoch, behind {settings['warm_up_batches']} batches of warm-up and before the epoch's last ones: "
+            "neither full queues nor idle workers count. From local files a fast contender is measured as many "
+            f"times over, into its next epochs, as begin within {settings['least_s']:g} s."
         )
     if "s3" in rates:
         yield (
-            "From S3 a rate is that of the first epoch behind its first batch, with getting up to speed in it: of a "
-            "second epoch peers have parts on the local disk. The server runs on the same cores; its CPU time is not "
-            "the contender's, and is told beside it, of the whole run"
+            "From S3 the same: peers that fetch far ahead, or keep a cache on disk (MosaicML Streaming, LitData), have "
+            "part of what is measured on the local disk by then, which counts for them. The server runs on the same "
+            "cores; its CPU time is not the contender's, and is told beside it, of the whole run"
             f"{f' (Cargo profile {told})' if (told := settings.get('s3_server')) else ''}."
         )
     shares = [run["fetched_share"] for run in runs if "fetched_share" in run]

@@ -133,29 +133,27 @@ def best_choice(
     return kept
 
 
-# A run warms up for as many batches, or half an epoch where that is less: more than any contender makes ahead while it
-# starts (DataLoaders 4 a worker, Ray 256 MiB), or its rate would be that of emptying a store.
-WARM_UP_BATCHES = 32
+# A rate is taken in the middle of the first epoch, from local files and from S3 alike. It warms up for more batches
+# than any contender makes ahead while it starts (DataLoaders 2 a worker, Ray 256 MiB), or its rate would be that of
+# emptying a store; and it ends before the last batches, behind which workers have nothing left to do.
+WARM_UP_BATCHES = 28
+MEASURED_BATCHES = 56
+LAST_BATCHES = 8
 
-# From S3 it is one: what was read before would be missing from the only epoch.
-WARM_UP_BATCHES_OF_S3 = 1
+# What a fast contender is through with in a second or two says little on a machine that others use, too: it is measured
+# as many times over, into its next epochs, as begin within this. From S3 it is not: of a second epoch, peers have parts
+# on the local disk.
+LEAST_S = 3.5
 
-# A fast contender's epochs are taken together, as many as begin within this: one alone takes it 2 s, which says little
-# on a machine that others use, too. From S3 there is one.
-LEAST_S = 6.0
-
-# A loader that tells what it reads has read this share, at least, of what it hands out while its rate is taken. The
-# rest of 1 is what lies ahead of the first batch of an epoch from S3.
+# A loader that tells what it reads has read this share, at least, of what it hands out while its rate is taken.
 MIN_FETCHED_SHARE = 0.9
 
 
-def window(job: str, storage: str, samples: int, epochs: int) -> tuple[int, int]:
-    """Samples that warm up and samples that are measured: whole epochs, so that what happens between two is in it as
-    often as epochs are. From S3 it is the first one behind its first batch: of a second, peers have parts on the local
-    disk."""
-    batches = samples // BATCH_SIZES[job]
-    warm_up = min(WARM_UP_BATCHES if storage == "local" else WARM_UP_BATCHES_OF_S3, batches // 2)
-    measured = batches * epochs if storage == "local" else batches - warm_up
+def window(job: str, samples: int) -> tuple[int, int]:
+    """Samples that warm up and samples that are measured; of a small epoch, in the same proportion."""
+    whole = WARM_UP_BATCHES + MEASURED_BATCHES + LAST_BATCHES
+    share = min(1.0, samples / BATCH_SIZES[job] / whole)
+    warm_up, measured = (max(1, int(batches * share)) for batches in (WARM_UP_BATCHES, MEASURED_BATCHES))
     return warm_up * BATCH_SIZES[job], measured * BATCH_SIZES[job]
 
 

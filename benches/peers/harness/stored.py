@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 
 # What must be the same of all runs in one file: a commit that changes neither wheel nor programs changes no figure.
-SAME_BUILD = ("wheel", "profile", "profile_settings", "programs", "cpu", "kernel")
+SAME_BUILD = ("wheel", "profile", "profile_settings", "programs", "s3_server", "cpu", "kernel")
 
 # What of a file is measured, with a build.
 MEASURED = ("runs", "agreement", "calibration", "ceilings")
@@ -70,18 +70,21 @@ class Results:
             self.content |= found
         self._build = ""
 
+    @property
+    def holds_figures(self) -> bool:
+        return any(self.content[part] for part in MEASURED)
+
     def built(self, build: dict[str, Any]) -> None:
         """Notes the build that runs from here on are made with; runs of another are not mixed with them."""
-        held = any(self.content[part] for part in MEASURED)
-        for before in self.content["builds"].values() if held else []:
-            differ = [name for name in SAME_BUILD if before[name] != build[name]]
+        for before in self.content["builds"].values() if self.holds_figures else []:
+            differ = [name for name in SAME_BUILD if before.get(name) != build[name]]
             if differ:
-                told = ", ".join(f"{name} {before[name]!r}, not {build[name]!r}" for name in differ)
+                told = ", ".join(f"{name} {before.get(name)!r}, not {build[name]!r}" for name in differ)
                 raise Unmixable(
                     f"{self.path} holds runs of another build ({told}): "
                     "give --out another folder, or move the file away"
                 )
-        if not held:
+        if not self.holds_figures:
             self.content["builds"] = {}
         name = f"{build['commit'][:12]}{'-dirty' if build['dirty'] else ''}-{build['wheel'][:8]}-{build['profile']}"
         self.content["builds"][name] = build
@@ -109,7 +112,7 @@ class Results:
         differ = [
             name
             for name, value in settings.items()
-            if self.content["runs"] and before.get(name, value) != value
+            if self.holds_figures and before.get(name, value) != value
         ]
         if differ:
             told = ", ".join(f"{name} {before[name]!r}, not {settings[name]!r}" for name in differ)
