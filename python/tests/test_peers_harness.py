@@ -501,15 +501,50 @@ class TestGoals:
     def test_not_judged_with_few_rounds(self, tmp_path: Path) -> None:
         made = results(tmp_path)
         made.content["runs"] = [
+            run for run in made.content["runs"] if run["peer"] == "torch_pil" or run["round"] < 3
+        ]
+        told = "not judged: fewer than 3 rounds: feedstock, torch tensors 2, DALI, CPU 2"
+        assert judged(made)[FASTEST.format("torch")].verdict == told
+        assert "| not judged: fewer than 3 rounds" in table.asked(made)
+        assert "are not judged" in table.summary(made)
+
+    def test_rounds_of_who_cannot_be_best_may_be_few(self, tmp_path: Path) -> None:
+        made = results(tmp_path)
+        made.content["runs"] = [
             run for run in made.content["runs"] if run["peer"] != "torch_pil" or run["round"] < 3
         ]
         found = judged(made)
-        assert found[FASTEST.format("torch")].reached is None
-        told = "not judged: fewer than 3 rounds: PyTorch DataLoader, Pillow 2"
-        assert found[FASTEST.format("torch")].verdict == told
-        assert found["pictures-train, local, numpy: first batch, s"].reached is False
-        assert "| not judged: fewer than 3 rounds" in table.asked(made)
-        assert "are not judged" in table.summary(made)
+        assert found[FASTEST.format("torch")].reached is False
+        # Its first batch comes as soon as the best peer's.
+        assert found["pictures-train, local, torch: first batch, s"].reached is None
+
+    def test_rounds_that_overlap_are_told(self, tmp_path: Path) -> None:
+        found = judged(results(tmp_path))
+        # 1,700 over 800 would reach 1.8, 1,500 over 1,000 would not.
+        assert found[FASTEST.format("numpy")].verdict == "no, within the spread"
+        assert found["pictures-train, local, numpy: CPU-s per 1000 samples"].verdict == "yes"
+
+    def test_a_better_peer_of_the_other_kind_is_named(self, tmp_path: Path) -> None:
+        made = results(tmp_path)
+        for run in made.content["runs"]:
+            if run["peer"] == "dali":
+                run["first_batch_s"] = 0.9
+        goal = judged(made)["pictures-train, local, torch: first batch, s"]
+        assert goal.asked == "least of peers with torch tensors"
+        assert goal.found.startswith("1.00 (PyTorch DataLoader, Pillow 1.00); with arrays, DALI, CPU 0.90")
+
+    def test_memory_is_judged_with_defaults_too(self, tmp_path: Path) -> None:
+        made = results(tmp_path)
+        made.content["peers"]["feedstock_defaults"] = {**plan.facts("feedstock_defaults"), "error": None}
+        made.content["agreement"]["feedstock_defaults"] = {"pictures-train": dict(AGREES)}
+        for peer, mib in (("feedstock", 100), ("feedstock_defaults", 500), ("dali", 300)):
+            for number in range(3):
+                key = stored.Key("pictures-train", "local", "stall", peer, number + 1)
+                made.add(key, {"running_bytes": mib << 20, "stalled_bytes": mib << 20})
+        found = judged(made)
+        assert found["pictures-train, numpy: memory running, MiB"].verdict == "yes"
+        by_default = found["pictures-train, numpy, with its defaults: memory running, MiB"]
+        assert (by_default.verdict, by_default.found[:18]) == ("no", "500 (DALI, CPU 300")
 
     def test_the_files_as_they_are_have_a_goal_of_their_own(self, tmp_path: Path, few_peers: None) -> None:
         made = results(tmp_path)

@@ -103,7 +103,6 @@ def speech(parts: Iterator[tuple[Any, list[Any]]], job: Job) -> Iterator[Batch]:
 CONTENDER = Contender(
     title="Daft",
     open=open_loader,
-    packages=("daft", "torch", "torchvision"),
     layout="parquet",
     tensors="numpy",
     jobs=PICTURES + SPEECH,

@@ -91,7 +91,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="DALI, CPU",
     open=open_loader,
-    packages=("nvidia-dali-cuda130",),
     layout="folder",
     tensors="numpy",
     cannot={"speech": "DALI decodes no MP3"},

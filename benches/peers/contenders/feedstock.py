@@ -113,7 +113,6 @@ def speech(loader: Any) -> Iterator[Batch]:
 CONTENDER = Contender(
     title="feedstock",
     open=open_loader,
-    packages=("feedstock", "numpy"),
     layout="native",
     reads="native pictures, parquet clips",
     tensors="numpy",

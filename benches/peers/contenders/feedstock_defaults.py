@@ -15,11 +15,10 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="feedstock, its defaults",
     open=open_loader,
-    packages=("feedstock", "numpy"),
     layout="parquet",
     tensors="numpy",
     jobs=PICTURES + SPEECH,
-    modes=("stall",),
+    modes=("check", "stall"),
     cannot={"resume": "measured with its other settings"},
     environment="feedstock",
     guidance=(

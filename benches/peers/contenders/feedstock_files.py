@@ -15,7 +15,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="feedstock, files as they are",
     open=open_loader,
-    packages=("feedstock", "numpy"),
     layout="parquet",
     tensors="numpy",
     jobs=PICTURES,

@@ -15,7 +15,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="feedstock, torch tensors",
     open=open_loader,
-    packages=("feedstock", "numpy", "torch"),
     layout="native",
     reads=feedstock.CONTENDER.reads,
     jobs=PICTURES + SPEECH,

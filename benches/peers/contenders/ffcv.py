@@ -94,7 +94,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="FFCV",
     open=open_loader,
-    packages=("ffcv", "torch", "numba"),
     layout="native",
     storages=("local",),
     cannot={

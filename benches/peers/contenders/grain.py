@@ -79,7 +79,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="Grain",
     open=open_loader,
-    packages=("grain", "torch", "torchvision"),
     layout="folder",
     tensors="numpy",
     jobs=PICTURES + SPEECH,

@@ -84,7 +84,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="HF datasets",
     open=open_loader,
-    packages=("datasets", "torch", "torchvision"),
     layout="parquet",
     jobs=PICTURES + SPEECH,
     prepare=prepare,

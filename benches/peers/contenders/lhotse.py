@@ -90,7 +90,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="Lhotse",
     open=open_loader,
-    packages=("lhotse", "torch", "torchaudio"),
     layout="native",
     jobs=SPEECH,
     storages=("local",),

@@ -68,7 +68,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="LitData",
     open=open_loader,
-    packages=("litdata", "torch", "torchvision"),
     layout="native",
     jobs=PICTURES + SPEECH,
     prepare=prepare,

@@ -83,14 +83,11 @@ def of_files(
     )
 
 
-def of_clips(
-    decoder: str, packages: tuple[str, ...], make: Callable[[], Callable[[bytes], Any]]
-) -> Contender:
+def of_clips(decoder: str, make: Callable[[], Callable[[bytes], Any]]) -> Contender:
     """The DataLoader on speech, with one way to make a clip's features."""
     return Contender(
         title=f"PyTorch DataLoader, {decoder}",
         open=lambda job, state: of_files(job, state, lambda _: make(), clips.collate),
-        packages=("torch", "torchaudio", *packages),
         layout="folder",
         jobs=SPEECH,
         resume=True,

@@ -50,7 +50,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="MosaicML Streaming",
     open=open_loader,
-    packages=("mosaicml-streaming", "torch", "torchvision"),
     layout="native",
     jobs=PICTURES + SPEECH,
     prepare=prepare,

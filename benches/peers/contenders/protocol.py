@@ -105,7 +105,6 @@ class Contender:
 
     title: str
     open: Callable[[Job, Any], Loader]  # (job, a saved state or None)
-    packages: tuple[str, ...]  # whose versions are reported
     layout: str  # parquet, folder, webdataset or native
     reads: str = ""  # in words, where that is not the layout of all its jobs
     tensors: str = (

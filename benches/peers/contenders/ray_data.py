@@ -100,7 +100,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="Ray Data",
     open=open_loader,
-    packages=("ray", "torch", "torchvision"),
     layout="parquet",
     jobs=PICTURES + SPEECH,
     cannot={"resume": "Ray Data has no state to save"},

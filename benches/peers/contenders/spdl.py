@@ -169,7 +169,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="SPDL",
     open=open_loader,
-    packages=("spdl", "torch"),
     layout="folder",
     jobs=PICTURES + SPEECH,
     cannot={"resume": "SPDL leaves the position to the source"},

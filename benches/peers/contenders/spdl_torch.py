@@ -16,7 +16,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="SPDL, torchvision and soundfile",
     open=open_loader,
-    packages=("spdl", "torch", "torchvision"),
     layout="folder",
     jobs=PICTURES + SPEECH,
     cannot={"resume": "SPDL leaves the position to the source"},

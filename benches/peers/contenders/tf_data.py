@@ -152,7 +152,6 @@ def _restore(checkpoint: Any, state: dict[str, bytes], job: Job) -> None:
 CONTENDER = Contender(
     title="tf.data",
     open=open_loader,
-    packages=("tensorflow-cpu",),
     layout="folder",
     tensors="numpy",
     jobs=PICTURES + SPEECH,

@@ -15,7 +15,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="PyTorch DataLoader, torchvision.io",
     open=open_loader,
-    packages=("torch", "torchvision", "torchdata"),
     layout="folder",
     resume=True,
     environment="torch",

@@ -15,7 +15,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="PyTorch DataLoader, Pillow",
     open=open_loader,
-    packages=("torch", "torchvision", "pillow", "torchdata"),
     layout="folder",
     resume=True,
     environment="torch",

@@ -6,7 +6,7 @@ from contenders import clips
 from contenders.loading import of_clips
 from contenders.protocol import main
 
-CONTENDER = of_clips("soundfile and torchaudio", ("soundfile",), clips.with_torchaudio)
+CONTENDER = of_clips("soundfile and torchaudio", clips.with_torchaudio)
 
 if __name__ == "__main__":
     main(CONTENDER)

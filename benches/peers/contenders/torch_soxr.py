@@ -6,7 +6,7 @@ from contenders import clips
 from contenders.loading import of_clips
 from contenders.protocol import main
 
-CONTENDER = of_clips("soundfile and soxr", ("soundfile", "soxr"), clips.with_soxr)
+CONTENDER = of_clips("soundfile and soxr", clips.with_soxr)
 
 if __name__ == "__main__":
     main(CONTENDER)

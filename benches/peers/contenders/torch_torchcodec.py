@@ -6,7 +6,7 @@ from contenders import clips
 from contenders.loading import of_clips
 from contenders.protocol import main
 
-CONTENDER = of_clips("TorchCodec", ("torchcodec",), clips.with_torchcodec)
+CONTENDER = of_clips("TorchCodec", clips.with_torchcodec)
 
 if __name__ == "__main__":
     main(CONTENDER)

@@ -61,7 +61,6 @@ def open_loader(job: Job, state: Any) -> Loader:
 CONTENDER = Contender(
     title="WebDataset",
     open=open_loader,
-    packages=("webdataset", "torch", "torchvision"),
     layout="webdataset",
     jobs=PICTURES + SPEECH,
     cannot={"resume": "WebDataset has no state to save; its FAQ advises resampling instead"},

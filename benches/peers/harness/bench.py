@@ -126,7 +126,8 @@ class Bench:
             program = builds.program_hash(peer, name)
             facts = {**plan.facts(peer), "error": found.error, "program": program}
             if found.error is None:
-                facts["versions"] = found.versions(plan.contender(peer).packages)
+                installed = self.results.content["environments"][name] = found.installed()
+                facts["versions"] = {package: installed[package] for package in found.asked_for()}
             else:
                 print(f"{peer} cannot be installed: {found.error}", flush=True)
             if self.results.described(peer, facts, agree.REFERENCES):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,15 +17,10 @@ from harness.contest import last_line
 PROGRAMS = Path(__file__).parents[1]
 REQUIREMENTS = PROGRAMS / "requirements"
 
-VERSIONS = """
-import importlib.metadata, json, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        found[name] = None
-print(json.dumps(found))
+INSTALLED = """
+import importlib.metadata, json
+found = importlib.metadata.distributions()
+print(json.dumps({one.metadata["Name"].lower().replace("_", "-"): one.version for one in found}))
 """
 
 
@@ -36,12 +32,17 @@ class Environment:
     python: Path
     error: str | None = None
 
-    def versions(self, packages: tuple[str, ...]) -> dict[str, str | None]:
-        said = subprocess.run(
-            [self.python, "-c", VERSIONS, *packages], check=True, capture_output=True, text=True
-        )
-        found: dict[str, str | None] = json.loads(said.stdout)
-        return found
+    def installed(self) -> dict[str, str]:
+        """The version of every package in it."""
+        said = subprocess.run([self.python, "-c", INSTALLED], check=True, capture_output=True, text=True)
+        found: dict[str, str] = json.loads(said.stdout)
+        return dict(sorted(found.items()))
+
+    def asked_for(self) -> list[str]:
+        """The packages that its requirements name, and this checkout's own where it belongs in."""
+        text = (REQUIREMENTS / f"{self.name}.txt").read_text()
+        names = re.findall(r"^[\w-]+", text, re.MULTILINE)
+        return [*(["feedstock"] if uses_feedstock(text) else []), *(name.replace("_", "-") for name in names)]
 
 
 def install(name: str, folder: Path, wheel: Path) -> Environment:

@@ -1,8 +1,9 @@
 """What was asked for, and whether it was reached: arithmetic on results.
 
 Rates and CPU seconds stand beside those of all peers: what batches are made of costs nothing there. First batch, memory
-and resume, where torch's import counts, stand beside peers that hand out the same kind of tensors. Who could not be
-compared is named; what does not rest on enough is not judged, and says why.
+and resume, where torch's import counts, stand beside peers that hand out the same kind of tensors; a peer of the other
+kind that needs less is named. Who could not be compared is named, too; what does not rest on enough is not judged, and
+says why.
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ from harness.stored import Figure, Results, figure
 
 # Ours, by what batches are made of.
 OURS = {"numpy": "feedstock", "torch": "feedstock_torch"}
-ALSO_OURS = (*OURS.values(), "feedstock_files", "feedstock_defaults")
+# What batches of a kind are.
+KINDS = {"numpy": "arrays", "torch": "torch tensors"}
+
+# Ours as it is without any settings: its memory alone is measured.
+WITH_DEFAULTS = "feedstock_defaults"
 
 # Ours on the very files that peers read, without what its own shards gain.
 AS_THEY_ARE = "feedstock_files"
+
+ALSO_OURS = (*OURS.values(), AS_THEY_ARE, WITH_DEFAULTS)
 
 # feedstock's samples a second over the fastest peer's.
 RATES = {"pictures-train": 1.8, "pictures-eval": 1.5, "pictures-f32": 1.5, "speech": 2.0}
@@ -45,6 +52,7 @@ class Goal:
     found: str
     reached: bool | None  # None: not judged
     peers: int  # that have the figure
+    close: bool = False  # the rounds of ours and of the best peer do not lie clear of what was asked for
     doubts: tuple[str, ...] = ()  # why it is not judged
 
     @property
@@ -52,7 +60,7 @@ class Goal:
         if self.reached is None:
             more = f"; and {len(self.doubts) - 2} more reasons" if len(self.doubts) > 2 else ""
             return f"not judged: {'; '.join(self.doubts[:2])}{more}"
-        return "yes" if self.reached else "no"
+        return f"{'yes' if self.reached else 'no'}{', within the spread' if self.close else ''}"
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,20 @@ class Beside:
     def who(self) -> str:
         return self.contender or self.place.ours
 
-    def best(self, *, least: bool) -> str:
-        return (min if least else max)(self.theirs, key=lambda peer: self.theirs[peer].median)
+    @property
+    def least(self) -> bool:
+        """Whether less is better."""
+        return self.name != "rate"
+
+    @property
+    def best(self) -> str:
+        """The peer whose median is best."""
+        return (min if self.least else max)(self.theirs, key=lambda peer: self.theirs[peer].median)
+
+    def may_be_best(self, peer: str) -> bool:
+        """Whether one of its rounds is as good as the best median."""
+        best, value = self.theirs[self.best].median, self.theirs[peer]
+        return value.low <= best if self.least else value.high >= best
 
 
 def title(results: Results, peer: str) -> str:
@@ -117,15 +137,16 @@ def of(results: Results, place: Place, peer: str, name: str) -> Figure | None:
     return figure(results.values(place.job, place.storage, place.mode, peer, name))
 
 
-def beside(results: Results, place: Place, name: str) -> Beside | None:
-    """None without a figure of ours or of any peer."""
-    ours = of(results, place, place.ours, name) if place.ours in results.content["peers"] else None
+def beside(results: Results, place: Place, name: str, contender: str = "") -> Beside | None:
+    """None without a figure of ours (of the place's, or of another ``contender``) or of any peer."""
+    who = contender or place.ours
+    ours = of(results, place, who, name) if who in results.content["peers"] else None
     theirs = {
         peer: value
         for peer in results.content["peers"]
         if counted(results, place, name, peer) and (value := of(results, place, peer, name)) is not None
     }
-    return Beside(place, name, ours, theirs) if ours is not None and theirs else None
+    return Beside(place, name, ours, theirs, contender=contender) if ours is not None and theirs else None
 
 
 def doubts(results: Results, found: Beside) -> tuple[str, ...]:
@@ -149,7 +170,7 @@ def _doubts(results: Results, found: Beside) -> Iterator[str]:
     few = [
         f"{title(results, peer)} {value.rounds}"
         for peer, value in figures.items()
-        if value.rounds < MIN_ROUNDS
+        if value.rounds < MIN_ROUNDS and (peer == found.who or found.may_be_best(peer))
     ]
     if few:
         yield f"fewer than {MIN_ROUNDS} rounds: {', '.join(few)}"
@@ -165,6 +186,9 @@ def _doubts(results: Results, found: Beside) -> Iterator[str]:
 
 
 def _is_calibrated(results: Results, place: Place, peer: str) -> bool:
+    modes = results.content["peers"][peer].get("modes")
+    if modes and "steady" not in modes:
+        return True  # nothing of it depends on a number of workers that short runs chose
     found = plan.calibrated(results, peer, place.job, place.storage)
     return found is not None and not found.get("error")
 
@@ -209,6 +233,9 @@ def goals(results: Results) -> list[Goal]:
             stall, resume = Place(job, "local", "stall", tensors), Place(job, "local", "resume", tensors)
             for name, what in (("running", "memory running"), ("stalled", "memory stalled")):
                 found.append(_least(results, stall, f"{name}_bytes", f"{job}, {tensors}: {what}, MiB", 2**20))
+                if tensors == "numpy":
+                    named = f"{job}, {tensors}, with its defaults: {what}, MiB"
+                    found.append(_least(results, stall, f"{name}_bytes", named, 2**20, WITH_DEFAULTS))
             found.append(_least(results, resume, "resume_s", f"{job}, {tensors}: resume, s", 1))
     return [goal for goal in found if goal is not None]
 
@@ -229,26 +256,41 @@ def _of_rates(results: Results, place: Place) -> Iterator[Goal | None]:
     yield _least(results, place, "first_batch_s", f"{where}: first batch, s", 1)
 
 
-def _judged(results: Results, found: Beside, what: str, asked: str, said: str, reached: bool) -> Goal:
+def _judged(
+    results: Results, found: Beside, what: str, asked: str, said: str, reached: bool, close: bool
+) -> Goal:
     why = doubts(results, found)
     said += _without(results, found)
-    return Goal(what, asked, said, None if why else reached, len(found.theirs), why)
+    return Goal(what, asked, said, None if why else reached, len(found.theirs), close, why)
 
 
 def _ratio(results: Results, found: Beside, what: str, asked: float) -> Goal:
-    best = found.best(least=False)
-    ours, theirs = found.ours.median, found.theirs[best].median
-    said = f"{ours / theirs:.2f} × ({ours:,.0f}/s; {title(results, best)} {theirs:,.0f}/s)"
-    return _judged(results, found, what, f"{asked} ×", said, ours / theirs >= asked)
+    ours, theirs = found.ours, found.theirs[found.best]
+    ratio, low, high = ours.median / theirs.median, ours.low / theirs.high, ours.high / theirs.low
+    said = f"{ratio:.2f} × ({ours.median:,.0f}/s; {title(results, found.best)} {theirs.median:,.0f}/s)"
+    return _judged(results, found, what, f"{asked} ×", said, ratio >= asked, low < asked <= high)
 
 
-def _least(results: Results, place: Place, name: str, what: str, unit: int) -> Goal | None:
-    found = beside(results, place, name)
+def _least(
+    results: Results, place: Place, name: str, what: str, unit: int, contender: str = ""
+) -> Goal | None:
+    found = beside(results, place, name, contender)
     if found is None:
         return None
-    best = found.best(least=True)
-    ours, theirs = found.ours.median, found.theirs[best].median
+    ours, theirs = found.ours, found.theirs[found.best]
     digits = 0 if unit > 1 else 2
-    said = f"{ours / unit:,.{digits}f} ({title(results, best)} {theirs / unit:,.{digits}f})"
-    right = all(results.values(place.job, place.storage, place.mode, place.ours, "right"))
-    return _judged(results, found, what, "least of all", said, ours < theirs and right)
+
+    def told(value: Figure) -> str:
+        return f"{value.median / unit:,.{digits}f}"
+
+    said = f"{told(ours)} ({title(results, found.best)} {told(theirs)})"
+    asked = "least of all peers"
+    if name not in OF_ALL:
+        asked = f"least of peers with {KINDS[place.tensors]}"
+        other = next(tensors for tensors in OURS if tensors != place.tensors)
+        rest = beside(results, Place(place.job, place.storage, place.mode, other), name)
+        if rest is not None and rest.theirs[rest.best].median < ours.median:
+            said += f"; with {KINDS[other]}, {title(results, rest.best)} {told(rest.theirs[rest.best])}"
+    right = all(results.values(place.job, place.storage, place.mode, found.who, "right"))
+    close = ours.low <= theirs.high and theirs.low <= ours.high
+    return _judged(results, found, what, asked, said, ours.median < theirs.median and right, close)

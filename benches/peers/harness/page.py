@@ -189,7 +189,7 @@ def _configurations(results: Results) -> str:
         if facts["error"]:
             parts.append(f"- cannot be installed: {facts['error']}\n")
             continue
-        versions = [f"{name} {version}" for name, version in facts["versions"].items() if version]
+        versions = [f"{name} {version}" for name, version in facts["versions"].items()]
         parts.append(f"- {', '.join(versions)}; reads: {facts['reads']}; hands out: {facts['tensors']}")
         parts += [f"- {linked(line)}" for line in facts["guidance"]]
         calibrated = results.content["calibration"].get(peer, {})

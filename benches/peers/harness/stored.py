@@ -54,6 +54,7 @@ class Results:
             "builds": {},
             "settings": {},
             "data": {},
+            "environments": {},
             "peers": {},
             "calibration": {},
             "prepared": {},

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from harness import agree, goals, plan
 from harness.stored import Figure, Results, figure
 
 MIB = 2**20
+
+# Of whom nothing is converted: ours reads clips as they are.
+READ_AS_THEY_ARE = {(peer, "speech") for peer in goals.OURS.values()}
 
 
 def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -23,8 +27,16 @@ def shown(value: Figure | None, digits: int = 0, unit: float = 1.0, *, spread: b
     return f"{text} ±{value.spread / 2:.0%}" if spread and value.rounds > 1 else text
 
 
+def tries(runs: list[dict[str, Any]], name: str) -> str:
+    """How many rounds have the figure; how many have none, and how many were tried a second time, where any."""
+    made, again = sum(name in run for run in runs), sum(int(run.get("tries", 1)) > 1 for run in runs)
+    told = [f"{len(runs) - made} failed"] if made < len(runs) else []
+    told += [f"{again} tried again"] if again else []
+    return f"{made} ({', '.join(told)})" if told else str(made)
+
+
 def rates(results: Results, job: str, storage: str) -> str:
-    """All contenders of one job, fastest first, with the ceiling above them."""
+    """All contenders of one job, fastest first, with bare parts above them."""
     lines: list[tuple[float, list[str]]] = []
     absent = []
     for peer in results.content["peers"]:
@@ -54,7 +66,7 @@ def rates(results: Results, job: str, storage: str) -> str:
             shown(of("threads")),
             shown(of("workers")),
             *([shown(of("server_cpu_s"), 1)] if storage == "s3" else []),
-            str(rate.rounds),
+            tries(results.runs(job, storage, "steady", peer), "rate"),
             agreement(results, peer, job),
         ]
         lines.append((rate.median, line))
@@ -79,7 +91,7 @@ def rates(results: Results, job: str, storage: str) -> str:
     cores = int(results.content["machine"].get("cores", 1))
     above = [
         [
-            f"*ceiling: {name}, {cores} cores*",
+            f"*bare: {name}, {cores} cores*",
             "",
             f"*{cores * value:,.0f}*",
             "",
@@ -130,11 +142,12 @@ def agreement(results: Results, peer: str, job: str) -> str:
     found = goals.agreement(results, peer, job)
     if found is None:
         return "not compared"
+    again = ", at the second try" if found.get("tries", 1) > 1 else ""
     if not found["agrees"]:
         return f"differ: {found['note']}"
     if job in results.content["settings"].get("row_limits", agree.ALLOWED):
-        return f"agree, worst {found['worst']:.2f} of {found['limit']:g}"
-    return f"agree, {found['difference']:.2f} of {found['limit']:.2f}"
+        return f"agree, worst {found['worst']:.2f} of {found['limit']:g}{again}"
+    return f"agree, {found['difference']:.2f} of {found['limit']:.2f}{again}"
 
 
 def reason(results: Results, peer: str, job: str, storage: str, mode: str = "steady") -> str | None:
@@ -170,7 +183,8 @@ def memory(results: Results, job: str) -> str:
         cells += [shown(stalled, 0, MIB, spread=True), shown(peak, 0, MIB)]
         cells += [f"{(stalled.median - running.median) / MIB:+,.0f}", shown(of("running_file_bytes"), 0, MIB)]
         tensors = str(results.content["peers"][peer]["tensors"])
-        rest = [shown(of("stalled_cores"), 2), str(stalled.rounds)]
+        runs = results.runs(job, "local", "stall", peer)
+        rest = [shown(of("stalled_cores"), 2), tries(runs, "stalled_bytes")]
         lines.append((stalled.median, [goals.title(results, peer), tensors, *cells, *rest]))
     lines.sort(key=lambda line: line[0])
     head = [
@@ -185,15 +199,7 @@ def memory(results: Results, job: str) -> str:
         "cores busy while stalled",
         "rounds",
     ]
-    told = [
-        f"- {goals.title(results, peer)}: {line}"
-        for peer in results.content["peers"]
-        if figure(results.values(job, "local", "stall", peer, "stalled_bytes"))
-        for line in results.content["peers"][peer].get("guidance", [])
-    ]
-    return rows(head, [line for _, line in lines]) + (
-        "\nSettings:\n\n" + "\n".join(told) + "\n" if told else ""
-    )
+    return rows(head, [line for _, line in lines])
 
 
 def resume(results: Results, job: str) -> str:
@@ -204,7 +210,8 @@ def resume(results: Results, job: str) -> str:
         if took is not None:
             said = "right" if all(right) else "not the right one"
             tensors = str(results.content["peers"][peer]["tensors"])
-            cells = [shown(took, 2, spread=True), said, str(took.rounds)]
+            runs = results.runs(job, "local", "resume", peer)
+            cells = [shown(took, 2, spread=True), said, tries(runs, "resume_s")]
             lines.append((took.median, [goals.title(results, peer), tensors, *cells]))
         elif (why := reason(results, peer, job, "local", "resume")) and not why.startswith("not run"):
             lines.append((float("inf"), [goals.title(results, peer), "", "–", why, "–"]))
@@ -219,6 +226,8 @@ def prepared(results: Results) -> str:
     lines = []
     for name, facts in sorted(kept.items()):
         peer, _, what = name.partition(" ")
+        if (peer, what) in READ_AS_THEY_ARE:
+            continue
         took = f"{facts['seconds']:.1f}" if "seconds" in facts else f"failed: {facts['error']}"
         lines.append([goals.title(results, peer), what, took])
     return rows(["", "of", "seconds"], lines) if lines else ""
