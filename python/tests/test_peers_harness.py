@@ -900,7 +900,7 @@ class TestReport:
         made = results(tmp_path)
         text = table.rates(made, "pictures-train", "local")
         lines = text.splitlines()
-        assert lines[2].startswith("| *ceiling: libjpeg-turbo, full decode, 2 cores* |  | *1,800* |")
+        assert lines[2].startswith("| *bare: libjpeg-turbo, full decode, 2 cores* |  | *1,800* |")
         assert lines[3].startswith("| **feedstock** | numpy | 1,600 ±6% | 1.00 | 1.25 |")
         assert lines[4].startswith("| **feedstock, torch tensors** | torch | 1,500 ±7% | 1.00 |")
         assert lines[5].startswith("| DALI, CPU | numpy | 900 ±11% | 1.78 |")
@@ -919,8 +919,12 @@ class TestReport:
         made.add(stored.Key("pictures-train", "local", "stall", "dali", 1), {"error": "no memory"})
         text = table.memory(made, "pictures-train")
         assert "| DALI, CPU | numpy | failed: no memory |" in text
-        assert "- feedstock: samples shuffled in windows of 256" in text
         assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
+
+    def test_failures_and_second_tries_are_told(self) -> None:
+        runs: list[dict[str, Any]] = [{"rate": 1.0}, {"rate": 2.0, "tries": 2}, {"error": "x", "tries": 2}]
+        assert table.tries(runs[:1], "rate") == "1"
+        assert table.tries(runs, "rate") == "2 (1 failed, 2 tried again)"
 
     def test_from_s3_the_servers_time_is_told(self, tmp_path: Path) -> None:
         made = results(tmp_path)
