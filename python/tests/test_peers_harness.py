@@ -34,6 +34,7 @@ from harness import (
     data,
     environments,
     goals,
+    method,
     page,
     plan,
     plots,
@@ -955,7 +956,7 @@ class TestReport:
 
     def test_method_speaks_of_what_was_run(self, tmp_path: Path) -> None:
         made = results(tmp_path)
-        said = " ".join(page.method(made))
+        said = " ".join(method.sentences(made))
         assert "56 batches in the consumer's hands in the middle of the first epoch" in said
         assert "profile release" in said
         for absent in ("S3", "paused", "Resuming", "every row", "formats of their own"):
@@ -963,7 +964,7 @@ class TestReport:
         made.add(
             stored.Key("pictures-train", "s3", "resume", "feedstock", 1), {"resume_s": 1.0, "right": True}
         )
-        assert "Resuming" in " ".join(page.method(made))
+        assert "Resuming" in " ".join(method.sentences(made))
 
     def test_report_needs_nothing_but_a_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -102,6 +102,11 @@ class Beside:
         """The peer whose median is best."""
         return (min if self.least else max)(self.theirs, key=lambda peer: self.theirs[peer].median)
 
+    @property
+    def ratio(self) -> float:
+        """Ours over the best peer's."""
+        return self.ours.median / self.theirs[self.best].median
+
     def may_be_best(self, peer: str) -> bool:
         """Whether one of its rounds is as good as the best median."""
         best, value = self.theirs[self.best].median, self.theirs[peer]
@@ -266,9 +271,9 @@ def _judged(
 
 def _ratio(results: Results, found: Beside, what: str, asked: float) -> Goal:
     ours, theirs = found.ours, found.theirs[found.best]
-    ratio, low, high = ours.median / theirs.median, ours.low / theirs.high, ours.high / theirs.low
-    said = f"{ratio:.2f} × ({ours.median:,.0f}/s; {title(results, found.best)} {theirs.median:,.0f}/s)"
-    return _judged(results, found, what, f"{asked} ×", said, ratio >= asked, low < asked <= high)
+    low, high = ours.low / theirs.high, ours.high / theirs.low
+    said = f"{found.ratio:.2f} × ({ours.median:,.0f}/s; {title(results, found.best)} {theirs.median:,.0f}/s)"
+    return _judged(results, found, what, f"{asked} ×", said, found.ratio >= asked, low < asked <= high)
 
 
 def _least(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness import agree, goals, plan
+from harness import agree, goals, method, plan
 from harness.stored import Figure, Results, figure
 
 MIB = 2**20
@@ -241,6 +241,26 @@ def asked(results: Results) -> str:
         for g in found
     ]
     return rows(["", "asked for", "measured (best peer)", "peers", "reached"], lines)
+
+
+def fastest(results: Results) -> str:
+    """feedstock's rate over the fastest peer's, at a glance."""
+    lines = []
+    for job in plan.JOBS:
+        cells = []
+        for storage in plan.STORAGES:
+            for tensors in goals.OURS:
+                found = goals.beside(results, goals.Place(job, storage, "steady", tensors), "rate")
+                cells.append(f"{found.ratio:.2f} × ({goals.title(results, found.best)})" if found else "–")
+        lines.append([job, *cells])
+    heads = [f"{storage}, {tensors}" for storage in plan.STORAGES for tensors in goals.OURS]
+    return rows(["rate over the fastest peer's", *heads], lines)
+
+
+def jobs(results: Results) -> str:
+    sizes = results.content["settings"].get("batch_sizes", plan.BATCH_SIZES)
+    lines = [[job, *method.JOBS[job], str(sizes[job])] for job in plan.JOBS]
+    return rows(["job", "work", "a sample", "batch"], lines)
 
 
 def tables(results: Results) -> Iterable[tuple[str, str, str]]:
