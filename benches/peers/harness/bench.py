@@ -87,6 +87,7 @@ class Bench:
                 "row_limits": agree.ALLOWED,
                 "crop_epochs": agree.CROP_EPOCHS,
                 "crop_confidence": agree.CONFIDENCE,
+                "crop_tolerated": agree.TOLERATED,
             }
         )
         if options.s3_server is not None:

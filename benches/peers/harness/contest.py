@@ -154,6 +154,8 @@ def last_line(text: str) -> str:
 def figures(job: Mapping[str, Any], outcome: Outcome, tensors: str) -> dict[str, Any]:
     """What is kept of a run, by its mode. Batches of another shape, dtype or kind than the job's are a failure."""
     account, events = outcome.account, outcome.events
+    if job["mode"] == "prepare":
+        return {}
     end = outcome.at("end")
     found: dict[str, Any] = {
         "scope": account.scope,

@@ -71,7 +71,7 @@ class TestAgreement:
             found = agree.compare("pictures-train", reference, crops(seed))
             assert found.agrees, found.note
             assert found.limit is not None
-            assert 1.0 < found.limit < 2.0
+            assert found.limit == 2.0
 
     def test_random_crops_of_another_mean_or_size_do_not(self) -> None:
         reference = crops(1)
@@ -85,12 +85,11 @@ class TestAgreement:
         # Another filter blurs; a crop that is always taken from one side has other corners.
         assert (
             "standard deviation is -"
-            in agree.compare("pictures-train", reference, crops(2, deviation=-2.0)).note
+            in agree.compare("pictures-train", reference, crops(2, deviation=-3.5)).note
         )
-        assert "cell 0 of the crops" in agree.compare("pictures-train", reference, crops(2, corner=4.0)).note
+        assert "cell 0 of the crops' grid" in agree.compare("pictures-train", reference, crops(2, corner=4.0)).note
         swapped = agree.compare("pictures-train", reference, crops(2, swapped=True)).note
-        assert swapped.startswith("channel 0 of the crops is -"), swapped
-        assert swapped.endswith("2 of 3 channels"), swapped
+        assert swapped.startswith("pictures' channels correlate by -"), swapped
         # Without flips, and with flips of all, pictures keep their bright sides.
         for flipped in (0.0, 0.1, 1.0):
             note = agree.compare("pictures-train", reference, crops(2, flipped=flipped)).note
