@@ -193,8 +193,8 @@ def _agreement(results: Results) -> Iterator[str]:
         yield (
             f"Outputs with random crops: each picture {settings['crop_epochs']} times; crops' means and standard "
             "deviations, how both are distributed about their picture's, and the means of an 8 × 8 grid of crops are "
-            f"tested against the reference's, each at a confidence of {settings['crop_confidence']:.2%}; a difference "
-            f"of {settings['crop_tolerated']['pictures-train']:g} levels of 255 in means or deviations is tolerated, as "
+            f"tested against the reference's, each at a confidence of {settings['crop_confidence']:.2%}; of "
+            f"means or deviations {settings['crop_tolerated']['pictures-train']:g} levels of 255 are tolerated, as "
             "another resampler's. Channels must be in the reference's order."
         )
     if compared:
