@@ -176,6 +176,8 @@ CONTENDER = Contender(
         *GUIDANCE,
         "decoding, cropping, resizing and resampling by spdl.io in one filter graph: SPDL documentation, IO Module, "
         "Filter Graphs; a batch's frames converted in one call: the same, convert_frames",
+        "FFmpeg's scaler with exact rounding and chroma at full resolution, slower than its default, so that outputs "
+        "are near the reference's: our choice",
     ),
 )
 
