@@ -172,7 +172,7 @@ def figures(job: Mapping[str, Any], outcome: Outcome, tensors: str) -> dict[str,
             raise Failed(wrong)
     if job["mode"] == "steady":
         found |= steady(steps, account, int(job["warm_up"]), int(job["measured"]))
-        found |= fetched(events, found["samples"] * float(job["sample_bytes"]))
+        found |= fetched(events, found["samples"] * float(job.get("sample_bytes", 0.0)))
     elif job["mode"] == "stall":
         stalled, woken = outcome.at("stalled"), outcome.at("woken")
         found |= sizes("rest", account.memory(outcome.at("opened"), outcome.at("rest")))

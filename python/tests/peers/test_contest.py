@@ -81,6 +81,10 @@ def test_rates_are_those_of_the_batches(fake: dict[str, str], tmp_path: Path) ->
     assert left_behind() == []
 
 
+def test_shares_are_told_where_sizes_are(fake: dict[str, str], tmp_path: Path) -> None:
+    assert "fetched_share" not in ran(fake, job("steady", warm_up=4, measured=8), tmp_path)
+
+
 def test_a_consumer_that_pauses_leaves_memory_to_be_read(fake: dict[str, str], tmp_path: Path) -> None:
     found = ran(fake, job("stall", steps=5, pause=1.5), tmp_path)
     for name in ("rest", "running", "stalled", "stalled_peak"):
