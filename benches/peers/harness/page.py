@@ -17,8 +17,8 @@ HEAD = """\
 Data loaders that teams use, and feedstock: the same files, the same outputs, the same cores, each at what its own
 documentation advises. {verdict}
 
-Made from [{results}]({results}); no figure in it is written by hand. To measure anew (it installs everything, and goes
-on where it was stopped), and to make this page from a file of results:
+Made from [{results}]({results}); no figure in it is written by hand. To measure anew (it
+installs everything, and goes on where it was stopped), and to make this page from a file of results:
 
 ```sh
 benches/peers/run                # all of it{took}; --help tells of parts

@@ -14,9 +14,9 @@ MIB = 2**20
 READ_AS_THEY_ARE = {(peer, "speech") for peer in goals.OURS.values()}
 
 
-def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first are figures."""
-    ruler = ["---", *["---:"] * (len(head) - 1)]
+def rows(head: Sequence[str], lines: Iterable[Sequence[str]], *, figures: bool = True) -> str:
+    """A Markdown table; all columns but the first are figures, or none is."""
+    ruler = ["---", *["---:" if figures else "---"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ruler, *lines)) + "\n"
 
 
@@ -240,7 +240,7 @@ def asked(results: Results) -> str:
         [g.what, g.asked, g.found, str(g.peers), g.verdict if g.reached is None else verdicts[g.reached]]
         for g in found
     ]
-    return rows(["", "asked for", "measured (best peer)", "peers", "reached"], lines)
+    return rows(["", "asked for", "measured (best peer)", "peers", "reached"], lines, figures=False)
 
 
 def fastest(results: Results) -> str:
@@ -254,13 +254,13 @@ def fastest(results: Results) -> str:
                 cells.append(f"{found.ratio:.2f} × ({goals.title(results, found.best)})" if found else "–")
         lines.append([job, *cells])
     heads = [f"{storage}, {tensors}" for storage in plan.STORAGES for tensors in goals.OURS]
-    return rows(["rate over the fastest peer's", *heads], lines)
+    return rows(["rate over the fastest peer's", *heads], lines, figures=False)
 
 
 def jobs(results: Results) -> str:
     sizes = results.content["settings"].get("batch_sizes", plan.BATCH_SIZES)
     lines = [[job, *method.JOBS[job], str(sizes[job])] for job in plan.JOBS]
-    return rows(["job", "work", "a sample", "batch"], lines)
+    return rows(["job", "work", "a sample", "batch"], lines, figures=False)
 
 
 def tables(results: Results) -> Iterable[tuple[str, str, str]]:
