@@ -118,7 +118,7 @@ def run(
         process.poll()
         reader.join(5.0)
         shutil.rmtree(scratch, ignore_errors=True)
-        for left in _shared_memory() - shared:
+        for left in _unused(_shared_memory() - shared):
             left.unlink(missing_ok=True)
     if process.returncode or not events or events[-1]["event"] != "end":
         raise Failed(last_line(log.read_text(errors="replace")) or f"ended with {process.returncode}")
@@ -134,6 +134,18 @@ def _shared_memory() -> set[Path]:
             if path.is_file() and path.stat().st_uid == os.getuid():
                 found.add(path)
     return found
+
+
+def _unused(segments: set[Path]) -> set[Path]:
+    """Those that no living process holds: others may have made some meanwhile."""
+    held = set()
+    for process in Path("/proc").glob("[0-9]*") if segments else ():
+        with contextlib.suppress(OSError):
+            maps = (process / "maps").read_text()
+            held |= {path for path in segments if str(path) in maps}
+            for link in (process / "fd").iterdir():
+                held |= segments & {link.resolve()}
+    return segments - held
 
 
 def _read(descriptor: int, events: list[dict[str, Any]]) -> None:

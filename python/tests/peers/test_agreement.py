@@ -87,7 +87,10 @@ class TestAgreement:
             "standard deviation is -"
             in agree.compare("pictures-train", reference, crops(2, deviation=-3.5)).note
         )
-        assert "cell 0 of the crops' grid" in agree.compare("pictures-train", reference, crops(2, corner=4.0)).note
+        assert (
+            "cell 0 of the crops' grid"
+            in agree.compare("pictures-train", reference, crops(2, corner=4.0)).note
+        )
         swapped = agree.compare("pictures-train", reference, crops(2, swapped=True)).note
         assert swapped.startswith("pictures' channels correlate by -"), swapped
         # Without flips, and with flips of all, pictures keep their bright sides.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -79,6 +80,21 @@ def test_rates_are_those_of_the_batches(fake: dict[str, str], tmp_path: Path) ->
     assert found["peak_bytes"] > 8 << 20
     assert found["processes"] == 1
     assert left_behind() == []
+
+
+def test_shared_memory_that_another_process_holds_stays(tmp_path: Path) -> None:
+    mapped, left = (Path(f"/dev/shm/feedstock-test-{os.getpid()}-{name}") for name in ("mapped", "left"))
+    try:
+        with mapped.open("w+b") as file:
+            file.truncate(4096)
+            held = mmap.mmap(file.fileno(), 4096)
+        left.write_bytes(b"x")
+        assert contest._unused({mapped, left}) == {left}
+        held.close()
+        assert contest._unused({mapped, left}) == {mapped, left}
+    finally:
+        mapped.unlink(missing_ok=True)
+        left.unlink(missing_ok=True)
 
 
 def test_shares_are_told_where_sizes_are(fake: dict[str, str], tmp_path: Path) -> None:
