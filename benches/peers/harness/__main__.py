@@ -31,8 +31,8 @@ examples:
 
 Runs that results.json holds are not repeated, failed ones neither (--again and --again failed do). The exit code is 3
 where --at-most left something to do.
-Goals are judged where three rounds, a calibration and a passed check stand behind every figure, feedstock was built in
-Cargo's release profile, and no peer was left out.
+Goals are judged where a calibration and a passed check stand behind every figure and three rounds behind every one that
+may be the best, feedstock was built in Cargo's release profile, and no peer was left out.
 
 parts:
   install    environments; what cannot be installed is reported with its error

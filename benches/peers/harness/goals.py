@@ -250,9 +250,8 @@ def _of_rates(results: Results, place: Place) -> Iterator[Goal | None]:
     rate = beside(results, place, "rate")
     if rate is not None:
         yield _ratio(results, rate, f"{where}: rate over the fastest peer's", RATES[place.job])
-        files = of(results, place, AS_THEY_ARE, "rate") if place.tensors == "numpy" else None
-        if files is not None:
-            same = Beside(place, "rate", files, rate.theirs, contender=AS_THEY_ARE)
+        same = beside(results, place, "rate", AS_THEY_ARE) if place.tensors == "numpy" else None
+        if same is not None:
             yield _ratio(results, same, f"{where}, files as they are: the same", RATES[place.job])
         if place.job == "pictures-train" and place.tensors == "torch" and "torch_pil" in rate.theirs:
             alone = Beside(place, "rate", rate.ours, {"torch_pil": rate.theirs["torch_pil"]}, named=True)

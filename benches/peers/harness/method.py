@@ -44,8 +44,9 @@ COLUMNS = """\
 - processes, threads: the most at a time. workers: as calibrated (processes, or threads where it has them).
 - server CPU-s a run: what the S3 server took of the same cores.
 - rounds: that have a figure. outputs: how far from the reference's, of the limit; see below.
-- bare: the part alone, without storage and batches, on one core, times the number of cores: what the codec in use
-  elsewhere does (libjpeg-turbo, symphonia), and feedstock's own chain, which skips what a crop does not show.
+- bare: the part alone, without storage and batches, on one core (`cargo bench -p feedstock-ops`), times the number of
+  cores: what the codec in use elsewhere does (libjpeg-turbo, symphonia), and feedstock's own chain, which skips what a
+  crop does not show.
 """
 
 
@@ -91,8 +92,7 @@ def sentences(results: Results) -> Iterator[str]:
     yield (
         "Contenders read the same pictures and clips, made by `feedstock synth`"
         + (
-            "; formats of their own were written from the same JPEG and MP3 bytes, feedstock's with restart markers "
-            "in the JPEGs, without loss"
+            "; formats of their own were written from the same JPEG and MP3 bytes"
             if content["prepared"]
             else ""
         )
@@ -106,7 +106,8 @@ def sentences(results: Results) -> Iterator[str]:
     yield (
         "Goals of rates and CPU seconds are judged beside all peers. First batch, memory and resume, where torch's "
         "import counts, and the column “feedstock ×” stand beside peers that hand out the same kind: torch tensors or "
-        "arrays."
+        "arrays. A peer that lacks a round keeps a goal from being judged where one of its rounds is as good as the "
+        "best peer's median."
     )
     if rates:
         yield (
@@ -168,11 +169,6 @@ def sentences(results: Results) -> Iterator[str]:
         yield (
             f"feedstock: {commit}, Cargo's profile {build['profile']} ({build['profile_settings']}); wheel "
             f"{build['wheel']}, harness {build['programs']} (build {name})."
-        )
-    if content["ceilings"]:
-        yield (
-            "Ceilings are one core's CPU time of the bare part (`cargo bench -p feedstock-ops`), times the number of "
-            "cores."
         )
 
 

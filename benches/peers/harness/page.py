@@ -34,14 +34,15 @@ def write(results: Results, path: Path) -> None:
     kept = beside / "results.json"
     if not kept.is_file() or not kept.samefile(results.path):
         shutil.copyfile(results.path, kept)
+    found = goals.goals(results)
     parts = [
         HEAD.format(
-            results=f"{path.stem}/results.json", name=path.name, verdict=verdict(results), took=took(results)
+            results=f"{path.stem}/results.json", name=path.name, verdict=verdict(found), took=took(results)
         ),
         f"{table.fastest(results)}\n{table.jobs(results)}\n{_machine(results)}",
         "## What these figures do not say\n\n" + bullets(method.limits(results)),
-        f"## Asked for and measured\n\n{table.asked(results)}",
-        *_missed(results),
+        f"## Asked for and measured\n\n{table.asked(found)}",
+        *_missed(found),
         f"## Rates\n\n{method.COLUMNS}",
     ]
     for job, storage, text in table.tables(results):
@@ -59,8 +60,7 @@ def bullets(lines: Iterator[str]) -> str:
     return "".join(f"- {line}\n" for line in lines)
 
 
-def verdict(results: Results) -> str:
-    found = goals.goals(results)
+def verdict(found: list[goals.Goal]) -> str:
     judged = [goal for goal in found if goal.reached is not None]
     reached, close = sum(goal.reached is True for goal in judged), sum(goal.close for goal in judged)
     said = f"Of {len(judged)} goals, {reached} are reached"
@@ -75,11 +75,10 @@ def took(results: Results) -> str:
     return f": {seconds / 3600:.1f} hours of runs here, and as much again for the rest" if seconds else ""
 
 
-def _missed(results: Results) -> Iterator[str]:
+def _missed(found: list[goals.Goal]) -> Iterator[str]:
     """Why goals are missed."""
-    missed = [goal for goal in goals.goals(results) if goal.reached is False]
     told = []
-    for goal in missed:
+    for goal in (goal for goal in found if goal.reached is False):
         why = next((why for part, why in method.REASONS.items() if part in goal.what), "not known.")
         told.append(f"{goal.what}, {goal.found}: {why}")
     if told:

@@ -233,8 +233,7 @@ def prepared(results: Results) -> str:
     return rows(["", "of", "seconds"], lines) if lines else ""
 
 
-def asked(results: Results) -> str:
-    found = goals.goals(results)
+def asked(found: list[goals.Goal]) -> str:
     verdicts = {True: "yes", False: "**no**"}
     lines = [
         [g.what, g.asked, g.found, str(g.peers), g.verdict if g.reached is None else verdicts[g.reached]]
@@ -291,7 +290,7 @@ def sections(results: Results) -> Iterable[tuple[str, str]]:
 
 
 def markdown(results: Results) -> str:
-    parts = [f"## Asked for and measured\n\n{asked(results)}"]
+    parts = [f"## Asked for and measured\n\n{asked(goals.goals(results))}"]
     parts += [f"## {title}\n\n{text}" for title, text in sections(results)]
     return "\n".join(parts)
 

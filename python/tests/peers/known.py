@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness import (
-    goals,
-    plan,
-    stored,
-)
+from harness import goals, plan, stored
 
 BUILD = {
     "commit": "0123456789abcdef",
@@ -22,9 +18,9 @@ BUILD = {
     "kernel": "6",
 }
 
-
 AGREES = {"agrees": True, "difference": 0.1, "limit": 1.5, "worst": 3.0, "worst_name": "7", "note": ""}
 
+FASTEST = "pictures-train, local, {}: rate over the fastest peer's"
 
 RATES = {
     "feedstock": [1500.0, 1700.0, 1600.0, 1600.0, 1550.0],
@@ -64,6 +60,3 @@ def results(tmp_path: Path) -> stored.Results:
 
 def judged(made: stored.Results) -> dict[str, goals.Goal]:
     return {goal.what: goal for goal in goals.goals(made)}
-
-
-FASTEST = "pictures-train, local, {}: rate over the fastest peer's"

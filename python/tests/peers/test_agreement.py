@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import (
-    agree,
-)
+from harness import agree
 
 
 def crops(

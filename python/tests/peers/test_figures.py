@@ -8,12 +8,7 @@ import sys
 import time
 
 import pytest
-from harness import (
-    account,
-    contest,
-    plan,
-    stored,
-)
+from harness import account, contest, plan, stored
 
 
 def sample(at: float, cpu_s: float, memory: account.Memory | None = None) -> account.Sample:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import (
-    goals,
-    plan,
-    stored,
-    table,
-)
+from harness import goals, plan, stored, table
 from known import AGREES, BUILD, FASTEST, RATES, judged, results
 
 
@@ -45,7 +40,7 @@ class TestGoals:
         ]
         told = "not judged: fewer than 3 rounds: feedstock, torch tensors 2, DALI, CPU 2"
         assert judged(made)[FASTEST.format("torch")].verdict == told
-        assert "| not judged: fewer than 3 rounds" in table.asked(made)
+        assert "| not judged: fewer than 3 rounds" in table.asked(goals.goals(made))
         assert "are not judged" in table.summary(made)
 
     def test_rounds_of_who_cannot_be_best_may_be_few(self, tmp_path: Path) -> None:

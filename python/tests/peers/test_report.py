@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 from harness import __main__ as command
-from harness import (
-    method,
-    page,
-    stored,
-    table,
-)
+from harness import method, page, stored, table
 from known import results
 
 

@@ -14,14 +14,7 @@ import numpy as np
 import pytest
 from contenders import pictures, protocol
 from harness import __main__ as command
-from harness import (
-    alone,
-    ceilings,
-    contest,
-    environments,
-    goals,
-    plan,
-)
+from harness import alone, ceilings, contest, environments, goals, plan
 
 
 def test_help_can_be_printed() -> None:

@@ -12,15 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import (
-    agree,
-    bench,
-    builds,
-    data,
-    goals,
-    plan,
-    stored,
-)
+from harness import agree, bench, builds, data, goals, plan, stored
 from known import BUILD, results
 
 
