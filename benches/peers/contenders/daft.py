@@ -114,7 +114,7 @@ CONTENDER = Contender(
         "rows are not shuffled: our choice in its favour, since a global shuffle is all that it has",
         "one query over the files 64 times, since each epoch's own would start anew, and 2 results ahead: our choice",
         "decoding by torchvision.io: our choice, as its own decode, crop (by a column of boxes) and resize are "
-        "slower, about 250 against 310 pictures/s, cannot flip, and resize all rows to one size",
+        "slower, cannot flip, and resize all rows to one size",
     ),
 )
 

@@ -91,7 +91,8 @@ CONTENDER = Contender(
     guidance=(
         "Arrow files mapped into memory, a DataLoader with workers: datasets documentation, Use with PyTorch",
         "decode=False and with_transform: datasets documentation, Load image data and Process",
-        "streaming, a shuffle buffer and shards split among workers from S3: datasets documentation, Stream",
+        "streaming, a shuffle buffer and shards split among workers from S3: datasets documentation, Stream; "
+        "fragment_scan_options that read ahead made no difference",
         "resume by torchdata's StatefulDataLoader: datasets documentation, Stream, Save a dataset checkpoint",
     ),
 )

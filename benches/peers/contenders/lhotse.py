@@ -147,7 +147,7 @@ CONTENDER = Contender(
         "Datasets, Samplers",
         "from S3 its Shar format, shards split among workers, IterableDatasetWrapper, duration_bins estimated "
         "beforehand, one client of smart_open: Lhotse documentation, CutSet.from_shar, IterableDatasetWrapper, "
-        "DynamicBucketingSampler, SmartOpen; cuts whose sources are URLs took a fifth more CPU time",
+        "DynamicBucketingSampler, SmartOpen; cuts whose sources are URLs took more CPU time",
         f"Shar with the clips' own bytes in shards of {CLIPS} (4 MB), and from S3 5 buckets that hold "
         f"{SHUFFLE_SAMPLES} cuts of each worker, instead of 20,000, which would be the whole epoch: our choice",
         "persistent workers: our choice, for a steady supply; prefetch_factor 2, its default",

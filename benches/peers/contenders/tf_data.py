@@ -93,6 +93,7 @@ def speech_ops() -> Any:
 
 
 def open_loader(job: Job, state: Any) -> Loader:
+    import numpy as np
     import tensorflow as tf
 
     from contenders import files
@@ -126,7 +127,7 @@ def open_loader(job: Job, state: Any) -> Loader:
 
     def batches() -> Iterator[Batch]:
         for parts in iterator:
-            yield Batch(*(part.numpy() for part in parts))
+            yield Batch(*(np.asarray(memoryview(part)) for part in parts))  # numpy() would copy
 
     return Loader(batches(), lambda: _saved(checkpoint, job))
 

@@ -13,9 +13,9 @@ from harness.alone import Running, alone
 from harness.stored import Results, Unmixable
 
 DESCRIPTION = """\
-feedstock beside what people use: the same files, the same outputs, the same cores. Makes the data, installs each peer
-into an environment of its own, checks that outputs agree, finds how many workers suit each peer best, runs all of them
-in turns, and writes results.json, table.md and plots (SVG).
+feedstock beside what people use: the same pictures and clips, the same outputs, the same cores. Makes the data,
+installs each peer into an environment of its own, checks that outputs agree, finds how many workers suit each peer
+best, runs all of them in turns, and writes results.json, table.md and plots (SVG).
 """
 
 EXAMPLES = """\

@@ -26,6 +26,11 @@ WITH_DEFAULTS = "feedstock_defaults"
 
 # Ours on the very files that peers read, without what its own shards gain.
 AS_THEY_ARE = "feedstock_files"
+OF_FILES = "numpy"  # what its batches are made of
+
+# Peers whose files hold pixels: they decode nothing while they are measured, and all jobs begin with decoding. They are
+# shown, and named where rates are judged; they are never the best peer.
+DECODED_AHEAD = ("ffcv_raw",)
 
 ALSO_OURS = (*OURS.values(), AS_THEY_ARE, WITH_DEFAULTS)
 
@@ -52,6 +57,7 @@ class Goal:
     found: str
     reached: bool | None  # None: not judged
     peers: int  # that have the figure
+    best: str  # of them
     close: bool = False  # the rounds of ours and of the best peer do not lie clear of what was asked for
     doubts: tuple[str, ...] = ()  # why it is not judged
 
@@ -125,7 +131,9 @@ def agreement(results: Results, peer: str, job: str) -> dict[str, Any] | None:
 
 def is_meant(place: Place, name: str, peer: str, described: dict[str, Any]) -> bool:
     """Whether a goal of this figure is about the peer."""
-    return peer not in ALSO_OURS and (name in OF_ALL or described["tensors"] == place.tensors)
+    return peer not in (*ALSO_OURS, *DECODED_AHEAD) and (
+        name in OF_ALL or described["tensors"] == place.tensors
+    )
 
 
 def counted(results: Results, place: Place, name: str, peer: str) -> bool:
@@ -250,14 +258,16 @@ def _of_rates(results: Results, place: Place) -> Iterator[Goal | None]:
     rate = beside(results, place, "rate")
     if rate is not None:
         yield _ratio(results, rate, f"{where}: rate over the fastest peer's", RATES[place.job])
-        same = beside(results, place, "rate", AS_THEY_ARE) if place.tensors == "numpy" else None
-        if same is not None:
-            yield _ratio(results, same, f"{where}, files as they are: the same", RATES[place.job])
         if place.job == "pictures-train" and place.tensors == "torch" and "torch_pil" in rate.theirs:
             alone = Beside(place, "rate", rate.ours, {"torch_pil": rate.theirs["torch_pil"]}, named=True)
             yield _ratio(results, alone, f"{where}: rate over PyTorch with Pillow", OVER_PILLOW)
     yield _least(results, place, "cpu_s_per_1000", f"{where}: CPU-s per 1000 samples", 1)
     yield _least(results, place, "first_batch_s", f"{where}: first batch, s", 1)
+    if place.tensors == OF_FILES and (rate := beside(results, place, "rate", AS_THEY_ARE)) is not None:
+        where += ", files as they are"
+        yield _ratio(results, rate, f"{where}: rate over the fastest peer's", RATES[place.job])
+        yield _least(results, place, "cpu_s_per_1000", f"{where}: CPU-s per 1000 samples", 1, AS_THEY_ARE)
+        yield _least(results, place, "first_batch_s", f"{where}: first batch, s", 1, AS_THEY_ARE)
 
 
 def _judged(
@@ -265,13 +275,19 @@ def _judged(
 ) -> Goal:
     why = doubts(results, found)
     said += _without(results, found)
-    return Goal(what, asked, said, None if why else reached, len(found.theirs), close, why)
+    return Goal(what, asked, said, None if why else reached, len(found.theirs), found.best, close, why)
 
 
 def _ratio(results: Results, found: Beside, what: str, asked: float) -> Goal:
     ours, theirs = found.ours, found.theirs[found.best]
     low, high = ours.low / theirs.high, ours.high / theirs.low
     said = f"{found.ratio:.2f} × ({ours.median:,.0f}/s; {title(results, found.best)} {theirs.median:,.0f}/s)"
+    for peer in DECODED_AHEAD if not found.named else ():
+        if (
+            peer in results.content["peers"]
+            and (ahead := of(results, found.place, peer, found.name)) is not None
+        ):
+            said += f"; {ours.median / ahead.median:.2f} × {title(results, peer)}"
     return _judged(results, found, what, f"{asked} ×", said, found.ratio >= asked, low < asked <= high)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from contenders.protocol import SHUFFLE_SAMPLES
 
-from harness import plan
+from harness import goals, plan
 from harness.stored import Results
 
 JOBS = {
@@ -23,19 +23,16 @@ JOBS = {
     ),
 }
 
-# Why goals are missed, by a part of their names.
-REASONS = {
-    "pictures-train, torch: memory running": (
-        "torch's import is three quarters of it; the rest is the budget, which holds the shuffle window's encoded "
-        "pictures, and the batches. SPDL reads single files, holds none of them, and has empty queues while the "
-        "consumer takes what comes; in the pause, when they are full, it needs more than feedstock."
-    ),
-    "with its defaults": (
+# Why goals are missed: a part of their names, the best peer where the reason speaks of it, and why.
+REASONS = (
+    (
+        "with its defaults",
+        "",
         "by default feedstock shuffles in windows of 512 MiB within a budget of 1 GiB, as machines that train can "
         "spare: data as small as these stay in memory whole. `options(budget_bytes=…)` and `shuffle(window=…)` bound "
-        "it, as in the row before."
+        "it, as in the rows without “defaults”.",
     ),
-}
+)
 
 COLUMNS = """\
 - tensors: what batches are made of. **feedstock ×**: feedstock's rate with the same kind of tensors over this rate.
@@ -45,8 +42,8 @@ COLUMNS = """\
 - server CPU-s a run: what the S3 server took of the same cores.
 - rounds: that have a figure. outputs: how far from the reference's, of the limit; see below.
 - bare: the part alone, without storage and batches, on one core (`cargo bench -p feedstock-ops`), times the number of
-  cores: what the codec in use elsewhere does (libjpeg-turbo, symphonia), and feedstock's own chain, which skips what a
-  crop does not show.
+  cores: a codec (libjpeg-turbo, which peers use, too; symphonia, where peers have mpg123 or FFmpeg), and feedstock's
+  own chain, which skips what a crop does not show. Its pictures are 48 others of the same size, its clips these.
 """
 
 
@@ -58,8 +55,9 @@ def limits(results: Results) -> Iterator[str]:
         "the loader is what is measured. There is no GPU; torch is what `pip install torch` brings, with CUDA."
     )
     yield (
-        "The data are synthetic (`feedstock synth`): JPEGs of about 400×350 px, 4:2:0, quality 95; clips of synthetic "
-        "voices. They are few, so that local files lie in the page cache: disks are not measured."
+        "The data are synthetic (`feedstock synth`): JPEGs of about 400×350 px, 4:2:0, quality 95, with six bits a "
+        "pixel and none of them large; clips of synthetic voices. They "
+        "are few, so that local files lie in the page cache: disks are not measured."
     )
     yield (
         "S3 is a server on the same machine: requests cost CPU time there and have next to no latency. Loaders that "
@@ -67,18 +65,33 @@ def limits(results: Results) -> Iterator[str]:
         "with real latency they would need more of them at a time."
     )
     yield (
-        "feedstock's own shards hold the same pictures, re-coded without loss: with restart markers, optimal Huffman "
-        "tables (5 % smaller) and in one file instead of eight. `feedstock, files as they are` reads the files that "
-        "peers read. Its catalog of the data's files was made by an earlier run, its default."
+        "feedstock's own shards hold the same pictures, re-coded without loss: with restart markers and optimal "
+        "Huffman tables, in fewer files. `feedstock, files as they are` reads the files that peers read. Its catalog "
+        "of the data's files was made by an earlier run, its default; the first run of all over new data takes longer "
+        "to its first batch."
     )
     yield (
-        "feedstock decodes MP3s of 48 kHz at half that rate where 16 kHz are wanted, which no peer's decoder offers; "
-        "the outputs agree within the limit that is stated below."
+        "feedstock decodes MP3s of 48 kHz at half that rate where 16 kHz are wanted, which none of the Python "
+        "interfaces that peers decode with offers; the outputs agree within the limit that is stated below."
+    )
+    if any(peer in results.content["peers"] for peer in goals.DECODED_AHEAD):
+        yield (
+            "Every job begins with decoding. FFCV's documentation advises to store pixels where memory holds all of "
+            "them, which are some four times the bytes here: `FFCV, pixels decoded ahead` shows what that gains, and "
+            "never counts as the best peer."
+        )
+    yield (
+        "Peers that read files take them from S3 by boto3, a request each, which is our choice: AWS's own connector "
+        "for PyTorch was not measured."
+    )
+    yield (
+        "That the measured batches hold every sample once is not checked: outputs are compared in runs of their own, "
+        "and resumed ones by their samples."
     )
     yield (
         f"Shuffling is not alike: feedstock, WebDataset and HF datasets from S3 shuffle in buffers of "
-        f"{SHUFFLE_SAMPLES} samples, MosaicML Streaming and LitData in their own blocks, DataLoaders, FFCV, tf.data, "
-        "Grain and SPDL all of an epoch; Ray Data shuffles files, Daft nothing."
+        f"{SHUFFLE_SAMPLES} samples, as DALI and Lhotse from S3 do, MosaicML Streaming and LitData in their own "
+        "blocks, DataLoaders, FFCV, tf.data, Grain and SPDL all of an epoch; Ray Data shuffles files, Daft nothing."
     )
 
 
@@ -92,7 +105,7 @@ def sentences(results: Results) -> Iterator[str]:
     yield (
         "Contenders read the same pictures and clips, made by `feedstock synth`"
         + (
-            "; formats of their own were written from the same JPEG and MP3 bytes"
+            "; formats of their own were written from the same JPEG and MP3 bytes (feedstock's re-coded, see above)"
             if content["prepared"]
             else ""
         )
@@ -119,7 +132,8 @@ def sentences(results: Results) -> Iterator[str]:
     if "s3" in rates:
         yield (
             "From S3 the same: peers that fetch far ahead, or keep a cache on disk (MosaicML Streaming, LitData), have "
-            "part of what is measured on the local disk by then, which counts for them. The server runs on the same "
+            "part of what is measured on the local disk by then, which counts for them. Nothing is measured twice over "
+            f"there: of feedstock these are {_seconds(results)} a run. The server runs on the same "
             "cores; its CPU time is not the contender's, and is told beside it, of the whole run"
             f"{f' (Cargo profile {told})' if (told := settings.get('s3_server')) else ''}."
         )
@@ -136,7 +150,10 @@ def sentences(results: Results) -> Iterator[str]:
             "CPU time is that of all the contender's processes and threads"
             f"{f' (its {scopes})' if scopes else ''}, while the rate was taken."
         )
-        yield "The first batch is counted from `exec`: interpreter, imports and the opening of the data are in it."
+        yield (
+            "The first batch is counted from `exec`: interpreter, imports and the opening of the data are in it, and "
+            "of Ray Data a cluster's start, of FFCV the compilation of its pipeline."
+        )
     yield (
         "Memory is proportional (PSS), summed over processes: anonymous pages and shared memory. Pages of mapped files "
         "are told beside it, and not judged: they are the kernel's page cache."
@@ -159,9 +176,9 @@ def sentences(results: Results) -> Iterator[str]:
         yield "Memory and resuming are measured on local files, with pictures-train and speech."
     if content["calibration"]:
         yield (
-            "Workers (or threads) are what short runs found best, from each storage, on "
-            f"{plan.CALIBRATED_ON} for all pictures and on speech; versions and configurations, below, say what was "
-            "tried."
+            f"Workers (or threads) are what short runs ({_calibrations(results)} of each number) found best, from each "
+            f"storage, on {plan.CALIBRATED_ON} for all pictures and on speech; versions and configurations, below, say "
+            "what was tried."
         )
     yield from _agreement(results)
     for name, build in content["builds"].items():
@@ -170,6 +187,30 @@ def sentences(results: Results) -> Iterator[str]:
             f"feedstock: {commit}, Cargo's profile {build['profile']} ({build['profile_settings']}); wheel "
             f"{build['wheel']}, harness {build['programs']} (build {name})."
         )
+
+
+def _seconds(results: Results) -> str:
+    """How long feedstock's rates from S3 were taken."""
+    took = [
+        seconds
+        for peer in goals.OURS.values()
+        for job in plan.JOBS
+        for seconds in results.values(job, "s3", "steady", peer, "seconds")
+    ]
+    return f"{min(took):.1f} to {max(took):.1f} s" if took else "some seconds"
+
+
+def _calibrations(results: Results) -> int:
+    found = results.content["calibration"].values()
+    return max(
+        (
+            len(rates)
+            for places in found
+            for one in places.values()
+            for rates in one.get("tried", {}).values()
+        ),
+        default=1,
+    )
 
 
 def _agreement(results: Results) -> Iterator[str]:

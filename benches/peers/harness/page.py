@@ -14,10 +14,10 @@ from harness.stored import Results
 HEAD = """\
 # feedstock beside what people use
 
-Data loaders that teams use, and feedstock: the same files, the same outputs, the same cores, each at what its own
-documentation advises. {verdict}
+Data loaders that teams use, and feedstock: the same pictures and clips, the same outputs, the same cores, each at what
+its own documentation advises. {verdict}
 
-Made from [{results}]({results}); no figure in it is written by hand. To measure anew (it
+Made from [{results}]({results}), which all that was measured comes from. To measure anew (it
 installs everything, and goes on where it was stopped), and to make this page from a file of results:
 
 ```sh
@@ -72,14 +72,15 @@ def verdict(found: list[goals.Goal]) -> str:
 def took(results: Results) -> str:
     """How long the runs took."""
     seconds = sum(float(run.get("took_s", 0.0)) for run in results.content["runs"])
-    return f": {seconds / 3600:.1f} hours of runs here, and as much again for the rest" if seconds else ""
+    return f": {seconds / 3600:.1f} hours of runs here, and more for what they need" if seconds else ""
 
 
 def _missed(found: list[goals.Goal]) -> Iterator[str]:
     """Why goals are missed."""
     told = []
     for goal in (goal for goal in found if goal.reached is False):
-        why = next((why for part, why in method.REASONS.items() if part in goal.what), "not known.")
+        reasons = (why for part, best, why in method.REASONS if part in goal.what and best in ("", goal.best))
+        why = next(reasons, "not known.")
         told.append(f"{goal.what}, {goal.found}: {why}")
     if told:
         yield "## What is missed, and why\n\n" + bullets(iter(told))

@@ -11,36 +11,11 @@ from typing import Any
 
 from contenders.protocol import PICTURES, SPEECH, Contender
 
+from harness.peers import PEERS as PEERS
 from harness.stored import Key, Results
 
 JOBS = PICTURES + SPEECH
 STORAGES = ("local", "s3")
-
-# Order of the report: ours, then theirs.
-PEERS = (
-    "feedstock",
-    "feedstock_torch",
-    "feedstock_files",
-    "feedstock_defaults",
-    "torch_pil",
-    "torch_io",
-    "torch_soundfile",
-    "torch_soxr",
-    "torch_torchcodec",
-    "ray_data",
-    "mosaicml_streaming",
-    "litdata",
-    "webdataset",
-    "hf_datasets",
-    "dali",
-    "ffcv",
-    "spdl",
-    "spdl_torch",
-    "tf_data",
-    "grain",
-    "daft",
-    "lhotse",
-)
 
 # Of checks: the reference's random crops are others than the contenders'.
 REFERENCE_SEED, CHECK_SEED = 1001, 7

@@ -124,8 +124,27 @@ def beside(results: Results, job: str, storage: str) -> str:
         f"Beside these {len(runs)} runs, median and worst: "
         f"others used {others.median:.2f} and {others.high:.2f} cores, "
         f"{stolen.median:.1%} and {stolen.high:.1%} of the machine's time was stolen; "
-        f"load average before them {load.median:.1f} and {load.high:.1f}."
+        f"load average before them {load.median:.1f} and {load.high:.1f}.{_later(results, job, storage)}"
     )
+
+
+def _later(results: Results, job: str, storage: str) -> str:
+    """Who ran when feedstock's rounds were over, as those do whose program has changed since."""
+    began = {
+        peer: [
+            run["began"]
+            for run in results.runs(job, storage, "steady", peer)
+            if "rate" in run and "began" in run
+        ]
+        for peer in results.content["peers"]
+    }
+    ours = began.get(goals.OURS["numpy"])
+    later = [
+        goals.title(results, peer)
+        for peer, times in began.items()
+        if ours and times and min(times) > max(ours)
+    ]
+    return f" Not in these rounds, but in later ones of their own: {', '.join(later)}." if later else ""
 
 
 def ceilings_of(results: Results, job: str) -> dict[str, float]:
@@ -244,15 +263,18 @@ def asked(found: list[goals.Goal]) -> str:
 
 def fastest(results: Results) -> str:
     """feedstock's rate over the fastest peer's, at a glance."""
+    kinds = {kind: (kind, ours) for kind, ours in goals.OURS.items()}
+    kinds["files as they are"] = (goals.OF_FILES, goals.AS_THEY_ARE)
     lines = []
     for job in plan.JOBS:
         cells = []
         for storage in plan.STORAGES:
-            for tensors in goals.OURS:
-                found = goals.beside(results, goals.Place(job, storage, "steady", tensors), "rate")
+            for tensors, contender in kinds.values():
+                place = goals.Place(job, storage, "steady", tensors)
+                found = goals.beside(results, place, "rate", contender)
                 cells.append(f"{found.ratio:.2f} × ({goals.title(results, found.best)})" if found else "–")
         lines.append([job, *cells])
-    heads = [f"{storage}, {tensors}" for storage in plan.STORAGES for tensors in goals.OURS]
+    heads = [f"{storage}, {named}" for storage in plan.STORAGES for named in kinds]
     return rows(["rate over the fastest peer's", *heads], lines, figures=False)
 
 

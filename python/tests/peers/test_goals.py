@@ -83,7 +83,7 @@ class TestGoals:
 
     def test_the_files_as_they_are_have_a_goal_of_their_own(self, tmp_path: Path, few_peers: None) -> None:
         made = results(tmp_path)
-        name = "pictures-train, local, numpy, files as they are: the same"
+        name = "pictures-train, local, numpy, files as they are: rate over the fastest peer's"
         assert name not in judged(made)
         made.content["peers"]["feedstock_files"] = {**plan.facts("feedstock_files"), "error": None}
         made.content["agreement"]["feedstock_files"] = {"pictures-train": dict(AGREES)}
@@ -97,6 +97,24 @@ class TestGoals:
         assert judged(made)[name].found.startswith("1.50 × (1,350/s; DALI, CPU 900/s)")
         assert judged(made)[name].reached is False
         assert judged(made)[FASTEST.format("numpy")].found.startswith("1.78 × (1,600/s")
+
+    def test_pixels_decoded_ahead_are_named_and_never_best(self, tmp_path: Path) -> None:
+        made = results(tmp_path)
+        made.content["peers"]["ffcv_raw"] = {**plan.facts("ffcv_raw"), "error": None}
+        made.content["agreement"]["ffcv_raw"] = {"pictures-train": dict(AGREES)}
+        for number in range(5):
+            key = stored.Key("pictures-train", "local", "steady", "ffcv_raw", number + 1)
+            made.add(key, {"rate": 2000.0, "cpu_s_per_1000": 0.1, "first_batch_s": 0.1})
+        found = judged(made)
+        assert found[FASTEST.format("numpy")].found.startswith(
+            "1.78 × (1,600/s; DALI, CPU 900/s); 0.80 × FFCV, pixels decoded ahead"
+        )
+        assert found[FASTEST.format("numpy")].best == "dali"
+        assert found["pictures-train, local, torch: first batch, s"].found.startswith(
+            "1.00 (PyTorch DataLoader, Pillow 1.00)"
+        )
+        over_pillow = found["pictures-train, local, torch: rate over PyTorch with Pillow"]
+        assert "FFCV, pixels" not in over_pillow.found
 
     def test_not_judged_where_the_data_were_there_before(self, tmp_path: Path) -> None:
         made = results(tmp_path)

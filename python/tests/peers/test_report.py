@@ -39,6 +39,13 @@ class TestReport:
         assert "| DALI, CPU | numpy | failed: no memory |" in text
         assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 
+    def test_who_ran_later_is_told(self, tmp_path: Path) -> None:
+        made = results(tmp_path)
+        for run in made.content["runs"]:
+            hour = 12 if run["peer"] == "dali" else run["round"]
+            run["began"] = f"2026-01-01T{hour:02}:00:00Z"
+        assert table.beside(made, "pictures-train", "local").endswith(" later ones of their own: DALI, CPU.")
+
     def test_failures_and_second_tries_are_told(self) -> None:
         runs: list[dict[str, Any]] = [{"rate": 1.0}, {"rate": 2.0, "tries": 2}, {"error": "x", "tries": 2}]
         assert table.tries(runs[:1], "rate") == "1"
