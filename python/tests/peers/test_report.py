@@ -11,6 +11,8 @@ from harness import __main__ as command
 from harness import method, page, stored, table
 from known import results
 
+DOCUMENTS = Path(__file__).parents[3] / "docs"
+
 
 @pytest.mark.usefixtures("plain_plots")
 class TestReport:
@@ -78,11 +80,19 @@ class TestReport:
         page.write(stored.Results(tmp_path / "docs" / "benchmarks" / "results.json"), at)
         assert at.read_text() == text
 
+    def test_the_documents_page_is_what_its_results_make(self, tmp_path: Path) -> None:
+        kept = DOCUMENTS / "benchmarks" / "results.json"
+        page.write(stored.Results(kept), tmp_path / "benchmarks.md")
+        assert (tmp_path / "benchmarks.md").read_text() == (DOCUMENTS / "benchmarks.md").read_text()
+
     def test_method_speaks_of_what_was_run(self, tmp_path: Path) -> None:
         made = results(tmp_path)
         said = " ".join(method.sentences(made))
         assert "56 batches in the consumer's hands in the middle of the first epoch" in said
         assert "profile release" in said
+        assert "Not measured: pictures-train from S3, pictures-eval from local files, " in " ".join(
+            method.limits(made)
+        )
         for absent in ("S3", "paused", "Resuming", "every row", "formats of their own"):
             assert absent not in said
         made.add(
