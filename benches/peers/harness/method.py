@@ -28,8 +28,8 @@ REASONS = (
     (
         "torch: first batch",
         "spdl",
-        "torch's import is nearly all of both. Rounds of its own in another hour, which the job's table tells of, ran on "
-        "a machine that was faster then.",
+        "torch's import is nearly all of both. Rounds of its own in another hour, which the job's table tells of, ran "
+        "on a machine that was faster then.",
     ),
     (
         "with its defaults",
