@@ -255,19 +255,22 @@ def goals(results: Results) -> list[Goal]:
 
 def _of_rates(results: Results, place: Place) -> Iterator[Goal | None]:
     where = f"{place.job}, {place.storage}, {place.tensors}"
-    rate = beside(results, place, "rate")
-    if rate is not None:
-        yield _ratio(results, rate, f"{where}: rate over the fastest peer's", RATES[place.job])
-        if place.job == "pictures-train" and place.tensors == "torch" and "torch_pil" in rate.theirs:
+    yield from _of_contender(results, place, where)
+    if place.job == "pictures-train" and place.tensors == "torch":
+        rate = beside(results, place, "rate")
+        if rate is not None and "torch_pil" in rate.theirs:
             alone = Beside(place, "rate", rate.ours, {"torch_pil": rate.theirs["torch_pil"]}, named=True)
             yield _ratio(results, alone, f"{where}: rate over PyTorch with Pillow", OVER_PILLOW)
-    yield _least(results, place, "cpu_s_per_1000", f"{where}: CPU-s per 1000 samples", 1)
-    yield _least(results, place, "first_batch_s", f"{where}: first batch, s", 1)
-    if place.tensors == OF_FILES and (rate := beside(results, place, "rate", AS_THEY_ARE)) is not None:
-        where += ", files as they are"
+    if place.tensors == OF_FILES:
+        yield from _of_contender(results, place, f"{where}, files as they are", AS_THEY_ARE)
+
+
+def _of_contender(results: Results, place: Place, where: str, contender: str = "") -> Iterator[Goal | None]:
+    rate = beside(results, place, "rate", contender)
+    if rate is not None:
         yield _ratio(results, rate, f"{where}: rate over the fastest peer's", RATES[place.job])
-        yield _least(results, place, "cpu_s_per_1000", f"{where}: CPU-s per 1000 samples", 1, AS_THEY_ARE)
-        yield _least(results, place, "first_batch_s", f"{where}: first batch, s", 1, AS_THEY_ARE)
+    yield _least(results, place, "cpu_s_per_1000", f"{where}: CPU-s per 1000 samples", 1, contender)
+    yield _least(results, place, "first_batch_s", f"{where}: first batch, s", 1, contender)
 
 
 def _judged(
@@ -283,10 +286,8 @@ def _ratio(results: Results, found: Beside, what: str, asked: float) -> Goal:
     low, high = ours.low / theirs.high, ours.high / theirs.low
     said = f"{found.ratio:.2f} × ({ours.median:,.0f}/s; {title(results, found.best)} {theirs.median:,.0f}/s)"
     for peer in DECODED_AHEAD if not found.named else ():
-        if (
-            peer in results.content["peers"]
-            and (ahead := of(results, found.place, peer, found.name)) is not None
-        ):
+        ahead = of(results, found.place, peer, found.name)
+        if ahead is not None:
             said += f"; {ours.median / ahead.median:.2f} × {title(results, peer)}"
     return _judged(results, found, what, f"{asked} ×", said, found.ratio >= asked, low < asked <= high)
 
