@@ -23,6 +23,9 @@ JOBS = {
     ),
 }
 
+# What runs measure.
+MODES = {"steady": "rates", "stall": "memory", "resume": "resuming"}
+
 # Why goals are missed: a part of their names, the best peer where the reason speaks of it, and why.
 REASONS = (
     (
@@ -65,7 +68,7 @@ def limits(results: Results) -> Iterator[str]:
         yield f"Not measured: {', '.join(missing)}."
     cores = results.content["machine"]["cores"]
     yield (
-        f"One machine of {cores} cores, which is a guest among others. Consumers take batches and compute nothing: "
+        f"A machine of {cores} cores, which is a guest among others. Consumers take batches and compute nothing: "
         "the loader is what is measured. There is no GPU; torch is what `pip install torch` brings, with CUDA."
     )
     yield (
@@ -195,11 +198,28 @@ def sentences(results: Results) -> Iterator[str]:
             "what was tried."
         )
     yield from _agreement(results)
+    yield from _machines(results)
     for name, build in content["builds"].items():
         commit = f"commit {build['commit'][:12]}{' with changes' if build['dirty'] else ''}"
         yield (
             f"feedstock: {commit}, Cargo's profile {build['profile']} ({build['profile_settings']}); wheel "
             f"{build['wheel']}, harness {build['programs']} (build {name})."
+        )
+
+
+def _machines(results: Results) -> Iterator[str]:
+    """Which machine measured what, where there were several."""
+    made: dict[str, list[str]] = {}
+    for run in results.content["runs"]:
+        where = f"{MODES[run['mode']]} of {run['job']}, {run['storage']}"
+        places = made.setdefault(", Linux ".join(results.machine_of(run)), [])
+        if where not in places:
+            places.append(where)
+    if len(made) > 1:
+        told = ". ".join(f"{machine}: {'; '.join(sorted(places))}" for machine, places in made.items())
+        yield (
+            "Several machines measured this; runs that are compared with each other are of one of them. "
+            f"{told}. Bare parts were measured on one of them; numbers of workers as found on any of them hold for all."
         )
 
 

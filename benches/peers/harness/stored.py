@@ -15,7 +15,10 @@ from typing import Any
 VERSION = 3
 
 # What must be the same of all runs in one file: a commit that changes neither wheel nor programs changes no figure.
-SAME_BUILD = ("wheel", "profile", "profile_settings", "programs", "s3_server", "cpu", "kernel")
+SAME_BUILD = ("wheel", "profile", "profile_settings", "programs", "s3_server")
+
+# What must be the same of runs that are compared with each other: those of one job, storage and mode.
+SAME_MACHINE = ("cpu", "kernel")
 
 # What of a file is measured, with a build.
 MEASURED = ("runs", "agreement", "calibration", "ceilings")
@@ -76,7 +79,8 @@ class Results:
         return any(self.content[part] for part in MEASURED)
 
     def built(self, build: dict[str, Any]) -> None:
-        """Notes the build that runs from here on are made with; runs of another are not mixed with them."""
+        """Notes build and machine that runs from here on are made with; runs of another build are not mixed with
+        them."""
         for before in self.content["builds"].values() if self.holds_figures else []:
             differ = [name for name in SAME_BUILD if before.get(name) != build[name]]
             if differ:
@@ -88,6 +92,7 @@ class Results:
         if not self.holds_figures:
             self.content["builds"] = {}
         name = f"{build['commit'][:12]}{'-dirty' if build['dirty'] else ''}-{build['wheel'][:8]}-{build['profile']}"
+        name += f" on {build['cpu']}, Linux {build['kernel']}"
         self.content["builds"][name] = build
         self._build = name
 
@@ -149,10 +154,31 @@ class Results:
         return bool(begun["what"] == "failed" and "error" not in facts)
 
     def add(self, key: Key, facts: dict[str, Any]) -> None:
-        """Keeps a run; one of the same key is replaced."""
+        """Keeps a run; one of the same key is replaced. Runs to be compared with it that another machine made are
+        forgotten where all are repeated; else it is not kept."""
         runs = [run for run in self.content["runs"] if _key(run) != key]
-        self.content["runs"] = [*runs, {**key.__dict__, "build": self._build, **facts}]
+        elsewhere = [
+            run for run in runs if _compared(run) == _compared(key.__dict__) and self._is_elsewhere(run)
+        ]
+        if elsewhere and self.content.get("again", {}).get("what") != "all":
+            raise Unmixable(
+                f"{self.path} holds runs of {key.job}, {key.storage}, {key.mode} that another machine made (build "
+                f"{elsewhere[0]['build']}): --again measures them all anew here; or give --out another folder"
+            )
+        self.content["runs"] = [
+            *(run for run in runs if run not in elsewhere),
+            {**key.__dict__, "build": self._build, **facts},
+        ]
         self.write()
+
+    def machine_of(self, run: dict[str, Any]) -> tuple[str, ...]:
+        """The machine that made a run: what ``SAME_MACHINE`` names of it."""
+        build = self.content["builds"][run["build"]]
+        return tuple(str(build[name]) for name in SAME_MACHINE)
+
+    def _is_elsewhere(self, run: dict[str, Any]) -> bool:
+        """Whether another machine than this made it."""
+        return self.machine_of(run) != self.machine_of({"build": self._build})
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +201,11 @@ class Results:
         """Why the last run gave nothing."""
         found = self.runs(job, storage, mode, peer)
         return found[-1].get("error") if found else None
+
+
+def _compared(run: dict[str, Any]) -> tuple[str, ...]:
+    """What it has in common with the runs that it is compared with."""
+    return run["job"], run["storage"], run["mode"]
 
 
 def _key(run: dict[str, Any]) -> Key:

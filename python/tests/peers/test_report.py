@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from harness import __main__ as command
 from harness import method, page, stored, table
-from known import results
+from known import BUILD, results
 
 DOCUMENTS = Path(__file__).parents[3] / "docs"
 
@@ -99,6 +99,14 @@ class TestReport:
             stored.Key("pictures-train", "s3", "resume", "feedstock", 1), {"resume_s": 1.0, "right": True}
         )
         assert "Resuming" in " ".join(method.sentences(made))
+
+    def test_method_tells_which_machine_measured_what(self, tmp_path: Path) -> None:
+        made = results(tmp_path)
+        assert "Several machines" not in " ".join(method.sentences(made))
+        made.built(BUILD | {"kernel": "7"})
+        made.add(stored.Key("speech", "s3", "steady", "feedstock", 1), {"rate": 1.0})
+        said = " ".join(method.sentences(made))
+        assert "x, Linux 6: rates of pictures-train, local. x, Linux 7: rates of speech, s3." in said
 
     def test_report_needs_nothing_but_a_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

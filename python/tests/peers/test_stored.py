@@ -66,7 +66,9 @@ class TestResults:
         made.built(BUILD | {"commit": "ffff00001111", "dirty": True})  # the same wheel and programs
         made.add(stored.Key("speech", "local", "steady", "dali", 1), {"rate": 1.0})
         names = [run["build"] for run in made.content["runs"]]
-        assert set(names) == {"0123456789ab-aaaaaaaa-release", "ffff00001111-dirty-aaaaaaaa-release"}
+        assert set(names) == {
+            f"{name}-aaaaaaaa-release on x, Linux 6" for name in ("0123456789ab", "ffff00001111-dirty")
+        }
         assert set(names) == made.content["builds"].keys()
 
     def test_a_changed_contender_is_measured_anew(self, tmp_path: Path) -> None:
@@ -90,6 +92,30 @@ class TestResults:
             made.content[measured] = type(made.content[measured])()
         made.built(BUILD | {part: "other"})
         assert [build[part] for build in made.content["builds"].values()] == ["other"]
+
+    @pytest.mark.parametrize("part", stored.SAME_MACHINE)
+    def test_what_is_compared_is_of_one_machine(self, tmp_path: Path, part: str) -> None:
+        made = results(tmp_path)
+        before = len(made.content["runs"])
+        made.built(BUILD | {part: "other"})
+        for job, storage, mode in (
+            ("speech", "local", "steady"),
+            ("pictures-train", "s3", "steady"),
+            ("pictures-train", "local", "stall"),
+        ):
+            made.add(stored.Key(job, storage, mode, "dali", 1), {"rate": 1.0})
+        assert len(made.content["runs"]) == before + 3
+        key = stored.Key("pictures-train", "local", "steady", "torch_io", 1)
+        for what in (None, "failed"):
+            made.again(what, {"again": what})
+            with pytest.raises(stored.Unmixable, match="another machine made .* --again measures"):
+                made.add(key, {"rate": 1.0})
+        made.again("all", {"again": "all"})
+        made.add(key, {"rate": 1.0})
+        assert len(made.content["runs"]) == 4
+        assert {made.machine_of(run) for run in made.content["runs"]} == {
+            made.machine_of(made.content["runs"][-1])
+        }
 
     def test_another_version_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "results.json"
@@ -123,6 +149,7 @@ class TestGoingOn:
         }
         chosen |= {"at_most": 1.0, "again": None, "seed": 7, "cores": 2, "epochs": 1, **options}
         made = bench.Bench(argparse.Namespace(**chosen), stored.Results(tmp_path / "results.json"))
+        made.results.built(BUILD)
         monkeypatch.setattr(made, "_able", lambda job, storage, mode="steady": ["dali", "torch_pil"])
         monkeypatch.setattr(made, "_sample_bytes", lambda peer, data: 1.0)
 
@@ -193,8 +220,7 @@ class TestGoingOn:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, before: list[str]
     ) -> None:
         made = self.bench(tmp_path, monkeypatch, [], parts=[part], peers=[], wheel=None, s3_server=None)
-        build = {"commit": "abc", "dirty": False, "wheel": "def", "profile": "release"}
-        monkeypatch.setattr(bench.builds, "fingerprint", lambda wheel: build)
+        monkeypatch.setattr(bench.builds, "fingerprint", lambda wheel: BUILD)
         called: list[str] = []
         for name in ("_install", "_prepare", "_rates", "_ceilings"):
             monkeypatch.setattr(made, name, lambda name=name: called.append(name))
@@ -205,6 +231,7 @@ class TestGoingOn:
 
     def test_time_left_is_that_of_runs_alike(self, tmp_path: Path) -> None:
         made = stored.Results(tmp_path / "results.json")
+        made.built(BUILD)
         key = stored.Key("pictures-train", "local", "steady", "dali", 1)
         assert plan.time_left(made, [key]) is None
         made.add(key, {"took_s": 10.0})
@@ -238,7 +265,7 @@ class TestBuilds:
         found = builds.fingerprint(self.wheel(tmp_path / "a", "x = 1", (2026, 1, 1)))
         assert (found["commit"], found["dirty"], found["profile"]) == ("abc", True, "release")
         assert found["profile_settings"] == "lto = false"
-        assert found.keys() == {*stored.SAME_BUILD, "commit", "dirty"}
+        assert found.keys() == {*stored.SAME_BUILD, *stored.SAME_MACHINE, "commit", "dirty"}
 
     def test_programs_that_measure_are_part_of_it(self, tmp_path: Path) -> None:
         copied = tmp_path / "peers"
