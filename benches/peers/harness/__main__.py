@@ -47,7 +47,7 @@ parts:
   report     table.md and plots
 
 The package is built in Cargo's release profile, anew when its sources have changed. FEEDSTOCK_PROFILE=dev builds it as
-the tests do: soon there, for a first look. A file of results holds one build (wheel, profile, harness) alone, and of
+the tests do: soon there, for a first look. A file of results holds one build (sources, profile, harness) alone, and of
 a job, storage and part the runs of one machine; a contender whose program has changed is measured anew.
 
 Runs as root hold contenders in a control group, whose CPU time is exact; else the process tree is summed. The machine

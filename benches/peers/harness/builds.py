@@ -1,4 +1,4 @@
-"""What was measured: the wheel, how and from what it was built, the programs of this benchmark, and the machine."""
+"""What was measured: the package, how and from what it was built, the programs of this benchmark, and the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.stored import processor
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parents[1]
 
-# What all figures rest on besides the wheel, and each on its contender's own program. Reports may change without it.
+# What all figures rest on besides the package, and each on its contender's own program. Reports may change without it.
 MEASURING = (
     "account.py",
     "agree.py",
@@ -36,7 +36,7 @@ SAID = "guidance"
 
 
 def fingerprint(wheel: Path) -> dict[str, Any]:
-    """``run`` writes beside the wheel what it was built from: commit, dirty, profile."""
+    """``run`` writes beside the wheel what it was built from: commit, dirty, sources (their hash), profile."""
     told: dict[str, Any] = json.loads(wheel.with_name(f"{wheel.name}.build.json").read_text())
     profile = str(told["profile"])
     return {
@@ -44,7 +44,7 @@ def fingerprint(wheel: Path) -> dict[str, Any]:
         "dirty": told["dirty"],
         "profile": profile,
         "profile_settings": profile_settings((ROOT / "Cargo.toml").read_text(), profile),
-        "wheel": content_hash(wheel),
+        "sources": told["sources"],
         "programs": programs_hash(PROGRAMS / "harness"),
         "s3_server": sources_hash(ROOT / "testkit"),
         "cpu": processor(),
@@ -53,11 +53,12 @@ def fingerprint(wheel: Path) -> dict[str, Any]:
 
 
 def content_hash(wheel: Path) -> str:
-    """Of what the wheel installs: building it anew from the same sources changes times, not this."""
+    """Of what the wheel installs: building it anew from the same sources changes times and the bill of materials, not
+    this."""
     found = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
-            if not name.endswith("/RECORD"):
+            if not name.endswith("/RECORD") and "/sboms/" not in name:
                 found.update(f"{name}\n".encode() + hashlib.sha256(archive.read(name)).digest())
     return found.hexdigest()[:16]
 

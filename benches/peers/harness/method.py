@@ -202,8 +202,8 @@ def sentences(results: Results) -> Iterator[str]:
     for name, build in content["builds"].items():
         commit = f"commit {build['commit'][:12]}{' with changes' if build['dirty'] else ''}"
         yield (
-            f"feedstock: {commit}, Cargo's profile {build['profile']} ({build['profile_settings']}); wheel "
-            f"{build['wheel']}, harness {build['programs']} (build {name})."
+            f"feedstock: {commit}, Cargo's profile {build['profile']} ({build['profile_settings']}); sources "
+            f"{build['sources'][:16]}, harness {build['programs']} (build {name})."
         )
 
 

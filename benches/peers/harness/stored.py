@@ -14,8 +14,8 @@ from typing import Any
 
 VERSION = 3
 
-# What must be the same of all runs in one file: a commit that changes neither wheel nor programs changes no figure.
-SAME_BUILD = ("wheel", "profile", "profile_settings", "programs", "s3_server")
+# What must be the same of all runs in one file: a commit that changes neither package nor programs changes no figure.
+SAME_BUILD = ("sources", "profile", "profile_settings", "programs", "s3_server")
 
 # What must be the same of runs that are compared with each other: those of one job, storage and mode.
 SAME_MACHINE = ("cpu", "kernel")
@@ -91,7 +91,7 @@ class Results:
                 )
         if not self.holds_figures:
             self.content["builds"] = {}
-        name = f"{build['commit'][:12]}{'-dirty' if build['dirty'] else ''}-{build['wheel'][:8]}-{build['profile']}"
+        name = f"{build['commit'][:12]}{'-dirty' if build['dirty'] else ''}-{build['sources'][:8]}-{build['profile']}"
         name += f" on {build['cpu']}, Linux {build['kernel']}"
         self.content["builds"][name] = build
         self._build = name

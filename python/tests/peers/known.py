@@ -11,7 +11,7 @@ BUILD = {
     "dirty": False,
     "profile": "release",
     "profile_settings": 'lto = "thin"',
-    "wheel": "aaaaaaaabbbb",
+    "sources": "aaaaaaaabbbb",
     "programs": "cccc",
     "s3_server": "dddd",
     "cpu": "x",

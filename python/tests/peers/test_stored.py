@@ -63,7 +63,7 @@ class TestResults:
 
     def test_every_run_names_its_build(self, tmp_path: Path) -> None:
         made = results(tmp_path)
-        made.built(BUILD | {"commit": "ffff00001111", "dirty": True})  # the same wheel and programs
+        made.built(BUILD | {"commit": "ffff00001111", "dirty": True})  # the same package and programs
         made.add(stored.Key("speech", "local", "steady", "dali", 1), {"rate": 1.0})
         names = [run["build"] for run in made.content["runs"]]
         assert set(names) == {
@@ -249,9 +249,12 @@ class TestBuilds:
         path = folder / "feedstock-0.1.0.whl"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(zipfile.ZipInfo("feedstock/__init__.py", (*at, 0, 0, 0)), content)
-            archive.writestr(zipfile.ZipInfo("feedstock-0.1.0.dist-info/RECORD", (*at, 0, 0, 0)), str(at))
+            for name in ("RECORD", "sboms/feedstock.cyclonedx.json"):
+                archive.writestr(
+                    zipfile.ZipInfo(f"feedstock-0.1.0.dist-info/{name}", (*at, 0, 0, 0)), str(at)
+                )
         path.with_name(f"{path.name}.build.json").write_text(
-            '{"commit": "abc", "dirty": true, "profile": "release"}'
+            '{"commit": "abc", "dirty": true, "sources": "eee", "profile": "release"}'
         )
         return path
 
@@ -263,7 +266,7 @@ class TestBuilds:
 
     def test_fingerprint(self, tmp_path: Path) -> None:
         found = builds.fingerprint(self.wheel(tmp_path / "a", "x = 1", (2026, 1, 1)))
-        assert (found["commit"], found["dirty"], found["profile"]) == ("abc", True, "release")
+        assert [found[name] for name in ("commit", "dirty", "sources")] == ["abc", True, "eee"]
         assert found["profile_settings"] == "lto = false"
         assert found.keys() == {*stored.SAME_BUILD, *stored.SAME_MACHINE, "commit", "dirty"}
 
