@@ -57,7 +57,6 @@ class Goal:
     found: str
     reached: bool | None  # None: not judged
     peers: int  # that have the figure
-    best: str  # of them
     close: bool = False  # the rounds of ours and of the best peer do not lie clear of what was asked for
     doubts: tuple[str, ...] = ()  # why it is not judged
 
@@ -278,7 +277,7 @@ def _judged(
 ) -> Goal:
     why = doubts(results, found)
     said += _without(results, found)
-    return Goal(what, asked, said, None if why else reached, len(found.theirs), found.best, close, why)
+    return Goal(what, asked, said, None if why else reached, len(found.theirs), close, why)
 
 
 def _ratio(results: Results, found: Beside, what: str, asked: float) -> Goal:

@@ -26,17 +26,10 @@ JOBS = {
 # What runs measure.
 MODES = {"steady": "rates", "stall": "memory", "resume": "resuming"}
 
-# Why goals are missed: a part of their names, the best peer where the reason speaks of it, and why.
+# Why goals are missed: a part of their names, and why.
 REASONS = (
     (
-        "torch: first batch",
-        "spdl",
-        "torch's import is nearly all of both. Rounds of its own in another hour, which the job's table tells of, ran "
-        "on a machine that was faster then.",
-    ),
-    (
         "with its defaults",
-        "",
         "by default feedstock shuffles in windows of 512 MiB within a budget of 1 GiB, as machines that train can "
         "spare: data as small as these stay in memory whole. `options(budget_bytes=…)` and `shuffle(window=…)` bound "
         "it, as in the rows without “defaults”.",

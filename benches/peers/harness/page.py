@@ -79,8 +79,7 @@ def _missed(found: list[goals.Goal]) -> Iterator[str]:
     """Why goals are missed."""
     told = []
     for goal in (goal for goal in found if goal.reached is False):
-        reasons = (why for part, best, why in method.REASONS if part in goal.what and best in ("", goal.best))
-        why = next(reasons, "not known.")
+        why = next((why for part, why in method.REASONS if part in goal.what), "not known.")
         told.append(f"{goal.what}, {goal.found}: {why}")
     if told:
         yield "## What is missed, and why\n\n" + bullets(iter(told))
