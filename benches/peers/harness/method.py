@@ -192,7 +192,7 @@ def sentences(results: Results) -> Iterator[str]:
         )
     yield from _agreement(results)
     yield from _machines(results)
-    for name, build in content["builds"].items():
+    for name, build in results.builds_of_runs().items():
         commit = f"commit {build['commit'][:12]}{' with changes' if build['dirty'] else ''}"
         yield (
             f"feedstock: {commit}, Cargo's profile {build['profile']} ({build['profile_settings']}); sources "

@@ -87,7 +87,7 @@ def _missed(found: list[goals.Goal]) -> Iterator[str]:
 
 def _machine(results: Results) -> str:
     machine, data = results.content["machine"], results.content["data"]
-    kernels = dict.fromkeys(str(build["kernel"]) for build in results.content["builds"].values())
+    kernels = dict.fromkeys(str(build["kernel"]) for build in results.builds_of_runs().values())
     said = [
         f"{machine['date']}: {machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"Linux {' and '.join(kernels)}, Python {machine['python']}."

@@ -160,10 +160,11 @@ class Results:
         elsewhere = [
             run for run in runs if _compared(run) == _compared(key.__dict__) and self._is_elsewhere(run)
         ]
-        if elsewhere and self.content.get("again", {}).get("what") != "all":
+        if elsewhere and not self._repeats(elsewhere):
             raise Unmixable(
                 f"{self.path} holds runs of {key.job}, {key.storage}, {key.mode} that another machine made (build "
-                f"{elsewhere[0]['build']}): --again measures them all anew here; or give --out another folder"
+                f"{elsewhere[0]['build']}): --again with all peers measures them anew here; or give --out another "
+                "folder"
             )
         self.content["runs"] = [
             *(run for run in runs if run not in elsewhere),
@@ -171,10 +172,22 @@ class Results:
         ]
         self.write()
 
+    def builds_of_runs(self) -> dict[str, dict[str, Any]]:
+        """The builds that runs were made with, by name."""
+        used = {run["build"] for run in self.content["runs"]}
+        return {name: build for name, build in self.content["builds"].items() if name in used}
+
     def machine_of(self, run: dict[str, Any]) -> tuple[str, ...]:
         """The machine that made a run: what ``SAME_MACHINE`` names of it."""
         build = self.content["builds"][run["build"]]
         return tuple(str(build[name]) for name in SAME_MACHINE)
+
+    def _repeats(self, runs: list[dict[str, Any]]) -> bool:
+        """Whether all of these contenders are being measured anew."""
+        begun = self.content.get("again")
+        return begun is not None and (
+            begun["what"] == "all" and {run["peer"] for run in runs} <= set(begun["command"]["peers"])
+        )
 
     def _is_elsewhere(self, run: dict[str, Any]) -> bool:
         """Whether another machine than this made it."""

@@ -106,11 +106,12 @@ class TestResults:
             made.add(stored.Key(job, storage, mode, "dali", 1), {"rate": 1.0})
         assert len(made.content["runs"]) == before + 3
         key = stored.Key("pictures-train", "local", "steady", "torch_io", 1)
-        for what in (None, "failed"):
-            made.again(what, {"again": what})
-            with pytest.raises(stored.Unmixable, match="another machine made .* --again measures"):
+        everyone = [*made.content["peers"], "torch_io"]
+        for what, peers in ((None, everyone), ("failed", everyone), ("all", ["torch_io"])):
+            made.again(what, {"again": what, "peers": peers})
+            with pytest.raises(stored.Unmixable, match="another machine made .* --again with all peers"):
                 made.add(key, {"rate": 1.0})
-        made.again("all", {"again": "all"})
+        made.again("all", {"again": "all", "peers": everyone})
         made.add(key, {"rate": 1.0})
         assert len(made.content["runs"]) == 4
         assert {made.machine_of(run) for run in made.content["runs"]} == {
