@@ -73,6 +73,7 @@ class Results:
                 )
             self.content |= found
         self._build = ""
+        self._repeating = False
 
     @property
     def holds_figures(self) -> bool:
@@ -132,6 +133,7 @@ class Results:
 
     def again(self, what: str | None, command: dict[str, Any]) -> None:
         """Begins to repeat what ``command`` is about, or goes on where that was cut off."""
+        self._repeating = what == "all"
         if what is None:
             return
         begun = self.content.get("again")
@@ -149,6 +151,8 @@ class Results:
         if facts is None or facts.get("left"):
             return False
         begun = self.content.get("again")
+        if self._repeating and "build" in facts and self._is_elsewhere(facts):
+            return False
         if not repeating or begun is None or float(facts.get("made", 0.0)) >= begun["since"]:
             return True
         return bool(begun["what"] == "failed" and "error" not in facts)
@@ -184,9 +188,8 @@ class Results:
 
     def _repeats(self, runs: list[dict[str, Any]]) -> bool:
         """Whether all of these contenders are being measured anew."""
-        begun = self.content.get("again")
-        return begun is not None and (
-            begun["what"] == "all" and {run["peer"] for run in runs} <= set(begun["command"]["peers"])
+        return self._repeating and {run["peer"] for run in runs} <= set(
+            self.content["again"]["command"]["peers"]
         )
 
     def _is_elsewhere(self, run: dict[str, Any]) -> bool:

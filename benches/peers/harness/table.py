@@ -253,9 +253,8 @@ def prepared(results: Results) -> str:
 
 
 def asked(found: list[goals.Goal]) -> str:
-    verdicts = {True: "yes", False: "**no**"}
     lines = [
-        [g.what, g.asked, g.found, str(g.peers), g.verdict if g.reached is None else verdicts[g.reached]]
+        [g.what, g.asked, g.found, str(g.peers), f"**{g.verdict}**" if g.reached is False else g.verdict]
         for g in found
     ]
     return rows(["", "asked for", "measured (best peer)", "peers", "reached"], lines, figures=False)

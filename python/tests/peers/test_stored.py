@@ -112,6 +112,10 @@ class TestResults:
             with pytest.raises(stored.Unmixable, match="another machine made .* --again with all peers"):
                 made.add(key, {"rate": 1.0})
         made.again("all", {"again": "all", "peers": everyone})
+        # What the other machine had repeated before it was cut off is repeated here.
+        assert not any(
+            made.is_done({**run, "made": time.time()}, True) for run in made.content["runs"][:before]
+        )
         made.add(key, {"rate": 1.0})
         assert len(made.content["runs"]) == 4
         assert {made.machine_of(run) for run in made.content["runs"]} == {
