@@ -195,8 +195,8 @@ def sentences(results: Results) -> Iterator[str]:
     for name, build in results.builds_of_runs().items():
         commit = f"commit {build['commit'][:12]}{' with changes' if build['dirty'] else ''}"
         yield (
-            f"feedstock: {commit}, Cargo's profile {build['profile']} ({build['profile_settings']}); sources "
-            f"{build['sources'][:16]}, harness {build['programs']} (build {name})."
+            f"feedstock's package: built at {commit}, Cargo's profile {build['profile']} "
+            f"({build['profile_settings']}); sources {build['sources'][:16]}, harness {build['programs']} (build {name})."
         )
 
 
@@ -211,7 +211,8 @@ def _machines(results: Results) -> Iterator[str]:
     if len(made) > 1:
         told = ". ".join(f"{machine}: {'; '.join(sorted(places))}" for machine, places in made.items())
         yield (
-            "Several machines measured this; runs that are compared with each other are of one of them. "
+            "Several machines, told apart by processor and kernel, measured this; runs that are compared with each "
+            "other are of one of them. "
             f"{told}. Bare parts were measured on one of them; numbers of workers as found on any of them hold for all."
         )
 

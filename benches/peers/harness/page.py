@@ -88,8 +88,12 @@ def _missed(found: list[goals.Goal]) -> Iterator[str]:
 def _machine(results: Results) -> str:
     machine, data = results.content["machine"], results.content["data"]
     kernels = dict.fromkeys(str(build["kernel"]) for build in results.builds_of_runs().values())
+    days = sorted({str(run["began"])[:10] for run in results.content["runs"] if "began" in run}) or [
+        machine["date"]
+    ]
+    when = " to ".join(dict.fromkeys((days[0], days[-1])))
     said = [
-        f"{machine['date']}: {machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+        f"{when}: {machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"Linux {' and '.join(kernels)}, Python {machine['python']}."
     ]
     if "pictures" in data:
