@@ -196,7 +196,8 @@ def sentences(results: Results) -> Iterator[str]:
         commit = f"commit {build['commit'][:12]}{' with changes' if build['dirty'] else ''}"
         yield (
             f"feedstock's package: built at {commit}, Cargo's profile {build['profile']} "
-            f"({build['profile_settings']}); sources {build['sources'][:16]}, harness {build['programs']} (build {name})."
+            f"({build['profile_settings']}); sources {build['sources'][:16]}, "
+            f"harness {build['programs']} (build {name})."
         )
 
 
