@@ -203,12 +203,10 @@ def sentences(results: Results) -> Iterator[str]:
 
 def _machines(results: Results) -> Iterator[str]:
     """Which machine measured what, where there were several."""
-    made: dict[str, list[str]] = {}
+    made: dict[str, set[str]] = {}
     for run in results.content["runs"]:
         where = f"{MODES[run['mode']]} of {run['job']}, {run['storage']}"
-        places = made.setdefault(", Linux ".join(results.machine_of(run)), [])
-        if where not in places:
-            places.append(where)
+        made.setdefault(", Linux ".join(results.machine_of(run)), set()).add(where)
     if len(made) > 1:
         told = ". ".join(f"{machine}: {'; '.join(sorted(places))}" for machine, places in made.items())
         yield (

@@ -14,7 +14,7 @@ from typing import Any
 
 VERSION = 3
 
-# What must be the same of all runs in one file: a commit that changes neither package nor programs changes no figure.
+# What must be the same of all runs in one file; the sources are all that ``run`` names, tests and READMEs among them.
 SAME_BUILD = ("sources", "profile", "profile_settings", "programs", "s3_server")
 
 # What must be the same of runs that are compared with each other: those of one job, storage and mode.

@@ -271,7 +271,8 @@ class TestBuilds:
 
     def test_fingerprint(self, tmp_path: Path) -> None:
         found = builds.fingerprint(self.wheel(tmp_path / "a", "x = 1", (2026, 1, 1)))
-        assert [found[name] for name in ("commit", "dirty", "sources")] == ["abc", True, "eee"]
+        assert (found["commit"], found["dirty"], found["profile"]) == ("abc", True, "release")
+        assert found["sources"] == "eee"
         assert found["profile_settings"] == "lto = false"
         assert found.keys() == {*stored.SAME_BUILD, *stored.SAME_MACHINE, "commit", "dirty"}
 
