@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 const SAMPLES: u64 = 203;
 
@@ -202,6 +202,48 @@ fn a_slow_trainer_is_the_bottleneck() {
     let slow = ["--ops", OPS, "--batch-size", "29", "--step-ms", "500", "--no-ceiling"]; // 7 steps
     let run = &place.json(&[&["bench", &place.data()][..], &slow].concat())[0];
     assert_eq!(run["bottleneck"], "consumer", "{run}");
+}
+
+/// A worker with one CPU thread that listens on a free port; dropping it kills the process.
+struct WorkerProcess {
+    child: Child,
+    address: String,
+}
+
+impl WorkerProcess {
+    fn start(place: &Place) -> Self {
+        let mut command = place.command();
+        command.args(["worker", "--json", "--threads", "1", "--listen", "127.0.0.1:0", "--allow"]);
+        let mut child =
+            command.arg(place.data()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let started: Value = serde_json::from_str(&line).unwrap();
+        Self { child, address: started["address"].as_str().unwrap().to_owned() }
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn workers_whose_cpus_are_busy_are_the_bottleneck() {
+    let place = Place::with_pictures("parquet");
+    let worker = WorkerProcess::start(&place);
+    let remote = [
+        "--workers",
+        &worker.address,
+        "--ops",
+        "decode_image,random_resized_crop:256,rand_augment",
+        "--no-ceiling",
+    ];
+    let run = &place.json(&[&["bench", &place.data(), "--batch-size", "4"][..], &remote].concat())[0];
+    assert_eq!(run["bottleneck"], "workers", "{run}");
+    assert!(run["workers_busy"].as_f64().unwrap() > 0.85, "{run}");
 }
 
 #[test]

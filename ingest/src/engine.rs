@@ -13,6 +13,7 @@ use futures::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// A column and the chain of ops that its samples go through.
@@ -109,6 +110,11 @@ impl Engine {
     /// CPU threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// Returns the time that rows have taken so far, added up over the CPU threads.
+    pub fn busy(&self) -> Duration {
+        self.pool.busy()
     }
 
     /// Starts `job`: it prefetches at once, and decodes as places are offered.

@@ -12,8 +12,10 @@ use crate::{Error, ErrorKind, Result};
 use feedstock_ops::Scratch;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Work for one thread; its [`Scratch`] is that thread's own.
 pub(crate) type Task = Box<dyn FnOnce(&mut Scratch) + Send>;
@@ -30,6 +32,8 @@ struct Threads {
 struct Shared {
     queue: Mutex<Queue>,
     woken: Condvar,
+    /// Nanoseconds that tasks took, added up over the threads.
+    busy_ns: AtomicU64,
 }
 
 struct Queue {
@@ -77,7 +81,11 @@ impl Pool {
     /// Starts `threads` threads.
     pub(crate) fn new(threads: usize) -> Result<Self> {
         assert!(threads > 0, "a pool needs a thread");
-        let shared = Arc::new(Shared { queue: Mutex::new(Queue::new()), woken: Condvar::new() });
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue::new()),
+            woken: Condvar::new(),
+            busy_ns: AtomicU64::new(0),
+        });
         let mut pool = Threads { shared: shared.clone(), joins: Vec::with_capacity(threads) };
         for index in 0..threads {
             let shared = shared.clone();
@@ -92,6 +100,11 @@ impl Pool {
 
     pub(crate) fn threads(&self) -> usize {
         self.0.joins.len()
+    }
+
+    /// Returns the time that tasks have taken so far, added up over the threads.
+    pub(crate) fn busy(&self) -> Duration {
+        Duration::from_nanos(self.0.shared.busy_ns.load(Ordering::Relaxed))
     }
 
     /// The turns of a new run, the first `overdue` of which others' steps wait for.
@@ -187,10 +200,13 @@ impl Ord for Queued {
 fn work(shared: &Shared) {
     let mut scratch = Scratch::new();
     while let Some(task) = shared.take() {
+        let begun = Instant::now();
         let run = std::panic::AssertUnwindSafe(|| task(&mut scratch));
         if std::panic::catch_unwind(run).is_err() {
             scratch = Scratch::new(); // the row's guard has reported it; the buffers may be half written
         }
+        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        shared.busy_ns.fetch_add(took, Ordering::Relaxed);
     }
 }
 
@@ -209,7 +225,7 @@ impl Drop for Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::channel;
 
     #[test]

@@ -10,15 +10,17 @@ use super::preview::{encoded, payload_column};
 use super::progress::Reporter;
 use super::source::{ShuffleArgs, SourceArgs};
 use super::usage::Usage;
-use super::workers::WorkersArgs;
+use super::verdict::{Bottleneck, Shares, WorkersShare};
+use super::workers::{FleetLoad, WorkersArgs};
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::Float64Type;
 use clap::Args;
 use feedstock_dataset::{BlockId, Dataset, Position, Rank};
 use feedstock_ops::{Chain, ChainSpec, RaggedRow, SampleSeed, Scratch};
 use feedstock_trainer_bridge as bridge;
-use feedstock_trainer_bridge::{Batch, Ledger, OnError, Pipeline, RankIterator, RankStats};
+use feedstock_trainer_bridge::{Batch, Ledger, OnError, Pipeline, RankIterator, RankStats, Workers};
 use serde_json::json;
+use std::cell::OnceCell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -27,10 +29,6 @@ use std::time::{Duration, Instant};
 const CEILING_BYTES: usize = 128 << 20;
 /// The bare chain runs at least this long.
 const CEILING_TIME: Duration = Duration::from_secs(2);
-/// CPU threads busy with ops for more than this share of the time are what limits.
-const BUSY: f64 = 0.85;
-/// A caller who waits less than this share of the time is what limits.
-const WAITING: f64 = 0.05;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,8 +40,14 @@ Examples:
 samples_per_s counts from the first batch on; first_batch_s from the moment the data set is opened; cpu_s and
 peak_rss_bytes are the whole process's, without the bare chain.
 chain_ceiling_samples_per_s is what the same threads make of the same ops without a pipeline: encoded samples in
-memory, results into one buffer. bottleneck is ops, storage or consumer. Of speech, audio_s_per_s says how much faster
-than real time it runs, and padding_share which part of the batches' cells is padding.";
+memory, results into one buffer. bottleneck is one of:
+  ops              the CPU threads of this process are busy
+  workers          the CPU threads of the workers are busy (workers_busy is their share)
+  storage          reading limits, on this machine or on the workers
+  consumer         batches are ready before they are taken
+  workers_unknown  the workers limit, and could not be asked why (dns: addresses, older releases)
+For speech, audio_s_per_s is the multiple of real time, and padding_share the share of the batches' cells that is
+padding.";
 
 /// Measure a pipeline: rate, first batch, CPU time, memory, bottleneck.
 #[derive(Args)]
@@ -103,6 +107,8 @@ struct Measured {
     waited_after_first: f64,
     batches: u64,
     usage: Usage,
+    /// How busy the fleet was after the first batch, if there is one.
+    workers: Option<WorkersShare>,
     stats: Vec<RankStats>,
     ledgers: Vec<Ledger>,
     slot_bytes: u64,
@@ -133,11 +139,12 @@ impl Command {
         if self.skip_bad {
             pipeline = pipeline.on_error(OnError::skip());
         }
-        if let Some(workers) = self.workers.workers()? {
-            pipeline = pipeline.workers(workers);
+        let workers = self.workers.workers()?;
+        if let Some(workers) = &workers {
+            pipeline = pipeline.workers(workers.clone());
         }
         let chain = pipeline.chain(&column)?;
-        let measured = self.measure(common, &pipeline, start)?;
+        let measured = self.measure(common, &pipeline, workers.as_ref(), start)?;
         let ceiling = match self.no_ceiling {
             true => None,
             false => Some(self.ceiling(common, &dataset, &chain, &column)?),
@@ -158,7 +165,13 @@ impl Command {
     }
 
     /// Runs the pipeline as trainers would, all ranks in step.
-    fn measure(&self, common: &Common, pipeline: &Pipeline, start: Instant) -> Outcome<Measured> {
+    fn measure(
+        &self,
+        common: &Common,
+        pipeline: &Pipeline,
+        workers: Option<&Workers>,
+        start: Instant,
+    ) -> Outcome<Measured> {
         let opened = start.elapsed();
         let before = Usage::now();
         let cursor = pipeline
@@ -172,9 +185,13 @@ impl Command {
         let steps: u64 = iterators.iter().map(RankIterator::steps_per_epoch).max().unwrap_or(0) * self.epochs;
         let reporter = Reporter::new(common, "streaming");
         let mut run = Counts::default();
+        let load_at_first_batch = OnceCell::new();
         let mut ledgers = Vec::new();
         for _ in 0..self.epochs {
             let ledger = self.epoch(&mut iterators, &mut run, start, |batches| {
+                if let Some(workers) = workers {
+                    load_at_first_batch.get_or_init(|| FleetLoad::now(workers));
+                }
                 reporter.tell("streaming", batches, Some(steps * ranks.len() as u64), None);
             })?;
             let Some(ledger) = ledger else { break };
@@ -182,6 +199,9 @@ impl Command {
         }
         reporter.end();
         let after = Usage::now();
+        let workers = workers
+            .zip(load_at_first_batch.get())
+            .map(|(workers, before)| FleetLoad::now(workers).since(before));
         let stats: Vec<RankStats> = iterators.iter().map(RankIterator::stats).collect();
         let ops: Duration = stats.iter().map(|stats| stats.engine.ops_time).sum();
         let waited: Duration = stats.iter().map(|stats| stats.waited).sum();
@@ -195,6 +215,7 @@ impl Command {
             waited_after_first: waited.saturating_sub(run.first_waited).as_secs_f64(),
             batches: run.batches,
             usage: Usage { cpu: after.cpu - before.cpu, peak_rss_bytes: after.peak_rss_bytes },
+            workers,
             stats,
             ledgers,
             slot_bytes: run.batch_bytes * (self.slots * ranks.len()) as u64,
@@ -290,10 +311,11 @@ impl Command {
         let bad = number(|stats| stats.engine.bad_samples);
         // From the first batch on; before it, the window fills.
         let busy = if wall > 0.0 { run.ops_after_first / (wall * common.threads() as f64) } else { 0.0 };
-        let bottleneck = match (busy > BUSY, run.waited_after_first < WAITING * wall) {
-            (true, _) => "ops",
-            (false, true) => "consumer",
-            (false, false) => "storage",
+        let waited_share = if wall > 0.0 { run.waited_after_first / wall } else { 0.0 };
+        let bottleneck = Bottleneck::of(&Shares { ops: busy, waited: waited_share, workers: run.workers });
+        let workers_busy = match run.workers {
+            Some(WorkersShare::Busy(share)) => Some(share),
+            Some(WorkersShare::Unknown) | None => None,
         };
         let exact = run.ledgers.iter().all(Ledger::is_exact);
         let mut output = Output::new();
@@ -306,7 +328,8 @@ impl Command {
                 "first_batch_s": run.first_batch.as_secs_f64(),
                 "cpu_s_per_1000_samples": cpu,
                 "peak_rss_bytes": run.usage.peak_rss_bytes,
-                "bottleneck": bottleneck,
+                "bottleneck": bottleneck.to_string(),
+                "workers_busy": workers_busy,
                 "samples": run.samples,
                 "batches": run.batches,
                 "bad_samples": bad,
@@ -335,10 +358,11 @@ impl Command {
             if let Some(share) = run.padding_share {
                 output.fact("padding", format!("{:.1} % of the batches' cells", 100.0 * share))?;
             }
-            output.fact(
-                "bottleneck",
-                format!("{bottleneck}; ops keep {:.0} % of {} threads busy", 100.0 * busy, common.threads()),
-            )?;
+            let ops = format!("ops keep {:.0} % of {} threads busy", 100.0 * busy, common.threads());
+            let fleet = workers_busy.map_or(String::new(), |share| {
+                format!(", the workers' CPU threads are busy {:.0} % of the time", 100.0 * share)
+            });
+            output.fact("bottleneck", format!("{bottleneck}; {ops}{fleet}"))?;
             let (first, opened) = (1000.0 * run.first_batch.as_secs_f64(), 1000.0 * run.opened.as_secs_f64());
             output
                 .fact("first batch", format!("{first:.0} ms, {opened:.0} ms of them to open the data set"))?;

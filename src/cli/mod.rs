@@ -17,6 +17,7 @@ mod shard;
 mod source;
 mod synth;
 mod usage;
+mod verdict;
 mod worker;
 mod workers;
 

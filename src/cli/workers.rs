@@ -1,11 +1,14 @@
 //! Naming workers, and what is said and shown to them.
 
 use super::failure::{Failure, Outcome};
+use super::verdict::WorkersShare;
 use clap::{Args, ValueEnum};
 use feedstock_dataset::Secret;
 use feedstock_ingest::{ClientTls, Identity, Token};
 use feedstock_trainer_bridge::{Local, Workers};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Who may talk to whom.
 #[derive(Args, Debug, Clone)]
@@ -93,5 +96,37 @@ impl WorkersArgs {
             LocalArg::Share => Local::Share,
         };
         self.trust.apply(Workers::at(addresses)?.local(local)).map(Some)
+    }
+}
+
+/// The CPU time that the workers of a fleet had spent on rows at one moment.
+pub(crate) struct FleetLoad {
+    at: Instant,
+    /// CPU threads and the seconds they were busy, by the worker's instance: a restarted worker is another one.
+    workers: HashMap<String, (u64, f64)>,
+}
+
+impl FleetLoad {
+    /// Asks every listed worker; one that does not answer is left out. Those behind a DNS name are not listed.
+    pub(crate) fn now(workers: &Workers) -> Self {
+        let statuses = workers.addresses().into_iter().filter_map(|address| workers.status(&address).ok());
+        let loads = statuses.filter(|status| status.threads > 0);
+        let workers = loads.map(|status| (status.instance, (status.threads, status.busy_s))).collect();
+        Self { at: Instant::now(), workers }
+    }
+
+    /// Returns how busy the workers were since `before`, on average over their threads.
+    pub(super) fn since(&self, before: &Self) -> WorkersShare {
+        let wall = (self.at - before.at).as_secs_f64();
+        let (mut busy, mut threads) = (0.0, 0);
+        for (instance, (count, busy_s)) in &self.workers {
+            let Some((_, busy_before)) = before.workers.get(instance) else { continue };
+            busy += busy_s - busy_before;
+            threads += count;
+        }
+        match threads > 0 && wall > 0.0 {
+            true => WorkersShare::Busy(busy / (wall * threads as f64)),
+            false => WorkersShare::Unknown,
+        }
     }
 }

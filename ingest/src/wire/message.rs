@@ -175,6 +175,12 @@ pub struct WorkerStatus {
     pub memory_bytes: u64,
     /// Seconds since it started.
     pub uptime_s: f64,
+    /// CPU threads that make rows. 0: the worker is of a release that does not report it.
+    #[serde(default)]
+    pub threads: u64,
+    /// Seconds that these threads have spent on rows since the worker started, added up.
+    #[serde(default)]
+    pub busy_s: f64,
 }
 
 /// An error on its way to the other side.

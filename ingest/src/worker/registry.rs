@@ -128,6 +128,10 @@ impl Registry {
         self.known().len()
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }

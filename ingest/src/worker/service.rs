@@ -73,6 +73,7 @@ impl Serve for Service {
     }
 
     fn status(&self) -> WorkerStatus {
+        let engine = self.registry.engine();
         WorkerStatus {
             release: release(),
             protocol: PROTOCOL,
@@ -85,6 +86,8 @@ impl Serve for Service {
             reserved_bytes: self.registry.memory().reserved(),
             memory_bytes: self.registry.memory().limit(),
             uptime_s: self.started.elapsed().as_secs_f64(),
+            threads: engine.threads() as u64,
+            busy_s: engine.busy().as_secs_f64(),
         }
     }
 
