@@ -41,6 +41,7 @@ pub use feedstock_dataset::{
     Catalog, CatalogOptions, CatalogStore, Cursor, Digest, DiskCacheOptions, Fingerprint, Layout, Lengths,
     OpenOptions, Plan, Position, Rank, SampleId, Secret, Shuffle, StepSize, Stop, StorageOptions, Tail,
 };
+pub use feedstock_ingest::doctor;
 pub use feedstock_ingest::{
     ClientTls, FleetIdentity, Identity, OnBadPicture, RawBatches, RawOptions, Recode, RewriteFormat,
     RewriteOptions, RewriteReport, ServerTls, Token, Worker, WorkerOptions, WorkerStatus, rewrite,

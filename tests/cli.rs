@@ -204,6 +204,59 @@ fn a_slow_trainer_is_the_bottleneck() {
     assert_eq!(run["bottleneck"], "consumer", "{run}");
 }
 
+#[test]
+fn doctor_passes_a_sound_data_set_and_names_each_file_that_cannot_be_decoded() {
+    let place = Place::with_pictures("folder");
+    let sound = &place.json(&["doctor", &place.data()])[0];
+    assert_eq!(sound["examined"], SAMPLES);
+    assert_eq!(sound["columns"][0]["refused"], 0, "{sound}");
+    assert_eq!(sound["columns"][0]["formats"]["JPEG"], SAMPLES);
+    assert_eq!(sound["columns"][0]["width"]["max"], 96.0);
+    let labels = &sound["layout"]["labels"];
+    assert!(
+        labels["in_a_run"].as_f64().unwrap() < labels["at_random"].as_f64().unwrap(),
+        "class folders: {labels}"
+    );
+
+    let files = files_below(Path::new(&place.data()));
+    let (cut, empty) = (&files[40], &files[150]);
+    let bytes = std::fs::read(cut).unwrap();
+    std::fs::write(cut, &bytes[..bytes.len() / 2]).unwrap();
+    std::fs::write(empty, b"").unwrap();
+    let output = place.run(&["doctor", &place.data(), "--json"]);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let refusals = report["columns"][0]["refusals"].as_array().unwrap();
+    let names: Vec<&str> = refusals.iter().map(|refusal| refusal["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 2, "{report}");
+    for (name, file) in names.iter().zip([cut, empty]) {
+        assert!(file.to_str().unwrap().ends_with(name), "{name} is {}", file.display());
+    }
+    assert!(text(&output.stderr).contains("2 of 203 examined samples cannot be decoded"));
+}
+
+#[test]
+fn doctor_reads_as_many_samples_as_asked() {
+    let place = Place::with_pictures("parquet");
+    let some = &place.json(&["doctor", &place.data(), "--samples", "70"])[0];
+    assert_eq!((&some["examined"], &some["columns"][0]["examined"]), (&70.into(), &70.into()), "{some}");
+    let people = place.run(&["doctor", &place.data(), "--quiet"]);
+    assert!(text(&people.stdout).contains("203 decode, 0 refused"), "{}", text(&people.stdout));
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(files_below(&path)),
+            false => files.push(path),
+        }
+    }
+    files.sort();
+    files
+}
+
 /// A worker with one CPU thread that listens on a free port; dropping it kills the process.
 struct WorkerProcess {
     child: Child,

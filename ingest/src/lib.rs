@@ -13,6 +13,7 @@
 //! Invariants: blocks are admitted in plan order, so a full budget waits for steps that can finish without more;
 //! results depend on (seed, epoch, sample) alone, never on threads or arrival.
 
+pub mod doctor;
 mod driver;
 mod engine;
 mod error;

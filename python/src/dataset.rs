@@ -1,18 +1,20 @@
 //! Opening a data set, choosing from it, and asking it in SQL.
 
 use crate::arrow_c::stream_capsule;
-use crate::errors::{call, call_long, config};
+use crate::errors::{call, call_long, config, exception};
 use crate::pipeline::Pipeline;
 use crate::process::Own;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use feedstock::dataset::{Durations, Progress};
+use feedstock::doctor::{DoctorOptions, examine};
 use feedstock::{BatchSize, CatalogStore, DiskCacheOptions, OpenOptions, Secret, Stop, StorageOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// An opened data set. Immutable: choosing from it makes a new one.
@@ -155,6 +157,24 @@ impl Dataset {
         Ok(Table(call_long(py, move || wait(async { Ok(dataset.sql(&query).await?) }))?))
     }
 
+    /// Decodes all or `samples` of the samples; the report as JSON.
+    fn doctor(
+        &self,
+        py: Python<'_>,
+        samples: Option<u64>,
+        threads: Option<usize>,
+        listed: usize,
+    ) -> PyResult<String> {
+        let dataset = self.0.get(py)?.clone();
+        let mut options = DoctorOptions { samples, listed, ..DoctorOptions::default() };
+        options.threads = threads.unwrap_or(options.threads);
+        // Where Ctrl-C ends the wait, it ends the work, too.
+        let _stop = StopOnDrop(options.stop.clone());
+        let report = call_long(py, move || Ok(examine(&dataset, &options)?))?;
+        serde_json::to_string(&report)
+            .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
+    }
+
     /// Names and types of all columns, in the catalog's order.
     fn schema(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
         let schema = self.0.get(py)?.catalog().schema().clone();
@@ -176,6 +196,15 @@ impl Dataset {
     /// A pipeline over this data set.
     fn pipeline(&self, py: Python<'_>) -> PyResult<Pipeline> {
         Ok(Pipeline::new(self.0.get(py)?.clone().batch(BatchSize::per_rank(1))))
+    }
+}
+
+/// Sets a flag when it is dropped.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

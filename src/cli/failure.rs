@@ -43,6 +43,11 @@ impl Failure {
         Self::Told { code: BUG, message: message.into() }
     }
 
+    /// Samples cannot be used.
+    pub(crate) fn sample(message: impl Into<String>) -> Self {
+        Self::Told { code: BAD_SAMPLE, message: message.into() }
+    }
+
     /// Worth another try.
     pub(crate) fn retry(message: impl Into<String>) -> Self {
         Self::Told { code: RETRYABLE, message: message.into() }

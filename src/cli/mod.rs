@@ -6,6 +6,7 @@
 mod bench;
 mod bucket;
 mod catalog;
+mod doctor;
 mod failure;
 mod inspect;
 mod medium;
@@ -30,6 +31,7 @@ const EXAMPLES: &str = "\
 Try it, without any data of your own:
   feedstock synth imagenet /tmp/pictures --samples 4000      # or: synth common-voice /tmp/speech
   feedstock inspect /tmp/pictures
+  feedstock doctor /tmp/pictures                             # would every sample decode?
   feedstock plan /tmp/pictures --seed 7 --global-batch 256 --world-size 8 | head
   feedstock preview /tmp/pictures --out /tmp/page.html
   feedstock bench /tmp/pictures --ops 'decode_image,random_resized_crop:224,horizontal_flip' --batch-size 64
@@ -78,6 +80,7 @@ enum Command {
     Synth(synth::Command),
     Inspect(inspect::Command),
     Catalog(catalog::Command),
+    Doctor(doctor::Command),
     Plan(plan::Command),
     Bench(bench::Command),
     Preview(preview::Command),
@@ -99,6 +102,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Synth(command) => command.run(&common),
         Command::Inspect(command) => command.run(&common),
         Command::Catalog(command) => command.run(&common),
+        Command::Doctor(command) => command.run(&common),
         Command::Plan(command) => command.run(&common),
         Command::Bench(command) => command.run(&common),
         Command::Preview(command) => command.run(&common),

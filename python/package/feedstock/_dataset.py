@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from feedstock import _feedstock
-from feedstock._check import whole_or_none
+from feedstock._check import whole, whole_or_none
 from feedstock.ops import Op
 
 if TYPE_CHECKING:
@@ -129,6 +130,34 @@ class Dataset:
         """Runs a query over the table ``catalog``, as ``"select label, count(*) from catalog group by label"``, of all
         samples, filtered or not. For ``pyarrow.table(result)`` or ``polars.DataFrame(result)``."""
         return self._native.sql(query)
+
+    def doctor(
+        self, samples: int | None = None, *, threads: int | None = None, listed: int = 100
+    ) -> dict[str, Any]:
+        """Decodes the samples and reports what would be refused or is unusual, and how good the layout is.
+
+        Every column of encoded samples is decoded whole, with the default limits. Samples that cannot be decoded are
+        part of the report, not exceptions.
+
+        Args:
+            samples: Number of samples to read, in evenly spaced runs of 64; default all.
+            threads: CPU threads; default one per available core.
+            listed: Refused samples to list by name, per column; default 100. All are counted.
+
+        Returns:
+            ``examined``; ``columns``, each with ``refused``, ``refusals`` (``sample``, ``name``, ``reason``),
+            ``formats``, ``rates``, ``width``, ``height``, ``seconds`` and ``unusual``; ``unreadable`` blocks; and
+            ``layout`` with ``advice``. The same as ``feedstock doctor URI --json`` prints.
+
+        Raises:
+            ConfigError: ``samples`` or ``threads`` is below 1, or no column holds encoded samples.
+            DeniedError: The storage refuses.
+            RetryableError: The storage failed.
+        """
+        report = self._native.doctor(
+            whole_or_none("samples", samples, 1), whole_or_none("threads", threads, 1), whole("listed", listed)
+        )
+        return dict(json.loads(report))
 
     @property
     def schema(self) -> dict[str, str]:

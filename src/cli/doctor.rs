@@ -1,0 +1,153 @@
+//! `feedstock doctor`: reads a data set and reports what training would stumble over.
+
+use super::Common;
+use super::failure::{Failure, Outcome};
+use super::output::{Output, bytes, count};
+use super::progress::Reporter;
+use super::source::SourceArgs;
+use clap::Args;
+use feedstock_ingest::doctor::{ColumnReport, DoctorOptions, LayoutReport, Report, Spread, examine};
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+/// Lines of refused samples that are printed for a person.
+const SHOWN: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedstock doctor /data/imagenet                        # decode every sample
+  feedstock doctor s3://bucket/train --samples 10000     # evenly spaced runs of 64 samples, 10,000 in all
+  feedstock doctor /data/cv-corpus --split train --json  # one JSON object, every refused sample in it (--listed)
+
+Every sample is decoded whole with the default limits. Exit codes: 0 every sample decodes · 5 some do not (they are
+listed; training with on_error=raise would end there) · others as in `feedstock --help`.";
+
+/// Decode all or some samples of a data set and report what would be refused or is unusual, and how good its layout is.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Number of samples to read, in evenly spaced runs of 64 [default: all].
+    #[arg(long, value_name = "N")]
+    samples: Option<NonZeroU64>,
+    /// Refused samples to list, per column; all are counted.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    listed: usize,
+}
+
+impl Command {
+    pub(crate) fn run(&self, common: &Common) -> Outcome {
+        let dataset = self.source.open(common)?;
+        let reporter = Arc::new(Reporter::new(common, "decoding"));
+        let shown = reporter.clone();
+        let options = DoctorOptions {
+            samples: self.samples.map(NonZeroU64::get),
+            threads: common.threads(),
+            listed: self.listed,
+            progress: Some(Arc::new(move |done, total| shown.tell("decoding", done, Some(total), None))),
+            ..DoctorOptions::default()
+        };
+        let report = examine(&dataset, &options);
+        reporter.end();
+        let report = report?;
+        let mut output = Output::new();
+        if common.json {
+            let value = serde_json::to_value(&report)
+                .map_err(|e| Failure::bug(format!("the report cannot be written as JSON: {e}")))?;
+            output.json(&value)?;
+        } else {
+            print(&mut output, &report)?;
+        }
+        output.end()?;
+        match report.refused() {
+            0 => Ok(()),
+            refused => Err(Failure::sample(format!(
+                "{} of {} examined samples cannot be decoded",
+                count(refused),
+                count(report.examined)
+            ))),
+        }
+    }
+}
+
+fn print(output: &mut Output, report: &Report) -> Outcome {
+    output.fact("data set", &report.uri)?;
+    output.fact("examined", format!("{} of {} samples", count(report.examined), count(report.samples)))?;
+    for column in &report.columns {
+        print_column(output, column)?;
+    }
+    for block in &report.unreadable {
+        output.fact("unreadable", format!("{}: {}", block.block, block.reason))?;
+    }
+    print_layout(output, &report.layout)
+}
+
+fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
+    let decoded = count(column.examined - column.refused);
+    output.fact(&column.column, format!("{decoded} decode, {} refused", count(column.refused)))?;
+    for refusal in column.refusals.iter().take(SHOWN) {
+        output
+            .fact("  refused", format!("{} (sample {}): {}", refusal.name, refusal.sample, refusal.reason))?;
+    }
+    if column.refused > SHOWN as u64 {
+        output.fact("", format!("… {} more; --json lists them", count(column.refused - SHOWN as u64)))?;
+    }
+    output.fact("  formats", counted(&column.formats))?;
+    if !column.rates.is_empty() {
+        output.fact("  rates", counted(&column.rates))?;
+    }
+    let spreads = [
+        ("  width", column.width(), "px"),
+        ("  height", column.height(), "px"),
+        ("  duration", column.seconds(), "s"),
+    ];
+    for (name, spread, unit) in spreads {
+        if let Some(Spread { min, median, p99, max, .. }) = spread {
+            output.fact(name, format!("{min} … {max} {unit}, median {median}, 99 % up to {p99}"))?;
+        }
+    }
+    for (what, unusual) in &column.unusual {
+        output.fact(
+            "  unusual",
+            format!("{} {what}: {} …", count(unusual.samples), unusual.examples.join(", ")),
+        )?;
+    }
+    Ok(())
+}
+
+fn print_layout(output: &mut Output, layout: &LayoutReport) -> Outcome {
+    let objects = format!(
+        "{}, {} objects of {}",
+        layout.layout,
+        count(layout.objects),
+        bytes(layout.mean_object_bytes)
+    );
+    let (mean, largest) = (bytes(layout.mean_block_bytes), bytes(layout.largest_block_bytes));
+    output
+        .fact("layout", format!("{objects}, {} blocks of {mean}, at most {largest}", count(layout.blocks)))?;
+    if let Some(labels) = layout.labels {
+        output.fact(
+            "labels",
+            format!(
+                "{}; neighbouring samples have {:.1} different ones, a random draw {:.1}",
+                count(labels.labels),
+                labels.in_a_run,
+                labels.at_random
+            ),
+        )?;
+    }
+    for advice in &layout.advice {
+        output.fact("advice", advice)?;
+    }
+    Ok(())
+}
+
+/// `JPEG 4,000, PNG 3`, the most frequent first.
+fn counted(counts: &BTreeMap<String, u64>) -> String {
+    let mut counts: Vec<(&String, &u64)> = counts.iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let shown: Vec<String> = counts.iter().map(|(what, n)| format!("{what} × {}", count(**n))).collect();
+    shown.join(", ")
+}
