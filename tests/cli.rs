@@ -344,8 +344,12 @@ fn catalog_is_kept_where_it_says() {
     let built = &place.json(&["catalog", &place.data()])[0];
     assert!(Path::new(built["store"].as_str().unwrap()).starts_with(place.path("cache")));
     assert!(place.path("cache").exists());
-    let again = &place.json(&["catalog", &place.data(), "--rebuild"])[0];
-    assert_eq!(built["content_hash"], again["content_hash"]);
+    for option in [["--rebuild"].as_slice(), &["--check", "list"]] {
+        let again = &place.json(&[&["catalog", &place.data()], option].concat())[0];
+        assert_eq!(built["content_hash"], again["content_hash"], "{option:?}");
+    }
+    let complaint = place.complaint(2, &["catalog", &place.data(), "--check", "never"]);
+    assert!(complaint.contains("must be auto or list; got never"), "{complaint}");
     let beside = &place.json(&["catalog", &place.data(), "--beside"])[0];
     assert!(Path::new(beside["store"].as_str().unwrap()).is_dir(), "{beside}");
     assert_eq!(place.json(&["inspect", &place.data()])[0]["samples"], SAMPLES, "the catalog is no data");

@@ -25,7 +25,9 @@ mod storage;
 
 pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
-pub use catalog::{BlockSpec, Catalog, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn};
+pub use catalog::{
+    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn,
+};
 pub use dataset::{Dataset, OpenOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use format::{AudioProbe, Durations, Layout};

@@ -69,7 +69,7 @@ fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Duration> {
 impl Dataset {
     /// Opens `uri`; `progress(stage, done, total)` is called from another thread while the catalog is built.
     #[staticmethod]
-    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, disk_cache, block_bytes, progress))]
+    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, check, rebuild, disk_cache, block_bytes, progress))]
     #[expect(clippy::too_many_arguments, reason = "all by name, from one place: feedstock/_dataset.py")]
     fn open(
         py: Python<'_>,
@@ -79,6 +79,8 @@ impl Dataset {
         durations: &str,
         storage: &Bound<'_, PyDict>,
         catalog: Option<&str>,
+        check: &str,
+        rebuild: bool,
         disk_cache: Option<(String, u64)>,
         block_bytes: Option<u64>,
         progress: Option<Py<PyAny>>,
@@ -101,6 +103,8 @@ impl Dataset {
             Some("memory") => CatalogStore::Nowhere,
             Some(folder) => CatalogStore::Cache(folder.into()),
         };
+        options.catalog.check = text(py, "check", Some(check))?.unwrap_or_default();
+        options.catalog.rebuild = rebuild;
         options.catalog.progress = progress.map(|told| {
             Arc::new(move |now: Progress| {
                 Python::attach(|py| {

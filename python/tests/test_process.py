@@ -271,6 +271,25 @@ def test_opening_tells_how_far_it_is(imagenet):
     assert total is None or isinstance(total, int)
 
 
+def test_a_stored_catalog_is_listed_or_rebuilt_on_request(imagenet, tmp_path):
+    def stages(**options):
+        told = set()
+        dataset = fs.Dataset(
+            imagenet, catalog=tmp_path / "catalogs", progress=lambda *now: told.add(now[0]), **options
+        )
+        assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset)
+        return told
+
+    assert stages()
+    assert not stages()
+    assert not stages(check="list")
+    assert stages(rebuild=True)
+    with pytest.raises(ValueError, match="`check` must be 'auto' or 'list'; got 'never'"):
+        fs.Dataset(imagenet, check="never")
+    with pytest.raises(TypeError, match="`rebuild` must be True or False; got 1"):
+        fs.Dataset(imagenet, rebuild=1)
+
+
 def test_the_command_comes_with_the_package():
     done = subprocess.run(
         [sys.executable, "-m", "feedstock", "--version"], capture_output=True, text=True, check=True

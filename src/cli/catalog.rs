@@ -13,9 +13,11 @@ const EXAMPLES: &str = "\
 Examples:
   feedstock catalog s3://bucket/train                # once, into the cache folder
   feedstock catalog s3://bucket/train --beside       # into s3://bucket/train/_feedstock/, for every machine
+  feedstock catalog s3://bucket/train --check list   # compare a catalog of more than 100,000 objects with the storage
   feedstock catalog s3://bucket/train --rebuild      # even if the stored one fits
 
-A stored catalog is checked against the storage's ETags whenever it is opened, and rebuilt if the data changed.";
+A stored catalog is compared with a listing of the storage (names, sizes, ETags) when it is opened, and rebuilt if the
+data changed. A catalog of more than 100,000 objects is compared only with --check list.";
 
 /// Build the catalog of a data set, or check the stored one.
 #[derive(Args)]

@@ -5,7 +5,7 @@ use super::failure::{Failure, Outcome};
 use super::progress::Reporter;
 use clap::Args;
 use feedstock_dataset::{
-    CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions, Secret, Shuffle, StorageOptions,
+    CatalogCheck, CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions, Secret, Shuffle, StorageOptions,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -86,9 +86,18 @@ pub(crate) struct StoreArgs {
     /// Keep the catalog beside the data, in _feedstock/.
     #[arg(long)]
     beside: bool,
+    /// How a stored catalog is compared with the storage: auto lists the objects if there are at most 100,000; list
+    /// always does.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    check: CatalogCheck,
 }
 
 impl StoreArgs {
+    /// Where catalogs are kept and how stored ones are checked; the other options have their defaults.
+    pub(crate) fn options(&self) -> CatalogOptions {
+        CatalogOptions { store: self.store(), check: self.check, ..CatalogOptions::default() }
+    }
+
     pub(crate) fn store(&self) -> CatalogStore {
         match (&self.catalog_dir, self.beside) {
             (Some(dir), _) => CatalogStore::Cache(dir.clone()),
@@ -116,9 +125,9 @@ impl SourceArgs {
         let mut options = OpenOptions {
             storage: common.storage.options(),
             catalog: CatalogOptions {
-                store: self.catalog.store(),
                 rebuild,
                 progress: Some(Arc::new(move |now| told.tell(now.stage, now.done, now.total, None))),
+                ..self.catalog.options()
             },
             layout: self.layout,
             split: self.split.clone(),

@@ -6,7 +6,7 @@ use super::output::Output;
 use super::source::StoreArgs;
 use super::workers::{TrustArgs, read};
 use clap::Args;
-use feedstock_dataset::{CatalogOptions, OpenOptions, Secret};
+use feedstock_dataset::{OpenOptions, Secret};
 use feedstock_ingest::{Identity, ServerTls, Worker, WorkerOptions};
 use feedstock_trainer_bridge::Workers;
 use std::path::PathBuf;
@@ -89,10 +89,10 @@ impl Command {
     }
 
     fn options(&self, common: &Common) -> Outcome<WorkerOptions> {
-        let (storage, store) = (common.storage.options(), self.store.store());
+        let (storage, catalog) = (common.storage.options(), self.store.options());
         let mut options = WorkerOptions::new(move || OpenOptions {
             storage: storage.clone(),
-            catalog: CatalogOptions { store: store.clone(), ..CatalogOptions::default() },
+            catalog: catalog.clone(),
             audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
             functions: feedstock_ops::sql_functions(),
             ..OpenOptions::default()

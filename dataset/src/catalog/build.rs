@@ -1,18 +1,18 @@
 //! Opening a catalog: the stored one if it still fits the data, else a new one.
 //!
-//! "Fits" is decided by one listing: names, sizes and ETags of the objects must hash to what the catalog was built
-//! from. Beyond [`MAX_CHECKED_OBJECTS`] the listing is skipped, because it would take longer than the promise of an
-//! open within a second allows; then only the tables among the objects (TSVs, manifests) are asked for, and any other
-//! changed object is found when it is read, by its ETag.
+//! "Fits" is decided by one complete listing: names, sizes and ETags of the objects must hash to what the catalog was
+//! built from. A catalog of more than [`MAX_LISTED_OBJECTS`] objects is listed only if the caller requests it
+//! ([`CatalogCheck::List`]), because the listing takes longer than an open may. Otherwise only the tables among its
+//! objects (TSVs, manifests) are compared, and the log states that the rest was not checked.
 
 use super::store::{self, Place, Stored};
-use super::{Catalog, Draft, Objects};
+use super::{Catalog, CatalogCheck, Draft, Objects};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
 use std::hash::Hasher;
 
-/// Ten listing requests of 1,000 objects: about half a second on S3.
-const MAX_CHECKED_OBJECTS: usize = 10_000;
+/// 100 listing requests of 1,000 objects: about five seconds on S3.
+const MAX_LISTED_OBJECTS: usize = 100_000;
 
 /// Opens the catalog of `uri`; runs on the I/O threads.
 pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
@@ -33,9 +33,7 @@ pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &St
     }
     options.catalog.report("listing", 0, None);
     let choice = Choice { layout: options.layout, split: options.split.as_deref() };
-    let Some(sources) = find_sources(uri, choice, storage, None).await? else {
-        return Err(Error::new(ErrorKind::Bug, "an unlimited listing hit its limit"));
-    };
+    let sources = find_sources(uri, choice, storage).await?;
     let fingerprint = sources.fingerprint();
     let mut catalog = build(sources, options, storage).await?;
     if let Some(place) = &place {
@@ -110,14 +108,20 @@ async fn still_fits(
     if stored.catalog.layout == Layout::CommonVoiceTar && !still_there(objects, |_| true, storage).await? {
         return Ok(false); // the seekable copies were removed
     }
-    if stored.listed > MAX_CHECKED_OBJECTS {
+    if options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS {
+        tracing::warn!(
+            uri,
+            objects = objects.len(),
+            "the stored catalog was not compared with the storage, because it has more than {MAX_LISTED_OBJECTS} \
+             objects; if the data may have changed, open it with check=\"list\" (command line: --check list) or \
+             rebuild=True (feedstock catalog --rebuild)"
+        );
         return still_there(objects, format::is_table, storage).await;
     }
     let layout = options.layout.unwrap_or(stored.catalog.layout);
     let choice = Choice { layout: Some(layout), split: options.split.as_deref() };
-    match find_sources(uri, choice, storage, Some(MAX_CHECKED_OBJECTS)).await {
-        Ok(Some(sources)) => Ok(sources.fingerprint() == stored.fingerprint),
-        Ok(None) => still_there(objects, format::is_table, storage).await,
+    match find_sources(uri, choice, storage).await {
+        Ok(sources) => Ok(sources.fingerprint() == stored.fingerprint),
         // What is there now is no such data set: building says what it is.
         Err(error) if error.kind() == ErrorKind::BadConfig => Ok(false),
         Err(error) => Err(error),

@@ -38,6 +38,7 @@ use arrow::datatypes::SchemaRef;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Key of the field metadata that holds a label column's class names, as a JSON array of strings.
@@ -88,11 +89,36 @@ pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
     Some(root.join(name))
 }
 
-/// How the catalog is kept and built.
+/// How a stored catalog is compared with the storage before it is used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CatalogCheck {
+    /// By listing the objects if the catalog has at most 100,000 of them. A larger catalog is used without a listing,
+    /// and the log states so; only its tables (TSVs, manifests) are compared.
+    #[default]
+    Auto,
+    /// By listing the objects, however many there are: one request for every 1,000 of them.
+    List,
+}
+
+impl FromStr for CatalogCheck {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "list" => Ok(Self::List),
+            _ => Err(format!("must be auto or list; got {text}")),
+        }
+    }
+}
+
+/// How the catalog is kept, checked and built.
 #[derive(Clone, Default)]
 pub struct CatalogOptions {
     /// Where it is kept; by default the cache folder.
     pub store: CatalogStore,
+    /// How a stored one is compared with the storage; by default by listing, up to 100,000 objects.
+    pub check: CatalogCheck,
     /// Build it anew even if a stored one fits; default false.
     pub rebuild: bool,
     /// Told how the building goes; default nobody.
@@ -103,6 +129,7 @@ impl fmt::Debug for CatalogOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CatalogOptions")
             .field("store", &self.store)
+            .field("check", &self.check)
             .field("rebuild", &self.rebuild)
             .field("progress", &self.progress.is_some())
             .finish()

@@ -93,8 +93,6 @@ pub(crate) fn absolute(uri: &str) -> Result<String> {
 pub(super) struct Found {
     pub(super) catalog: Catalog,
     pub(super) fingerprint: u64,
-    /// Objects that its listing had.
-    pub(super) listed: usize,
 }
 
 pub(super) enum Stored {
@@ -342,8 +340,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         notes: index.notes,
         content_hash: index.content_hash,
     };
-    let listed = catalog.objects.len();
-    Ok(Found { catalog, fingerprint: index.fingerprint, listed })
+    Ok(Found { catalog, fingerprint: index.fingerprint })
 }
 
 fn empty() -> (SchemaRef, Vec<RecordBatch>) {

@@ -109,32 +109,26 @@ pub(super) struct Listing {
     pub(super) objects: Vec<Named>,
     /// All objects below the root, where a pattern had them listed.
     pub(super) below: Option<Vec<Named>>,
-    /// At most so many objects are listed.
-    pub(super) limit: Option<usize>,
 }
 
 /// An object and its name below the root.
 pub(super) type Named = (String, ObjectRef);
 
 impl Listing {
-    /// `None`: there are more objects than the limit.
-    async fn of(uri: &str, storage: &Storage, limit: Option<usize>) -> Result<Option<Self>> {
+    async fn of(uri: &str, storage: &Storage) -> Result<Self> {
         let (root, objects, below) = match Pattern::parse(uri)? {
             Some(pattern) => {
                 let (objects, below) = pattern.objects(storage).await?;
                 (pattern.root().to_owned(), objects, below)
             }
             None => {
-                let Some(listed) = list_below(uri, storage, limit).await? else { return Ok(None) };
+                let listed = storage.list(uri).await?;
                 (root_of(uri, &listed), listed, None)
             }
         };
-        if limit.is_some_and(|limit| objects.len() > limit) {
-            return Ok(None);
-        }
         let objects = named(&root, objects);
         let below = below.map(|below| named(&root, below));
-        Ok(Some(Self { uri: uri.to_owned(), root, objects, below, limit }))
+        Ok(Self { uri: uri.to_owned(), root, objects, below })
     }
 
     pub(super) fn sources(self, layout: Layout, objects: Vec<Named>, notes: Vec<String>) -> Sources {
@@ -143,34 +137,15 @@ impl Listing {
     }
 }
 
-/// Everything below `uri`; `None`: there is more than the limit.
-pub(super) async fn list_below(
-    uri: &str,
-    storage: &Storage,
-    limit: Option<usize>,
-) -> Result<Option<Vec<ObjectRef>>> {
-    let listed = match limit {
-        Some(limit) => storage.list_some(uri, limit + 1).await?,
-        None => storage.list(uri).await?,
-    };
-    Ok(limit.is_none_or(|limit| listed.len() <= limit).then_some(listed))
-}
-
 /// Objects with their names below `root`; hidden ones are left out.
 pub(super) fn named(root: &str, objects: Vec<ObjectRef>) -> Vec<Named> {
     let named = objects.into_iter().map(|object| (name_below(root, &object.uri), object));
     named.filter(|(name, _)| !is_hidden(name)).collect()
 }
 
-/// Lists what `uri` means and recognises it, or takes it as the layout that was named. At most `limit` objects are
-/// listed; `None` is returned when there are more.
-pub(crate) async fn find_sources(
-    uri: &str,
-    choice: Choice<'_>,
-    storage: &Storage,
-    limit: Option<usize>,
-) -> Result<Option<Sources>> {
-    let Some(mut listing) = Listing::of(uri, storage, limit).await? else { return Ok(None) };
+/// Lists what `uri` means and recognises it, or takes it as the layout that was named.
+pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storage) -> Result<Sources> {
+    let mut listing = Listing::of(uri, storage).await?;
     if listing.objects.is_empty() {
         return Err(Error::new(
             ErrorKind::Gone,
@@ -205,7 +180,7 @@ pub(crate) async fn find_sources(
     if !matches!(layout, Layout::IlsvrcTar | Layout::Manifest | Layout::CommonVoiceTar) {
         one_split(uri, layout, &sources.names)?;
     }
-    Ok(Some(sources))
+    Ok(sources)
 }
 
 /// Keeps the objects of one split.

@@ -1,7 +1,7 @@
 //! Stored catalogs: reopened, refused when the data changed, rebuilt when damaged.
 
 use crate::format_common::*;
-use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+use feedstock_dataset::{CatalogCheck, CatalogOptions, CatalogStore, Dataset, OpenOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,12 @@ async fn open_counted(at: &Path, store: &CatalogStore, rebuild: bool) -> (Datase
             counter.store(p.done, Ordering::Relaxed);
         }
     });
-    let catalog = CatalogOptions { store: store.clone(), rebuild, progress: Some(progress) };
+    let catalog = CatalogOptions {
+        store: store.clone(),
+        rebuild,
+        progress: Some(progress),
+        ..CatalogOptions::default()
+    };
     let options = OpenOptions { catalog, block_bytes: 64 << 10, ..OpenOptions::default() };
     let dataset = Dataset::open_with(path(at), options).await.unwrap();
     (dataset, seen.load(Ordering::Relaxed))
@@ -109,6 +114,56 @@ async fn a_changed_data_set_has_another_hash() {
         replaced.catalog().content_hash(),
         "other blocks, another order"
     );
+}
+
+/// Tiny files of two classes, by number.
+fn write_files(folder: &Path, numbers: std::ops::Range<usize>) {
+    for class in ["a", "b"] {
+        std::fs::create_dir_all(folder.join(class)).unwrap();
+    }
+    for i in numbers {
+        std::fs::write(folder.join(["a", "b"][i % 2]).join(format!("{i:06}.jpg")), b"x").unwrap();
+    }
+}
+
+async fn open_checked(at: &Path, store: &CatalogStore, check: CatalogCheck) -> Dataset {
+    let catalog = CatalogOptions { store: store.clone(), check, ..CatalogOptions::default() };
+    Dataset::open_with(path(at), OpenOptions { catalog, ..OpenOptions::default() }).await.unwrap()
+}
+
+#[tokio::test]
+async fn more_than_ten_thousand_objects_are_compared_too() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = CatalogStore::Cache(cache.path().into());
+    write_files(data.path(), 0..10_400);
+    let old = open_checked(data.path(), &store, CatalogCheck::Auto).await;
+    write_files(data.path(), 10_400..11_600);
+    let new = open_checked(data.path(), &store, CatalogCheck::Auto).await;
+    assert_eq!((old.len(), new.len()), (10_400, 11_600));
+    assert_ne!(old.catalog().content_hash(), new.catalog().content_hash());
+}
+
+/// The catalog is below the old limit of a listing, and the data set above it.
+#[tokio::test]
+async fn a_catalog_whose_data_outgrew_the_limit_is_not_taken_for_agreement() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = CatalogStore::Cache(cache.path().into());
+    write_files(data.path(), 0..9_900);
+    assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 9_900);
+    write_files(data.path(), 9_900..10_100);
+    assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 10_100);
+}
+
+#[tokio::test]
+async fn above_a_hundred_thousand_objects_a_listing_is_requested() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = CatalogStore::Cache(cache.path().into());
+    write_files(data.path(), 0..100_001);
+    open_checked(data.path(), &store, CatalogCheck::Auto).await;
+    write_files(data.path(), 100_001..100_101);
+    assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 100_001);
+    assert_eq!(open_checked(data.path(), &store, CatalogCheck::List).await.len(), 100_101);
+    assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 100_101);
 }
 
 /// Every file of a stored catalog, bent, cut and removed in turn: the rows are always right.

@@ -24,7 +24,8 @@ class Dataset:
 
     Opens ``uri`` at once: a folder or prefix, one object, or a pattern such as ``"s3://bucket/train-{000..099}.tar"``
     (``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a path). The layout is recognised, or named. The
-    first opening lists the objects and builds a catalog, which is kept; later ones check it against one listing.
+    first opening lists the objects and builds a catalog, which is stored. Later ones compare it with a new listing, if
+    it has at most 100,000 objects.
 
     Immutable: ``filter``, ``columns`` and ``named`` return a new data set. Picklable: unpickling opens it again.
 
@@ -42,6 +43,10 @@ class Dataset:
             ``AZURE_*``). They are pickled with the data set, secrets included.
         catalog: Where the catalog is kept: a folder, ``"beside"`` the data, or only in ``"memory"``; default
             ``$FEEDSTOCK_CACHE/catalogs``, else ``~/.cache/feedstock/catalogs``.
+        check: How a stored catalog is compared with the storage. ``"auto"`` (default) lists the objects if the catalog
+            has at most 100,000; a larger one is used without a listing, with a warning in the log. ``"list"`` always
+            lists them, with one request per 1,000 objects.
+        rebuild: Builds the catalog anew even if a stored one fits; default ``False``.
         disk_cache: (folder, bytes): keeps fetched blocks on local disk; default not.
         block_bytes: Encoded bytes that one read aims at, default 4 MiB. Other blocks are another order.
         progress: Called with (stage, done, total or None) while the catalog is built, from another thread; default: a
@@ -66,6 +71,8 @@ class Dataset:
         durations: Literal["auto", "never"] = "auto",
         storage: Mapping[str, Any] | None = None,
         catalog: str | os.PathLike[str] | None = None,
+        check: Literal["auto", "list"] = "auto",
+        rebuild: bool = False,
         disk_cache: tuple[str | os.PathLike[str], int] | None = None,
         block_bytes: int | None = None,
         progress: Progress | Literal[False] | None = None,
@@ -76,11 +83,17 @@ class Dataset:
             "durations": durations,
             "storage": dict(storage or {}),
             "catalog": catalog if catalog in (None, "beside", "memory") else os.path.abspath(catalog),
+            "check": check,
+            "rebuild": rebuild,
             "disk_cache": None if disk_cache is None else (os.path.abspath(disk_cache[0]), disk_cache[1]),
             "block_bytes": whole_or_none("block_bytes", block_bytes, 1),
         }
         if durations not in ("auto", "never"):
             raise ValueError(f"durations is 'auto' or 'never', not {durations!r}")
+        if check not in ("auto", "list"):
+            raise ValueError(f"`check` must be 'auto' or 'list'; got {check!r}")
+        if not isinstance(rebuild, bool):
+            raise TypeError(f"`rebuild` must be True or False; got {rebuild!r}")
         self._open(os.fspath(uri), arguments, _reporter(progress))
         if columns is not None:
             chosen = self._made(self._native, self._recipe).columns(columns)
@@ -88,8 +101,8 @@ class Dataset:
 
     def _open(self, uri: str, arguments: dict[str, Any], progress: Progress | None) -> None:
         self._native = _feedstock.Dataset.open(uri, **arguments, progress=progress)
-        # As it was resolved: whoever unpickles this may work in another folder.
-        self._recipe = ("open", self._native.uri(), arguments)
+        # As it was resolved: whoever unpickles this may work in another folder. The catalog is rebuilt only once.
+        self._recipe = ("open", self._native.uri(), {**arguments, "rebuild": False})
 
     @classmethod
     def mix(

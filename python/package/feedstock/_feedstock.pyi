@@ -112,6 +112,8 @@ class Dataset:
         durations: str,
         storage: dict[str, Any],
         catalog: str | None,
+        check: str,
+        rebuild: bool,
         disk_cache: tuple[str, int] | None,
         block_bytes: int | None,
         progress: Any,

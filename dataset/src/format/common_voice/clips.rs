@@ -4,9 +4,7 @@
 //! (`…/{de,fr}/train.tsv`, `…/*/train.tsv`). Of a folder with several TSVs a split is chosen; of a release, in all its
 //! locales. TSVs, durations and clips are the catalog's objects, so a changed TSV builds it anew.
 
-use super::super::sources::{
-    Listing, Named, Sources, counted, extension, is_audio, list_below, named, split_root,
-};
+use super::super::sources::{Listing, Named, Sources, counted, extension, is_audio, named, split_root};
 use super::super::{CATALOG_READS, Cataloguing, tars};
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::tsv::{self, Durations};
@@ -16,12 +14,12 @@ use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// The chosen TSVs, their durations and the clips beside them; `None`: more than the listing's limit.
+/// The chosen TSVs, their durations and the clips in the folders next to them.
 pub(in super::super) async fn find(
     mut listing: Listing,
     split: Option<&str>,
     storage: &Storage,
-) -> Result<Option<Sources>> {
+) -> Result<Sources> {
     let mut objects = std::mem::take(&mut listing.objects);
     let mut notes = Vec::new();
     let lists: Vec<List> =
@@ -33,8 +31,7 @@ pub(in super::super) async fn find(
             None if !is_folder => lists, // the URI chose them
             _ => choose(&listing.uri, lists, split)?,
         };
-        let Some(around) = beside(&chosen, &objects, &mut listing, storage).await? else { return Ok(None) };
-        objects.extend(around);
+        objects.extend(beside(&chosen, &objects, &mut listing, storage).await?);
         chosen
     } else {
         let folders: HashSet<&str> = objects
@@ -69,7 +66,7 @@ pub(in super::super) async fn find(
     objects.retain(|(name, _)| belongs(name) || tables.contains(name));
     objects.sort_by(|a, b| a.0.cmp(&b.0));
     objects.dedup_by(|a, b| a.0 == b.0); // a pattern's own listing has its TSVs again
-    Ok(Some(listing.sources(Layout::CommonVoice, objects, notes)))
+    Ok(listing.sources(Layout::CommonVoice, objects, notes))
 }
 
 pub(super) fn note_several(chosen: &[List], notes: &mut Vec<String>) {
@@ -89,9 +86,9 @@ async fn beside(
     objects: &[Named],
     listing: &mut Listing,
     storage: &Storage,
-) -> Result<Option<Vec<Named>>> {
+) -> Result<Vec<Named>> {
     if let Some(below) = listing.below.take() {
-        return Ok(Some(below));
+        return Ok(below);
     }
     let mut found = Vec::new();
     let mut seen = HashSet::new();
@@ -99,9 +96,8 @@ async fn beside(
         let uri = &objects[list.index].1.uri;
         let folder = &uri[..=uri.rfind('/').unwrap_or(0)];
         let folder = if folder.ends_with('/') { folder } else { "" };
-        match list_below(&format!("{folder}clips/"), storage, listing.limit).await {
-            Ok(Some(clips)) => found.extend(clips),
-            Ok(None) => return Ok(None),
+        match storage.list(&format!("{folder}clips/")).await {
+            Ok(clips) => found.extend(clips),
             Err(error) if error.kind() == ErrorKind::Gone => {} // told as missing clips
             Err(error) => return Err(error),
         }
@@ -113,8 +109,7 @@ async fn beside(
             }
         }
     }
-    let many = listing.limit.is_some_and(|limit| found.len() > limit);
-    Ok((!many).then(|| named(&listing.root, found)))
+    Ok(named(&listing.root, found))
 }
 
 /// A folder's durations, if it has some; `name` tells the object's place.

@@ -4,7 +4,7 @@
 //! `transcript/<locale>/<split>.tsv` the rows, joined by the clips' file names. Samples stand as their clips lie in the
 //! tars. `n_shards.json`, where it is there, tells how many tars there should be.
 
-use super::super::sources::{Listing, Named, Sources, counted, extension, list_below, named};
+use super::super::sources::{Listing, Named, Sources, counted, extension, named};
 use super::super::{CATALOG_READS, Cataloguing, tars};
 use super::clips::note_several;
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
@@ -62,17 +62,16 @@ pub(super) fn list_of(name: &str) -> Option<Group> {
     })
 }
 
-/// The tars and transcripts of the chosen split; `None`: more than the listing's limit.
+/// The tars and transcripts of the chosen split.
 pub(in super::super) async fn find(
     mut listing: Listing,
     split: Option<&str>,
     storage: &Storage,
-) -> Result<Option<Sources>> {
+) -> Result<Sources> {
     let mut objects = std::mem::take(&mut listing.objects);
     let by_name = objects.iter().all(|(name, _)| extension(name) == "tsv");
     if by_name {
-        let Some(all) = around(objects, &mut listing, storage).await? else { return Ok(None) };
-        objects = all;
+        objects = around(objects, &mut listing, storage).await?;
     }
     let split = split.map(|s| s.strip_suffix(".tsv").unwrap_or(s));
     let groups: HashSet<Group> = objects.iter().filter_map(|(name, _)| tar_of(name)).collect();
@@ -108,7 +107,7 @@ pub(in super::super) async fn find(
         None => split_folder(name).1 == SHARD_COUNTS,
     };
     objects.retain(|(name, _)| is_chosen(name));
-    Ok(Some(listing.sources(Layout::CommonVoiceHf, objects, notes)))
+    Ok(listing.sources(Layout::CommonVoiceHf, objects, notes))
 }
 
 /// Names the chosen split's transcripts of which no tar is there: a copy of every transcript and of some languages' clips
@@ -147,7 +146,7 @@ fn note_without_tars(
 }
 
 /// The tars of transcripts that were named by their URIs; all names are then told from the folder above both.
-async fn around(lists: Vec<Named>, listing: &mut Listing, storage: &Storage) -> Result<Option<Vec<Named>>> {
+async fn around(lists: Vec<Named>, listing: &mut Listing, storage: &Storage) -> Result<Vec<Named>> {
     let mut found: Vec<ObjectRef> = Vec::new();
     let mut base: Option<String> = None;
     for (_, object) in lists {
@@ -158,14 +157,11 @@ async fn around(lists: Vec<Named>, listing: &mut Listing, storage: &Storage) -> 
             let why = "transcripts below several folders; open them one by one and mix them";
             return Err(Error::config(format!("{}: {why}", listing.uri)));
         }
-        match list_below(&group.tar_folder(), storage, listing.limit).await {
-            Ok(Some(tars)) if tars.iter().any(|tar| tar_of(&tar.uri).is_some()) => found.extend(tars),
-            Ok(None) => return Ok(None),
-            Ok(Some(_)) => {
-                return Err(Error::config(format!("{}: no tars in {}", object.uri, group.tar_folder())));
-            }
-            Err(error) => return Err(error),
+        let tars = storage.list(&group.tar_folder()).await?;
+        if !tars.iter().any(|tar| tar_of(&tar.uri).is_some()) {
+            return Err(Error::config(format!("{}: no tars in {}", object.uri, group.tar_folder())));
         }
+        found.extend(tars);
         found.push(object);
     }
     listing.root = base.unwrap_or_default();
@@ -176,7 +172,7 @@ async fn around(lists: Vec<Named>, listing: &mut Listing, storage: &Storage) -> 
     }
     let mut found = named(&listing.root, found);
     found.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(Some(found))
+    Ok(found)
 }
 
 /// A tar's clips: file name, offset, bytes.
