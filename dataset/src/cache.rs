@@ -6,8 +6,9 @@
 //! ```
 //! Invariants
 //! - The files hold at most `max_bytes` at every moment: space is reserved before a byte is written.
-//! - What is handed out is what was put in: the key names object, ETag and range, and a checksum covers the
-//!   bytes. A damaged entry is dropped and fetched again. Objects without an ETag are not cached.
+//! - What is handed out is what was put in: the key names endpoint, object (without the signature of its URL), ETag and
+//!   range, and a checksum covers the bytes. A damaged entry is dropped and fetched again. Objects without an ETag are
+//!   not cached.
 //! - A crash leaves at worst a temporary file, which the next owner removes.
 //! - What the plan needs last goes first (Belady's rule; the future is known), and an entry that is needed
 //!   later than all residents is not admitted.
@@ -164,6 +165,9 @@ impl DiskCache {
     }
 
     /// The bytes of `range`, if they are held and whole.
+    ///
+    /// The object's URI is the key, unchanged, here and in [`put`](Self::put): where one URI has several endpoints or
+    /// signatures, use [`read_through`](Self::read_through).
     pub fn get(&self, object: &ObjectRef, range: &Range<u64>) -> Option<Bytes> {
         let found = self.find(object, range);
         let counter = if found.is_some() { &self.0.hits } else { &self.0.misses };
@@ -277,12 +281,13 @@ impl DiskCache {
         range: Range<u64>,
         next_use: u64,
     ) -> Result<Bytes> {
+        let keyed = ObjectRef { uri: storage.place_key(&object.uri), ..object.clone() };
         let held = {
-            let (this, object, range) = (self.clone(), object.clone(), range.clone());
+            let (this, keyed, range) = (self.clone(), keyed.clone(), range.clone());
             blocking(storage, move || {
-                let held = this.get(&object, &range);
+                let held = this.get(&keyed, &range);
                 if held.is_some() {
-                    this.update_next_use(&object, &range, next_use);
+                    this.update_next_use(&keyed, &range, next_use);
                 }
                 held
             })
@@ -291,8 +296,8 @@ impl DiskCache {
             return Ok(bytes);
         }
         let bytes = storage.read(object, range.clone()).await?;
-        let (this, object, copy) = (self.clone(), object.clone(), bytes.clone());
-        blocking(storage, move || this.put(&object, &range, &copy, next_use)).await?;
+        let (this, copy) = (self.clone(), bytes.clone());
+        blocking(storage, move || this.put(&keyed, &range, &copy, next_use)).await?;
         Ok(bytes)
     }
 

@@ -1,6 +1,6 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
-use crate::catalog::{open_or_build, project};
+use crate::catalog::{absolute, open_or_build, project};
 use crate::mix::Mix;
 use crate::{
     AudioProbe, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations, Error,
@@ -10,6 +10,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::prelude::SessionContext;
 use std::fmt;
+use std::hash::Hasher;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -95,6 +96,20 @@ pub(crate) struct Opened {
     pub(crate) functions: Vec<Arc<ScalarUDF>>,
     /// What was opened, for another process.
     pub(crate) source: SourceSpec,
+    /// A hash of the content and of the place that it is read from.
+    pub(crate) place_hash: u64,
+}
+
+/// A hash of a catalog's content and of the places that it is read from.
+pub(crate) fn place_hash<P: AsRef<[u8]>>(catalog: &Catalog, places: impl IntoIterator<Item = P>) -> u64 {
+    let mut hasher = twox_hash::XxHash64::with_seed(0);
+    hasher.write_u64(catalog.content_hash());
+    for place in places {
+        let place = place.as_ref();
+        hasher.write_u64(place.len() as u64);
+        hasher.write(place);
+    }
+    hasher.finish()
 }
 
 impl Dataset {
@@ -130,8 +145,9 @@ impl Dataset {
             }
             let columns = (0..catalog.schema().fields().len()).collect();
             let source = SourceSpec::of(&uri, &options)?;
-            let opened =
-                Opened { catalog: Arc::new(catalog), storage, cache, functions: options.functions, source };
+            let place_hash = place_hash(&catalog, [storage.place_key(&absolute(&uri)?)]);
+            let catalog = Arc::new(catalog);
+            let opened = Opened { catalog, storage, cache, functions: options.functions, source, place_hash };
             let opened = Arc::new(opened);
             Ok(Self { opened, selection: None, filter_sql: None, columns, name: None, mix: None })
         })
@@ -188,6 +204,15 @@ impl Dataset {
     /// All of its samples and blocks, filtered or not.
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.opened.catalog
+    }
+
+    /// A hash of the catalog's content and of where it is read from (endpoint and URI, without credentials and
+    /// signatures): a key for what one process shares between data sets.
+    ///
+    /// Copies of a data set have one [`Catalog::content_hash`] and one order, so that a cursor of one of them fits the
+    /// other. Where the storage has no ETags, data sets of other bytes may have it, too. Their place hashes differ.
+    pub fn place_hash(&self) -> u64 {
+        self.opened.place_hash
     }
 
     /// The samples that the filters keep; `None`: everything.

@@ -1,7 +1,7 @@
 //! Weighted mixing of data sets: languages, sources, easy and hard samples.
 
 use crate::catalog::{Catalog, Content, Union, UnionInput};
-use crate::dataset::Opened;
+use crate::dataset::{Opened, place_hash};
 use crate::plan::{Plan, PlanInput, Selection, Shuffle, Stop};
 use crate::{Dataset, Error, ErrorKind, Result, SourceSpec};
 use arrow::array::BooleanBufferBuilder;
@@ -67,6 +67,7 @@ impl Dataset {
                 }
             }
         }
+        let places: Vec<[u8; 8]> = parts.iter().map(|(part, _)| part.place_hash().to_le_bytes()).collect();
         let storage = parts[0].0.opened.storage.clone();
         let cache = parts.iter().find_map(|(part, _)| part.opened.cache.clone());
         let inputs = parts.into_iter().map(|(part, _)| UnionInput {
@@ -86,7 +87,9 @@ impl Dataset {
         }
         let selection = selection.map(|bits| Arc::new(Selection::from_bools(bits, catalog.block_starts())));
         let columns = (0..catalog.schema().fields().len()).collect();
-        let opened = Arc::new(Opened { catalog: Arc::new(catalog), storage, cache, functions, source });
+        let place_hash = place_hash(&catalog, &places);
+        let catalog = Arc::new(catalog);
+        let opened = Arc::new(Opened { catalog, storage, cache, functions, source, place_hash });
         let mix = Some(Arc::new(Mix { parts: filters, stop }));
         Ok(Self { opened, selection, filter_sql: None, columns, name: None, mix })
     }

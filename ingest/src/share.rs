@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What a block is: a catalog's content, the columns that are read, and which block or sample.
+/// What a block is: a catalog's content and its place, the columns that are read, and which block or sample.
 type BlockKey = (u64, u64, Piece);
 
 /// What a finished sample is: what makes it, the epoch of its randomness, and which sample.
@@ -49,7 +49,7 @@ enum Known {
 
 /// One run, as far as it may ask for what others ask for.
 pub(crate) struct Asker {
-    /// A hash of what makes its samples: data, ops, seed.
+    /// A hash of what makes its samples: data and their place, ops, seed.
     maker: u64,
     /// A hash of the order: only in one order can ranks and strands be told apart.
     order: u64,
@@ -201,7 +201,7 @@ pub(crate) struct Sharing {
     pub(crate) share: Arc<Share>,
     pub(crate) asker: Arc<Asker>,
     pub(crate) specs: Arc<[TensorSpec]>,
-    /// A hash of the data set and of the columns that are read.
+    /// A hash of the data set and its place, and one of the columns that are read.
     pub(crate) read: (u64, u64),
 }
 
@@ -211,8 +211,8 @@ impl Sharing {
         piece: Piece,
         fetch: impl Future<Output = Result<Block, feedstock_dataset::Error>> + Send + 'static,
     ) -> Result<Arc<Block>, feedstock_dataset::Error> {
-        let (catalog, columns) = self.read;
-        self.share.block((catalog, columns, piece), fetch).await
+        let (data, columns) = self.read;
+        self.share.block((data, columns, piece), fetch).await
     }
 
     pub(crate) fn take(&self, epoch: u64, sample: SampleId, memory: &mut RowMemory) -> bool {

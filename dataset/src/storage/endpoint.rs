@@ -1,6 +1,7 @@
 //! Where a bucket is, as far as its URI does not tell: what tells two buckets of one name apart.
 
 use super::StorageOptions;
+use super::uri::without_credentials;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
@@ -32,9 +33,53 @@ pub(crate) fn endpoints(
     }
 }
 
+/// The endpoints that the URIs of one process's storage have, by scheme, for keys of what the process shares or caches.
+pub(super) struct Places {
+    s3: String,
+    gcs: String,
+    azure: String,
+}
+
+impl Places {
+    /// Reads the endpoints from `options` and `environment`.
+    pub(super) fn new(options: &StorageOptions, environment: &[(OsString, OsString)]) -> Self {
+        let of = |scheme: &str| {
+            let found = endpoints(scheme, options, environment.iter().cloned());
+            found.iter().map(|endpoint| without_credentials(endpoint) + "\n").collect()
+        };
+        Self { s3: of("s3://"), gcs: of("gs://"), azure: of("az://") }
+    }
+
+    /// A key of the place of `uri`: the endpoint, where the URI does not contain it, and the URI without its credentials
+    /// and its signature.
+    pub(super) fn key(&self, uri: &str) -> String {
+        let endpoint = match uri.split("://").next().unwrap_or_default() {
+            "s3" | "s3a" => self.s3.as_str(),
+            "gs" | "gcs" => &self.gcs,
+            "az" | "azure" | "abfs" | "abfss" | "adl" => &self.azure,
+            _ => "",
+        };
+        format!("{endpoint}{}", without_credentials(uri))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_has_the_endpoint_and_no_signature() {
+        let at = |endpoint: &str, uri: &str| {
+            Places::new(&StorageOptions::default().with("aws_endpoint", endpoint), &[]).key(uri)
+        };
+        assert_ne!(at("http://one", "s3://b/x"), at("http://two", "s3://b/x"));
+        assert_eq!(at("http://u:pw@one", "s3://b/x"), at("http://one", "s3://b/x"));
+        assert_eq!(at("http://one", "/b/x"), "/b/x");
+        let signed = |signature: &str| at("x", &format!("https://h/x?part=2&X-Amz-Signature={signature}"));
+        assert_eq!(signed("1f"), signed("2e"));
+        assert_ne!(at("x", "https://h/x?part=1"), at("x", "https://h/x?part=2"));
+        assert_eq!(Places::new(&StorageOptions::default(), &[]).key("s3://b/x"), "s3://b/x");
+    }
 
     #[test]
     fn options_and_the_environment_tell_it() {

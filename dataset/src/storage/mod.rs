@@ -32,6 +32,7 @@ mod uri;
 mod write;
 
 pub use allow::Allow;
+use endpoint::Places;
 pub(crate) use endpoint::endpoints;
 pub use reader::ObjectReader;
 pub use retry::StorageStats;
@@ -128,6 +129,7 @@ struct Inner {
     options: StorageOptions,
     io: IoRuntime,
     shared: Arc<Shared>,
+    places: Places,
     stores: Mutex<HashMap<String, Arc<Store>>>,
 }
 
@@ -154,7 +156,8 @@ impl Storage {
         let config = options.config.iter().map(|(k, v)| (k.as_str(), v.expose()));
         let cleaner = Cleaner::new(environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).chain(config));
         let shared = Arc::new(Shared::new(options.deadline, options.stall_timeout, cleaner));
-        Ok(Self(Arc::new(Inner { options, io, shared, stores: Mutex::default() })))
+        let places = Places::new(&options, &std::env::vars_os().collect::<Vec<_>>());
+        Ok(Self(Arc::new(Inner { options, io, shared, places, stores: Mutex::default() })))
     }
 
     /// All objects below `uri` (a folder or prefix), or the object itself; sorted bytewise by name.
@@ -269,6 +272,12 @@ impl Storage {
     /// The path of a file of this machine; `None` for what lies elsewhere.
     pub(crate) fn local_path(&self, uri: &str) -> Option<std::path::PathBuf> {
         Location::parse(uri).ok().filter(|at| at.scheme == Scheme::Local).map(|at| at.key.into())
+    }
+
+    /// A key of the place of `uri`, for what a process shares and caches: equal for one object however it is signed,
+    /// different for buckets of one name at two endpoints.
+    pub(crate) fn place_key(&self, uri: &str) -> String {
+        self.0.places.key(uri)
     }
 
     /// The threads that requests run on.

@@ -100,6 +100,52 @@ impl Location {
     }
 }
 
+/// Parameters of a signed http query that hold the signature, in lower case: S3, Google, CloudFront, Azure.
+const SIGNATURES: [&str; 4] = ["x-amz-signature", "x-goog-signature", "signature", "sig"];
+/// Those that belong to it, in addition to `x-amz-…` and `x-goog-…`: CloudFront's, S3's older form, and Azure's shared
+/// access signatures.
+const SIGNED_WITH: [&str; 19] = [
+    "expires",
+    "awsaccesskeyid",
+    "googleaccessid",
+    "key-pair-id",
+    "policy",
+    "se",
+    "sp",
+    "spr",
+    "sr",
+    "st",
+    "sv",
+    "ss",
+    "srt",
+    "sip",
+    "skoid",
+    "sktid",
+    "skt",
+    "ske",
+    "sks",
+];
+
+/// An http(s) URL without user name, password and the parameters that sign it; any other URI unchanged. Two of them are
+/// equal if both name one object, whoever reads it and however often it was signed.
+pub(super) fn without_credentials(uri: &str) -> String {
+    let Some((scheme, rest)) = uri.split_once("://").filter(|(s, _)| matches!(*s, "http" | "https")) else {
+        return uri.to_owned();
+    };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit('@').next().unwrap_or(host);
+    let name = |parameter: &str| parameter.split('=').next().unwrap_or(parameter).to_ascii_lowercase();
+    let signed = query.split('&').any(|parameter| SIGNATURES.contains(&name(parameter).as_str()));
+    let signs = |name: String| {
+        let of_cloud = name.starts_with("x-amz-") || name.starts_with("x-goog-");
+        signed && (of_cloud || [&SIGNATURES[..], &SIGNED_WITH].concat().contains(&name.as_str()))
+    };
+    let kept: Vec<&str> = query.split('&').filter(|p| !p.is_empty() && !signs(name(p))).collect();
+    let mark = if kept.is_empty() { "" } else { "?" };
+    format!("{scheme}://{host}{path}{mark}{}", kept.join("&"))
+}
+
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
@@ -190,6 +236,16 @@ mod tests {
         assert_eq!(parts("https://h:1/x%20y?sig=1#top"), (Scheme::Http, "https://h:1/".into(), "x y".into()));
         assert_eq!(parts("memory:///x"), (Scheme::Memory, "memory:///".into(), "x".into()));
         assert_eq!(parts("az://c/x").0, Scheme::Azure);
+    }
+
+    #[test]
+    fn a_url_without_credentials_names_the_same_object() {
+        let bare = without_credentials;
+        assert_eq!(bare("https://u:p@h:1/a@b?x=1&X-Amz-Date=2&sig=3"), "https://h:1/a@b?x=1");
+        assert_eq!(bare("http://h/a?Expires=1&Signature=2&Key-Pair-Id=3"), "http://h/a");
+        assert_eq!(bare("http://u:p@h"), "http://h");
+        assert_eq!(bare("http://h/a?se=1&policy=2"), "http://h/a?se=1&policy=2", "not signed");
+        assert_eq!(bare("s3://b/what?sig=1"), "s3://b/what?sig=1");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The disk cache through its public face: cap, order of eviction, crashes, damage, several processes.
 
-use crate::storage_support::{data, options, storage};
+use crate::storage_support::{S3, data, options, storage};
 use bytes::Bytes;
 use feedstock_dataset::{DiskCache, DiskCacheOptions, ObjectRef};
+use feedstock_testkit::{Fault, Rule};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -209,6 +210,26 @@ async fn read_through_asks_storage_once() {
     }
     assert_eq!(storage.stats().requests - before, 1);
     assert_eq!((cache.stats().hits, cache.stats().misses), (2, 1));
+}
+
+/// Two buckets of one name, whose objects agree in size and ETag.
+#[tokio::test]
+async fn one_uri_at_two_endpoints_is_two_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), 1 << 20);
+    let stores = [S3::start(), S3::start()];
+    for _ in 0..2 {
+        for (seed, store) in (1..).zip(&stores) {
+            store.put("x", &data(10_000, seed));
+            store.proxy.inject(Rule::always(Fault::OtherEtag("same".into())));
+            let storage = store.storage(options());
+            let seen = storage.head("s3://bucket/x").await.unwrap();
+            assert_eq!(seen.etag.as_deref(), Some("\"same\""));
+            let got = cache.read_through(&storage, &seen, 100..9_000, 1).await.unwrap();
+            assert_eq!(got, data(10_000, seed).slice(100..9_000));
+        }
+    }
+    assert_eq!((cache.stats().hits, cache.stats().misses), (2, 2));
 }
 
 /// The folder disappears under the cache: data still flows.

@@ -1,10 +1,13 @@
 //! Workers make the rows: the same batches, byte for byte, as one process makes alone, whatever happens to the workers.
 
+use crate::common::pictures::jpegs;
+use crate::common::s3::{BUCKET, options_at, storage};
 use crate::common::speech::{RATE, wavs, write_parquet};
-use crate::common::{open, pipeline, synth};
+use crate::common::{block_on, open, pipeline, synth};
 use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions, Rank, Secret, Shuffle, Stop, Tail};
 use feedstock_ingest::{ClientTls, FleetIdentity, Identity, ServerTls, Token, Worker, WorkerOptions};
 use feedstock_ops::{decode_audio, log_mel, resample, tokenize_chars};
+use feedstock_testkit::S3Server;
 use feedstock_trainer_bridge::{Batch, BatchSize, Dataset, ErrorKind, Local, OnError, Pipeline, Workers};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,15 +156,10 @@ fn ragged_rows_bad_rows_buckets_and_mixes_too() {
     }
 }
 
-#[test]
-fn jobs_that_ask_for_the_same_share_what_is_made() {
-    let dir = tempfile::tempdir().unwrap();
-    let pipeline = pictures(dir.path()).epochs(4);
-    let alone = batches(&pipeline, 1);
-    let one = worker(dir.path());
-    let with_worker = pipeline.clone().workers(at([&one]));
+/// The batches of two jobs of one rank each, which wait for each other in their second batch.
+fn side_by_side(jobs: [&Pipeline; 2]) -> [Vec<Vec<Whole>>; 2] {
     let under_way = AtomicUsize::new(0);
-    let side_by_side = |_: u32, batch: usize| {
+    let wait = |_: u32, batch: usize| {
         let patience = Instant::now() + Duration::from_secs(60);
         if batch == 2 {
             under_way.fetch_add(1, Ordering::Relaxed);
@@ -172,14 +170,60 @@ fn jobs_that_ask_for_the_same_share_what_is_made() {
         }
     };
     std::thread::scope(|scope| {
-        let jobs: Vec<_> = (0..2).map(|_| scope.spawn(|| watched(&with_worker, 1, side_by_side))).collect();
-        jobs.into_iter().for_each(|job| assert_eq!(job.join().unwrap(), alone));
-    });
+        let wait = &wait;
+        let jobs = jobs.map(|job| scope.spawn(move || watched(job, 1, wait)));
+        jobs.map(|job| job.join().unwrap())
+    })
+}
+
+#[test]
+fn jobs_that_ask_for_the_same_share_what_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = pictures(dir.path()).epochs(4);
+    let alone = batches(&pipeline, 1);
+    let one = worker(dir.path());
+    let with_worker = pipeline.clone().workers(at([&one]));
+    side_by_side([&with_worker, &with_worker]).iter().for_each(|made| assert_eq!(*made, alone));
     let status = one.status();
     assert!(status.shared_samples > SAMPLES / 4, "{status:?}");
     let another = worker(dir.path());
     assert_eq!(batches(&pipeline.workers(at([&another])), 2).len(), 2);
     assert_eq!(another.status().shared_samples, 0, "ranks of one job have nothing in common");
+}
+
+/// `samples` pictures below each of two prefixes: names and sizes agree, bytes do not, and listings have no ETags.
+fn look_alikes(server: &S3Server, samples: usize) -> [&'static str; 2] {
+    let pictures = jpegs(2 * samples as u64);
+    let size = pictures.iter().map(Vec::len).max().unwrap();
+    server.create_bucket(BUCKET).unwrap();
+    for (i, mut picture) in pictures.into_iter().enumerate() {
+        picture.resize(size, 0); // after the end of the image
+        let (prefix, number) = (["one", "two"][i / samples], i % samples);
+        server.put(BUCKET, &format!("{prefix}/class{}/{number}.jpeg", number % 2), picture).unwrap();
+    }
+    ["s3://corpus/one", "s3://corpus/two"]
+}
+
+#[test]
+fn data_sets_that_look_alike_are_not_mistaken_for_each_other() {
+    let root = tempfile::tempdir().unwrap();
+    let server = S3Server::start(root.path()).unwrap();
+    let endpoint = server.endpoint();
+    let datasets = look_alikes(&server, 100)
+        .map(|uri| block_on(Dataset::open_with(uri, options_at(&endpoint, storage()))).unwrap());
+    let [one, two] = datasets.each_ref().map(|dataset| dataset.catalog().content_hash());
+    assert_eq!(one, two, "they look alike");
+    let jobs = datasets.map(|dataset| pipeline(dataset, 24).tail(Tail::Pad).epochs(4));
+    let alone = jobs.each_ref().map(|job| batches(job, 1));
+    assert_ne!(alone[0], alone[1]);
+    let mut options = WorkerOptions::new(move || options_at(&endpoint, storage()));
+    options.listen = "127.0.0.1:0".into();
+    options.allow = vec![format!("s3://{BUCKET}/")];
+    options.threads = Some(1);
+    let worker = Worker::start(options).unwrap();
+    let [first, second] = jobs.map(|job| job.workers(at([&worker])));
+    assert_eq!(side_by_side([&first, &second]), alone);
+    assert_eq!(worker.status().shared_samples, 0);
 }
 
 #[test]
