@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import tarfile
 
 import numpy as np
 import polars
@@ -223,3 +224,33 @@ def test_sql_results_are_arrow(imagenet):
     nothing = pyarrow.table(fs.Dataset(imagenet).sql("select label from catalog where label < 0"))
     assert (nothing.num_rows, nothing.column_names) == (0, ["label"])
     assert json.dumps(fs.Dataset(imagenet).schema["label"]) == '"Int64"'
+
+
+def test_boxes_of_a_webdataset_are_lists_of_dicts(tmp_path):
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(picture, "JPEG")
+    about = [
+        {"boxes": [{"xywh": [1, 2, 3, 4], "label": "cat"}], "size": {"w": 8, "h": 8}},
+        {"boxes": [], "size": {"w": 8, "h": 8}},
+        {"boxes": [{"xywh": [0.5, 2, 3, 4], "crowd": True}], "size": None},
+    ]
+    for shard, rows in enumerate([about[:2], about[2:]]):
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as tar:
+            for row, values in enumerate(rows):
+                for name, data in [("jpg", picture.getvalue()), ("json", json.dumps(values).encode())]:
+                    member = tarfile.TarInfo(f"{shard}{row}.{name}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    dataset = fs.Dataset(tmp_path, catalog="memory")
+    assert dataset.schema["boxes"].startswith("List(")
+    boxes = [
+        [{"crowd": None, "label": "cat", "xywh": [1.0, 2.0, 3.0, 4.0]}],
+        [],
+        [{"crowd": True, "label": None, "xywh": [0.5, 2.0, 3.0, 4.0]}],
+    ]
+    for chosen in (dataset, dataset.columns(["image", "boxes", "size"])):
+        with chosen.map("image", fs.decode_image()).batch(3).options(threads=1).loader() as loader:
+            batch = next(iter(loader))
+            assert batch["boxes"] == boxes
+            assert batch["size"] == [{"h": 8, "w": 8}, {"h": 8, "w": 8}, None]
+    assert len(dataset.filter("cardinality(boxes) > 0")) == 2

@@ -23,6 +23,16 @@ use std::sync::Arc;
 /// that a data set's list lacks are those of the clips' headers.
 const VERSION: u32 = 3;
 const INDEX: &str = "catalog.json";
+
+/// Raised when the columns of a layout are made otherwise: its older catalogs are rebuilt. The order stays the same, and
+/// so do the catalogs of the other layouts. WebDataset 1: lists and objects of JSON members are columns.
+fn columns_version(layout: Layout) -> u32 {
+    match layout {
+        Layout::WebDataset => 1,
+        _ => 0,
+    }
+}
+
 /// Units up to this are read and checked when the catalog is opened, in a few milliseconds (about 20,000 row groups);
 /// more of them stay in the store and are checked one by one.
 const UNITS_IN_MEMORY_BYTES: u64 = 8 << 20;
@@ -116,6 +126,8 @@ struct Index {
     /// Names of the tables that list the samples.
     lists: Vec<String>,
     notes: Vec<String>,
+    #[serde(default)]
+    columns_version: u32,
     tables: BTreeMap<String, Table>,
 }
 
@@ -190,6 +202,7 @@ pub(super) async fn save(
         key,
         lists,
         notes: catalog.notes.clone(),
+        columns_version: columns_version(catalog.layout),
         tables,
     };
     let json = serde_json::to_vec_pretty(&index)
@@ -241,6 +254,12 @@ pub(super) async fn load(place: &Place, storage: &Storage) -> Result<Stored> {
         return Ok(Stored::Unusable(format!(
             "it has version {}, this program reads {VERSION}",
             index.version
+        )));
+    }
+    if index.columns_version != columns_version(index.layout) {
+        return Ok(Stored::Unusable(format!(
+            "it was stored by a release that made other columns of the layout {}",
+            index.layout
         )));
     }
     match load_tables(index, place, storage).await {

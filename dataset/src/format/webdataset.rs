@@ -2,14 +2,15 @@
 //!
 //! The key of a member is what webdataset's `base_plus_ext` says: the path up to the first dot of its file name; the
 //! rest, in lower case, is the extension. Columns: `key`; `label` int64 from `.cls`; other webdataset integers
-//! (`.id`, `.index` …) under their own names; `.txt` as `text`; the top-level scalars of `.json` (a name that is
-//! taken gets the prefix `json_`; a `duration` written as text becomes float64 where all of it are numbers); every other
-//! extension is a payload, named `image` if it is the only kind of picture and `audio` if it is the only kind of audio,
-//! else by its extension with dots as underscores.
+//! (`.id`, `.index` …) under their own names; `.txt` as `text`; the top-level keys of `.json` (a name that is taken gets
+//! the prefix `json_`; a `duration` written as text becomes float64 where all of it are numbers), lists and objects
+//! included, of the types in `json.rs`; a `.json` that is not an object as `json`; every other extension is a payload,
+//! named `image` if it is the only kind of picture and `audio` if it is the only kind of audio, else by its extension
+//! with dots as underscores.
 
 use super::columns::{bug, payload_field};
+use super::json::{Flattened, array_of, fields_of, is_numbers, merge, settled, widen};
 use super::located::{BlockCut, Row};
-use super::scalars::{Scalar, array_of, is_numbers, unify, widen};
 use super::sources::{Sources, extension, is_audio, is_picture};
 use super::tars::{self, Member};
 use super::{CATALOG_READS, Cataloguing};
@@ -23,16 +24,19 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Columns that JSON members may make: a JSON object keyed by sample would make one each.
+/// Columns that JSON members may make, and fields of all their structs: a JSON object keyed by sample would make one each.
 const MAX_COLUMNS: usize = 1_000;
 /// The extensions that webdataset decodes as integers.
 const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
 
 /// One tar: its samples' keys, payload places and metadata columns.
+#[derive(Default)]
 struct Tar {
     keys: Vec<String>,
     payloads: BTreeMap<String, Vec<Option<(u64, u64)>>>,
     columns: BTreeMap<String, ArrayRef>,
+    /// Columns whose lists or objects became text, and why.
+    flattened: BTreeMap<String, &'static str>,
     note: Option<String>,
 }
 
@@ -88,8 +92,8 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
 
 /// Groups consecutive members of one key.
 fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
-    let mut tar = Tar { keys: Vec::new(), payloads: BTreeMap::new(), columns: BTreeMap::new(), note: None };
-    let mut scalars: BTreeMap<String, Vec<Scalar>> = BTreeMap::new();
+    let mut tar = Tar::default();
+    let mut values: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let mut extensions: HashSet<String> = HashSet::new();
     let mut without_key = 0usize;
     for member in members {
@@ -113,7 +117,7 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
                 let bad =
                     |why: String| Error::config(format!("{} member {}: {why}", object.uri, member.name));
                 for (column, value) in text_values(&extension, text).map_err(bad)? {
-                    fill(scalars.entry(column).or_default(), row, Scalar::Null).push(value);
+                    fill(values.entry(column).or_default(), row, Value::Null).push(value);
                 }
             }
             None => {
@@ -122,18 +126,20 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
             }
         }
     }
-    if scalars.len() > MAX_COLUMNS {
+    if values.len() > MAX_COLUMNS {
         return Err(Error::config(format!(
             "{}: its JSON members have {} different keys; the limit is {MAX_COLUMNS}",
             object.uri,
-            scalars.len()
+            values.len()
         )));
     }
     let rows = tar.keys.len();
     tar.payloads.values_mut().for_each(|places| places.resize(rows, None));
-    for (name, mut values) in scalars {
-        values.resize(rows, Scalar::Null);
-        tar.columns.insert(name, array_of(&values));
+    for (name, mut values) in values {
+        values.resize(rows, Value::Null);
+        let (array, why) = array_of(&values)?;
+        tar.flattened.extend(why.map(|why| (name.clone(), why)));
+        tar.columns.insert(name, array);
     }
     if without_key > 0 {
         tar.note = Some(format!("{}: {without_key} members without a key and extension ignored", object.uri));
@@ -147,21 +153,24 @@ fn fill<T: Clone>(column: &mut Vec<T>, rows: usize, empty: T) -> &mut Vec<T> {
 }
 
 /// The columns that a text member makes. JSON's are marked by a leading `{`, until names are settled.
-fn text_values(extension: &str, text: &[u8]) -> Result<Vec<(String, Scalar)>, String> {
+fn text_values(extension: &str, text: &[u8]) -> Result<Vec<(String, Value)>, String> {
     let text = std::str::from_utf8(text).map_err(|e| format!("not UTF-8: {e}"))?;
     if is_json(extension) {
         let value: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
-        let Value::Object(object) = value else { return Ok(Vec::new()) };
-        return Ok(object.iter().filter_map(|(k, v)| Some((format!("{{{k}"), Scalar::of(v)?))).collect());
+        return Ok(match value {
+            Value::Object(object) => object.into_iter().map(|(k, v)| (format!("{{{k}"), v)).collect(),
+            Value::Null => Vec::new(),
+            other => vec![("{json".to_owned(), other)],
+        });
     }
     if is_text(extension) {
         let name = if extension == "txt" { "text" } else { extension };
-        return Ok(vec![(name.to_owned(), Scalar::Text(text.to_owned()))]);
+        return Ok(vec![(name.to_owned(), Value::from(text))]);
     }
     let number =
         text.trim().parse::<i64>().map_err(|e| format!("'{}' is not a whole number: {e}", text.trim()))?;
     let name = if extension == "cls" { "label" } else { extension };
-    Ok(vec![(name.to_owned(), Scalar::Int(number))])
+    Ok(vec![(name.to_owned(), Value::from(number))])
 }
 
 /// Payload extensions of all tars with the columns they become.
@@ -179,14 +188,37 @@ fn payload_names(tars: &[Tar]) -> Vec<(String, String)> {
     extensions.into_iter().map(|e| (e.clone(), name(e))).collect()
 }
 
-/// Metadata columns of all tars: draft name, final name, type.
-fn metadata_names(tars: &[Tar], payloads: &[(String, String)]) -> Vec<(String, String, DataType)> {
-    let mut kinds: BTreeMap<&String, DataType> = BTreeMap::new();
-    for (name, array) in tars.iter().flat_map(|t| &t.columns) {
-        let kind = kinds.entry(name).or_insert(DataType::Null);
-        *kind = unify(kind, array.data_type());
+/// Types of the metadata columns of all tars, and why lists or objects of one are text.
+fn metadata_kinds(tars: &[Tar]) -> BTreeMap<&String, (DataType, Flattened)> {
+    let mut kinds: BTreeMap<&String, (DataType, Flattened)> = BTreeMap::new();
+    for tar in tars {
+        for (name, array) in &tar.columns {
+            let (kind, why) = kinds.entry(name).or_insert((DataType::Null, None));
+            *why = why.or_else(|| tar.flattened.get(name).copied());
+            *kind = merge(kind, array.data_type(), why);
+        }
     }
-    for (name, kind) in &mut kinds {
+    let mut left = MAX_COLUMNS.saturating_sub(kinds.len());
+    for (kind, why) in kinds.values_mut().filter(|(kind, _)| kind.is_nested()) {
+        match left.checked_sub(fields_of(kind)) {
+            Some(rest) => left = rest,
+            None => {
+                *kind = DataType::Utf8;
+                why.get_or_insert("the columns before it have 1,000 fields already");
+            }
+        }
+    }
+    kinds
+}
+
+/// Metadata columns of all tars: draft name, final name, type.
+fn metadata_names(
+    tars: &[Tar],
+    payloads: &[(String, String)],
+    notes: &mut Vec<String>,
+) -> Vec<(String, String, DataType)> {
+    let mut kinds = metadata_kinds(tars);
+    for (name, (kind, _)) in &mut kinds {
         let arrays = || tars.iter().filter_map(|t| t.columns.get(*name));
         if name.trim_start_matches('{') == DURATION && *kind == DataType::Utf8 && arrays().all(is_numbers) {
             *kind = DataType::Float64;
@@ -195,22 +227,24 @@ fn metadata_names(tars: &[Tar], payloads: &[(String, String)]) -> Vec<(String, S
     let mut taken: HashSet<String> = payloads.iter().map(|(_, name)| name.clone()).collect();
     taken.extend(["key".to_owned(), crate::catalog::SAMPLE_ID.to_owned()]);
     taken.extend(kinds.keys().filter(|n| !n.starts_with('{')).map(|n| (*n).clone()));
-    let settle = |(draft, kind): (&String, DataType)| {
+    let settle = |(draft, (kind, why)): (&String, (DataType, Flattened))| {
         let mut name = draft.strip_prefix('{').unwrap_or(draft).to_owned();
         if draft.starts_with('{') {
             while !taken.insert(name.clone()) {
                 name = format!("json_{name}");
             }
         }
-        // a column that is null everywhere: text, so that a filter may still name it
-        (draft.clone(), name, if kind == DataType::Null { DataType::Utf8 } else { kind })
+        if let Some(why) = why {
+            notes.push(format!("column {name}: lists or objects in it are kept as JSON text, because {why}"));
+        }
+        (draft.clone(), name, settled(kind))
     };
     kinds.into_iter().map(settle).collect()
 }
 
-fn draft(tars: Vec<Tar>, objects: &[ObjectRef], notes: Vec<String>, block_bytes: u64) -> Result<Draft> {
+fn draft(tars: Vec<Tar>, objects: &[ObjectRef], mut notes: Vec<String>, block_bytes: u64) -> Result<Draft> {
     let payloads = payload_names(&tars);
-    let metadata = metadata_names(&tars, &payloads);
+    let metadata = metadata_names(&tars, &payloads, &mut notes);
     let mut fields: Vec<FieldRef> = vec![Arc::new(Field::new("key", DataType::Utf8, false))];
     fields.extend(metadata.iter().map(|(_, name, kind)| Arc::new(Field::new(name, kind.clone(), true))));
     let metadata_schema = Arc::new(Schema::new(fields.clone()));

@@ -5,7 +5,8 @@
     /tmp/tools/bin/python dataset/tests/real_tools/make_samples.py
 
 Twelve pictures of 24x16 px; picture i has the grey level 20 * i and the label i % 3. Twelve clips of 16 kHz FLAC; clip i
-is a tone of 200 + 50 * i Hz that lasts 0.05 * (i + 1) s. All files together stay below 500 KiB; they are committed, so the tests need no Python.
+is a tone of 200 + 50 * i Hz that lasts 0.05 * (i + 1) s. Picture i of `boxes`
+has i % 3 boxes. All files together stay below 500 KiB; they are committed, so the tests need no Python.
 """
 
 import io
@@ -61,6 +62,20 @@ def speech() -> None:
             shards.write({"__key__": f"{i:04d}", "flac": flac(i), "txt": said(i), "json": about})
 
 
+def boxes() -> None:
+    (HERE / "boxes").mkdir()
+    with wds.ShardWriter(str(HERE / "boxes" / "shard-%03d.tar"), maxcount=6, verbose=0) as shards:
+        for i in range(12):
+            # In the first shard coordinates are whole numbers and no box has a score.
+            box = {"xywh": [i, 1, 2, 3]} if i < 6 else {"xywh": [i + 0.5, 1, 2, 3], "score": 0.25}
+            about = {
+                "boxes": [box | {"label": NAMES[n]} for n in range(i % 3)],
+                "camera": {"id": i, "tags": ["day"]},
+                "either": i if i % 2 else [i],
+            }
+            shards.write({"__key__": f"{i:04d}", "jpg": jpeg(i), "json": about})
+
+
 def main() -> None:
     shutil.rmtree(HERE, ignore_errors=True)
     HERE.mkdir(parents=True)
@@ -80,6 +95,7 @@ def main() -> None:
         for i in range(12):
             shards.write({"__key__": f"{i:04d}", "jpg": jpeg(i), "cls": i % 3, "json": {"width": 24, "source": "made"}})
 
+    boxes()
     speech()
 
     (HERE / "ipc").mkdir()

@@ -1,9 +1,10 @@
 //! Files written by `datasets`, `webdataset`, `pyarrow` and `scipy` (see `real_tools/make_samples.py`).
 
 use crate::format_common::*;
-use arrow::array::AsArray;
-use arrow::datatypes::Float64Type;
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Float64Type};
 use arrow::record_batch::RecordBatch;
+use arrow::util::display::array_value_to_string;
 use feedstock_dataset::{AudioProbe, CatalogStore, Dataset, Layout, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -108,6 +109,45 @@ async fn saved_to_disk_by_datasets() {
 #[tokio::test]
 async fn tars_by_webdataset() {
     holds_the_twelve("webdataset", Layout::WebDataset, false).await;
+}
+
+/// The rows of a column as text; null is empty.
+fn shown(rows: &[RecordBatch], column: &str) -> Vec<String> {
+    let rows = rows.iter().flat_map(|batch| {
+        let array = batch.column_by_name(column).unwrap().clone();
+        (0..array.len()).map(move |row| array_value_to_string(&array, row).unwrap())
+    });
+    rows.collect()
+}
+
+/// Picture i has i % 3 boxes; the types of the two tars differ.
+#[tokio::test]
+async fn boxes_by_webdataset() {
+    let cache = tempfile::tempdir().unwrap();
+    for _stored in [false, true] {
+        let store = CatalogStore::Cache(cache.path().into());
+        let dataset = Dataset::open_with(path(&samples("boxes")), options(store)).await.unwrap();
+        let catalog = dataset.catalog();
+        let kind = |name: &str| catalog.schema().field_with_name(name).unwrap().data_type().clone();
+        let DataType::List(boxes) = kind("boxes") else { panic!("{}", kind("boxes")) };
+        let DataType::Struct(fields) = boxes.data_type() else { panic!("{boxes}") };
+        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(names, ["label", "score", "xywh"]);
+        assert_eq!(kind("either"), DataType::Utf8);
+        let notes: Vec<_> = catalog.notes().iter().filter(|note| note.contains("column ")).collect();
+        assert!(matches!(notes[..], [note] if note.starts_with("column either: ")), "{notes:?}");
+        let rows = all_rows(&dataset).await;
+        let boxes = shown(&rows, "boxes");
+        assert_eq!(boxes[3], "[]");
+        assert_eq!(boxes[1], "[{label: cat, score: , xywh: [1.0, 1.0, 2.0, 3.0]}]");
+        let second = |label: &str| format!("{{label: {label}, score: 0.25, xywh: [8.5, 1.0, 2.0, 3.0]}}");
+        assert_eq!(boxes[8], format!("[{}, {}]", second("cat"), second("dog")));
+        assert_eq!(shown(&rows, "camera")[7], "{id: 7, tags: [day]}");
+        assert_eq!(shown(&rows, "either")[..2], ["[0]", "1"]);
+        let chosen = dataset.columns(&["boxes"]).unwrap();
+        assert_eq!(shown(&all_rows(&chosen).await, "boxes"), boxes);
+        assert_eq!(chosen.filter("camera['id'] > 9").await.unwrap().len(), 2);
+    }
 }
 
 #[tokio::test]
