@@ -8,10 +8,10 @@
 
 use super::{BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects};
 use crate::dataset::Opened;
+use crate::format::widen;
 use crate::{BlockId, BlockReader, Error, ErrorKind, Result, SampleId};
-use arrow::array::{Array, ArrayRef, StringArray, new_null_array};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::array::{ArrayRef, StringArray, new_null_array};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use std::ops::Range;
 use std::sync::Arc;
@@ -209,16 +209,13 @@ impl UnionReader {
             reader.read_place(place, samples, next_use).await?.columns().to_vec()
         };
         let arrays = sources.iter().zip(self.schema.fields()).map(|(source, field)| match source {
-            Source::Read(column) if read[*column].data_type() == field.data_type() => {
-                Ok(read[*column].clone())
-            }
-            Source::Read(column) => cast(&read[*column], field.data_type()),
+            Source::Read(column) => widen(Some(&read[*column]), field.data_type(), rows),
             Source::Null => Ok(new_null_array(field.data_type(), rows)),
             Source::Name => {
                 Ok(Arc::new(StringArray::from_iter_values(std::iter::repeat_n(&part.name, rows))) as ArrayRef)
             }
         });
-        let arrays = arrays.collect::<Result<Vec<ArrayRef>, _>>().map_err(bug)?;
+        let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options).map_err(bug)
     }
@@ -334,9 +331,10 @@ fn widened(known: &Field, field: &Field, before: &[UnionInput], input: &UnionInp
     Ok(known.clone().with_data_type(wide))
 }
 
-/// The narrowest type that holds the values of both: whole numbers up to Int64, numbers up to Float64, texts.
+/// The narrowest type that holds the values of both: whole numbers up to Int64, numbers up to Float64, texts, lists of
+/// such, structs with the fields of both.
 fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
-    use DataType::{Dictionary, Float64, Int64, LargeUtf8, Null, UInt64, Utf8, Utf8View};
+    use DataType::{Dictionary, Float64, Int64, LargeUtf8, List, Null, Struct, UInt64, Utf8, Utf8View};
     let text = |t: &DataType| match t {
         Dictionary(_, values) => matches!(**values, Utf8 | LargeUtf8 | Utf8View),
         other => matches!(other, Utf8 | LargeUtf8 | Utf8View),
@@ -352,8 +350,25 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
             _ => Some(Int64),
         },
         _ if number(a) && number(b) => Some(Float64),
+        (List(a), List(b)) => {
+            let item = wider(a.data_type(), b.data_type())?;
+            Some(List(Arc::new(Field::new(a.name(), item, true))))
+        }
+        (Struct(a), Struct(b)) => wider_struct(a, b),
         _ => None,
     }
+}
+
+/// A struct with the fields of both by name, each of which may be null.
+fn wider_struct(a: &Fields, b: &Fields) -> Option<DataType> {
+    let mut fields: Vec<Field> = a.iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
+    for field in b {
+        match fields.iter_mut().find(|known| known.name() == field.name()) {
+            Some(known) => known.set_data_type(wider(known.data_type(), field.data_type())?),
+            None => fields.push(field.as_ref().clone().with_nullable(true)),
+        }
+    }
+    Some(DataType::Struct(fields.into()))
 }
 
 fn number(t: &DataType) -> bool {

@@ -31,6 +31,7 @@ mod webdataset;
 
 pub(crate) use durations::with_durations;
 pub use durations::{AudioProbe, Durations};
+pub(crate) use json::widen;
 pub use layout::Layout;
 pub(crate) use sources::{Choice, Sources, find_sources, is_table, split_root};
 

@@ -3,6 +3,7 @@
 use crate::format_common::*;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Float32Type, Int64Type, UInt64Type};
+use arrow::util::display::array_value_to_string;
 use feedstock_dataset::{
     Block, BlockId, CatalogStore, Dataset, DiskCacheOptions, Layout, Position, SampleId, Shuffle, Stop,
 };
@@ -215,4 +216,27 @@ async fn lengths_are_a_numeric_column_by_sample() {
         mixed.sql("select arrow_cast(width, 'Float32') from catalog where width is not null").await.unwrap();
     let rows: usize = batches.iter().map(|batch| batch.column(0).as_primitive::<Float32Type>().len()).sum();
     assert_eq!((rows, batches[0].schema().field(0).data_type()), (TABLE as usize, &DataType::Float32));
+}
+
+/// Parts whose boxes have other fields and numbers are mixed into one column.
+#[tokio::test]
+async fn nested_columns_of_a_mix_hold_those_of_all_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut parts = Vec::new();
+    for (name, about) in [
+        ("a", r#"{"boxes": [{"xywh": [1, 2], "label": "cat"}]}"#),
+        ("b", r#"{"boxes": [{"xywh": [0.5], "score": 1}]}"#),
+    ] {
+        let members = [("0.jpg".to_owned(), picture(0, 100)), ("0.json".to_owned(), about.into())];
+        let at = folder.path().join(format!("{name}.tar"));
+        std::fs::write(&at, tar_of(&members)).unwrap();
+        parts.push((open(&at).await.unwrap(), 1.0));
+    }
+    let mixed = Dataset::mix(parts, Stop::AllExhausted).unwrap();
+    let rows = all_rows(&mixed).await;
+    let boxes: Vec<String> = rows
+        .iter()
+        .map(|batch| array_value_to_string(batch.column_by_name("boxes").unwrap(), 0).unwrap())
+        .collect();
+    assert_eq!(boxes, ["[{label: cat, xywh: [1.0, 2.0], score: }]", "[{label: , xywh: [0.5], score: 1}]"]);
 }
