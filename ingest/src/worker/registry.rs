@@ -10,7 +10,9 @@ use crate::share::{Share, Sharing};
 use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
-use feedstock_dataset::{Allow, Cursor, OpenOptions, Plan, Position, Rank, StepShape, StepSize, Tail};
+use feedstock_dataset::{
+    Allow, CatalogCheck, Cursor, OpenOptions, Plan, Position, Rank, StepShape, StepSize, Tail,
+};
 use futures::FutureExt;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +23,8 @@ use tokio::sync::OnceCell;
 /// Recipes kept; the one that was not asked for longest goes first, and is described again when it is needed.
 const RECIPES: usize = 64;
 
-/// A catalog this old may be of files that have changed since: if it disagrees with a rank's, it is read again.
+/// A catalog this old may be of files that have changed since: if it disagrees with a rank's, it is read again. So is one
+/// that was not compared with the storage, whatever its age.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Steps ahead for one stream at most.
@@ -62,12 +65,16 @@ struct Known {
     spec: Arc<RecipeSpec>,
     opened: Opening,
     asked: Instant,
+    /// [`CatalogCheck::List`] once a rank saw another order than this worker.
+    check: CatalogCheck,
 }
 
 struct Opened {
     recipe: Recipe,
     maps: Vec<Map>,
     at: Instant,
+    /// Stored catalogs of any size were compared with the storage.
+    listed: bool,
 }
 
 impl Opened {
@@ -110,9 +117,10 @@ impl Registry {
         engine: Engine,
         memory: Memory,
     ) -> Result<Self> {
-        let opened =
-            Arc::new(OnceCell::new_with(Some(Arc::new(Opened { recipe, maps, at: Instant::now() }))));
-        let known = Known { spec: Arc::new(spec.clone()), opened, asked: Instant::now() };
+        let opened = Opened { recipe, maps, at: Instant::now(), listed: true };
+        let opened = Arc::new(OnceCell::new_with(Some(Arc::new(opened))));
+        let (spec_kept, asked) = (Arc::new(spec.clone()), Instant::now());
+        let known = Known { spec: spec_kept, opened, asked, check: CatalogCheck::Auto };
         let this = Self::new(Arc::new(OpenOptions::default), Allow::default(), engine, memory);
         this.known().insert(PlanId::of(spec)?, known);
         Ok(this)
@@ -156,28 +164,43 @@ impl Registry {
             spec: Arc::new(spec),
             opened: Arc::default(),
             asked: Instant::now(),
+            check: CatalogCheck::Auto,
         });
         Ok(id)
     }
 
     /// Opens a lane: its data set, if nobody has before, its plan, and a run of the engine. `None`: the recipe is not known
     /// (any more).
+    ///
+    /// A worker that sees another order than the rank opens its data set once more, with a listing of the storage.
     pub(crate) async fn open(self: &Arc<Self>, request: LaneRequest) -> Result<Option<Box<dyn Lane>>> {
-        let Some(opened) = self.known_and_opened(&request.plan).await? else { return Ok(None) };
-        let (this, used, plan_id) = (self.clone(), opened.clone(), request.plan.clone());
-        match aside("opening a lane", move || this.start(&used, request)).await? {
-            Ok(lane) => Ok(Some(Box::new(lane))),
-            Err(Refused::OtherOrder(_)) if opened.at.elapsed() > FRESH => {
-                let mut known = self.known();
-                // Somebody else may have had it read again already.
-                let held = known.get(&plan_id).and_then(|known| known.opened.get());
-                if held.is_some_and(|held| Arc::ptr_eq(held, &opened)) {
-                    known.remove(&plan_id);
+        let mut reopened = false;
+        loop {
+            let Some(opened) = self.known_and_opened(&request.plan).await? else { return Ok(None) };
+            let (this, used, asked) = (self.clone(), opened.clone(), request.clone());
+            match aside("opening a lane", move || this.start(&used, asked)).await? {
+                Ok(lane) => return Ok(Some(Box::new(lane))),
+                Err(Refused::OtherOrder(_)) if !reopened && self.reopens(&request.plan, &opened) => {
+                    reopened = true;
                 }
-                Ok(None)
+                Err(refused) => return Err(refused.into()),
             }
-            Err(refused) => Err(refused.into()),
         }
+    }
+
+    /// Whether the data set of a recipe is opened again because its catalog may be out of date; `opened` is what
+    /// disagreed with a rank.
+    fn reopens(&self, id: &PlanId, opened: &Arc<Opened>) -> bool {
+        if opened.listed && opened.at.elapsed() <= FRESH {
+            return false;
+        }
+        // Another stream may have had it opened again already.
+        if let Some(known) = self.known().get_mut(id)
+            && known.opened.get().is_some_and(|held| Arc::ptr_eq(held, opened))
+        {
+            (known.opened, known.check) = (Arc::default(), CatalogCheck::List);
+        }
+        true
     }
 
     /// A lane for a Flight client: of everything, as one rank.
@@ -194,9 +217,9 @@ impl Registry {
     }
 
     async fn known_and_opened(&self, id: &PlanId) -> Result<Option<Arc<Opened>>> {
-        let Some((spec, cell)) = self.asked(id) else { return Ok(None) };
+        let Some((spec, cell, check)) = self.asked(id) else { return Ok(None) };
         // Boxed: the types of what opens data sets are deep.
-        Ok(Some(cell.get_or_try_init(|| self.opened(&spec).boxed()).await?.clone()))
+        Ok(Some(cell.get_or_try_init(|| self.opened(&spec, check).boxed()).await?.clone()))
     }
 
     fn start_flight(&self, opened: &Opened, ticket: &LaneTicket) -> Result<FlightLane> {
@@ -226,18 +249,25 @@ impl Registry {
         Ok(FlightLane { schema: opened.schema()?, lane: Box::new(lane) })
     }
 
-    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, Opening)> {
+    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, Opening, CatalogCheck)> {
         let mut known = self.known();
         let known = known.get_mut(id)?;
         known.asked = Instant::now();
-        Some((known.spec.clone(), known.opened.clone()))
+        Some((known.spec.clone(), known.opened.clone(), known.check))
     }
 
-    async fn opened(&self, spec: &RecipeSpec) -> Result<Arc<Opened>> {
-        let recipe = spec.open(&*self.open_with).await?;
+    async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<Opened>> {
+        let open_with = || {
+            let mut options = (self.open_with)();
+            if check == CatalogCheck::List {
+                options.catalog.check = check;
+            }
+            options
+        };
+        let recipe = spec.open(&open_with).await?;
         let compiled = recipe.clone();
         let maps = aside("compiling ops", move || compiled.compile()).await??;
-        Ok(Arc::new(Opened { recipe, maps, at: Instant::now() }))
+        Ok(Arc::new(Opened { recipe, maps, at: Instant::now(), listed: check == CatalogCheck::List }))
     }
 
     fn start(&self, opened: &Opened, request: LaneRequest) -> Result<EngineLane, Refused> {

@@ -439,6 +439,37 @@ fn changed_data_is_an_error_that_says_so() {
     assert!(error.to_string().contains("another order"), "{error}");
 }
 
+/// A stored catalog of more than 100,000 objects is not compared with the storage until a rank sees another order.
+#[test]
+fn a_worker_with_an_old_catalog_reads_the_listing_again() {
+    let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let files = |numbers: std::ops::Range<u32>| {
+        std::fs::create_dir_all(dir.path().join("a")).unwrap();
+        numbers.for_each(|i| std::fs::write(dir.path().join(format!("a/{i:06}.jpg")), b"x").unwrap());
+    };
+    let open_with = |store: CatalogStore| {
+        let catalog = CatalogOptions { store, ..CatalogOptions::default() };
+        OpenOptions { catalog, ..OpenOptions::default() }
+    };
+    let stored = CatalogStore::Cache(cache.path().into());
+    let uri = dir.path().to_str().unwrap();
+    files(0..100_001);
+    block_on(Dataset::open_with(uri, open_with(stored.clone()))).unwrap();
+    files(100_001..100_011);
+    let dataset = block_on(Dataset::open_with(uri, open_with(CatalogStore::Nowhere))).unwrap();
+    let dataset = dataset.columns(&["path"]).unwrap();
+    let pipeline = dataset.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(1_000)).threads(1);
+    let mut with_old_catalog = WorkerOptions::new(move || open_with(stored.clone()));
+    with_old_catalog.listen = "127.0.0.1:0".into();
+    with_old_catalog.allow = vec![uri.to_owned()];
+    let worker = Worker::start(with_old_catalog).unwrap();
+    let served = pipeline.clone().workers(at([&worker]));
+    let first = |pipeline: &Pipeline| {
+        Whole::of(&pipeline.rank(Rank::new(0, 1)).start().unwrap().next().unwrap().unwrap())
+    };
+    assert_eq!(first(&served), first(&pipeline));
+}
+
 #[test]
 fn bad_samples_are_named_as_here() {
     let dir = tempfile::tempdir().unwrap();
