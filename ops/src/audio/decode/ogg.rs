@@ -1,7 +1,8 @@
 //! Ogg (RFC 3533) with Vorbis, FLAC or, behind the feature `opus`, Opus.
 //!
-//! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing one is always told;
-//! the last page is marked, so a clip that is cut anywhere is told too.
+//! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing page inside a clip
+//! is always noticed. The last page should have the end-of-stream flag, but many writers leave it out. Without the
+//! flag the clip ends with the last whole page, as in libsndfile.
 
 use std::io::Cursor;
 
@@ -66,11 +67,18 @@ pub(super) fn pages(bytes: &[u8]) -> impl Iterator<Item = Page<'_>> {
     })
 }
 
+/// The flag of a stream's last page.
 const LAST_PAGE: u8 = 4;
+
+const PAGE_MARK: &[u8; 4] = b"OggS";
+
+/// The places that are tried as a clip's last page, from its end on. More than one is needed only where other streams,
+/// damage or junk follow; each may cost a checksum of 64 KiB.
+const LAST_PAGES_TRIED: usize = 64;
 
 /// The page that `bytes` begins with, whole or cut.
 fn page(bytes: &[u8]) -> Option<Page<'_>> {
-    if !bytes.starts_with(b"OggS") {
+    if !bytes.starts_with(PAGE_MARK) {
         return None;
     }
     let header = bytes.first_chunk::<27>()?;
@@ -119,12 +127,24 @@ impl OggHeader {
         Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
     }
 
-    /// Samples up to the end of the last page, if the clip has it: `bytes` is the whole clip.
-    pub(in crate::audio) fn samples(&self, bytes: &[u8]) -> Option<u64> {
-        let last = pages(bytes).filter(|page| page.serial == self.serial).last()?;
-        // All bits set: no packet ends on the page.
-        let known = last.flags & LAST_PAGE != 0 && last.granule != u64::MAX;
-        known.then(|| last.granule.saturating_sub(self.pre_skip))
+    /// Samples up to the end of the last page. `stream` is the whole clip.
+    ///
+    /// A last page that is cut counts if it has the end-of-stream flag: the clip was that long. Otherwise the last
+    /// whole page is the last. None if there is none that a packet ends on.
+    pub(in crate::audio) fn samples(&self, stream: &[u8]) -> Option<u64> {
+        let mut end = stream.len();
+        for _ in 0..LAST_PAGES_TRIED {
+            let at = stream[..end].windows(4).rposition(|four| four == PAGE_MARK)?;
+            end = at;
+            let Some(page) = page(&stream[at..]).filter(|page| page.serial == self.serial) else { continue };
+            let is_cut = page.whole.len() < page.bytes;
+            let counts = if is_cut { page.flags & LAST_PAGE != 0 } else { page.is_intact() };
+            // All bits set: no packet ends on the page.
+            if counts && page.granule != u64::MAX {
+                return Some(page.granule.saturating_sub(self.pre_skip));
+            }
+        }
+        None
     }
 }
 
@@ -152,7 +172,9 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         pre_skip.fill(0);
     }
     let mut decoder = stream::new_decoder(format, &parameters)?;
-    let trim = Trim { start: header.pre_skip, end: 0..0 };
+    // Without the end-of-stream flag the encoder's padding is not always recognized as such, so it is cut off here.
+    let end = samples.map_or(0..0, |samples| header.pre_skip.saturating_add(samples)..u64::MAX);
+    let trim = Trim { start: header.pre_skip, end };
     let track = Track { format, sample_rate, samples, trim, timed: true, max_packets: bytes.len() };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
     if header.gain != 0 {

@@ -1,0 +1,88 @@
+//! Clips whose container does not prove where they end: what libsndfile decodes without an error is decoded here.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use std::path::PathBuf;
+
+use feedstock_ops::audio::{DecodeAudio, decode_mono, read_audio_header};
+
+fn golden(name: &str) -> Vec<u8> {
+    let path: PathBuf = ["tests", "golden", "audio", name].iter().collect();
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Decodes without any allowance for losses, and checks that the header tells the same length.
+fn decode(bytes: &[u8]) -> Vec<f32> {
+    let (rate, samples) = decode_mono(bytes, &DecodeAudio::new().max_lost_share(0.0)).unwrap();
+    let header = read_audio_header(bytes, bytes.len() as u64).unwrap();
+    assert_eq!((header.sample_rate, header.samples), (rate, Some(samples.len() as u64)));
+    samples
+}
+
+/// Where each page of an Ogg clip starts, and the end of the last.
+fn page_bounds(bytes: &[u8]) -> Vec<usize> {
+    let mut bounds = vec![0];
+    while let Some(segments) = bytes[*bounds.last().unwrap()..].get(26) {
+        let at = bounds.last().unwrap() + 27;
+        let lacing = &bytes[at..at + usize::from(*segments)];
+        bounds.push(at + lacing.len() + lacing.iter().map(|bytes| usize::from(*bytes)).sum::<usize>());
+    }
+    bounds
+}
+
+/// Writes the checksum of a page.
+fn write_checksum(page: &mut [u8]) {
+    page[22..26].fill(0);
+    let crc = page.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte) << 24, |crc: u32, _| {
+            crc << 1 ^ if crc >> 31 != 0 { 0x04C1_1DB7 } else { 0 }
+        })
+    });
+    page[22..26].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The clip without its end-of-stream flag.
+fn without_end_flag(clip: &[u8]) -> Vec<u8> {
+    let (mut bytes, bounds) = (clip.to_vec(), page_bounds(clip));
+    let last = &mut bytes[bounds[bounds.len() - 2]..];
+    assert_eq!(last[5] & 4, 4, "the fixture marks its end");
+    last[5] &= !4;
+    write_checksum(last);
+    bytes
+}
+
+#[test]
+fn ogg_without_an_end_of_stream_flag() {
+    for name in ["48k_mono.ogg", "44k_stereo.ogg", "16k_mono.oga", "48k_mono.opus"] {
+        if name.ends_with("opus") && !cfg!(feature = "opus") {
+            continue;
+        }
+        let clip = golden(name);
+        let whole = decode(&clip);
+        // The last page's position cuts the encoder's padding off, with the flag or without it.
+        let unmarked = without_end_flag(&clip);
+        assert!(decode(&unmarked) == whole, "{name}");
+        // Bytes after the last page are no part of the clip.
+        assert!(decode(&[&unmarked[..], &b"OggS and junk ".repeat(40)].concat()) == whole, "{name}");
+    }
+}
+
+#[test]
+fn ogg_cut_between_or_inside_pages() {
+    // Lengths as libsndfile 1.2.2 decodes them.
+    for (name, kept) in [("48k_mono.ogg", 27_840), ("44k_stereo.ogg", 27_456), ("48k_mono.opus", 47_688)] {
+        if name.ends_with("opus") && !cfg!(feature = "opus") {
+            continue;
+        }
+        let clip = golden(name);
+        let (whole, bounds) = (decode(&clip), page_bounds(&clip));
+        let before_last = bounds[bounds.len() - 2];
+        let cut = decode(&clip[..before_last]);
+        assert_eq!(cut.len(), kept, "{name}");
+        assert!(cut[..] == whole[..kept], "{name}");
+        let unmarked = without_end_flag(&clip);
+        for end in [before_last + 1, before_last + 30, unmarked.len() - 1] {
+            assert!(decode(&unmarked[..end]) == cut, "{name} cut at byte {end}");
+        }
+    }
+}
