@@ -86,3 +86,13 @@ fn ogg_cut_between_or_inside_pages() {
         }
     }
 }
+
+#[test]
+fn the_first_stream_of_an_ogg_chain_is_the_clip() {
+    let (mono, stereo) = (golden("48k_mono.ogg"), golden("44k_stereo.ogg"));
+    let first = decode(&mono);
+    // Other channels and another rate, twice, and the first stream's own.
+    assert!(decode(&[&mono[..], &stereo, &stereo].concat()) == first);
+    assert!(decode(&[&mono[..], &mono].concat()) == first);
+    assert!(decode(&[&without_end_flag(&mono)[..], &stereo].concat()) == first);
+}

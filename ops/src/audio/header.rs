@@ -15,7 +15,7 @@ use super::decode::adts::{AdtsHeader, FRAME_SAMPLES};
 use super::decode::flac::StreamInfo;
 use super::decode::mp4::Mp4Header;
 use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
-use super::decode::ogg::OggHeader;
+use super::decode::ogg::{OggHeader, first_stream};
 use super::decode::wav::WavHeader;
 use super::decode::{Container, sniff, unknown};
 use crate::error::{Error, Result};
@@ -114,7 +114,7 @@ pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
         Container::Ogg => {
             let header = OggHeader::parse(clip)?;
             let OggHeader { format, sample_rate, channels, .. } = header;
-            let samples = if whole { header.samples(clip) } else { None };
+            let samples = if whole { header.samples(first_stream(clip)) } else { None };
             AudioHeader { format, sample_rate, channels, samples, exact: samples.is_some() }
         }
         Container::Mp4 => {

@@ -3,6 +3,8 @@
 //! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing page inside a clip
 //! is always noticed. The last page should have the end-of-stream flag, but many writers leave it out. Without the
 //! flag the clip ends with the last whole page, as in libsndfile.
+//!
+//! Of a chain of streams the first is the clip, as in libsndfile.
 
 use std::io::Cursor;
 
@@ -67,7 +69,8 @@ pub(super) fn pages(bytes: &[u8]) -> impl Iterator<Item = Page<'_>> {
     })
 }
 
-/// The flag of a stream's last page.
+/// Flags of a stream's first and last page.
+const FIRST_PAGE: u8 = 2;
 const LAST_PAGE: u8 = 4;
 
 const PAGE_MARK: &[u8; 4] = b"OggS";
@@ -75,6 +78,28 @@ const PAGE_MARK: &[u8; 4] = b"OggS";
 /// The places that are tried as a clip's last page, from its end on. More than one is needed only where other streams,
 /// damage or junk follow; each may cost a checksum of 64 KiB.
 const LAST_PAGES_TRIED: usize = 64;
+
+/// The first of the streams that are chained in `bytes`: up to the first page that begins another one.
+pub(in crate::audio) fn first_stream(bytes: &[u8]) -> &[u8] {
+    let (mut at, mut after_headers) = (0, false);
+    while let Some(rest) = bytes.get(at..) {
+        let Some(page) = page(rest) else {
+            // Damage: the next page is searched for.
+            match rest.get(1..).and_then(|rest| rest.windows(4).position(|four| four == PAGE_MARK)) {
+                Some(next) => at += 1 + next,
+                None => break,
+            }
+            continue;
+        };
+        let begins = page.flags & FIRST_PAGE != 0;
+        if begins && after_headers && page.is_intact() {
+            return &bytes[..at];
+        }
+        after_headers |= !begins;
+        at += page.bytes;
+    }
+    bytes
+}
 
 /// The page that `bytes` begins with, whole or cut.
 fn page(bytes: &[u8]) -> Option<Page<'_>> {
@@ -127,7 +152,7 @@ impl OggHeader {
         Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
     }
 
-    /// Samples up to the end of the last page. `stream` is the whole clip.
+    /// Samples up to the end of the last page. `stream` is the whole of the clip's [`first_stream`].
     ///
     /// A last page that is cut counts if it has the end-of-stream flag: the clip was that long. Otherwise the last
     /// whole page is the last. None if there is none that a packet ends on.
@@ -150,6 +175,7 @@ impl OggHeader {
 
 pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
     let header = OggHeader::parse(bytes)?;
+    let bytes = first_stream(bytes);
     let OggHeader { format, sample_rate, channels, .. } = header;
     op.check_header(format, sample_rate, channels)?;
     let samples = header.samples(bytes);

@@ -14,7 +14,7 @@ const MAX_CODEWORD: u32 = 32;
 const MAX_ENTRIES: u32 = 128 << 10;
 const MAX_DIMENSIONS: u32 = 32;
 
-/// Checks the one setup header of a clip.
+/// Checks the one setup header of a stream; `bytes` holds no other stream of Vorbis.
 pub(super) fn check_setup(bytes: &[u8], serial: [u8; 4]) -> Result<()> {
     let damaged = || Error::sample("the Vorbis clip's setup header is damaged or missing");
     // A packet's first bytes are never split between pages, so another setup header would show.
