@@ -96,3 +96,26 @@ fn the_first_stream_of_an_ogg_chain_is_the_clip() {
     assert!(decode(&[&mono[..], &mono].concat()) == first);
     assert!(decode(&[&without_end_flag(&mono)[..], &stereo].concat()) == first);
 }
+
+#[test]
+fn mp3_without_a_count_cut_inside_a_frame() {
+    let clip = golden("48k_mono_untagged.mp3");
+    let whole = decode(&clip);
+    // 43 frames of 192 bytes: the whole ones are the clip, as in libsndfile.
+    for (end, frames) in [(clip.len() - 1, 42), (clip.len() - 150, 42), (20 * 192 + 100, 20)] {
+        let cut = decode(&clip[..end]);
+        assert!(cut[..] == whole[..frames * 1152], "{} samples up to byte {end}", cut.len());
+    }
+}
+
+#[test]
+fn mp3_with_a_count_cut_inside_its_padding() {
+    // The cut frame holds 277 samples of the clip, 0.6 %, and 875 of the encoder's padding.
+    let clip = golden("44k_stereo_vbr.mp3");
+    let (_, whole) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
+    let (_, cut) = decode_mono(&clip[..clip.len() - 1], &DecodeAudio::new()).unwrap();
+    assert_eq!(cut.len(), whole.len());
+    assert!(cut[..whole.len() - 277] == whole[..whole.len() - 277]);
+    let error = decode_mono(&clip[..clip.len() - 1], &DecodeAudio::new().max_lost_share(0.0)).unwrap_err();
+    assert!(error.message().contains("0.01 s of 1.00 s are lost (0.6 %)"), "{error}");
+}

@@ -13,8 +13,9 @@
 //!   ffmpeg as here.
 //! - **Alignment is kept**: frames that are damaged or overwritten become silence of the same length, where ffmpeg
 //!   and mpg123 close the gap. Their share of the clip is bounded by `max_lost_share`; a missing end counts as lost.
-//! - **What cannot be told**: an MP3 without a count of its frames (CBR without a Xing, Info or VBRI tag), or ADTS, that
-//!   is cut exactly between two frames is a shorter clip to everybody. Cut inside a frame, it is refused.
+//! - **Ends that the container cannot prove**: an MP3 without a count of its frames (CBR without a Xing, Info or VBRI
+//!   tag), ADTS, FLAC without a count of its samples, or Ogg without the end-of-stream flag may have lost its end without
+//!   a trace. The clip then ends with its last whole frame or page, as in libsndfile and ffmpeg.
 //! - **Bytes**: equal clips give equal samples in every thread and at every time. Lossless formats are bit-identical on
 //!   all machines; symphonia's tables and transforms for the lossy ones are not promised to be, in their last bits.
 //! - **Not here**: HE-AAC (its lower half is taken where the header does not tell), the delay that only iTunes' own

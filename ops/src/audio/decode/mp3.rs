@@ -63,24 +63,15 @@ fn decode(
     let trim = walk.tag.as_ref().map(|tag| Tag::trim(tag, first.samples)).unwrap_or_default();
     let samples = trim.left(total.saturating_mul(per_frame));
     op.check_samples(AudioFormat::Mp3, samples, first.sample_rate)?;
-    let mut losses = Losses {
-        lost: (lost_before + walk.lost_at_end) * per_frame,
-        total: total * per_frame,
-        ended_early: walk.lost_at_end > 0,
-    };
-    if walk.cut && op.max_lost_share < 1.0 {
-        return Err(Error::sample(format!(
-            "the MP3 ends inside a frame, after {} frames ({:.2} s), and has no count of them that tells how much is \
-             missing; set max_lost_share to 1 to take what is there",
-            frames.len(),
-            (total * per_frame) as f64 / f64::from(first.sample_rate)
-        )));
-    }
+    // Of the frames that are missing at the end, the encoder's padding is no loss.
+    let lost_at_end = samples - trim.left((total - walk.lost_at_end) * per_frame);
+    let mut losses =
+        Losses { lost: lost_before * per_frame + lost_at_end, total: samples, ended_early: lost_at_end > 0 };
     losses.check(op, AudioFormat::Mp3, first.sample_rate)?;
 
-    let is_intact = losses.lost == 0 && !walk.cut && frames.iter().all(|frame| !frame.broken);
+    let is_intact = lost_before == 0 && walk.lost_at_end == 0 && frames.iter().all(|frame| !frame.broken);
     // What follows the encoder's padding is another clip.
-    let is_one = trim.end.is_empty() || trim.end.end >= losses.total;
+    let is_one = trim.end.is_empty() || trim.end.end >= total * per_frame;
     if let Some(to) = to.filter(|to| is_intact && is_one && HalfRate::suits(&first, *to)) {
         out.clear();
         if half_rate.decode((bytes, frames, &first), to, trim.start, out) {

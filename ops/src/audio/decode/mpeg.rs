@@ -179,9 +179,9 @@ pub(crate) struct Walk {
     pub(crate) first: FrameHeader,
     pub(crate) tag: Option<Tag>,
     /// Frames that the tag counts and that are not there after the last one.
+    ///
+    /// 0 without a tag that counts: whole frames are the clip, and a partial last one is left out.
     pub(crate) lost_at_end: u64,
-    /// The last frame is cut, and no tag tells how much is missing.
-    pub(crate) cut: bool,
 }
 
 /// The length of the ID3v2 tags that `bytes` begins with, which may reach past its end.
@@ -289,7 +289,7 @@ impl Walk {
                 }
             }
         }
-        let mut walk = Self { first, tag, lost_at_end: 0, cut };
+        let mut walk = Self { first, tag, lost_at_end: 0 };
         walk.settle(frames, if cut { 0 } else { garbage });
         Ok(walk)
     }
@@ -320,10 +320,7 @@ impl Walk {
             };
         }
         self.lost_at_end = match counted {
-            Some(_) => {
-                self.cut = false;
-                missing
-            }
+            Some(_) => missing,
             None => estimate(garbage_at_end),
         };
     }
