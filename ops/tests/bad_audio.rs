@@ -104,7 +104,8 @@ fn an_mp3_cut_in_half() {
 #[test]
 fn every_other_format_cut_in_half() {
     for (name, clip) in clips() {
-        if !name.ends_with(".mp3") {
+        // ADTS, too, has no count of its frames.
+        if !name.ends_with(".mp3") && !name.ends_with(".aac") {
             let error = refuse(&clip[..clip.len() / 2], "");
             let message = error.message();
             assert!(message.contains("early") || message.contains("ends"), "{name}: {message}");

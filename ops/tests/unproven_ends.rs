@@ -119,3 +119,14 @@ fn mp3_with_a_count_cut_inside_its_padding() {
     let error = decode_mono(&clip[..clip.len() - 1], &DecodeAudio::new().max_lost_share(0.0)).unwrap_err();
     assert!(error.message().contains("0.01 s of 1.00 s are lost (0.6 %)"), "{error}");
 }
+
+#[test]
+fn adts_cut_inside_a_frame() {
+    let clip = golden("16k_mono.aac");
+    let whole = decode(&clip);
+    for missing in [1, 100] {
+        let cut = decode(&clip[..clip.len() - missing]);
+        assert_eq!(cut.len(), whole.len() - 1024);
+        assert!(cut[..] == whole[..cut.len()]);
+    }
+}
