@@ -109,6 +109,15 @@ fn mp3_without_a_count_cut_inside_a_frame() {
 }
 
 #[test]
+fn mp3_with_a_count_of_zero() {
+    let clip = golden("48k_mono_vbri.mp3");
+    let at = clip.windows(4).position(|four| four == b"VBRI").unwrap() + 14;
+    let mut uncounted = clip.clone();
+    uncounted[at..at + 4].fill(0);
+    assert!(decode(&uncounted) == decode(&clip));
+}
+
+#[test]
 fn mp3_with_a_count_cut_inside_its_padding() {
     // The cut frame holds 277 samples of the clip, 0.6 %, and 875 of the encoder's padding.
     let clip = golden("44k_stereo_vbr.mp3");

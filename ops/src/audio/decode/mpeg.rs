@@ -100,7 +100,7 @@ impl FrameHeader {
 /// What the frame in front of the audio says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tag {
-    /// Frames of audio, without the tag's own.
+    /// Frames of audio, without the tag's own; none where the writer did not know.
     pub(crate) frames: Option<u32>,
     /// The encoder's delay and padding in samples, as LAME and libavformat write them.
     pub(crate) gaps: Option<(u32, u32)>,
@@ -114,7 +114,7 @@ impl Tag {
         if let Some(b"Xing" | b"Info") = frame.get(xing..xing + 4) {
             let flags = be32(xing + 4)?;
             let mut at = xing + 8;
-            let frames = if flags & 1 != 0 { be32(at) } else { None };
+            let frames = if flags & 1 != 0 { be32(at).filter(|frames| *frames > 0) } else { None };
             // Count, bytes, table of contents, quality: each there if its flag is.
             for (bit, bytes) in [(1, 4), (2, 4), (4, 100), (8, 4)] {
                 at += if flags & bit != 0 { bytes } else { 0 };
@@ -124,7 +124,7 @@ impl Tag {
             return Some(Self { frames, gaps: packed.map(|packed| (packed >> 12, packed & 0xFFF)) });
         }
         if frame.get(36..40) == Some(b"VBRI") {
-            return Some(Self { frames: be32(36 + 14), gaps: None });
+            return Some(Self { frames: be32(36 + 14).filter(|frames| *frames > 0), gaps: None });
         }
         None
     }
