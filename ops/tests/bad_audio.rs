@@ -246,8 +246,6 @@ fn headers_that_make_no_sense() {
     refuse(&wav(2, 4, 16_000, &silence), "format 0x0002");
     let mut channels = wav(1, 16, 16_000, &silence);
     channels[22] = 9;
-    refuse(&channels, "do not fit");
-    channels[32] = 18;
     refuse(&channels, "9 channels, over max_channels (8)");
     channels[22] = 0;
     refuse(&channels, "0 channels");

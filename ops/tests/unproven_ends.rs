@@ -118,6 +118,20 @@ fn mp3_with_a_count_of_zero() {
 }
 
 #[test]
+fn wav_with_a_wrong_block_alignment() {
+    // Lengths as libsndfile 1.2.2 decodes them: it computes the alignment from channels and bits.
+    for name in ["8k_s16.wav", "8k_s24.wav", "8k_f32.wav"] {
+        let clip = golden(name);
+        let whole = decode(&clip);
+        for wrong in [0, 1, 7] {
+            let mut misaligned = clip.clone();
+            misaligned[32..34].copy_from_slice(&[wrong, 0]);
+            assert!(decode(&misaligned) == whole, "{name} with a block alignment of {wrong}");
+        }
+    }
+}
+
+#[test]
 fn mp3_with_a_count_cut_inside_its_padding() {
     // The cut frame holds 277 samples of the clip, 0.6 %, and 875 of the encoder's padding.
     let clip = golden("44k_stereo_vbr.mp3");

@@ -88,9 +88,8 @@ impl Format {
         const MU_LAW: u16 = 7;
         const EXTENSIBLE: u16 = 0xFFFE;
         let chunk = &chunk[..chunk.len().min(size as usize)];
-        let fields = (le16(chunk, 0), le16(chunk, 2), le32(chunk, 4), le16(chunk, 12), le16(chunk, 14));
-        let (Some(mut kind), Some(channels), Some(sample_rate), Some(frame_bytes), Some(bits)) = fields
-        else {
+        let fields = (le16(chunk, 0), le16(chunk, 2), le32(chunk, 4), le16(chunk, 14));
+        let (Some(mut kind), Some(channels), Some(sample_rate), Some(bits)) = fields else {
             return Err(Error::sample(format!("the WAV clip's fmt chunk has {} bytes of 16", chunk.len())));
         };
         if kind == EXTENSIBLE {
@@ -112,12 +111,9 @@ impl Format {
                 )));
             }
         };
-        if channels > 0 && u32::from(frame_bytes) != u32::from(channels) * bytes {
-            return Err(Error::sample(format!(
-                "the WAV header says {channels} channels of {bits} bits in {frame_bytes} bytes, which do not fit"
-            )));
-        }
-        Ok(Self { sample_rate, channels: channels.into(), codec, frame_bytes: frame_bytes.max(1).into() })
+        // The block alignment is wrong in many files; libsndfile and ffmpeg ignore it, too.
+        let channels = u32::from(channels);
+        Ok(Self { sample_rate, channels, codec, frame_bytes: channels.max(1) * bytes })
     }
 }
 
