@@ -380,7 +380,15 @@ impl Chain {
             #[cfg(feature = "image")]
             Plan::Deferring(..) => unreachable!("deferred rows are ragged"),
             #[cfg(feature = "audio")]
-            Plan::Audio(ref plan) => plan.apply(encoded, seed, &mut scratch.audio, audio::Row::Fixed(out)),
+            Plan::Audio(ref plan) => {
+                scratch.warnings.add(plan.apply(
+                    encoded,
+                    seed,
+                    &mut scratch.audio,
+                    audio::Row::Fixed(out),
+                )?);
+                Ok(())
+            }
             #[cfg(feature = "text")]
             Plan::Text(_) => unreachable!("token ids are ragged"),
         }
@@ -411,7 +419,15 @@ impl Chain {
                 _ => unreachable!("only chains of pictures defer"),
             },
             #[cfg(feature = "audio")]
-            Plan::Audio(ref plan) => plan.apply(encoded, seed, &mut scratch.audio, audio::Row::Ragged(out)),
+            Plan::Audio(ref plan) => {
+                scratch.warnings.add(plan.apply(
+                    encoded,
+                    seed,
+                    &mut scratch.audio,
+                    audio::Row::Ragged(out),
+                )?);
+                Ok(())
+            }
             #[cfg(feature = "text")]
             Plan::Text(ref plan) => plan.apply(encoded, &mut scratch.text, out),
         }

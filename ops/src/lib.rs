@@ -59,6 +59,7 @@ mod resources;
 mod scratch;
 mod seed;
 mod spec;
+mod warning;
 
 #[cfg(feature = "audio")]
 pub mod audio;
@@ -77,6 +78,7 @@ pub use resources::{Need, Noise, Resources};
 pub use scratch::Scratch;
 pub use seed::{Generator, SampleSeed};
 pub use spec::{DType, Layout, TensorSpec};
+pub use warning::{Warning, Warnings};
 
 #[cfg(feature = "audio")]
 pub use audio::{

@@ -1,5 +1,7 @@
 //! What one thread keeps between samples: buffers and codec handles.
 
+use crate::warning::Warnings;
+
 /// Per-thread working memory of [`Chain::apply`](crate::Chain::apply); keep one per thread.
 ///
 /// After any sample, good or bad, it is ready for the next. Buffers grow to the largest sample seen and are never
@@ -12,12 +14,20 @@ pub struct Scratch {
     pub(crate) audio: crate::audio::AudioScratch,
     #[cfg(feature = "text")]
     pub(crate) text: crate::text::TextScratch,
+    pub(crate) warnings: Warnings,
 }
 
 impl Scratch {
     /// Empty; the buffers come with the first sample.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns and forgets the warnings about all samples that were decoded since the last call.
+    ///
+    /// Call it after each sample to know which one they are about. A sample that failed may have left some.
+    pub fn take_warnings(&mut self) -> Warnings {
+        std::mem::take(&mut self.warnings)
     }
 }
 

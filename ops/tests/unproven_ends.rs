@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use feedstock_ops::audio::{DecodeAudio, decode_mono, read_audio_header};
+use feedstock_ops::{ChainSpec, RaggedRow, SampleSeed, Scratch, Warning, decode_audio};
 
 fn golden(name: &str) -> Vec<u8> {
     let path: PathBuf = ["tests", "golden", "audio", name].iter().collect();
@@ -152,4 +153,41 @@ fn adts_cut_inside_a_frame() {
         assert_eq!(cut.len(), whole.len() - 1024);
         assert!(cut[..] == whole[..cut.len()]);
     }
+}
+
+#[test]
+fn warnings_name_what_the_container_cannot_prove() {
+    let chain = ChainSpec::from([decode_audio()]).compile().unwrap();
+    let (mut scratch, mut row) = (Scratch::new(), RaggedRow::new());
+    let mut warnings = |bytes: &[u8]| {
+        chain.apply_ragged(bytes, SampleSeed::new(1, 0, 0), &mut scratch, &mut row).unwrap();
+        let warnings: Vec<Warning> = scratch.take_warnings().iter().collect();
+        assert!(scratch.take_warnings().is_empty(), "they are taken once");
+        warnings
+    };
+    let proven = ["48k_mono.ogg", "48k_mono_64.mp3", "48k_mono_vbri.mp3", "44k_stereo.flac", "8k_s16.wav"];
+    for name in proven.into_iter().chain(["44k_stereo.m4a", "16k_mono.oga"]) {
+        assert_eq!(warnings(&golden(name)), [], "{name}");
+    }
+    let mono = golden("48k_mono.ogg");
+    let mut endless = golden("8k_s16.wav");
+    endless[40..44].fill(0xFF);
+    for clip in [
+        without_end_flag(&mono),
+        golden("48k_mono_untagged.mp3"),
+        golden("16k_mono.aac"),
+        golden("16k_mono.aac")[..2900].to_vec(),
+        endless,
+    ] {
+        assert_eq!(warnings(&clip), [Warning::EndUnknown]);
+    }
+    assert_eq!(warnings(&[&mono[..], &mono].concat()), [Warning::LaterStreams]);
+    assert_eq!(
+        warnings(&[&without_end_flag(&mono)[..], &mono].concat()),
+        [Warning::EndUnknown, Warning::LaterStreams]
+    );
+    assert_eq!(
+        (Warning::EndUnknown.as_str(), Warning::LaterStreams.to_string()),
+        ("end_unknown", "later_streams".into())
+    );
 }

@@ -36,6 +36,7 @@ use crate::resources::{Need, Noise, Resources};
 use crate::scratch::give_back;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
+use crate::warning::Warnings;
 
 /// A thread's decoder and buffers.
 #[derive(Default)]
@@ -393,18 +394,24 @@ impl AudioPlan {
         seed: SampleSeed,
         scratch: &mut AudioScratch,
         row: Row<'_>,
-    ) -> Result<()> {
+    ) -> Result<Warnings> {
         let result = self.run(encoded, seed, scratch, row);
         scratch.trim();
         result
     }
 
-    fn run(&self, encoded: &[u8], seed: SampleSeed, scratch: &mut AudioScratch, row: Row<'_>) -> Result<()> {
+    fn run(
+        &self,
+        encoded: &[u8],
+        seed: SampleSeed,
+        scratch: &mut AudioScratch,
+        row: Row<'_>,
+    ) -> Result<Warnings> {
         let to = match self.waves.first() {
             Some((_, WaveStep::Resample(to))) => Some(*to),
             _ => None,
         };
-        let Decoded { sample_rate, mut halved } =
+        let Decoded { sample_rate, mut halved, warnings } =
             scratch.decoder.decode(&self.decode, encoded, to, &mut scratch.wave)?;
         if scratch.wave.is_empty() || sample_rate == 0 {
             return Err(Error::sample("decode_audio: the clip has no samples"));
@@ -422,10 +429,11 @@ impl AudioPlan {
         let AudioScratch { wave, other, features, mels, spectrum, sums, .. } = scratch;
         let wave = &wave[view];
         let Some(extract) = &self.extract else {
-            return row.write(wave.len(), wave.len(), other, |out| {
+            row.write(wave.len(), wave.len(), other, |out| {
                 out.copy_from_slice(wave);
                 Ok(())
-            });
+            })?;
+            return Ok(warnings);
         };
         let (frames, width) = (frames(extract, wave.len())?, extract.width());
         let mut fill = |out: &mut [f32]| {
@@ -443,14 +451,16 @@ impl AudioPlan {
             Ok(())
         };
         if !self.feature_major {
-            return row.write(frames, frames * width, other, fill);
+            row.write(frames, frames * width, other, fill)?;
+            return Ok(warnings);
         }
         features.resize(frames * width, 0.0);
         fill(features)?;
         row.write(frames, frames * width, other, |out| {
             transpose(features, width, out);
             Ok(())
-        })
+        })?;
+        Ok(warnings)
     }
 }
 

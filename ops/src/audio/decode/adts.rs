@@ -9,7 +9,7 @@ use symphonia::default::formats::AdtsReader;
 
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Losses, stream};
+use super::{DecodeAudio, Decoded, Losses, stream};
 use crate::audio::header::AudioFormat;
 use crate::error::Result;
 
@@ -53,7 +53,7 @@ impl AdtsHeader {
     }
 }
 
-pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Aac;
     let Some(first) = AdtsHeader::parse(bytes) else { return Err(super::unknown(bytes)) };
     op.check_header(format, first.sample_rate, first.channels)?;
@@ -87,7 +87,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     }
     losses.total = mono.position();
     losses.check(op, format, first.sample_rate)?;
-    Ok(first.sample_rate)
+    Ok(Decoded::whole(first.sample_rate, false))
 }
 
 fn losses_in_frames(mono: &Mono<'_>) -> usize {

@@ -10,7 +10,7 @@ use symphonia::default::formats::FlacReader;
 
 use super::mpeg::Trim;
 use super::stream::{self, Track};
-use super::{DecodeAudio, Losses};
+use super::{DecodeAudio, Decoded, Losses};
 use crate::audio::header::AudioFormat;
 use crate::error::{Error, Result};
 
@@ -63,7 +63,7 @@ fn audio_at(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Flac;
     let info = StreamInfo::parse(bytes)?;
     op.check_header(format, info.sample_rate, info.channels)?;
@@ -97,5 +97,6 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         timed: true,
         max_packets: bytes.len(),
     };
-    stream::decode(op, &mut reader, &mut *decoder, (id, track), out)
+    stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
+    Ok(Decoded::whole(info.sample_rate, info.samples.is_some()))
 }

@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize};
 use super::header::AudioFormat;
 use crate::chain::Op;
 use crate::error::{Error, Result};
+use crate::warning::{Warning, Warnings};
 
 /// Ten minutes: the longest utterances of speech corpora are below one, and at 48 kHz it is 115 MB of f32.
 const MAX_SECONDS: f64 = 600.0;
@@ -312,6 +313,15 @@ pub(crate) struct Decoded {
     pub(crate) sample_rate: u32,
     /// The clip's samples, where only every second one of them was decoded.
     pub(crate) halved: Option<u64>,
+    pub(crate) warnings: Warnings,
+}
+
+impl Decoded {
+    /// All samples of a clip of which the container does, or does not, prove the end.
+    fn whole(sample_rate: u32, end_known: bool) -> Self {
+        let warning = (!end_known).then_some(Warning::EndUnknown);
+        Self { sample_rate, halved: None, warnings: warning.into_iter().collect() }
+    }
 }
 
 impl AudioDecoder {
@@ -332,14 +342,13 @@ impl AudioDecoder {
     ) -> Result<Decoded> {
         out.clear();
         let (container, start) = sniff(encoded)?;
-        let whole = |sample_rate| Decoded { sample_rate, halved: None };
         let decoded = match container {
             Container::Mpeg => self.mp3.decode(op, encoded, start, to, out)?,
-            Container::Wav => whole(wav::decode(op, &encoded[start..], out)?),
-            Container::Flac => whole(flac::decode(op, &encoded[start..], out)?),
-            Container::Ogg => whole(ogg::decode(op, &encoded[start..], out)?),
-            Container::Mp4 => whole(mp4::decode(op, &encoded[start..], out)?),
-            Container::Adts => whole(adts::decode(op, &encoded[start..], out)?),
+            Container::Wav => wav::decode(op, &encoded[start..], out)?,
+            Container::Flac => flac::decode(op, &encoded[start..], out)?,
+            Container::Ogg => ogg::decode(op, &encoded[start..], out)?,
+            Container::Mp4 => mp4::decode(op, &encoded[start..], out)?,
+            Container::Adts => adts::decode(op, &encoded[start..], out)?,
         };
         if out.is_empty() {
             return Err(Error::sample("the clip holds no samples"));

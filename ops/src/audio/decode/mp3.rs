@@ -63,6 +63,7 @@ fn decode(
     let trim = walk.tag.as_ref().map(|tag| Tag::trim(tag, first.samples)).unwrap_or_default();
     let samples = trim.left(total.saturating_mul(per_frame));
     op.check_samples(AudioFormat::Mp3, samples, first.sample_rate)?;
+    let end_known = walk.tag.is_some_and(|tag| tag.frames.is_some());
     // Of the frames that are missing at the end, the encoder's padding is no loss.
     let lost_at_end = samples - trim.left((total - walk.lost_at_end) * per_frame);
     let mut losses =
@@ -76,7 +77,7 @@ fn decode(
         out.clear();
         if half_rate.decode((bytes, frames, &first), to, trim.start, out) {
             out.truncate(usize::try_from(samples.div_ceil(2)).unwrap_or(usize::MAX));
-            return Ok(Decoded { sample_rate: first.sample_rate, halved: Some(samples) });
+            return Ok(Decoded { halved: Some(samples), ..Decoded::whole(first.sample_rate, end_known) });
         }
     }
 
@@ -105,7 +106,7 @@ fn decode(
     }
     mono.silence(walk.lost_at_end * per_frame)?;
     losses.check(op, AudioFormat::Mp3, first.sample_rate)?;
-    Ok(Decoded { sample_rate: first.sample_rate, halved: None })
+    Ok(Decoded::whole(first.sample_rate, end_known))
 }
 
 fn new_decoder(sample_rate: u32, channels: u32) -> Result<MpaDecoder> {

@@ -11,10 +11,10 @@ use symphonia::core::formats::FormatOptions;
 use symphonia::core::io::ReadOnlySource;
 use symphonia::default::formats::IsoMp4Reader;
 
-use super::DecodeAudio;
 use super::adts::RATES;
 use super::mpeg::Trim;
 use super::stream::{self, Track};
+use super::{DecodeAudio, Decoded};
 use crate::audio::header::AudioFormat;
 use crate::error::{Error, Result};
 
@@ -130,7 +130,7 @@ fn first_edit(list: &[u8]) -> Option<u64> {
     })
 }
 
-pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Aac;
     let Some(header) = Mp4Header::parse(bytes) else {
         return Err(Error::sample(
@@ -165,5 +165,6 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         timed: samples > 0 && timescale == sample_rate,
         max_packets: bytes.len(),
     };
-    stream::decode(op, &mut reader, &mut *decoder, (id, track), out)
+    stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
+    Ok(Decoded::whole(sample_rate, known.is_some()))
 }

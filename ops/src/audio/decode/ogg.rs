@@ -16,9 +16,10 @@ use symphonia::default::formats::OggReader;
 use super::flac::StreamInfo;
 use super::mpeg::Trim;
 use super::stream::{self, Track};
-use super::{DecodeAudio, vorbis};
+use super::{DecodeAudio, Decoded, vorbis};
 use crate::audio::header::AudioFormat;
 use crate::error::{Error, Result};
+use crate::warning::Warning;
 
 /// What the first page says.
 #[derive(Debug, Clone, Copy)]
@@ -157,28 +158,36 @@ impl OggHeader {
     /// A last page that is cut counts if it has the end-of-stream flag: the clip was that long. Otherwise the last
     /// whole page is the last. None if there is none that a packet ends on.
     pub(in crate::audio) fn samples(&self, stream: &[u8]) -> Option<u64> {
-        let mut end = stream.len();
+        self.end(stream).map(|(samples, _)| samples)
+    }
+
+    /// As [`samples`](Self::samples), and whether a page has the end-of-stream flag.
+    fn end(&self, stream: &[u8]) -> Option<(u64, bool)> {
+        let (mut end, mut is_marked) = (stream.len(), false);
         for _ in 0..LAST_PAGES_TRIED {
             let at = stream[..end].windows(4).rposition(|four| four == PAGE_MARK)?;
             end = at;
             let Some(page) = page(&stream[at..]).filter(|page| page.serial == self.serial) else { continue };
             let is_cut = page.whole.len() < page.bytes;
             let counts = if is_cut { page.flags & LAST_PAGE != 0 } else { page.is_intact() };
+            is_marked |= counts && page.flags & LAST_PAGE != 0;
             // All bits set: no packet ends on the page.
             if counts && page.granule != u64::MAX {
-                return Some(page.granule.saturating_sub(self.pre_skip));
+                return Some((page.granule.saturating_sub(self.pre_skip), is_marked));
             }
         }
         None
     }
 }
 
-pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let header = OggHeader::parse(bytes)?;
+    let whole_bytes = bytes.len();
     let bytes = first_stream(bytes);
     let OggHeader { format, sample_rate, channels, .. } = header;
     op.check_header(format, sample_rate, channels)?;
-    let samples = header.samples(bytes);
+    let end = header.end(bytes);
+    let samples = end.map(|(samples, _)| samples);
     op.check_samples(format, samples.unwrap_or(0), sample_rate)?;
     if format == AudioFormat::Opus && !cfg!(feature = "opus") {
         return Err(Error::sample("the clip is Opus; build with the feature `opus` to decode it"));
@@ -199,8 +208,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     }
     let mut decoder = stream::new_decoder(format, &parameters)?;
     // Without the end-of-stream flag the encoder's padding is not always recognized as such, so it is cut off here.
-    let end = samples.map_or(0..0, |samples| header.pre_skip.saturating_add(samples)..u64::MAX);
-    let trim = Trim { start: header.pre_skip, end };
+    let padding = samples.map_or(0..0, |samples| header.pre_skip.saturating_add(samples)..u64::MAX);
+    let trim = Trim { start: header.pre_skip, end: padding };
     let track = Track { format, sample_rate, samples, trim, timed: true, max_packets: bytes.len() };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
     if header.gain != 0 {
@@ -209,5 +218,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         let factor = libm::pow(10.0, f64::from(header.gain) / (20.0 * 256.0)) as f32;
         out.iter_mut().for_each(|value| *value *= factor);
     }
-    Ok(sample_rate)
+    let mut decoded = Decoded::whole(sample_rate, end.is_some_and(|(_, is_marked)| is_marked));
+    decoded.warnings.add((bytes.len() < whole_bytes).then_some(Warning::LaterStreams).into_iter().collect());
+    Ok(decoded)
 }

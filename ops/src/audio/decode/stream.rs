@@ -72,7 +72,7 @@ pub(super) fn decode(
     decoder: &mut dyn AudioDecoder,
     (id, track): (u32, Track),
     out: &mut Vec<f32>,
-) -> Result<u32> {
+) -> Result<()> {
     let Track { format, sample_rate, samples, trim, timed, max_packets } = track;
     let trimmed_in_front = trim.start;
     let mut mono = Mono::new(op, trim, sample_rate, out);
@@ -134,8 +134,7 @@ pub(super) fn decode(
     losses.lost += missing;
     losses.total = decoded + missing;
     losses.check(op, format, sample_rate)?;
-    mono.silence(missing)?;
-    Ok(sample_rate)
+    mono.silence(missing)
 }
 
 /// Counts `missing` samples, and stops early where they are too many already.

@@ -9,7 +9,7 @@ use symphonia::default::codecs::PcmDecoder;
 
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Losses};
+use super::{DecodeAudio, Decoded, Losses};
 use crate::audio::header::AudioFormat;
 use crate::error::{Error, Result};
 
@@ -125,7 +125,7 @@ fn le32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<u32> {
+pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let header = WavHeader::parse(bytes)?;
     let WavHeader { sample_rate, channels, codec, frame_bytes, data_at, .. } = header;
     op.check_header(AudioFormat::Wav, sample_rate, channels)?;
@@ -155,7 +155,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         mono.push(&decoded)?;
     }
     mono.silence(losses.lost)?;
-    Ok(sample_rate)
+    Ok(Decoded::whole(sample_rate, header.data_bytes.is_some()))
 }
 
 /// Channels without places: only their mean is wanted.

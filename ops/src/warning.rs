@@ -1,0 +1,79 @@
+//! What is unusual about a sample that was decoded.
+
+use std::fmt;
+
+/// Something unusual about a sample that was decoded. It is no error and no known loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The container cannot prove where the clip ends: Ogg without the end-of-stream flag, MP3 without a count of its
+    /// frames, ADTS, or FLAC, WAV or fragmented MP4 whose header states no length. A missing end would go unnoticed.
+    EndUnknown,
+    /// The Ogg clip is a chain of streams, of which only the first was decoded.
+    LaterStreams,
+}
+
+impl Warning {
+    /// Every warning.
+    pub const ALL: [Self; 2] = [Self::EndUnknown, Self::LaterStreams];
+
+    /// The warning's name in reports: `end_unknown` or `later_streams`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EndUnknown => "end_unknown",
+            Self::LaterStreams => "later_streams",
+        }
+    }
+
+    fn bit(self) -> u8 {
+        match self {
+            Self::EndUnknown => 1,
+            Self::LaterStreams => 2,
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A set of [`Warning`]s. It needs no allocation.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Warnings(u8);
+
+impl Warnings {
+    /// Returns whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns whether `warning` is one of them.
+    pub fn contains(self, warning: Warning) -> bool {
+        self.0 & warning.bit() != 0
+    }
+
+    /// Lists them in the order of [`Warning::ALL`].
+    pub fn iter(self) -> impl Iterator<Item = Warning> {
+        Warning::ALL.into_iter().filter(move |warning| self.contains(*warning))
+    }
+
+    /// Adds the warnings of another set.
+    #[cfg_attr(not(feature = "audio"), expect(dead_code, reason = "only decoders of audio warn"))]
+    pub(crate) fn add(&mut self, others: Self) {
+        self.0 |= others.0;
+    }
+}
+
+impl FromIterator<Warning> for Warnings {
+    fn from_iter<T: IntoIterator<Item = Warning>>(warnings: T) -> Self {
+        Self(warnings.into_iter().fold(0, |bits, warning| bits | warning.bit()))
+    }
+}
+
+impl fmt::Debug for Warnings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
