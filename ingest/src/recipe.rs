@@ -8,7 +8,7 @@ use crate::engine::Map;
 use crate::resources::Loaded;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Dataset, DatasetSpec, Lengths, OpenOptions, Plan, Shuffle, StepShape};
-use feedstock_ops::{ChainSpec, Resources};
+use feedstock_ops::{ChainSpec, Resources, Salt};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +24,26 @@ pub struct MapSpec {
     pub ops: ChainSpec,
     /// What stands behind the end of short rows.
     pub pad_value: f64,
+    /// What its random draws are named by: maps with equal keys draw the same for a sample. `None`: the first map of a
+    /// column draws without a name, every further one by its output's. Left out of the JSON where it is `None`, so that
+    /// descriptions and hashes of recipes without keys stay the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+impl MapSpec {
+    /// The salt of its draws; `is_further` where an earlier map reads the same column.
+    fn salt(&self, is_further: bool) -> Result<Salt> {
+        match &self.key {
+            Some(key) if key.is_empty() => {
+                let message = format!("the key of the map to '{}' must not be empty", self.output);
+                Err(Error::new(ErrorKind::BadConfig, message))
+            }
+            Some(key) => Ok(Salt::of_key(key)),
+            None if is_further => Ok(Salt::of_output(&self.output)),
+            None => Ok(Salt::default()),
+        }
+    }
 }
 
 /// Which lengths a plan goes by, and how.
@@ -128,19 +148,21 @@ impl Recipe {
     /// The chains, compiled, what they refer to loaded; blocks while it is.
     ///
     /// # Errors
-    /// `BadConfig` for two maps of one output, or a chain that does not compile; storage's errors.
+    /// `BadConfig` for two maps of one output, an empty key, or a chain that does not compile; storage's errors.
     pub fn compile(&self) -> Result<Vec<Map>> {
         let needs = self.maps.iter().flat_map(|map| map.ops.needs());
         let resources = self.resources.load(&self.dataset, needs)?;
         let mut maps: Vec<Map> = Vec::new();
-        for MapSpec { column, output, ops, .. } in &self.maps {
+        for map in &self.maps {
+            let MapSpec { column, output, ops, .. } = map;
             if maps.iter().any(|map| map.output == *output) {
                 let message = format!(
                     "two maps have the output '{output}'; put all its ops into one, or name the results with map_as"
                 );
                 return Err(Error::new(ErrorKind::BadConfig, message));
             }
-            let chain = Arc::new(ops.compile_with(&resources)?);
+            let is_further = maps.iter().any(|map| map.column == *column);
+            let chain = Arc::new(ops.compile_with(&resources)?.with_salt(map.salt(is_further)?));
             maps.push(Map { column: column.clone(), output: output.clone(), chain });
         }
         Ok(maps)
@@ -188,5 +210,22 @@ impl RecipeSpec {
         let mut uris: Vec<String> = self.dataset.uris().into_iter().map(str::to_owned).collect();
         uris.extend(self.maps.iter().flat_map(|map| map.ops.needs()).map(|need| need.uri().to_owned()));
         uris
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = r#"{"column":"image","output":"view","ops":[],"pad_value":0.0}"#;
+
+    #[test]
+    fn a_map_without_a_key_is_described_as_before_there_were_keys() {
+        let map: MapSpec = serde_json::from_str(OLD).unwrap();
+        assert_eq!(map.key, None);
+        assert_eq!(serde_json::to_string(&map).unwrap(), OLD);
+        let keyed = MapSpec { key: Some("pair".into()), ..map };
+        let json = serde_json::to_string(&keyed).unwrap();
+        assert_eq!(serde_json::from_str::<MapSpec>(&json).unwrap(), keyed);
     }
 }

@@ -272,7 +272,8 @@ fn ops_epoch(epoch: u64, row: &PlannedRow) -> u64 {
     epoch ^ row.pass.rotate_left(u32::BITS)
 }
 
-/// The seed that the ops of a planned row draw from, in a job seeded with `seed`.
+/// The seed of a planned row, in a job seeded with `seed`: the same for all columns. Chains add what sets their column's
+/// draws apart ([`Chain::seed`](feedstock_ops::Chain::seed)), and so do finishes on devices.
 pub fn row_seed(seed: u64, epoch: u64, row: &PlannedRow) -> SampleSeed {
     SampleSeed::new(seed, ops_epoch(epoch, row), row.sample.0)
 }

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::ragged::RaggedRow;
 use crate::resources::{Need, Resources};
 use crate::scratch::Scratch;
-use crate::seed::SampleSeed;
+use crate::seed::{Salt, SampleSeed};
 use crate::spec::TensorSpec;
 
 #[cfg(feature = "audio")]
@@ -242,7 +242,7 @@ impl ChainSpec {
     /// # Errors
     /// `BadConfig`, naming the op and the reason.
     pub fn compile_with(&self, resources: &Resources) -> Result<Chain> {
-        Ok(Chain(Arc::new(self.plan(resources)?)))
+        Ok(Chain::new(self.plan(resources)?))
     }
 
     #[cfg_attr(
@@ -301,7 +301,10 @@ impl FromIterator<Op> for ChainSpec {
 
 /// A compiled chain; cheap to clone and to share between threads.
 #[derive(Clone)]
-pub struct Chain(Arc<Plan>);
+pub struct Chain {
+    plan: Arc<Plan>,
+    salt: Salt,
+}
 
 /// One variant per kind of sample.
 enum Plan {
@@ -317,6 +320,27 @@ enum Plan {
 }
 
 impl Chain {
+    fn new(plan: Plan) -> Self {
+        Self { plan: Arc::new(plan), salt: Salt::default() }
+    }
+
+    /// The same chain with draws of its own, or with those of every chain that has this salt. Default: no salt.
+    #[must_use]
+    pub fn with_salt(self, salt: Salt) -> Self {
+        Self { salt, ..self }
+    }
+
+    /// The seed that this chain's ops draw from: what finishes a row elsewhere continues with it.
+    /// [`apply`](Self::apply) derives it itself.
+    pub fn seed(&self, sample: SampleSeed) -> SampleSeed {
+        sample.salted(self.salt)
+    }
+
+    /// The salt of its draws.
+    pub fn salt(&self) -> Salt {
+        self.salt
+    }
+
     /// Parses the command line's form ([`ChainSpec::parse`]) and compiles it.
     ///
     /// # Errors
@@ -327,7 +351,7 @@ impl Chain {
 
     /// The tensor that [`Chain::apply`] or, where it is ragged, [`Chain::apply_ragged`] writes.
     pub fn output(&self) -> &TensorSpec {
-        match *self.0 {
+        match *self.plan {
             #[cfg(feature = "image")]
             Plan::Image(ref plan) => plan.output(),
             #[cfg(feature = "image")]
@@ -346,10 +370,11 @@ impl Chain {
     /// `BadConfig` where the chain is not decode_image, one cut with the filter bilinear, and flips.
     #[cfg(feature = "image")]
     pub fn deferring(&self, share: f64) -> Result<Self> {
-        match *self.0 {
+        match *self.plan {
             Plan::Image(ref plan) => {
                 let deferring = image::Deferring::new(plan, share)?;
-                Ok(Self(Arc::new(Plan::Deferring(self.clone(), deferring))))
+                let plan = Arc::new(Plan::Deferring(self.clone(), deferring));
+                Ok(Self { plan, salt: self.salt })
             }
             _ => Err(Error::config("only pictures are decoded by a GPU")),
         }
@@ -374,7 +399,8 @@ impl Chain {
     ) -> Result<()> {
         assert!(!self.output().is_ragged(), "a ragged chain finds its rows' lengths itself");
         assert_eq!(out.len(), self.output().bytes(), "the row must be exactly as long as the chain's output");
-        match *self.0 {
+        let seed = self.seed(seed);
+        match *self.plan {
             #[cfg(feature = "image")]
             Plan::Image(ref plan) => plan.apply(encoded, seed, &mut scratch.image, out),
             #[cfg(feature = "image")]
@@ -410,11 +436,12 @@ impl Chain {
         out: &mut RaggedRow,
     ) -> Result<()> {
         assert!(self.output().is_ragged(), "a fixed chain writes into a row of its length");
-        match *self.0 {
+        let seed = self.seed(seed);
+        match *self.plan {
             #[cfg(feature = "image")]
             Plan::Image(_) => unreachable!("pictures have a fixed size"),
             #[cfg(feature = "image")]
-            Plan::Deferring(ref chain, ref deferring) => match *chain.0 {
+            Plan::Deferring(ref chain, ref deferring) => match *chain.plan {
                 Plan::Image(ref plan) => deferring.apply(plan, encoded, seed, &mut scratch.image, out),
                 _ => unreachable!("only chains of pictures defer"),
             },

@@ -76,7 +76,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use ragged::RaggedRow;
 pub use resources::{Need, Noise, Resources};
 pub use scratch::Scratch;
-pub use seed::{Generator, SampleSeed};
+pub use seed::{Generator, Salt, SampleSeed};
 pub use spec::{DType, Layout, TensorSpec};
 pub use warning::{Warning, Warnings};
 

@@ -10,8 +10,12 @@
 //! s₀ = mix(seed + γ)
 //! s₁ = mix((s₀ ^ epoch) + γ)
 //! s₂ = mix((s₁ ^ sample_id) + γ)                        the SampleSeed
+//! s₂ = mix((s₂ ^ salt) + γ)                             only for a chain that has a salt
 //! op(i): xoshiro256++ with state SplitMix64(mix((s₂ ^ i) + γ))   as its authors seed it
 //! ```
+//! A salt separates the draws of two chains that read one column. It is the same fold, from 0, over a tag (1: an output's
+//! name, 2: a key), the length of the text in bytes, and its bytes as little-endian words of 8, the last filled with zeros.
+//!
 //! The derivation is part of the format: changing it changes every augmentation, so a test pins its values.
 
 use rand_core::{Rng as _, SeedableRng as _};
@@ -36,9 +40,44 @@ impl SampleSeed {
         Self(absorb(absorb(absorb(0, seed), epoch), sample_id))
     }
 
+    /// The seed that a chain with this salt draws from.
+    #[must_use]
+    pub fn salted(self, salt: Salt) -> Self {
+        salt.0.map_or(self, |word| Self(absorb(self.0, word)))
+    }
+
     /// The generator of the op at `index` (0-based, counting every op of the chain).
     pub fn op(self, index: usize) -> Generator {
         Generator(Xoshiro256PlusPlus::seed_from_u64(absorb(self.0, index as u64)))
+    }
+}
+
+/// What separates the random draws of one chain from those of other chains on the same sample. The default is no salt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Salt(Option<u64>);
+
+/// Tags keep an output's name and an equal key apart.
+const OUTPUT_TAG: u64 = 1;
+const KEY_TAG: u64 = 2;
+
+impl Salt {
+    /// The salt of a further map of a column, whose result is named `output`.
+    pub fn of_output(output: &str) -> Self {
+        Self::of(OUTPUT_TAG, output)
+    }
+
+    /// The salt of a key that the user chose: chains with equal keys draw the same.
+    pub fn of_key(key: &str) -> Self {
+        Self::of(KEY_TAG, key)
+    }
+
+    fn of(tag: u64, text: &str) -> Self {
+        let start = absorb(absorb(0, tag), text.len() as u64);
+        Self(Some(text.as_bytes().chunks(8).fold(start, |state, bytes| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            absorb(state, u64::from_le_bytes(word))
+        })))
     }
 }
 
@@ -109,6 +148,24 @@ mod tests {
             let op = usize::try_from(of[3]).unwrap();
             assert_eq!(SampleSeed::new(of[0], of[1], of[2]).op(op).next_u64(), first, "{of:?}");
         }
+    }
+
+    #[test]
+    fn a_salt_changes_the_draws_and_no_salt_changes_none() {
+        let seed = SampleSeed::new(7, 1, 3);
+        assert_eq!(seed.salted(Salt::default()), seed);
+        let salts = [
+            Salt::default(),
+            Salt::of_output("view2"),
+            Salt::of_output("view3"),
+            Salt::of_key("view2"),
+            Salt::of_key("view2\0"),
+            Salt::of_key("a key of more than eight bytes"),
+        ];
+        let firsts: std::collections::BTreeSet<u64> =
+            salts.iter().map(|salt| seed.salted(*salt).op(1).next_u64()).collect();
+        assert_eq!(firsts.len(), salts.len());
+        assert_eq!(seed.salted(Salt::of_key("k")), seed.salted(Salt::of_key("k")));
     }
 
     #[test]

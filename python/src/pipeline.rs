@@ -62,9 +62,25 @@ pub(crate) fn batch_size(
 
 #[pymethods]
 impl Pipeline {
-    fn map(&self, py: Python<'_>, column: &str, output: &str, ops: &str, pad_value: f64) -> PyResult<Self> {
+    // A pipeline pickled by a release without keys calls it without one.
+    #[pyo3(signature = (column, output, ops, pad_value, key=None))]
+    fn map(
+        &self,
+        py: Python<'_>,
+        column: &str,
+        output: &str,
+        ops: &str,
+        pad_value: f64,
+        key: Option<&str>,
+    ) -> PyResult<Self> {
         let ops = chain(ops)?;
-        self.with(py, |pipeline| pipeline.map_as(column, output, ops).pad_value(output, pad_value))
+        self.with(py, |pipeline| {
+            let pipeline = pipeline.map_as(column, output, ops).pad_value(output, pad_value);
+            match key {
+                Some(key) => pipeline.key(output, key),
+                None => pipeline,
+            }
+        })
     }
 
     #[pyo3(signature = (kind, seed, window, lanes))]

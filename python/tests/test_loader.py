@@ -433,6 +433,26 @@ def test_options_that_do_not_fit_are_refused_before_anything_runs(data):
         pipeline.map("image", fs.decode_image(), fs.resize((8, 8))).batch(2).loader()
 
 
+def test_two_views_of_an_image_differ_unless_their_keys_are_equal(data):
+    ops = fs.decode_image(), fs.random_resized_crop(16), fs.horizontal_flip(0.5)
+
+    def views(**keys):
+        pipeline = data.map("image", *ops, key=keys.get("image"))
+        pipeline = pipeline.map("image", *ops, output="second", key=keys.get("second"))
+        batch = next(iter(pickle.loads(pickle.dumps(pipeline)).batch(20).loader(output="numpy")))
+        return batch["image"], batch["second"]
+
+    first, second = views()
+    single = next(iter(data.map("image", *ops).batch(20).loader(output="numpy")))["image"]
+    assert np.array_equal(first, single), "the first map keeps its pixels"
+    assert not any(np.array_equal(*pair) for pair in zip(first, second, strict=True))
+    first, second = views(image="pair", second="pair")
+    assert np.array_equal(first, second)
+    for wrong in "", 3:
+        with pytest.raises(fs.ConfigError, match="key must be a non-empty string; got"):
+            data.map("image", *ops, key=wrong)
+
+
 def test_pipelines_pickle_and_loaders_say_why_not(data):
     pipeline = (
         data.filter("label >= 10")

@@ -147,10 +147,14 @@ impl Pipeline {
 
     /// As [`map`](Self::map), with a name for the result, so that one column can become several tensors: a waveform
     /// and its features.
+    ///
+    /// The first map of a column draws its randomness as if it were the only one. Every further map of the same column
+    /// draws by the name of its output, so two random crops of one image differ, as contrastive learning needs.
+    /// [`key`](Self::key) overrides both.
     #[must_use]
     pub fn map_as(mut self, column: &str, output: &str, ops: impl Into<ChainSpec>) -> Self {
         let (column, output) = (column.to_owned(), output.to_owned());
-        self.recipe.maps.push(MapSpec { column, output, ops: ops.into(), pad_value: 0.0 });
+        self.recipe.maps.push(MapSpec { column, output, ops: ops.into(), pad_value: 0.0, key: None });
         self
     }
 
@@ -160,13 +164,28 @@ impl Pipeline {
     /// If no map has that output.
     #[must_use]
     pub fn pad_value(mut self, output: &str, value: f64) -> Self {
-        let map = self.recipe.maps.iter_mut().find(|map| map.output == output);
-        #[expect(clippy::panic, reason = "a slip in the caller's own chain of calls, seen at its first run")]
-        match map {
-            Some(map) => map.pad_value = value,
-            None => panic!("pad_value: no map has the output '{output}'; put pad_value behind its map"),
-        }
+        self.map_of(output, "pad_value").pad_value = value;
         self
+    }
+
+    /// Names the random draws of the tensor `output` of an earlier map. Maps with equal keys draw the same for a sample,
+    /// whatever columns they read: the same crop of an image and of its mask. Another key draws other values. Default: see
+    /// [`map_as`](Self::map_as). An empty key is an error when a rank starts.
+    ///
+    /// # Panics
+    /// If no map has that output.
+    #[must_use]
+    pub fn key(mut self, output: &str, key: &str) -> Self {
+        self.map_of(output, "key").key = Some(key.to_owned());
+        self
+    }
+
+    #[expect(clippy::panic, reason = "a slip in the caller's own chain of calls, seen at its first run")]
+    fn map_of(&mut self, output: &str, setting: &str) -> &mut MapSpec {
+        match self.recipe.maps.iter_mut().find(|map| map.output == output) {
+            Some(map) => map,
+            None => panic!("{setting}: no map has the output '{output}'; put {setting} behind its map"),
+        }
     }
 
     /// What the ops refer to by URI (tokenizers, noise), loaded already; whatever is not in here is read from storage

@@ -187,10 +187,15 @@ class Dataset:
         return self._native.samples()
 
     def map(
-        self, column: str, *ops: Op | Iterable[Op], output: str | None = None, pad_value: float = 0.0
+        self,
+        column: str,
+        *ops: Op | Iterable[Op],
+        output: str | None = None,
+        pad_value: float = 0.0,
+        key: str | None = None,
     ) -> Pipeline:
         """Begins a pipeline: see ``Pipeline.map``."""
-        return self.pipeline().map(column, *ops, output=output, pad_value=pad_value)
+        return self.pipeline().map(column, *ops, output=output, pad_value=pad_value, key=key)
 
     def shuffle(self, seed: int = 0, **options: Any) -> Pipeline:
         """Begins a pipeline: see ``Pipeline.shuffle``."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from feedstock._check import whole, whole_or_none
+from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
 
@@ -49,15 +50,26 @@ class Pipeline:
         return pipeline
 
     def map(
-        self, column: str, *ops: Op | Iterable[Op], output: str | None = None, pad_value: float = 0.0
+        self,
+        column: str,
+        *ops: Op | Iterable[Op],
+        output: str | None = None,
+        pad_value: float = 0.0,
+        key: str | None = None,
     ) -> Pipeline:
         """Runs each sample's encoded bytes or text in ``column`` through ``ops``, on the pipeline's threads.
 
         The result is the batch's tensor ``output`` (default: the column's own name); one column may be mapped several
         times. Rows of their own lengths (waveforms, features, tokens) are padded with ``pad_value`` to the longest of
         the batch, and their lengths stand in the column ``<output>_length``. Columns without a map ride along.
+
+        The first map of a column draws its randomness as if it were the only one; every further map of that column draws
+        by the name of its output, so that two random crops of one image differ. ``key`` overrides both: maps with equal
+        keys draw the same for a sample, whatever columns they read (the same crop of an image and of its mask).
         """
-        return self._with("map", column, output or column, chain_json(ops), float(pad_value))
+        if key is not None and (not isinstance(key, str) or not key):
+            raise ConfigError(f"key must be a non-empty string; got {key!r}")
+        return self._with("map", column, output or column, chain_json(ops), float(pad_value), key)
 
     def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:
         """Runs ``fn(batch)`` on every batch, in this process, on a pool of ``num_threads`` threads (default 1), order

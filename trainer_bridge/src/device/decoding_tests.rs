@@ -268,3 +268,21 @@ fn what_cannot_be_is_told_before_anything_runs() {
     assert!(start(&pipeline, 0.5, without.clone()).to_string().contains("load_decoder was refused"));
     assert_clean(&without);
 }
+
+#[test]
+fn two_views_decoded_on_the_device_are_those_of_the_cpu() {
+    let (_dir, pipeline) = larger();
+    let pipeline = pipeline.map_as("image", "second", [decode_image(), random_resized_crop(40)]);
+    let expected = expected(&pipeline, &DeviceOptions::cuda(0));
+    let driver = Simulated::new(3);
+    let mut batches = run(&pipeline, DeviceOptions::cuda(0).nvjpeg(1.0), driver.clone()).unwrap();
+    for expected in &expected {
+        let got = tensors(&next(&mut batches));
+        for name in ["image", "second"] {
+            assert!(most_apart(&got[name], &expected[name]) <= 1, "{name}");
+        }
+        assert_ne!(expected["image"], expected["second"]);
+    }
+    drop(batches);
+    assert_clean(&driver);
+}

@@ -5,7 +5,7 @@ use super::mixing::Mixing;
 use crate::{Error, ErrorKind, Result};
 use feedstock_ops::audio::{GlobalMvn, MaskValue, SpecAugment, UtteranceMvn};
 use feedstock_ops::image::{HorizontalFlip, Normalize};
-use feedstock_ops::{DType, Layout, SampleSeed, TensorSpec};
+use feedstock_ops::{DType, Generator, Layout, Salt, SampleSeed, TensorSpec};
 use serde::{Deserialize, Serialize};
 
 pub use super::mixing::Mix;
@@ -102,6 +102,21 @@ pub struct FeatureFinish {
     pub spec_augment: Option<SpecAugment>,
 }
 
+/// Where a finish draws from: the op that it would be in its column's chain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Draws {
+    /// Of the column's chain.
+    pub(crate) salt: Salt,
+    /// The index of the op.
+    pub(crate) op: usize,
+}
+
+impl Draws {
+    fn generator(self, sample: SampleSeed) -> Generator {
+        sample.salted(self.salt).op(self.op)
+    }
+}
+
 /// A finish that fits its column.
 #[derive(Debug, Clone)]
 pub(crate) enum Compiled {
@@ -119,8 +134,7 @@ pub(crate) struct CompiledPicture {
     pub(crate) bias: [f32; 3],
     pub(crate) mixing: Option<Mixing>,
     flip: f64,
-    /// The index that the op would have.
-    op: usize,
+    draws: Draws,
 }
 
 #[derive(Debug, Clone)]
@@ -134,7 +148,7 @@ pub(crate) struct CompiledFeatures {
     /// Scale and bias of each feature, where they are of the data set.
     pub(crate) scales: Vec<(f32, f32)>,
     pub(crate) spec_augment: Option<SpecAugment>,
-    op: usize,
+    draws: Draws,
 }
 
 impl Compiled {
@@ -148,8 +162,8 @@ impl Compiled {
 }
 
 impl Finish {
-    /// For a column that is `spec` behind `ops` ops.
-    pub(crate) fn compile(&self, column: &str, spec: &TensorSpec, ops: usize) -> Result<Compiled> {
+    /// For a column whose chain makes `spec`; `draws` are those of the op after the chain's last.
+    pub(crate) fn compile(&self, column: &str, spec: &TensorSpec, draws: Draws) -> Result<Compiled> {
         let misfit = |wanted: &str| {
             Error::new(
                 ErrorKind::BadConfig,
@@ -163,13 +177,13 @@ impl Finish {
         match self {
             Self::Picture(finish) => match (spec.dtype, spec.layout, spec.shape.as_slice()) {
                 (DType::U8, Layout::Hwc, &[height, width, 3]) => {
-                    finish.compile(column, (height, width), ops).map(Compiled::Picture)
+                    finish.compile(column, (height, width), draws).map(Compiled::Picture)
                 }
                 _ => Err(misfit("pictures of u8, height × width × 3")),
             },
             Self::Features(finish) => match (spec.dtype, spec.layout, spec.shape.as_slice()) {
                 (DType::F32, Layout::Tf, &[_, features]) | (DType::F32, Layout::Ft, &[features, _]) => {
-                    finish.compile(spec, features, ops).map(Compiled::Features)
+                    finish.compile(spec, features, draws).map(Compiled::Features)
                 }
                 _ => Err(misfit("features of f32, frames × features or features × frames")),
             },
@@ -178,7 +192,12 @@ impl Finish {
 }
 
 impl PictureFinish {
-    fn compile(&self, column: &str, (height, width): (usize, usize), ops: usize) -> Result<CompiledPicture> {
+    fn compile(
+        &self,
+        column: &str,
+        (height, width): (usize, usize),
+        draws: Draws,
+    ) -> Result<CompiledPicture> {
         self.normalize.check()?;
         if !(0.0..=1.0).contains(&self.flip) {
             let message = format!("finish of '{column}': flip {} is outside 0 … 1", self.flip);
@@ -187,19 +206,19 @@ impl PictureFinish {
         let (scale, bias) = self.normalize.scale_and_bias();
         let mixing = self.mix.as_ref().map(|mix| mix.compile((height, width))).transpose()?;
         let (real, layout, flip) = (self.dtype.real(), self.layout, self.flip);
-        Ok(CompiledPicture { real, layout, height, width, scale, bias, mixing, flip, op: ops })
+        Ok(CompiledPicture { real, layout, height, width, scale, bias, mixing, flip, draws })
     }
 }
 
 impl CompiledPicture {
     /// Whether the row of this seed is mirrored.
     pub(crate) fn is_mirrored(&self, seed: SampleSeed) -> bool {
-        self.flip > 0.0 && HorizontalFlip::new(self.flip).draw(&mut seed.op(self.op))
+        self.flip > 0.0 && HorizontalFlip::new(self.flip).draw(&mut self.draws.generator(seed))
     }
 }
 
 impl FeatureFinish {
-    fn compile(&self, spec: &TensorSpec, features: usize, ops: usize) -> Result<CompiledFeatures> {
+    fn compile(&self, spec: &TensorSpec, features: usize, draws: Draws) -> Result<CompiledFeatures> {
         let mut compiled = CompiledFeatures {
             real: self.dtype.real(),
             features,
@@ -209,7 +228,7 @@ impl FeatureFinish {
             epsilon: 0.0,
             scales: Vec::new(),
             spec_augment: self.spec_augment.clone(),
-            op: ops + usize::from(self.normalize.is_some()),
+            draws: Draws { op: draws.op + usize::from(self.normalize.is_some()), ..draws },
         };
         match &self.normalize {
             Some(FeatureNorm::UtteranceMvn(op)) => {
@@ -238,7 +257,7 @@ impl CompiledFeatures {
         let Some(op) = &self.spec_augment else { return Vec::new() };
         let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         let mut masks = Vec::with_capacity(self.masks_per_row() as usize);
-        op.draw(frames as usize, self.features, &mut seed.op(self.op), |is_time, range| {
+        op.draw(frames as usize, self.features, &mut self.draws.generator(seed), |is_time, range| {
             let (start, end) = (number(range.start), number(range.end));
             masks.push(Mask { is_time: u32::from(is_time), start, end });
         });

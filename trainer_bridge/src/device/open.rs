@@ -4,7 +4,7 @@ use super::batch::Place;
 use super::cuda;
 use super::decoding::{Deferred, Names};
 use super::driver::Driver;
-use super::finish::{Compiled, Finish};
+use super::finish::{Compiled, Draws, Finish};
 use super::fixed::FixedBuffer;
 use super::host::Host;
 use super::layout::{MIX_WEIGHT, SAMPLE_IDS, VALID, no_labels, partner_column};
@@ -139,7 +139,12 @@ impl Prepared {
         }
         let of = |column: &Mapped<'_>| {
             let finish = options.finish.iter().find(|(name, _)| name == column.name);
-            finish.map(|(name, finish)| finish.compile(name, column.spec, column.ops)).transpose()
+            finish
+                .map(|(name, finish)| {
+                    let draws = Draws { salt: column.chain.salt(), op: column.ops };
+                    finish.compile(name, column.spec, draws)
+                })
+                .transpose()
         };
         let finishes: Vec<Option<Compiled>> = columns.iter().map(of).collect::<Result<_>>()?;
         let mut own = vec![SAMPLE_IDS.to_owned(), VALID.to_owned()];

@@ -643,3 +643,30 @@ fn a_child_of_fork_neither_uses_nor_frees_its_parents_batches() {
         assert_clean(&driver);
     }
 }
+
+/// Two views of each picture, flipped on the device or by their chains.
+fn two_views(pipeline: Pipeline, is_flipped_by_chain: bool) -> (Pipeline, DeviceOptions) {
+    let flips = is_flipped_by_chain.then(|| feedstock_ops::horizontal_flip(0.5));
+    let chain: Vec<_> = [decode_image(), random_resized_crop(16)].into_iter().chain(flips).collect();
+    let finish = Finish::Picture(PictureFinish {
+        flip: if is_flipped_by_chain { 0.0 } else { 0.5 },
+        ..PictureFinish::default()
+    });
+    let pipeline = pipeline.map_as("image", "first", chain.clone()).map_as("image", "second", chain);
+    (pipeline, DeviceOptions::cuda(0).finish("first", finish.clone()).finish("second", finish))
+}
+
+#[test]
+fn a_further_view_is_finished_with_its_own_draws() {
+    let (dir, _) = pictures();
+    let pipeline = || open(dir.path()).shuffle(Shuffle::seeded(7)).batch(BatchSize::global(ROWS)).epochs(2);
+    let (chain, plain) = two_views(pipeline(), true);
+    let (device, finish) = two_views(pipeline(), false);
+    let batches = expected(&device, &finish);
+    assert_eq!(batches, expected(&chain, &plain));
+    for batch in batches {
+        let row = batch["first"].len() / ROWS as usize;
+        let rows = batch["first"].chunks(row).zip(batch["second"].chunks(row));
+        assert_eq!(rows.filter(|(first, second)| first == second).count(), 0);
+    }
+}

@@ -27,11 +27,11 @@ fn options(allow: &Path) -> WorkerOptions {
     options
 }
 
-fn worker(allow: &Path) -> Worker {
+pub(crate) fn worker(allow: &Path) -> Worker {
     Worker::start(options(allow)).unwrap()
 }
 
-fn at<'a>(workers: impl IntoIterator<Item = &'a Worker>) -> Workers {
+pub(crate) fn at<'a>(workers: impl IntoIterator<Item = &'a Worker>) -> Workers {
     let addresses: Vec<String> = workers.into_iter().map(|worker| worker.address().to_string()).collect();
     Workers::at(&addresses.join(",")).unwrap()
 }

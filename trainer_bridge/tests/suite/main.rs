@@ -11,3 +11,4 @@ mod faults_s3;
 mod fleet;
 mod loader;
 mod speech;
+mod views;
