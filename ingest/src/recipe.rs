@@ -8,7 +8,7 @@ use crate::engine::Map;
 use crate::resources::Loaded;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Dataset, DatasetSpec, Lengths, OpenOptions, Plan, Shuffle, StepShape};
-use feedstock_ops::{ChainSpec, Resources, Salt};
+use feedstock_ops::{ChainSpec, OPS_VERSION, Resources, Salt};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -168,14 +168,12 @@ impl Recipe {
         Ok(maps)
     }
 
-    /// A hash of the chains: not part of the order, kept in cursors to tell of changed ops.
+    /// A hash of the chains and of [`OPS_VERSION`]: not part of the order, kept in cursors to log changed ops.
     ///
     /// # Errors
     /// `Bug` where they cannot be written down.
     pub fn ops_hash(&self) -> Result<u64> {
-        let text = serde_json::to_string(&self.maps)
-            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the ops: {e}")))?;
-        Ok(Cursor::hash_ops(&text))
+        hash_of(&self.maps, OPS_VERSION)
     }
 
     /// Its description, for another process.
@@ -188,6 +186,12 @@ impl Recipe {
             seed: self.seed(),
         }
     }
+}
+
+fn hash_of(maps: &[MapSpec], ops_version: u32) -> Result<u64> {
+    let text = serde_json::to_string(&(ops_version, maps))
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the ops: {e}")))?;
+    Ok(Cursor::hash_ops(&text))
 }
 
 impl RecipeSpec {
@@ -218,6 +222,16 @@ mod tests {
     use super::*;
 
     const OLD: &str = r#"{"column":"image","output":"view","ops":[],"pad_value":0.0}"#;
+
+    #[test]
+    fn ops_of_another_version_have_another_hash() {
+        let maps: Vec<MapSpec> = vec![serde_json::from_str(OLD).unwrap()];
+        let without_version = Cursor::hash_ops(&format!("[{OLD}]")); // in cursors of earlier releases
+        let hashes = [1, OPS_VERSION, OPS_VERSION + 1].map(|version| hash_of(&maps, version).unwrap());
+        assert_eq!(hash_of(&maps, OPS_VERSION).unwrap(), hashes[1]);
+        assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2]);
+        assert!(!hashes.contains(&without_version));
+    }
 
     #[test]
     fn a_map_without_a_key_is_described_as_before_there_were_keys() {

@@ -1,5 +1,6 @@
 //! The protocol by hand (ingest/src/wire): what no rank and no worker of this release would say.
 
+use feedstock::ops::OPS_VERSION;
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -75,7 +76,7 @@ impl Raw {
 }
 
 pub fn hello(protocol: u32) -> Value {
-    json!({ "protocol": protocol, "release": "9.9.9" })
+    json!({ "protocol": protocol, "release": "9.9.9", "ops_version": OPS_VERSION })
 }
 
 /// Something that answers every greeting in the same way and then waits.

@@ -5,6 +5,7 @@ use crate::identities::refusal;
 use crate::raw::{FakeWorker, MAGIC, Raw, hello};
 use crate::run::{Run, quiet};
 use crate::worker::Start;
+use feedstock::ops::OPS_VERSION;
 use feedstock::{ErrorKind, Workers};
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ fn a_worker_of_another_protocol_is_named_with_both_versions() {
     let data = Data::pictures(1);
     let refusing = json!({
         "protocol": 3, "release": "9.9.9", "instance": "newer",
-        "refused": { "kind": "bad_config", "message": "the worker speaks protocol 3 (feedstock 9.9.9), the rank protocol 2" }
+        "refused": { "kind": "bad_config", "message": "the worker has protocol 3 (feedstock 9.9.9), the rank has protocol 2" }
     });
     for welcome in [newer(), refusing] {
         let fake = FakeWorker::saying(&welcome);
@@ -55,4 +56,49 @@ fn a_rank_of_another_protocol_is_refused_with_both_versions() {
     assert_eq!(welcome["refused"]["kind"], "bad_config");
     assert_eq!(welcome["unix"], Value::Null, "whom it refuses it tells nothing");
     assert!(rank.rest().is_empty());
+}
+
+/// Versions of the ops that are not this release's; a peer that sends none has version 1.
+fn other_ops() -> [(Option<u32>, String); 2] {
+    [(None, "ops version 1".to_owned()), (Some(OPS_VERSION + 1), format!("ops version {}", OPS_VERSION + 1))]
+}
+
+fn with_ops(mut message: Value, version: Option<u32>) -> Value {
+    match version {
+        Some(version) => message["ops_version"] = version.into(),
+        None => drop(message.as_object_mut().unwrap().remove("ops_version")),
+    }
+    message
+}
+
+#[test]
+fn a_worker_with_other_ops_is_named_with_both_versions() {
+    let data = Data::pictures(1);
+    for (version, named) in other_ops() {
+        let welcome = json!({ "protocol": 2, "release": "9.9.9", "instance": "other" });
+        let fake = FakeWorker::saying(&with_ops(welcome, version));
+        let error = refusal(&data, Workers::at(fake.address()).unwrap());
+        assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+        for part in [&*format!("ops version {OPS_VERSION}"), &*named, "9.9.9", fake.address()] {
+            assert!(error.to_string().contains(part), "'{part}' is missing: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_with_other_ops_is_refused_with_both_versions() {
+    let data = Data::pictures(1);
+    let worker = Start::new(&data).start();
+    for (version, named) in other_ops() {
+        let mut rank = Raw::connect(worker.address());
+        rank.say(MAGIC);
+        rank.message(&with_ops(hello(2), version));
+        let welcome = rank.answer().unwrap();
+        let message = welcome["refused"]["message"].as_str().unwrap_or_else(|| panic!("{welcome}"));
+        for part in [&*format!("ops version {OPS_VERSION}"), &*named, "9.9.9", env!("CARGO_PKG_VERSION")] {
+            assert!(message.contains(part), "'{part}' is missing: {message}");
+        }
+        assert_eq!(welcome["refused"]["kind"], "bad_config");
+        assert!(rank.rest().is_empty());
+    }
 }

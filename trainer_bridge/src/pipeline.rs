@@ -10,7 +10,7 @@ use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Dataset, Plan, Position, Rank, Shuffle, StepShape, StepSize, Tail};
 use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers};
-use feedstock_ops::{Chain, ChainSpec, Resources};
+use feedstock_ops::{Chain, ChainSpec, OPS_VERSION, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -580,7 +580,8 @@ impl RankBuilder {
         let ops = pipeline.ops_hash()?;
         if let Some(saved) = self.from.as_ref().and_then(|cursor| cursor.ops).filter(|saved| *saved != ops) {
             tracing::warn!(
-                "the ops differ from those of the saved run ({saved:016x} there, {ops:016x} here)"
+                "the ops differ from those of the saved run ({saved:016x} there, {ops:016x} here): a chain or its keys \
+                 changed, or a release saved it whose ops do not have version {OPS_VERSION}"
             );
         }
         let (maps, columns) = pipeline.compile()?;

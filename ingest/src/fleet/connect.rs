@@ -3,11 +3,12 @@
 use super::dispatch::HERE;
 use super::members::Workers;
 use crate::wire::{
-    ALPN_ROWS, Answer, Ask, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Welcome,
-    WorkerStatus, read_message, release, write_message,
+    ALPN_ROWS, Answer, Ask, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Versions, Welcome,
+    WorkerStatus, agree, read_message, release, write_message,
 };
 use crate::worker::{Serve, serve};
 use crate::{Error, ErrorKind, Result};
+use feedstock_ops::OPS_VERSION;
 use futures::future::BoxFuture;
 use std::io;
 use std::path::Path;
@@ -141,7 +142,12 @@ fn is_ours(path: &Path) -> bool {
 }
 
 async fn greet(mut io: Box<dyn Io>, member: &str, token: Option<&Token>) -> Result<(Box<dyn Io>, Welcome)> {
-    let hello = Hello { protocol: PROTOCOL, release: release(), token: token.cloned() };
+    let hello = Hello {
+        protocol: PROTOCOL,
+        release: release(),
+        ops_version: OPS_VERSION,
+        token: token.cloned(),
+    };
     let said = async {
         tokio::io::AsyncWriteExt::write_all(&mut io, MAGIC).await?;
         write_message(&mut io, &hello).await
@@ -160,16 +166,8 @@ async fn greet(mut io: Box<dyn Io>, member: &str, token: Option<&Token>) -> Resu
         let error = Error::from(refused);
         return Err(Error::new(error.kind(), format!("{member}: {error}")));
     }
-    if welcome.protocol != PROTOCOL {
-        let message = format!(
-            "{member}: the worker speaks protocol {} (feedstock {}), this rank protocol {PROTOCOL} (feedstock {}); run the \
-             same release on both",
-            welcome.protocol,
-            welcome.release,
-            release()
-        );
-        return Err(Error::new(ErrorKind::BadConfig, message));
-    }
+    agree(&welcome.versions(), &Versions::OURS)
+        .map_err(|error| Error::new(error.kind(), format!("{member}: {error}")))?;
     Ok((io, welcome))
 }
 

@@ -2,6 +2,7 @@
 
 use super::secure::Token;
 use crate::{Error, ErrorKind, RecipeSpec};
+use feedstock_ops::OPS_VERSION;
 use feedstock_dataset::{Cursor, Rank, StepShape, StepSize, StrandSet};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -53,13 +54,60 @@ impl fmt::Display for PlanId {
     }
 }
 
+/// What both sides must have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Versions<'a> {
+    pub(crate) protocol: u32,
+    pub(crate) ops: u32,
+    pub(crate) release: &'a str,
+}
+
+impl Versions<'static> {
+    pub(crate) const OURS: Self =
+        Self { protocol: PROTOCOL, ops: OPS_VERSION, release: env!("CARGO_PKG_VERSION") };
+}
+
+/// Checks that a worker's rows are the bytes that the rank would make itself.
+///
+/// # Errors
+/// `BadConfig`, which names both versions.
+pub(crate) fn agree(worker: &Versions<'_>, rank: &Versions<'_>) -> Result<(), Error> {
+    let (what, theirs, ours) = if worker.protocol != rank.protocol {
+        ("protocol", worker.protocol, rank.protocol)
+    } else if worker.ops != rank.ops {
+        ("ops version", worker.ops, rank.ops)
+    } else {
+        return Ok(());
+    };
+    let message = format!(
+        "the worker has {what} {theirs} (feedstock {}), the rank has {what} {ours} (feedstock {}); run the same release \
+         on both",
+        worker.release, rank.release
+    );
+    Err(Error::new(ErrorKind::BadConfig, message))
+}
+
+/// The version of the ops in releases that do not send one.
+const fn first_ops_version() -> u32 {
+    1
+}
+
 /// What a rank says first.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: u32,
     pub(crate) release: String,
+    /// The version of the rank's ops.
+    #[serde(default = "first_ops_version")]
+    pub(crate) ops_version: u32,
     #[serde(default)]
     pub(crate) token: Option<Token>,
+}
+
+impl Hello {
+    pub(crate) fn versions(&self) -> Versions<'_> {
+        Versions { protocol: self.protocol, ops: self.ops_version, release: &self.release }
+    }
 }
 
 /// What a worker answers.
@@ -67,6 +115,9 @@ pub(crate) struct Hello {
 pub(crate) struct Welcome {
     pub(crate) protocol: u32,
     pub(crate) release: String,
+    /// The version of the worker's ops.
+    #[serde(default = "first_ops_version")]
+    pub(crate) ops_version: u32,
     /// Which process this is: another one after a restart.
     #[serde(default)]
     pub(crate) instance: String,
@@ -76,6 +127,12 @@ pub(crate) struct Welcome {
     /// Why it does not serve this rank.
     #[serde(default)]
     pub(crate) refused: Option<Failure>,
+}
+
+impl Welcome {
+    pub(crate) fn versions(&self) -> Versions<'_> {
+        Versions { protocol: self.protocol, ops: self.ops_version, release: &self.release }
+    }
 }
 
 /// Rows of some strands of a rank's steps, from a place on.

@@ -3,7 +3,7 @@
 //! ```text
 //! rank                                             worker
 //!  │ MAGIC, Hello {protocol, token}                   │
-//!  │ ◀──────────────────── Welcome {instance} or Refused: both name protocol and release
+//!  │ ◀──────────────────── Welcome {instance} or Refused: both name protocol, ops version and release
 //!  │ Open {plan, cursor, shape, strands}              │
 //!  │ ◀──────────────────────────── Unknown: not told of this plan yet
 //!  │ Describe {recipe}, then Open again               │
@@ -27,7 +27,7 @@ pub(crate) use frame::{FrameHead, HeadReader, HeadWriter, RowHead, Tag};
 pub use message::WorkerStatus;
 pub(crate) use message::{
     Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId,
-    SPEC_BYTES, STEP_ROWS, Welcome, read_message, release, write_message,
+    SPEC_BYTES, STEP_ROWS, Versions, Welcome, agree, read_message, release, write_message,
 };
 pub(crate) use secure::{ALPN_GRPC, ALPN_ROWS};
 pub use secure::{ClientTls, FleetIdentity, Identity, ServerTls, Token};

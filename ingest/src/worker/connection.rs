@@ -3,11 +3,11 @@
 use super::lane::{Lane, Rows};
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, Failure, FrameHead, HELLO_BYTES, HeadWriter, Hello, Io, LaneRequest, MAGIC,
-    MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Welcome, WorkerStatus, read_message, release,
+    MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Versions, Welcome, WorkerStatus, agree, read_message, release,
     write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
-use feedstock_ops::TensorSpec;
+use feedstock_ops::{OPS_VERSION, TensorSpec};
 use futures::future::BoxFuture;
 use std::io;
 use std::path::PathBuf;
@@ -47,6 +47,7 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
     let welcome = Welcome {
         protocol: PROTOCOL,
         release: release(),
+        ops_version: OPS_VERSION,
         instance: instance.to_owned(),
         unix: unix.filter(|_| refused.is_none()).cloned(),
         refused,
@@ -116,23 +117,14 @@ async fn hello(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Hello> {
 }
 
 fn refusal<S: Serve + ?Sized>(hello: &Hello, server: &S) -> Option<Failure> {
-    let refused = |kind, message: String| Some(Failure::from(&Error::new(kind, message)));
-    if hello.protocol != PROTOCOL {
-        return refused(
-            ErrorKind::BadConfig,
-            format!(
-                "the worker speaks protocol {PROTOCOL} (feedstock {}), the rank protocol {} (feedstock {}); run the same \
-                 release on both",
-                release(),
-                hello.protocol,
-                hello.release
-            ),
-        );
+    if let Err(error) = agree(&Versions::OURS, &hello.versions()) {
+        return Some(Failure::from(&error));
     }
     let given = hello.token.as_ref().map_or("", Token::expose);
     if server.token().is_some_and(|token| !token.is(given)) {
         let which = if given.is_empty() { "no token was given" } else { "the token is another one" };
-        return refused(ErrorKind::Denied, format!("the worker does not know this rank: {which}"));
+        let message = format!("the worker does not know this rank: {which}");
+        return Some(Failure::from(&Error::new(ErrorKind::Denied, message)));
     }
     None
 }

@@ -1,7 +1,7 @@
 //! A loader: jumps, resizing and state, all from the same order.
 
 use crate::common::{Delivered, open, pipeline, run_epochs, synth};
-use feedstock_dataset::{Rank, SampleId, Shuffle, Tail};
+use feedstock_dataset::{Cursor, Rank, SampleId, Shuffle, Tail};
 use feedstock_ingest::ErrorKind;
 use feedstock_ops::image::DecodeImage;
 use feedstock_ops::random_resized_crop;
@@ -84,6 +84,22 @@ fn batches_are_made_before_one_is_asked_for_and_none_is_handed_out() {
     here.seek(0, 0).unwrap();
     here.start_prefetch().unwrap();
     assert_eq!(next(&mut here).sample_ids(), first);
+}
+
+#[test]
+fn a_state_of_other_ops_is_loaded_and_goes_on_at_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let mut before = loader(dir.path(), 20, one());
+    next(&mut before);
+    let state = before.state();
+    let expected = next(&mut before).sample_ids().to_vec();
+    for ops in [None, state.ops.map(|hash| hash ^ 1)] {
+        let mut here = loader(dir.path(), 20, one());
+        here.load_state(Cursor { ops, ..state.clone() }).unwrap();
+        assert_eq!(next(&mut here).sample_ids(), expected);
+        assert_eq!(here.state().ops, state.ops, "what is saved next has this release's");
+    }
 }
 
 #[test]
