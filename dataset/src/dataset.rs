@@ -134,7 +134,7 @@ impl Dataset {
                 options.block_bytes
             )));
         }
-        let storage = Storage::new(options.storage.clone(), IoRuntime::new()?)?;
+        let storage = Storage::new(options.storage.clone(), IoRuntime::shared()?)?;
         let io = storage.io().clone();
         let cache = options.disk_cache.clone().map(DiskCache::open).transpose()?;
         let uri = uri.to_owned();

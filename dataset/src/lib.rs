@@ -18,6 +18,7 @@ mod lengths;
 mod mix;
 mod payload;
 mod plan;
+mod process;
 mod recycled;
 mod runtime;
 mod spec;
@@ -37,6 +38,7 @@ pub use plan::{
     Bucketing, Cursor, Digest, EpochOrder, Fingerprint, Mixing, Plan, PlanInput, PlannedRow, PlannedSample,
     Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
 };
+pub use process::PerProcess;
 pub use runtime::IoRuntime;
 pub use spec::{DatasetSpec, SourceSpec};
 pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats};

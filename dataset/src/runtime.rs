@@ -4,13 +4,19 @@
 //! driven by the runtime that opened it, and a caller who iterates batches inside its own single-threaded
 //! runtime would block the very task its next block depends on.
 
+use crate::process::PerProcess;
 use crate::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Two: one decompresses a block while the other serves sockets.
-const IO_THREADS: usize = 2;
+/// One decompresses a block while the other serves sockets; more CPUs may have more data sets open.
+const IO_THREADS: std::ops::RangeInclusive<usize> = 2..=8;
+
+/// CPUs for each I/O thread, between these.
+const CPUS_PER_IO_THREAD: usize = 8;
+
+static SHARED: PerProcess<Owned> = PerProcess::new();
 
 /// feedstock's I/O runtime; clones share it, and its threads end with the last clone.
 #[derive(Clone)]
@@ -27,10 +33,29 @@ impl Drop for Owned {
 }
 
 impl IoRuntime {
-    /// Starts the threads.
+    /// The runtime of all data sets that this process has open. Its threads end with the last of them.
+    ///
+    /// # Errors
+    /// `Retryable` where the system has no thread left.
+    pub fn shared() -> Result<Self> {
+        let mut shared = SHARED.lock();
+        if let Some(running) = shared.upgrade() {
+            return Ok(Self(running));
+        }
+        let made = Self::new()?;
+        *shared = Arc::downgrade(&made.0);
+        Ok(made)
+    }
+
+    /// Starts threads that nothing else uses: one for each 8 CPUs, at least 2 and at most 8.
+    ///
+    /// # Errors
+    /// `Retryable` where the system has no thread left.
     pub fn new() -> Result<Self> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cpus / CPUS_PER_IO_THREAD).clamp(*IO_THREADS.start(), *IO_THREADS.end());
         let runtime = Builder::new_multi_thread()
-            .worker_threads(IO_THREADS)
+            .worker_threads(threads)
             .thread_name("feedstock-io")
             .enable_all()
             .build()
@@ -85,5 +110,17 @@ struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_sets_share_one_runtime() {
+        let (one, other) = (IoRuntime::shared().unwrap(), IoRuntime::shared().unwrap());
+        assert!(Arc::ptr_eq(&one.0, &other.0));
+        assert!(!Arc::ptr_eq(&one.0, &IoRuntime::new().unwrap().0));
     }
 }

@@ -1,7 +1,7 @@
 //! The door of this crate: an [`Engine`] runs [`Job`]s, one a rank, into places that the caller offers.
 
 use crate::driver::{Driver, Event};
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolShare};
 use crate::row::RowMemory;
 use crate::share::Sharing;
 use crate::stats::{Shared, Stats, Waiting};
@@ -89,14 +89,15 @@ pub trait Sink<D>: Send + Sync + 'static {
     fn ended(&self, steps: u64);
 }
 
-/// The CPU threads that all ranks of this process share.
+/// A share of this process's CPU threads; clones, and all their runs, have it together.
 #[derive(Clone)]
 pub struct Engine {
-    pool: Pool,
+    share: PoolShare,
 }
 
 impl Engine {
-    /// An engine with `threads` CPU threads.
+    /// An engine with at most `threads` CPU threads at work at once. They are those of the process's one pool, which has as
+    /// many threads as the largest of its engines and ends with the last.
     ///
     /// # Errors
     /// `BadConfig` for no threads; `Retryable` where the system has no thread left.
@@ -104,17 +105,17 @@ impl Engine {
         if threads == 0 {
             return Err(Error::new(ErrorKind::BadConfig, "threads must be at least 1"));
         }
-        Ok(Self { pool: Pool::new(threads)? })
+        Ok(Self { share: Pool::shared(threads)?.share(threads) })
     }
 
-    /// CPU threads.
+    /// CPU threads at work at once, at most.
     pub fn threads(&self) -> usize {
-        self.pool.threads()
+        self.share.most()
     }
 
-    /// Returns the time that rows have taken so far, added up over the CPU threads.
+    /// Returns the time that rows have taken in this process so far, added up over its CPU threads.
     pub fn busy(&self) -> Duration {
-        self.pool.busy()
+        self.share.busy()
     }
 
     /// Starts `job`: it prefetches at once, and decodes as places are offered.
@@ -137,14 +138,14 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         let io = job.dataset.io().clone();
         let (driver, events) =
-            Driver::new(job, sink.clone(), self.pool.turns(overdue), shared.clone(), sharing)?;
+            Driver::new(job, sink.clone(), self.share.turns(overdue), shared.clone(), sharing)?;
         let task = io.handle().spawn(async move {
             if AssertUnwindSafe(driver.run()).catch_unwind().await.is_err() {
                 // Whoever waits must hear of it; index 0 comes before every step not yet handed over.
                 sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
             }
         });
-        Ok(Run { events, shared, task, _pool: Some(self.pool.clone()) })
+        Ok(Run { events, shared, task, _share: Some(self.share.clone()) })
     }
 }
 
@@ -153,7 +154,7 @@ pub struct Run<D> {
     events: UnboundedSender<Event<D>>,
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
-    _pool: Option<Pool>,
+    _share: Option<PoolShare>,
 }
 
 /// Lends places to a run, also from other threads.
@@ -174,7 +175,7 @@ impl<D: Destination> Run<D> {
         shared: Arc<Shared>,
         task: tokio::task::JoinHandle<()>,
     ) -> Self {
-        Self { events, shared, task, _pool: None }
+        Self { events, shared, task, _share: None }
     }
 
     /// The way to lend places; it may outlive the run.

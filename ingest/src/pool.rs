@@ -6,9 +6,13 @@
 //! are: ranks of a job wait for each other's), and one that comes later waits for nobody's look-ahead. A stream that takes
 //! over steps which a trainer already waits for begins so many turns early, as long as such turns are the exception.
 //!
+//! A process has one pool; a [`PoolShare`] of it may have fewer tasks at work at once than there are threads. Tasks over that
+//! bound wait for one of their own to end, and let later turns of other shares pass.
+//!
 //! A task costs about a microsecond here; a picture takes a thousand.
 
 use crate::{Error, ErrorKind, Result};
+use feedstock_dataset::PerProcess;
 use feedstock_ops::Scratch;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,8 +30,24 @@ pub(crate) struct Pool(Arc<Threads>);
 
 struct Threads {
     shared: Arc<Shared>,
-    joins: Vec<JoinHandle<()>>,
+    joins: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// The pool of this process.
+static POOL: PerProcess<Threads> = PerProcess::new();
+
+/// A part of the pool's threads, for the runs that share it; clones are the same share.
+#[derive(Clone)]
+pub(crate) struct PoolShare(Arc<Owned>);
+
+struct Owned {
+    pool: Pool,
+    id: ShareId,
+    most: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ShareId(u64);
 
 struct Shared {
     queue: Mutex<Queue>,
@@ -37,14 +57,28 @@ struct Shared {
 }
 
 struct Queue {
-    // Never long: only rows of offered places are queued, so it holds slots × batch rows of each run at most.
-    tasks: BinaryHeap<Reverse<Queued>>,
+    /// As many as pipelines are in use: looked through for every task.
+    shares: Vec<Queues>,
+    /// Threads that wait for a task.
+    idle: usize,
     /// The latest turn served.
     served: u64,
     early: Early,
     /// Tasks so far: among those of one turn the first goes first.
     count: u64,
     closed: bool,
+}
+
+/// The tasks of one share.
+struct Queues {
+    id: ShareId,
+    // Never long: only rows of offered places are queued, so it holds slots × batch rows of each run at most.
+    tasks: BinaryHeap<Reverse<Queued>>,
+    /// Tasks at work, and the most of them.
+    running: usize,
+    most: usize,
+    /// The share has ended: what it has queued is done, and nothing is added.
+    is_left: bool,
 }
 
 /// When a step's tasks are due.
@@ -58,7 +92,7 @@ struct Queued {
 
 /// The turns of one run.
 pub(crate) struct Turns {
-    pool: Pool,
+    share: PoolShare,
     next: u64,
     overdue: u64,
 }
@@ -86,37 +120,79 @@ impl Pool {
             woken: Condvar::new(),
             busy_ns: AtomicU64::new(0),
         });
-        let mut pool = Threads { shared: shared.clone(), joins: Vec::with_capacity(threads) };
-        for index in 0..threads {
-            let shared = shared.clone();
+        let pool = Threads { shared, joins: Mutex::default() };
+        pool.grow(threads)?;
+        Ok(Self(Arc::new(pool)))
+    }
+
+    /// The pool of this process, with at least `threads` threads: it is started by its first user, ends with its last, and
+    /// keeps the most threads that any of them asked for.
+    pub(crate) fn shared(threads: usize) -> Result<Self> {
+        let mut shared = POOL.lock();
+        if let Some(running) = shared.upgrade() {
+            running.grow(threads)?;
+            return Ok(Self(running));
+        }
+        let made = Self::new(threads)?;
+        *shared = Arc::downgrade(&made.0);
+        Ok(made)
+    }
+
+    /// A share with at most `most` tasks at work at once.
+    pub(crate) fn share(&self, most: usize) -> PoolShare {
+        assert!(most > 0, "a share needs a thread");
+        let id = self.0.shared.queue().add_share(most);
+        PoolShare(Arc::new(Owned { pool: self.clone(), id, most }))
+    }
+}
+
+impl Threads {
+    /// Starts threads until there are `threads`.
+    fn grow(&self, threads: usize) -> Result<()> {
+        let mut joins = self.joins.lock().unwrap_or_else(PoisonError::into_inner); // only ever pushed to
+        for index in joins.len()..threads {
+            let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name(format!("feedstock-cpu-{index}"));
             let join = thread.spawn(move || work(&shared)).map_err(|e| {
                 Error::new(ErrorKind::Retryable, format!("cannot start CPU thread {index}: {e}"))
             })?;
-            pool.joins.push(join);
+            joins.push(join);
         }
-        Ok(Self(Arc::new(pool)))
+        Ok(())
+    }
+}
+
+impl PoolShare {
+    /// Tasks at work at once, at most.
+    pub(crate) fn most(&self) -> usize {
+        self.0.most
     }
 
-    pub(crate) fn threads(&self) -> usize {
-        self.0.joins.len()
-    }
-
-    /// Returns the time that tasks have taken so far, added up over the threads.
+    /// Returns the time that tasks of this process have taken so far, added up over the threads.
     pub(crate) fn busy(&self) -> Duration {
-        Duration::from_nanos(self.0.shared.busy_ns.load(Ordering::Relaxed))
+        Duration::from_nanos(self.0.pool.0.shared.busy_ns.load(Ordering::Relaxed))
     }
 
     /// The turns of a new run, the first `overdue` of which others' steps wait for.
     pub(crate) fn turns(&self, overdue: u32) -> Turns {
-        Turns { pool: self.clone(), next: 0, overdue: overdue.into() }
+        Turns { share: self.clone(), next: 0, overdue: overdue.into() }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.pool.0.shared.queue()
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.pool.0.shared.queue().leave(self.id);
     }
 }
 
 impl Turns {
     /// The turn of the run's next step.
     pub(crate) fn next(&mut self) -> Turn {
-        let mut queue = self.pool.0.shared.queue();
+        let mut queue = self.share.queue();
         let early = if self.overdue > 0 && queue.grant_early() { self.overdue } else { 0 };
         let turn = self.next.max(queue.served - early);
         self.next = turn + 1;
@@ -126,14 +202,63 @@ impl Turns {
 
     /// Queues a task of the step that has this turn.
     pub(crate) fn submit(&self, turn: Turn, task: Task) {
-        self.pool.0.shared.submit(turn, task);
+        self.share.0.pool.0.shared.submit(self.share.0.id, turn, task);
     }
 }
 
 impl Queue {
     fn new() -> Self {
         let early = Early { left: EARLY_MAX, at: FIRST };
-        Self { tasks: BinaryHeap::new(), served: FIRST, early, count: 0, closed: false }
+        Self { shares: Vec::new(), idle: 0, served: FIRST, early, count: 0, closed: false }
+    }
+
+    fn add_share(&mut self, most: usize) -> ShareId {
+        let id = ShareId(self.count);
+        self.count += 1;
+        let tasks = BinaryHeap::new();
+        self.shares.push(Queues { id, tasks, running: 0, most, is_left: false });
+        id
+    }
+
+    fn share(&mut self, id: ShareId) -> &mut Queues {
+        #[expect(clippy::expect_used, reason = "a share is kept until it is left and its tasks are done")]
+        self.shares.iter_mut().find(|share| share.id == id).expect("the share is known")
+    }
+
+    fn leave(&mut self, id: ShareId) {
+        self.share(id).is_left = true;
+        self.forget_ended();
+    }
+
+    fn forget_ended(&mut self) {
+        self.shares.retain(|share| !share.is_left || share.running > 0 || !share.tasks.is_empty());
+    }
+
+    /// Counts a task of the share as done; true if that makes way for another one of it.
+    fn finished(&mut self, id: ShareId) -> bool {
+        let share = self.share(id);
+        let was_full = share.running == share.most;
+        share.running -= 1;
+        if share.is_left {
+            self.forget_ended();
+        }
+        was_full
+    }
+
+    /// The share whose task is due first, of those that may start one.
+    fn due(&mut self) -> Option<&mut Queues> {
+        let ready = self.shares.iter_mut().filter(|share| share.running < share.most);
+        let due = ready.filter_map(|share| Some((share.tasks.peek()?.0.at, share)));
+        due.min_by_key(|(at, _)| *at).map(|(_, share)| share)
+    }
+
+    fn pop(&mut self) -> Option<(ShareId, Task)> {
+        let share = self.due()?;
+        let Reverse(Queued { at: (turn, _), task }) = share.tasks.pop()?;
+        share.running += 1;
+        let id = share.id;
+        self.served = self.served.max(turn.0);
+        Some((id, task))
     }
 
     /// Takes one of the early turns that are left.
@@ -152,27 +277,34 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner) // every change is whole
     }
 
-    fn submit(&self, turn: Turn, task: Task) {
+    fn submit(&self, share: ShareId, turn: Turn, task: Task) {
         let mut queue = self.queue();
         let at = (turn, queue.count);
         queue.count += 1;
-        queue.tasks.push(Reverse(Queued { at, task }));
+        queue.share(share).tasks.push(Reverse(Queued { at, task }));
         drop(queue);
         self.woken.notify_one();
     }
 
-    /// The next task; `None` once the pool is closed and nothing is left.
-    fn take(&self) -> Option<Task> {
+    /// The next task for a thread that has done one of the share `done`; `None` once the pool is closed and nothing is left
+    /// that this thread may start. What shares over their bound have queued then, the threads at work on them finish.
+    fn take(&self, done: Option<ShareId>) -> Option<(ShareId, Task)> {
         let mut queue = self.queue();
+        let made_way = done.is_some_and(|share| queue.finished(share));
         loop {
-            if let Some(Reverse(Queued { at: (turn, _), task })) = queue.tasks.pop() {
-                queue.served = queue.served.max(turn.0);
-                return Some(task);
+            if let Some(next) = queue.pop() {
+                // A thread that was woken for the other task may have gone back to sleep: it was over its share's bound.
+                if made_way && queue.idle > 0 && queue.due().is_some() {
+                    self.woken.notify_one();
+                }
+                return Some(next);
             }
             if queue.closed {
                 return None;
             }
+            queue.idle += 1;
             queue = self.woken.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.idle -= 1;
         }
     }
 }
@@ -199,7 +331,9 @@ impl Ord for Queued {
 
 fn work(shared: &Shared) {
     let mut scratch = Scratch::new();
-    while let Some(task) = shared.take() {
+    let mut done = None;
+    while let Some((share, task)) = shared.take(done) {
+        done = Some(share);
         let begun = Instant::now();
         let run = std::panic::AssertUnwindSafe(|| task(&mut scratch));
         if std::panic::catch_unwind(run).is_err() {
@@ -215,7 +349,8 @@ impl Drop for Threads {
         self.shared.queue().closed = true; // the threads drain their queue and end
         self.shared.woken.notify_all();
         let me = std::thread::current().id();
-        for join in self.joins.drain(..).filter(|join| join.thread().id() != me) {
+        let joins = self.joins.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for join in joins.drain(..).filter(|join| join.thread().id() != me) {
             // A thread ends by its queue closing; tasks' panics are caught above.
             let _ended = join.join();
         }
@@ -227,6 +362,73 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::channel;
+
+    impl Pool {
+        fn turns(&self, overdue: u32) -> Turns {
+            self.share(usize::MAX).turns(overdue)
+        }
+    }
+
+    #[test]
+    fn a_share_has_at_most_its_tasks_at_work_and_holds_no_other_up() {
+        const TASKS: usize = 200;
+        let pool = Pool::new(4).unwrap();
+        let (two, all) = (pool.share(2), pool.share(4));
+        let at_work = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+        let (say, said) = channel();
+        let (release, held) = channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let mut turns = two.turns(0);
+        for _ in 0..TASKS {
+            let (turn, at_work, held, say) = (turns.next(), at_work.clone(), held.clone(), say.clone());
+            turns.submit(
+                turn,
+                Box::new(move |_| {
+                    let (now, most) = &*at_work;
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    held.lock().unwrap().recv().unwrap();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    say.send("two").unwrap();
+                }),
+            );
+        }
+        let mut others = all.turns(0);
+        for _ in 0..TASKS {
+            let (turn, say) = (others.next(), say.clone());
+            others.submit(turn, Box::new(move |_| say.send("all").unwrap()));
+        }
+        let first: Vec<_> = said.iter().take(TASKS).collect();
+        assert!(
+            first.iter().all(|name| *name == "all"),
+            "two threads wait, two make what others have queued"
+        );
+        (0..TASKS).for_each(|_| release.send(()).unwrap());
+        assert_eq!(said.iter().take(TASKS).filter(|name| *name == "two").count(), TASKS);
+        assert_eq!(at_work.1.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_process_has_one_pool_that_grows_to_the_largest_share() {
+        let (two, three) = (Pool::shared(2).unwrap(), Pool::shared(3).unwrap());
+        assert!(Arc::ptr_eq(&two.0, &three.0));
+        assert!(two.0.joins.lock().unwrap().len() >= 3);
+        assert_eq!(two.share(1).most(), 1);
+    }
+
+    #[test]
+    fn what_a_share_has_queued_is_done_after_it_has_ended() {
+        let pool = Pool::new(1).unwrap();
+        let (say, said) = channel();
+        let mut turns = pool.share(1).turns(0);
+        for index in 0..50 {
+            let (turn, say) = (turns.next(), say.clone());
+            turns.submit(turn, Box::new(move |_| say.send(index).unwrap()));
+        }
+        drop((turns, say));
+        assert_eq!(said.iter().collect::<Vec<i32>>(), (0..50).collect::<Vec<_>>());
+        drop(pool.share(1));
+        assert!(pool.0.shared.queue().shares.is_empty());
+    }
 
     #[test]
     fn runs_every_task_survives_panics_and_ends() {
@@ -320,11 +522,10 @@ mod tests {
 
     #[test]
     fn a_run_that_paused_neither_catches_up_nor_falls_behind() {
-        let (mut queue, pool) = (Queue::new(), Pool::new(1).unwrap());
-        queue.served += 100;
+        let pool = Pool::new(1).unwrap();
         let mut paused = pool.turns(0);
         let before = paused.next();
-        *pool.0.shared.queue() = queue;
+        pool.0.shared.queue().served += 100;
         assert_eq!(paused.next(), Turn(FIRST + 100));
         assert_eq!(paused.next(), Turn(FIRST + 101));
         assert!(before < Turn(FIRST + 100));

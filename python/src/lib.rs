@@ -75,6 +75,12 @@ fn preset(py: Python<'_>, name: &str) -> PyResult<String> {
     serde_json::to_string(&op).map_err(|e| errors::config(py, format!("{name}: {e}")))
 }
 
+/// CPU threads of a loader whose pipeline names no number.
+#[pyfunction]
+fn default_threads() -> usize {
+    feedstock::ingest::default_threads()
+}
+
 /// Panics in the library, for tests of what becomes of panics.
 #[pyfunction]
 fn panic(py: Python<'_>, message: &str) -> PyResult<()> {
@@ -103,6 +109,7 @@ fn _feedstock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(offer_libraries, module)?)?;
     module.add_function(wrap_pyfunction!(use_address_on, module)?)?;
     module.add_function(wrap_pyfunction!(preset, module)?)?;
+    module.add_function(wrap_pyfunction!(default_threads, module)?)?;
     module.add_function(wrap_pyfunction!(panic, module)?)?;
     Ok(())
 }

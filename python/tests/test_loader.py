@@ -7,6 +7,8 @@ import copy
 import os
 import pickle
 import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import feedstock as fs
+from feedstock._threads import assigned_threads
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +385,7 @@ def test_time_between_calls_is_no_wait(data):
     assert next(batches).position == 4
 
 
-def test_more_threads_than_before_are_more_threads(data):
+def test_the_loaders_of_a_process_share_one_pool(data):
     base = data.map("image", fs.decode_image(), fs.resize((8, 8))).batch(4)
 
     def workers():
@@ -393,14 +396,51 @@ def test_more_threads_than_before_are_more_threads(data):
                     found.add(task)
         return found
 
-    before = workers()
-    two, five = base.options(threads=2).loader(), base.options(threads=5).loader()
-    next(iter(two))
-    next(iter(five))
+    many = len(workers()) + 3  # more than earlier tests' loaders have left
+    few, more = base.options(threads=2).loader(), base.options(threads=many).loader()
+    next(iter(few))
+    next(iter(more))
     deadline = time.monotonic() + 20  # threads take their names themselves, once they run
-    while len(workers() - before) < 7 and time.monotonic() < deadline:
+    while len(workers()) < many and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert len(workers() - before) == 7  # earlier tests' may end meanwhile
+    time.sleep(0.2)
+    assert len(workers()) == many, "the pool grew to the larger share, and not to both"
+
+
+def default_threads(**environment):
+    program = "import os, feedstock as fs; print(fs._feedstock.default_threads(), len(os.sched_getaffinity(0)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    return map(int, done.stdout.split())
+
+
+def test_ranks_of_a_machine_share_its_cpus():
+    threads, cpus = default_threads(LOCAL_WORLD_SIZE="1")
+    assert threads <= cpus
+    assert list(default_threads(LOCAL_WORLD_SIZE="2"))[0] == max(threads // 2, 1)
+    assert list(default_threads(LOCAL_WORLD_SIZE=str(8 * cpus)))[0] == 1
+
+
+def test_cpus_that_ray_assigned_count_above_one(monkeypatch):
+    class Ray:
+        cpus = 4.0
+        is_initialized = staticmethod(lambda: True)
+
+        @classmethod
+        def get_runtime_context(cls):
+            return cls
+
+        @classmethod
+        def get_assigned_resources(cls):
+            return {"CPU": cls.cpus} if cls.cpus is not None else {}
+
+    monkeypatch.setitem(sys.modules, "ray", Ray)
+    for cpus, threads in [(4.0, 4), (1.0, None), (0.5, None), (None, None)]:
+        Ray.cpus = cpus
+        assert assigned_threads() == threads, cpus
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert assigned_threads() is None
 
 
 def test_options_that_do_not_fit_are_refused_before_anything_runs(data):

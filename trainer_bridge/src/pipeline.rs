@@ -9,7 +9,7 @@ use crate::sink::length_column;
 use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Dataset, Plan, Position, Rank, Shuffle, StepShape, StepSize, Tail};
-use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers};
+use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads};
 use feedstock_ops::{Chain, ChainSpec, OPS_VERSION, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl BatchSize {
     }
 }
 
-/// What is done to which samples, in which order and batches. Cheap to clone; clones share the CPU threads.
+/// What is done to which samples, in which order and batches. Cheap to clone; clones have one share of the process's CPU threads.
 #[derive(Clone)]
 pub struct Pipeline {
     recipe: Recipe,
@@ -268,8 +268,10 @@ impl Pipeline {
         self
     }
 
-    /// CPU threads that all ranks of this pipeline in this process share, at least 1. Default: as many as the process
-    /// may use. Another number than before makes threads of their own, which earlier clones do not share.
+    /// CPU threads that work for this pipeline at once, at most, at least 1: all its ranks in this process share them.
+    /// They belong to the one pool of the process, which has as many threads as its largest pipeline. Default: the CPUs
+    /// that the process may use (affinity, cgroup quota), divided by the environment's `LOCAL_WORLD_SIZE`. Another number
+    /// than before makes another share, which earlier clones do not count in.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         if self.threads != Some(threads) {
@@ -464,8 +466,8 @@ impl Pipeline {
         if let Some(engine) = &*engine {
             return Ok(engine.clone());
         }
-        let available = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(engine.insert(Engine::new(self.threads.unwrap_or(available))?).clone())
+        let threads = self.threads.unwrap_or_else(default_threads);
+        Ok(engine.insert(Engine::new(threads)?).clone())
     }
 }
 

@@ -142,12 +142,8 @@ fn is_ours(path: &Path) -> bool {
 }
 
 async fn greet(mut io: Box<dyn Io>, member: &str, token: Option<&Token>) -> Result<(Box<dyn Io>, Welcome)> {
-    let hello = Hello {
-        protocol: PROTOCOL,
-        release: release(),
-        ops_version: OPS_VERSION,
-        token: token.cloned(),
-    };
+    let hello =
+        Hello { protocol: PROTOCOL, release: release(), ops_version: OPS_VERSION, token: token.cloned() };
     let said = async {
         tokio::io::AsyncWriteExt::write_all(&mut io, MAGIC).await?;
         write_message(&mut io, &hello).await

@@ -136,7 +136,7 @@ impl Source {
         threads: usize,
     ) -> Result<Self> {
         let work = match recoder {
-            Some(recoder) => Some((recoder, Pool::new(threads)?.turns(0), Idle::default())),
+            Some(recoder) => Some((recoder, Pool::shared(threads)?.share(threads).turns(0), Idle::default())),
             None => None,
         };
         Ok(Self {

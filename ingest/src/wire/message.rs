@@ -2,8 +2,8 @@
 
 use super::secure::Token;
 use crate::{Error, ErrorKind, RecipeSpec};
-use feedstock_ops::OPS_VERSION;
 use feedstock_dataset::{Cursor, Rank, StepShape, StepSize, StrandSet};
+use feedstock_ops::OPS_VERSION;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -3,8 +3,8 @@
 use super::lane::{Lane, Rows};
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, Failure, FrameHead, HELLO_BYTES, HeadWriter, Hello, Io, LaneRequest, MAGIC,
-    MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Versions, Welcome, WorkerStatus, agree, read_message, release,
-    write_message,
+    MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Versions, Welcome, WorkerStatus, agree, read_message,
+    release, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};

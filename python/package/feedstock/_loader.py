@@ -14,6 +14,7 @@ import numpy as np
 from feedstock._ahead import Ahead
 from feedstock._check import whole, whole_or_none
 from feedstock._device import current_stream, find_libraries, import_torch, imported_torch, ordinal_of
+from feedstock._threads import assigned_threads
 from feedstock._workers import Workers, members
 from feedstock.errors import ConfigError, FeedstockError
 
@@ -77,6 +78,8 @@ class Loader:
         self.restart = restart
         self._ahead = Ahead(pipeline._functions, self._convert) if pipeline._functions else None
         native = pipeline._native
+        if not pipeline._has_threads and (threads := assigned_threads()) is not None:
+            native = native.options(threads, None, None, None)
         if workers is not None:
             native = native.workers(members(workers))
         if self._ahead is not None:

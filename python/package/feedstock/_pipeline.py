@@ -175,7 +175,9 @@ class Pipeline:
         """Resources.
 
         Args:
-            threads: CPU threads that all loaders of this pipeline share; default as many as the process may use.
+            threads: CPU threads that work for this pipeline's loaders at once, at most; they belong to the one pool of the
+                process. Default: the CPUs that Ray assigned, if more than 1; else the CPUs that the process may use
+                (affinity, cgroup quota), divided by ``LOCAL_WORLD_SIZE``.
             slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 with you.
             budget_bytes: Encoded bytes in memory for each loader; default 1 GiB, twice the default shuffle window.
             deadline: Seconds that a batch is waited for before an error says what it waits for; default 300.
@@ -255,6 +257,11 @@ class Pipeline:
         """What is done to which samples, in which order, as JSON: for clients of Arrow Flight, who tell it to a worker
         with ``DoAction("describe", …)`` and then read its lanes. Python functions are not part of it."""
         return self._native.spec()
+
+    @property
+    def _has_threads(self) -> bool:
+        """Did ``options`` name a number of threads?"""
+        return any(method == "options" and arguments[0] is not None for method, arguments in self._steps)
 
     @property
     def _slots(self) -> int:
