@@ -55,6 +55,64 @@ def test_functions_run_while_the_caller_works(raw):
     assert running.wait(30)
 
 
+def test_a_function_of_one_thread_runs_serially_and_in_order(raw):
+    """Whatever number of threads the functions around it asked for."""
+    running, most, seen, names = set(), [], [], set()
+
+    def spread(batch):
+        time.sleep(0.001 * ((batch.position * 7) % 50) / 10)  # ends in another order than it begins
+        return batch.position
+
+    def serial(position):
+        running.add(position)
+        most.append(len(running))
+        seen.append(position)
+        names.add(threading.current_thread().name)
+        time.sleep(0.002)
+        running.discard(position)
+        return position
+
+    pipeline = raw.map_python(spread, num_threads=6).map_python(serial, num_threads=1)
+    pipeline = pipeline.map_python(lambda position: position, num_threads=4)
+    assert list(pipeline.loader()) == list(range(0, 200, 10))
+    assert max(most) == 1
+    assert seen == list(range(0, 200, 10))
+    assert len(names) == 1
+
+
+def test_every_function_has_the_threads_that_it_asked_for(raw):
+    """Both meet at their barriers at the same time: 2 + 3 batches are in functions, so slots suffice for the sum."""
+    first, second = threading.Barrier(2, timeout=60), threading.Barrier(3, timeout=60)
+
+    def pairs(batch):
+        first.wait()
+        return batch
+
+    def triples(batch):
+        if batch.position < 180:  # 20 batches: 6 × 3 meet
+            second.wait()
+        return batch.position
+
+    pipeline = raw.map_python(pairs, num_threads=2).map_python(triples, num_threads=3)
+    assert list(pipeline.loader()) == list(range(0, 200, 10))
+    assert pipeline.loader()._ahead.depth == 2 + 3 + 1
+
+
+def test_a_failure_in_a_later_function_comes_in_its_turn(raw):
+    def fails(position):
+        if position == 50:
+            raise ZeroDivisionError("later")
+        return position
+
+    pipeline = raw.map_python(lambda b: b.position, num_threads=3).map_python(fails, num_threads=2)
+    loader, seen = pipeline.loader(), []
+    with pytest.raises(ZeroDivisionError, match="later"):
+        for position in loader:
+            seen.append(position)
+    assert seen == [0, 10, 20, 30, 40]
+    assert loader.position == 50
+
+
 def _first(pipeline, count):
     with pipeline.loader() as loader:
         results = []
@@ -76,6 +134,27 @@ def test_the_state_counts_results_handed_out(raw):
     rest = list(other)
     assert sorted(s for batch in first + rest for s in batch) == list(range(200))
     assert list(loader) == rest
+
+
+def test_the_state_counts_results_of_two_functions(raw):
+    """At every step: what either function has seen and the caller has not is not delivered."""
+
+    def pipeline():
+        return raw.map_python(lambda b: b.sample_ids.tolist(), num_threads=3).map_python(list, num_threads=2)
+
+    whole = list(pipeline().loader())
+    for steps in (1, 2, 7, 19):
+        loader = pipeline().loader()
+        results = iter(loader)
+        assert [next(results) for _ in range(steps)] == whole[:steps]
+        state = loader.state_dict()
+        assert state["position"] == 10 * steps
+        other = pipeline().loader()
+        other.load_state_dict(state)
+        assert list(other) == whole[steps:]
+        assert list(results) == whole[steps:]
+        for done in (loader, other):
+            done.close()
 
 
 def test_epochs_follow_each_other_for_those_who_count(raw):

@@ -1,4 +1,11 @@
-"""Python functions over batches, on threads, a few batches ahead of the caller."""
+"""Python functions over batches, on threads, a few batches ahead of the caller.
+
+    native loader ──batch──▶ pool of function 1 ──result──▶ pool of function 2 ──▶ … ──▶ the caller
+                             num_threads threads            num_threads threads
+
+Every function has a pool of its own, with the number of threads that it asked for. A pool begins with its batches in
+the loader's order, so a function with one thread runs serially and in order, whatever the other functions asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedstock import _device
 
@@ -19,6 +26,21 @@ _LOOK_UP = 0.005
 # Where a warning about a long wait points: next() here, Loader._next, the iterator, the caller.
 _STACKLEVEL = 4
 
+# A value on its way from one stage to the next, which takes it out: a future that is kept must not keep the value.
+_Box = list[Any]
+
+
+class _Pending(NamedTuple):
+    """A batch that the functions are running on."""
+
+    place: tuple[int, int]  # (epoch, position)
+    stages: tuple[Future[Any], ...]  # by function; the last one's result is a box
+    stream: Any  # of the caller, when the batch was taken
+
+    @property
+    def last(self) -> Future[Any]:
+        return self.stages[-1]
+
 
 class Ahead:
     """Batches that functions are running on, in order. Those inside are not delivered yet."""
@@ -28,15 +50,15 @@ class Ahead:
         functions: tuple[tuple[Callable[[Any], Any], int | None], ...],
         convert: Callable[[Any], Any],
     ) -> None:
-        self._functions = [function for function, _ in functions]
+        self._functions = [(function, threads or 1) for function, threads in functions]
         self._convert = convert
-        self._threads = max(threads or 1 for _, threads in functions)
-        self._pending: deque[tuple[tuple[int, int], Future[Any], Any]] = deque()
+        self._pending: deque[_Pending] = deque()
         self._taken: tuple[int, int] | None = None  # from the library, and not pending yet
-        self._ended = False  # nothing comes behind what is pending: the epoch's end, or an error
-        self._pool: ThreadPoolExecutor | None = None
+        self._ended = False  # no batch comes after those pending: the epoch's end, or an error
+        self._pools: list[ThreadPoolExecutor] = []  # by function, once there is a batch
         self._process = os.getpid()
-        self.depth = self._threads + 1  # one result waits while every thread works
+        # Every thread of every function has a batch, and one result waits.
+        self.depth = sum(threads for _, threads in self._functions) + 1
         self.ordinal: int | None = None  # of the CUDA device that the batches are on
 
     def next(self, native: _feedstock.Loader) -> Any:
@@ -44,19 +66,19 @@ class Ahead:
         if os.getpid() != self._process:
             native.state()  # raises: the parent has these batches
         while len(self._pending) < self.depth and not self._ended:
-            is_done = bool(self._pending) and self._pending[0][1].done()
+            is_done = bool(self._pending) and self._pending[0].last.done()
             if not self._take(native, 0.0 if is_done else _LOOK_UP) and is_done:
                 break
         if not self._pending:
             self._ended = False
             raise StopIteration
-        failure = self._pending[0][1].exception()  # waits
+        failure = self._pending[0].last.exception()  # waits
         if failure is not None:
             raise failure  # and stays pending
-        _, future, stream = self._pending.popleft()
-        result = future.result()
-        if stream is not None and (now := _device.consumer_stream(self.ordinal)) != stream:
-            now.wait_stream(stream)  # the caller has gone to another stream meanwhile
+        done = self._pending.popleft()
+        result = done.last.result().pop()
+        if done.stream is not None and (now := _device.consumer_stream(self.ordinal)) != done.stream:
+            now.wait_stream(done.stream)  # the caller has gone to another stream meanwhile
             _device.record_stream(result, now)
         return result
 
@@ -65,10 +87,10 @@ class Ahead:
         try:
             ready, batch = native.poll(seconds) if self._pending else (True, native.next(_STACKLEVEL))
         except Exception as error:
-            # Its turn comes behind the batches before it.
+            # Its turn comes after the batches before it.
             failed: Future[Any] = Future()
             failed.set_exception(error)
-            self._pending.append((native.state()[:2], failed, None))
+            self._pending.append(_Pending(native.state()[:2], (failed,), None))
             self._ended = True
             return False
         if batch is not None:
@@ -80,26 +102,36 @@ class Ahead:
         return ready
 
     def _submit(self, batch: _feedstock.Batch) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="feedstock-map")
+        if not self._pools:
+            self._pools = [
+                ThreadPoolExecutor(threads, thread_name_prefix=f"feedstock-map-{number}")
+                for number, (_, threads) in enumerate(self._functions)
+            ]
         place = (batch.epoch, batch.position)
         # The threads have streams of their own, and it is the caller's that goes on with the results.
         stream = _device.consumer_stream(self.ordinal)
-        self._pending.append((place, self._pool.submit(self._run, [batch], stream), stream))
+        before: Future[Any] = Future()
+        before.set_result([batch])
+        stages: list[Future[Any]] = []
+        for number, pool in enumerate(self._pools):
+            before = pool.submit(self._run, number, before, stream)
+            stages.append(before)
+        self._pending.append(_Pending(place, tuple(stages), stream))
 
-    def _run(self, box: list[_feedstock.Batch], stream: Any) -> Any:
+    def _run(self, number: int, before: Future[Any], stream: Any) -> _Box:
+        """Runs function ``number`` on the result of the stage before it, which is waited for: a pool gets its batches in
+        order, and its threads wait in order, too. No pool waits for a later one, so the waits end."""
+        value = before.result().pop()
+        function = self._functions[number][0]
         with _device.on_stream(stream):
-            result = self._convert(box.pop())  # the box, which the future keeps, lets the batch go
-            for function in self._functions:
-                try:
-                    result = function(result)
-                except StopIteration as stop:  # would pass for the epoch's end
-                    raise RuntimeError(f"map_python: {function!r} raised StopIteration") from stop
-        return result
+            try:
+                return [function(self._convert(value) if number == 0 else value)]
+            except StopIteration as stop:  # would pass for the epoch's end
+                raise RuntimeError(f"map_python: {function!r} raised StopIteration") from stop
 
     def first(self) -> tuple[int, int] | None:
         """(epoch, position) of the first batch inside."""
-        return self._pending[0][0] if self._pending else self._taken
+        return self._pending[0].place if self._pending else self._taken
 
     def is_empty(self) -> bool:
         """Whether everything was handed out."""
@@ -107,14 +139,16 @@ class Ahead:
 
     def clear(self) -> None:
         """Lets go of everything inside."""
-        for _, future, _ in self._pending:
-            future.cancel()
+        for pending in self._pending:
+            for stage in pending.stages:
+                stage.cancel()
         self._pending.clear()
         self._taken = None
         self._ended = False
 
     def close(self) -> None:
         """Ends the threads; the next batch starts others."""
-        if self._pool is not None and os.getpid() == self._process:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        self._pool = None
+        if os.getpid() == self._process:
+            for pool in self._pools:
+                pool.shutdown(wait=True, cancel_futures=True)
+        self._pools = []

@@ -76,9 +76,13 @@ class Pipeline:
         kept; the loader yields what it returns. With ``output="numpy"`` or ``"torch"`` it gets that dict. On a GPU it
         works on the stream that is torch's current one where the loader is iterated, as what it returns is used there.
 
-        One batch more than there are threads is under way beside the one that you have; each holds a slot, so the
-        pipeline gets as many more. Functions that do not let go of the GIL run one at a time whatever the number of
-        threads: prefer ops.
+        Every function has a pool of its own, and a pool begins with its batches in order. With one thread, ``fn`` runs
+        on one batch at a time, in order, whatever other functions asked for. With several functions, each gets the
+        result of the one before it.
+
+        The batches under way, in addition to the one that you have, are the sum of all functions' threads, plus one
+        result that waits. Each holds a slot, so the pipeline gets that many more. Functions that do not let go of the
+        GIL run one at a time whatever the number of threads: prefer ops.
         """
         if not callable(fn):
             raise TypeError(f"map_python takes a function of a batch, not {fn!r}")
