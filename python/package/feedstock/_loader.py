@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from feedstock._agreement import Agreement
 from feedstock._ahead import Ahead
 from feedstock._check import whole, whole_or_none
 from feedstock._device import current_stream, find_libraries, import_torch, imported_torch, ordinal_of
@@ -106,6 +107,8 @@ class Loader:
         self._placed = True  # by load_state_dict, seek or set_epoch, and not moved from since
         self._taken: tuple[int, int] | None = None  # (epoch, position) of a batch on its way to the caller
         self._iterations = 0
+        self._totals: dict[str, float | None] = {}  # as reconfigure was given them
+        self._agreement = Agreement() if world_size > 1 else None  # until all ranks agree
         _live.add(self)
 
     def __iter__(self) -> Iterator[Any]:
@@ -120,6 +123,8 @@ class Loader:
         return _Batches(self, self._iterations)
 
     def _next(self) -> Any:
+        if self._agreement is not None and self._agreement.before_batch(self):
+            self._agreement = None
         self._placed = False
         try:
             if self.output == "torch" and imported_torch() is None:
@@ -194,6 +199,11 @@ class Loader:
         """Rows of this rank's batches; None where a total bounds them."""
         rank, world_size, rows = self._native.share()
         return None if rows is None else rows // world_size + (rank < rows % world_size)
+
+    @property
+    def _step_shape(self) -> dict[str, Any]:
+        """How an epoch is cut into steps: the same on all ranks that train together."""
+        return {"global batch size": self.global_batch_size, **self.pipeline._batch, **self._totals}
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the start of ``epoch``, unless the next batch belongs to it: then nothing happens, so that a resumed
@@ -278,6 +288,8 @@ class Loader:
             raise
         if before != after:
             self._discard()
+        if any(size is not None for size in share[2:]):
+            self._totals = {"total": total, "global_total": global_total}
 
     def start_prefetch(self) -> None:
         """Begins to fetch and decode now, for a program that still builds its model. Nothing is handed out, and the

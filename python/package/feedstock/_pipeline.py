@@ -272,6 +272,13 @@ class Pipeline:
         given = [arguments[1] for method, arguments in self._steps if method == "options" and arguments[1]]
         return given[-1] if given else 4
 
+    @property
+    def _batch(self) -> dict[str, Any]:
+        """What ``batch`` was given last, but for the rows."""
+        given = [arguments for method, arguments in self._steps if method == "batch"]
+        total, global_total, max_rows, tail = given[-1][2:] if given else (None, None, None, "drop")
+        return {"total": total, "global_total": global_total, "max_rows": max_rows, "tail": tail}
+
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild, (self.dataset, self._steps, self._functions)
 

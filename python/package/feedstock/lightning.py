@@ -21,6 +21,7 @@ try:
 except ModuleNotFoundError:  # the same under its older name
     from pytorch_lightning import Callback, LightningDataModule
 
+from feedstock._agreement import of_all_ranks
 from feedstock.errors import ConfigError
 from feedstock.torch import Coordinates
 
@@ -77,6 +78,7 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         if self.train_loader is None or self._trainer_of_loader is not self.trainer:
             rank, world_size = self._coordinates()
             self.train_loader = pipeline.loader(rank, world_size, output=self.output)
+            self.train_loader._agreement = of_all_ranks()
             self._trainer_of_loader = self.trainer
             if self.trainer is not None:
                 self.trainer.callbacks.append(_AlignProgress(self))
@@ -117,7 +119,12 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
             return []
         pipelines = pipelines if isinstance(pipelines, Sequence) else [pipelines]
         rank, world_size = self._coordinates()
-        return [pipeline.loader(rank, world_size, output=self.output, restart=True) for pipeline in pipelines]
+        loaders = [
+            pipeline.loader(rank, world_size, output=self.output, restart=True) for pipeline in pipelines
+        ]
+        for loader in loaders:
+            loader._agreement = of_all_ranks()
+        return loaders
 
     def _coordinates(self) -> Coordinates:
         """What the strategy would tell a `DistributedSampler`: for model parallelism, the data-parallel group's."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch.distributed as dist
 
+from feedstock._agreement import TIMEOUT_SECONDS, Agreement
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,12 +108,14 @@ def loader(
     depth: int = 2,
     static: bool = False,
     nvjpeg: float = 0.0,
+    compare_timeout: float = TIMEOUT_SECONDS,
 ) -> Loader:
     """The loader of this process's data-parallel rank.
 
-    Make it after `init_process_group` or `init_device_mesh`, on every process; it makes no collective call. Every
-    process must describe the same pipeline: batch size, seed, filter. Where that is in doubt, compare
-    `loader.state_dict()["cursor"]` across ranks, which holds the plan's fingerprint.
+    Make it after `init_process_group` or `init_device_mesh`; it makes no collective call. Every process must describe
+    the same pipeline. At the first batch, the processes compare what they are about to load, through the process
+    group's store: data set and order (the plan's fingerprint), epoch, position, ops, batch size and world size. If two
+    differ, all of them raise `ConfigError`, which names the ranks and what differs.
 
     Args:
         pipeline: What to load; its batch size counts rows per data-parallel rank unless `global_batch_size` was given.
@@ -123,13 +126,18 @@ def loader(
             `"numpy"`: as `"torch"` with arrays.
         restart: Begin an epoch anew at every `iter()`, for evaluation. By default iterating goes on where it stopped.
         device, finish, depth, static, nvjpeg: Batches on a GPU: as for `Pipeline.loader`.
+        compare_timeout: Seconds, at least 0, that the first batch waits for the other processes of the mesh or the
+            group. Default 30. Where some of them never ask this loader for a batch, the others log a warning after
+            that time and go on. 0: nothing is compared.
 
     Raises:
         ConfigError: as `coordinates` and `Pipeline.loader`; among others if the data set holds less than one global
             batch and the tail is dropped.
     """
+    if not compare_timeout >= 0:
+        raise ConfigError(f"compare_timeout must be a number of seconds >= 0; got {compare_timeout!r}")
     rank, world_size = coordinates(mesh, group=group, data_dims=data_dims)
-    return pipeline.loader(
+    made = pipeline.loader(
         rank,
         world_size,
         output=output,
@@ -140,6 +148,17 @@ def loader(
         static=static,
         nvjpeg=nvjpeg,
     )
+    made._agreement = Agreement(_members(mesh, group), compare_timeout)
+    return made
+
+
+def _members(mesh: DeviceMesh | None, group: ProcessGroup | None) -> list[int] | None:
+    """Ranks in the default group of the processes that make the loader; None where there is no group yet."""
+    if mesh is not None:
+        return [int(rank) for rank in mesh.mesh.flatten().tolist()]
+    if group is not None:
+        return list(dist.get_process_group_ranks(group))
+    return list(range(dist.get_world_size())) if dist.is_available() and dist.is_initialized() else None
 
 
 def _in_mesh(mesh: DeviceMesh, data_dims: str | Sequence[str] | None) -> Coordinates:

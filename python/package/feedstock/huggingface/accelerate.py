@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from .. import torch as feedstock_torch
+from .._agreement import of_all_ranks
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -57,6 +58,7 @@ def loader(
     """
     rank, world_size = coordinates(accelerator)
     made = pipeline.loader(rank, world_size, output=output, restart=restart)
+    made._agreement = of_all_ranks()
     if not restart:
         accelerator.register_for_checkpointing(made)
     return made

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer
 
 from .. import ConfigError, Dataset, Loader, Pipeline
+from .._agreement import of_all_ranks
 from .accelerate import coordinates
 from .loaders import EvalLoader, LoaderState, TrainerLoader
 
@@ -155,7 +156,9 @@ class TrainerMixin(_Base):  # type: ignore[misc]
             return data, None
         rank, world_size = coordinates(self.accelerator)
         pipeline = data.options(slots=max(slots, data._slots))
-        return pipeline.loader(rank, world_size, output="torch", restart=restart), data.dataset
+        made = pipeline.loader(rank, world_size, output="torch", restart=restart)
+        made._agreement = of_all_ranks()
+        return made, data.dataset
 
     def _check_batch_size(self, loader: Loader, expected: int, argument: str) -> None:
         # by all ranks' rows, so that all ranks come to the same result
