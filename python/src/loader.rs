@@ -98,13 +98,23 @@ impl Loader {
         }
     }
 
-    /// (True, what `next` would return) if that can be had within `seconds`, else (False, None).
+    /// (True, what `next` would return) if that can be had within `seconds`, else (False, None). The caller works on earlier
+    /// batches, so that this is no wait of its own.
     fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<(bool, Option<Batch>)> {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        Ok(match self.with(py, |loader| loader.next_within(timeout))? {
+        Ok(match self.with(py, |loader| loader.next_ahead(timeout))? {
             Next::Batch(batch) => (true, Some(Batch::new(batch))),
             Next::EpochEnd => (true, None),
             Next::Pending => (false, None),
+        })
+    }
+
+    /// Counts `seconds` as waited for the caller's own functions.
+    fn add_function_wait(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        self.with(py, |loader| {
+            loader.add_function_wait(time);
+            Ok(())
         })
     }
 
@@ -227,6 +237,7 @@ impl Loader {
         told.set_item("resident_bytes", engine.resident_bytes)?;
         told.set_item("peak_resident_bytes", engine.peak_resident_bytes)?;
         told.set_item("waited_seconds", stats.waited.as_secs_f64())?;
+        told.set_item("waited_map_python_seconds", stats.waited_for_functions.as_secs_f64())?;
         told.set_item("ready_batches", stats.ready)?;
         told.set_item("held_batches", stats.held)?;
         told.set_item("slots", stats.slots)?;

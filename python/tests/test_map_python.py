@@ -98,6 +98,30 @@ def test_every_function_has_the_threads_that_it_asked_for(raw):
     assert pipeline.loader()._ahead.depth == 2 + 3 + 1
 
 
+def test_a_slow_function_shows_as_waiting(raw):
+    def slow(batch):
+        time.sleep(0.05)
+        return batch.position
+
+    with raw.epochs(1).map_python(slow).loader() as loader:
+        results = iter(loader)
+        begun = time.perf_counter()
+        assert len(list(results)) == 20
+        elapsed = time.perf_counter() - begun
+        stats = loader.stats()
+    assert stats["waited_seconds"] == pytest.approx(elapsed, rel=0.15)
+    assert stats["waited_map_python_seconds"] > 20 * 0.05 * 0.9
+    assert stats["waited_map_python_seconds"] <= stats["waited_seconds"]
+
+
+def test_a_slow_caller_does_not_wait_for_functions(raw):
+    with raw.epochs(1).map_python(lambda batch: batch.position).loader() as loader:
+        for _ in loader:
+            time.sleep(0.02)
+        stats = loader.stats()
+    assert stats["waited_map_python_seconds"] < 0.2
+
+
 def test_a_failure_in_a_later_function_comes_in_its_turn(raw):
     def fails(position):
         if position == 50:

@@ -156,6 +156,8 @@ def test_shares_of_a_rank() -> None:
     assert waited.look(14 + HOLD_SECONDS + 1, {"waited_seconds": 11.0, "samples": 24}) is None
     assert waited.look(60, {"waited_seconds": 0.1, "samples": 8}) is None, "a new run"
     assert waited.look(62, {"waited_seconds": 0.2, "samples": 16}) == pytest.approx(0.05)
+    slow_function = {"waited_seconds": 2.3, "waited_map_python_seconds": 2.0, "samples": 24}
+    assert waited.look(64, slow_function) == pytest.approx(0.05), "workers do not run map_python's functions"
 
 
 # Where

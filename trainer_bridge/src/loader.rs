@@ -64,11 +64,31 @@ impl Loader {
     /// # Errors
     /// As the iterator's. After one, the next call tries again from the batch that could not be delivered.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Next> {
+        self.next_by(|run| run.next_within(timeout))
+    }
+
+    /// The next batch for a caller that takes batches ahead: see [`RankIterator::next_ahead`].
+    ///
+    /// # Errors
+    /// As [`next_within`](Self::next_within), but for the deadline.
+    pub fn next_ahead(&mut self, timeout: Duration) -> Result<Next> {
+        self.next_by(|run| run.next_ahead(timeout))
+    }
+
+    /// Counts `time` as waited for the caller's own functions: see [`RankIterator::add_function_wait`]. Nothing happens
+    /// where nothing runs.
+    pub fn add_function_wait(&mut self, time: Duration) {
+        if let Some(run) = &mut self.run {
+            run.add_function_wait(time);
+        }
+    }
+
+    fn next_by(&mut self, take: impl FnOnce(&mut RankIterator) -> Result<Next>) -> Result<Next> {
         if std::mem::take(&mut self.end_untold) {
             return Ok(Next::EpochEnd);
         }
         let Some(run) = self.running()? else { return Ok(Next::EpochEnd) };
-        let next = run.next_within(timeout);
+        let next = take(run);
         if run.has_failed() {
             self.end_run();
         }

@@ -54,6 +54,8 @@ pub struct RankIterator {
     slots: usize,
     deadline: Duration,
     waited: Duration,
+    /// The part of the caller's waits that [`add_function_wait`](Self::add_function_wait) was told of.
+    waited_for_functions: Duration,
     /// Of the batch that is waited for: the time inside calls so far, not that between them.
     waiting: Duration,
     /// The same for the stream, which is polled.
@@ -90,6 +92,9 @@ pub struct RankStats {
     pub engine: Stats,
     /// Time that the caller waited for batches, the wait under way included.
     pub waited: Duration,
+    /// The part of it that the caller waited for its own functions on batches that it had taken already: see
+    /// [`RankIterator::add_function_wait`]. More workers do not shorten it.
+    pub waited_for_functions: Duration,
     /// Batches ready now.
     pub ready: usize,
     /// Slots held by the caller now; with a device, its buffers.
@@ -155,6 +160,7 @@ impl RankIterator {
             slots,
             deadline,
             waited: Duration::ZERO,
+            waited_for_functions: Duration::ZERO,
             waiting: Duration::ZERO,
             polled_since: None,
             told_slow: false,
@@ -219,7 +225,9 @@ impl RankIterator {
         let lent = self.stage.as_ref().and_then(Stage::lent);
         let (held, slots) =
             lent.unwrap_or_else(|| (self.assembler.home.leased().saturating_sub(ready), self.slots));
-        RankStats { engine: self.run.stats(), waited: self.waited + self.waiting, ready, held, slots }
+        let waited_for_functions = self.waited_for_functions;
+        let waited = self.waited + self.waiting + waited_for_functions;
+        RankStats { engine: self.run.stats(), waited, waited_for_functions, ready, held, slots }
     }
 
     /// Batches as the caller gets them, in step order.
@@ -257,12 +265,6 @@ impl RankIterator {
         let popped = self.ready().pop(left.min(timeout));
         self.waiting += begun.elapsed();
         match popped {
-            Popped::Item(assembled) => self.received(Ok(assembled)).map(Next::Batch),
-            Popped::Failed(error) => self.received(Err(error)).map(Next::Batch),
-            Popped::Ended => {
-                self.waiting = Duration::ZERO;
-                Ok(Next::EpochEnd)
-            }
             Popped::TimedOut if self.waiting < self.deadline => {
                 if self.waiting >= SLOW_WAIT {
                     self.tell_slow();
@@ -273,6 +275,37 @@ impl RankIterator {
                 self.waited += std::mem::take(&mut self.waiting);
                 Err(self.overdue()) // not final: the batch may still come
             }
+            popped => self.taken(popped),
+        }
+    }
+
+    /// As [`next_within`](Self::next_within), for a caller that takes batches ahead while its own functions run on earlier
+    /// ones: the wait is not one for this batch, so it counts neither as waited nor towards the deadline.
+    ///
+    /// # Errors
+    /// As the iterator's, but for the deadline.
+    pub fn next_ahead(&mut self, timeout: Duration) -> Result<Next> {
+        if let Some(answer) = self.settled() {
+            return answer.map_or(Ok(Next::EpochEnd), |batch| batch.map(Next::Batch));
+        }
+        let popped = self.ready().pop(timeout);
+        self.taken(popped)
+    }
+
+    /// Counts `time` as waited: the caller waited so long for its own functions on batches that it had taken ahead.
+    pub fn add_function_wait(&mut self, time: Duration) {
+        self.waited_for_functions += time;
+    }
+
+    fn taken(&mut self, popped: Popped<Assembled>) -> Result<Next> {
+        match popped {
+            Popped::Item(assembled) => self.received(Ok(assembled)).map(Next::Batch),
+            Popped::Failed(error) => self.received(Err(error)).map(Next::Batch),
+            Popped::Ended => {
+                self.waiting = Duration::ZERO;
+                Ok(Next::EpochEnd)
+            }
+            Popped::TimedOut => Ok(Next::Pending),
         }
     }
 

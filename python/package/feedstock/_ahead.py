@@ -10,9 +10,10 @@ the loader's order, so a function with one thread runs serially and in order, wh
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedstock import _device
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # Seconds that a batch is waited for before looking whether the first result is there.
 _LOOK_UP = 0.005
+
+# A wait for a function is counted this often, in seconds, so that totals grow while it lasts.
+_COUNTED = 0.5
 
 # Where a warning about a long wait points: next() here, Loader._next, the iterator, the caller.
 _STACKLEVEL = 4
@@ -65,14 +69,15 @@ class Ahead:
         """The next result; StopIteration at the epoch's end."""
         if os.getpid() != self._process:
             native.state()  # raises: the parent has these batches
-        while len(self._pending) < self.depth and not self._ended:
-            is_done = bool(self._pending) and self._pending[0].last.done()
-            if not self._take(native, 0.0 if is_done else _LOOK_UP) and is_done:
-                break
+        if not self._pending and not self._ended:
+            self._take(native, 0.0)  # waits for a batch, and counts that
         if not self._pending:
             self._ended = False
             raise StopIteration
-        failure = self._pending[0].last.exception()  # waits
+        self._wait(native)
+        while len(self._pending) < self.depth and not self._ended and self._take(native, 0.0):
+            pass
+        failure = self._pending[0].last.exception()
         if failure is not None:
             raise failure  # and stays pending
         done = self._pending.popleft()
@@ -81,6 +86,17 @@ class Ahead:
             now.wait_stream(done.stream)  # the caller has gone to another stream meanwhile
             _device.record_stream(result, now)
         return result
+
+    def _wait(self, native: _feedstock.Loader) -> None:
+        """Waits until the functions are done with the first batch, and takes others meanwhile."""
+        last = self._pending[0].last
+        while not last.done():
+            begun = time.perf_counter()
+            if len(self._pending) < self.depth and not self._ended:
+                self._take(native, _LOOK_UP)
+            else:
+                wait([last], _COUNTED)
+            native.add_function_wait(time.perf_counter() - begun)
 
     def _take(self, native: _feedstock.Loader, seconds: float) -> bool:
         """Takes one more batch from the library if it comes in time; waits for one if nothing is pending."""
@@ -119,8 +135,8 @@ class Ahead:
         self._pending.append(_Pending(place, tuple(stages), stream))
 
     def _run(self, number: int, before: Future[Any], stream: Any) -> _Box:
-        """Runs function ``number`` on the result of the stage before it, which is waited for: a pool gets its batches in
-        order, and its threads wait in order, too. No pool waits for a later one, so the waits end."""
+        """Runs function ``number`` on the result of the stage before it, and waits for that result. A pool's threads
+        take batches in order, so they also wait in order. No pool waits for a later one, so the waits end."""
         value = before.result().pop()
         function = self._functions[number][0]
         with _device.on_stream(stream):

@@ -299,7 +299,10 @@ class Loader:
 
     def stats(self) -> dict[str, Any]:
         """What the run under way has done: samples, steps, bytes fetched, seconds in ops and in storage, seconds that
-        the caller waited, slots held. Empty before anything runs."""
+        the caller waited, slots held. Empty before anything runs.
+
+        ``waited_seconds`` is all the time that the caller waited for batches; ``waited_map_python_seconds`` is the part
+        of it in which the functions of ``map_python`` were not done. More workers shorten only the rest."""
         return self._native.stats()
 
     def ledger(self) -> dict[str, Any] | None:

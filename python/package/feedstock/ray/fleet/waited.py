@@ -1,4 +1,8 @@
-"""The share of its time that a rank waited for data, from its loader's running totals."""
+"""The share of its time that a rank waited for data, from its loader's running totals.
+
+Waits for the functions of ``map_python`` do not count: they run in the rank's process, so that more workers would not
+shorten them, and a fleet would grow to its largest size in vain.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ class WaitedShare:
     def look(self, now: float, stats: dict[str, Any]) -> float | None:
         """The share of the time between the last two looks that found something new, 0 to 1; None if there are none,
         or none lately."""
-        waited, samples = stats.get("waited_seconds", 0.0), stats.get("samples", 0)
+        waited = stats.get("waited_seconds", 0.0) - stats.get("waited_map_python_seconds", 0.0)
+        samples = stats.get("samples", 0)
         # The first look, one at what was not asked for a batch yet, or a new run.
         if self._at is None or waited == 0 or waited < self._waited or samples < self._samples:
             self._at, self._waited, self._samples, self._share = now, waited, samples, None
