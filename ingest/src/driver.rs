@@ -404,25 +404,36 @@ fn over_budget(step_bytes: u64, budget_bytes: u64, rows: u64) -> Error {
     )
 }
 
+/// Checks that there is something to map in each of `columns`.
+///
+/// # Errors
+/// `BadConfig` for a column that is not in the schema, or holds neither encoded bytes nor text.
+pub(crate) fn check_mapped<'a>(schema: &Schema, columns: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let named = |wanted: fn(&DataType) -> bool| {
+        let fields = schema.fields().iter().filter(|field| wanted(field.data_type()));
+        fields.map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ")
+    };
+    for column in columns {
+        let problem = match schema.field_with_name(column) {
+            Ok(field) if is_mappable(field.data_type()) => continue,
+            Ok(field) => format!("column '{column}' cannot be mapped: it holds {}", field.data_type()),
+            Err(_) => format!("column '{column}' cannot be mapped: there is no such column"),
+        };
+        let message = format!(
+            "{problem}; this data set has encoded bytes in: {}; text in: {}",
+            named(|data_type| *data_type == DataType::BinaryView),
+            named(|data_type| is_mappable(data_type) && *data_type != DataType::BinaryView)
+        );
+        return Err(Error::new(ErrorKind::BadConfig, message));
+    }
+    Ok(())
+}
+
 /// The columns that ride along, after checking that every map has a column to read: all but the payloads that were
 /// mapped and what a result of the same name replaces.
 pub(crate) fn unmapped(schema: &SchemaRef, dataset: &Dataset, maps: &[Map]) -> Result<SchemaRef> {
     let catalog = dataset.catalog();
-    for map in maps {
-        if !schema.field_with_name(&map.column).is_ok_and(|field| is_mappable(field.data_type())) {
-            let named = |wanted: fn(&DataType) -> bool| {
-                let fields = schema.fields().iter().filter(|field| wanted(field.data_type()));
-                fields.map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ")
-            };
-            let message = format!(
-                "no column '{}' with encoded bytes or text to map; this data set has bytes in: {}; text in: {}",
-                map.column,
-                named(|data_type| *data_type == DataType::BinaryView),
-                named(|data_type| is_mappable(data_type) && *data_type != DataType::BinaryView)
-            );
-            return Err(Error::new(ErrorKind::BadConfig, message));
-        }
-    }
+    check_mapped(schema, maps.iter().map(|map| map.column.as_str()))?;
     let rides = |name: &str| {
         maps.iter().all(|map| map.output != name && (map.column != name || !catalog.is_payload(name)))
     };

@@ -1,9 +1,12 @@
 //! The one error of this crate.
 
+use dataset::SampleId;
 use feedstock_dataset as dataset;
 use feedstock_ops as ops;
+use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,6 +19,18 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     source: Option<Source>,
+    sample: Option<Arc<SampleContext>>,
+}
+
+/// The sample that an error is about, for programs: the message states the same in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleContext {
+    /// The sample.
+    pub sample: SampleId,
+    /// The URI of the stored object that holds it.
+    pub uri: String,
+    /// The column whose value is unusable; `None` if the error is not about one column.
+    pub column: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -27,7 +42,7 @@ enum Source {
 impl Error {
     /// An error of `kind`; the message says what, which, the limit and the next step.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, sample: None }
     }
 
     /// What the caller can do.
@@ -37,7 +52,27 @@ impl Error {
 
     /// A sample's error, told with the sample's name and what to do.
     pub fn sample(what: &str, cause: ops::Error) -> Self {
-        Self { kind: kind_of(&cause), message: format!("{what}: {cause}"), source: Some(Source::Ops(cause)) }
+        let (kind, message) = (kind_of(&cause), format!("{what}: {cause}"));
+        Self { kind, message, source: Some(Source::Ops(cause)), sample: None }
+    }
+
+    /// The same error with the sample that it is about.
+    #[must_use]
+    pub fn with_sample(mut self, sample: SampleContext) -> Self {
+        self.sample = Some(Arc::new(sample));
+        self
+    }
+
+    /// The same error with `more` after its message.
+    #[must_use]
+    pub fn with_note(mut self, more: &str) -> Self {
+        self.message.push_str(more);
+        self
+    }
+
+    /// The sample that it is about, if it is about one.
+    pub fn sample_context(&self) -> Option<&SampleContext> {
+        self.sample.as_deref()
     }
 }
 
@@ -58,13 +93,13 @@ impl StdError for Error {
 
 impl From<dataset::Error> for Error {
     fn from(e: dataset::Error) -> Self {
-        Self { kind: e.kind(), message: e.to_string(), source: Some(Source::Dataset(e)) }
+        Self { kind: e.kind(), message: e.to_string(), source: Some(Source::Dataset(e)), sample: None }
     }
 }
 
 impl From<ops::Error> for Error {
     fn from(e: ops::Error) -> Self {
-        Self { kind: kind_of(&e), message: e.to_string(), source: Some(Source::Ops(e)) }
+        Self { kind: kind_of(&e), message: e.to_string(), source: Some(Source::Ops(e)), sample: None }
     }
 }
 

@@ -37,7 +37,7 @@ mod wire;
 mod worker;
 
 pub use engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
 pub use pages::{PAGE_BYTES, Pages};
 pub use raw::{RawBatches, RawOptions};

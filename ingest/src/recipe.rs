@@ -4,6 +4,7 @@
 //! Recipe ──spec()──▶ RecipeSpec (JSON) ──to another process──▶ open() ──▶ Recipe: the same plan, the same chains
 //! ```
 
+use crate::driver::check_mapped;
 use crate::engine::Map;
 use crate::resources::Loaded;
 use crate::{Error, ErrorKind, Result};
@@ -148,8 +149,11 @@ impl Recipe {
     /// The chains, compiled, what they refer to loaded; blocks while it is.
     ///
     /// # Errors
-    /// `BadConfig` for two maps of one output, an empty key, or a chain that does not compile; storage's errors.
+    /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text, two maps of one output, an empty
+    /// key, or a chain that does not compile; storage's errors.
     pub fn compile(&self) -> Result<Vec<Map>> {
+        let reader = self.dataset.block_reader(); // of the chosen columns only
+        check_mapped(reader.schema(), self.maps.iter().map(|map| map.column.as_str()))?;
         let needs = self.maps.iter().flat_map(|map| map.ops.needs());
         let resources = self.resources.load(&self.dataset, needs)?;
         let mut maps: Vec<Map> = Vec::new();

@@ -6,7 +6,7 @@ use crate::pool::Task;
 use crate::row::{RowMemory, RowPlace};
 use crate::share::Sharing;
 use crate::stats::{Shared, add_time};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, SampleContext};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, SchemaRef};
@@ -108,17 +108,24 @@ impl<D: Destination> Running<D> {
                     planned.sample
                 )
             };
+            let about = |error: Error| {
+                error.with_sample(SampleContext {
+                    sample: planned.sample,
+                    uri: self.context.catalog.sample_uri(planned.sample),
+                    column: Some(map.column.clone()),
+                })
+            };
             let encoded = value(&block.rows, &map.column, block_row).map_err(|problem| {
-                Error::new(
+                about(Error::new(
                     ErrorKind::BadSample,
                     format!("{}: {problem}; correct the file or set on_error=skip", name()),
-                )
+                ))
             })?;
             let written = match memory.column(index) {
                 RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
                 RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
             };
-            written.map_err(|e| Error::sample(&name(), e))?;
+            written.map_err(|e| about(Error::sample(&name(), e)))?;
         }
         if let Some(sharing) = sharing {
             sharing.give(epoch, planned.sample, memory);

@@ -131,7 +131,7 @@ impl Dataset {
             "never" => Stop::Never,
             other => {
                 let known = "'first_exhausted', 'all_exhausted' or 'never'";
-                return Err(config(py, format!("stop is {known}, not '{other}'")));
+                return Err(config(py, format!("stop must be {known}; got '{other}'")));
             }
         };
         let parts: Vec<(feedstock::Dataset, f64)> = parts

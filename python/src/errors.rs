@@ -1,5 +1,6 @@
 //! Errors and panics as Python's exceptions (`feedstock/errors.py`).
 
+use feedstock::ingest::SampleContext;
 use feedstock::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -74,7 +75,39 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         }
         cause = error.source();
     }
-    exception(py, class, message)
+    let raised = exception(py, class, in_python(message));
+    match error.sample_context().map(|sample| attach(py, &raised, sample)) {
+        Some(Err(failed)) => failed,
+        Some(Ok(())) | None => raised,
+    }
+}
+
+/// Gives an exception the sample that it is about.
+fn attach(py: Python<'_>, raised: &PyErr, sample: &SampleContext) -> PyResult<()> {
+    let value = raised.value(py);
+    value.setattr("sample_id", sample.sample.0)?;
+    value.setattr("uri", &sample.uri)?;
+    value.setattr("column", sample.column.as_deref())
+}
+
+/// What the library's messages call by Rust's names, and Python by its own.
+const SPELLINGS: [(&str, &str); 8] = [
+    ("Dataset::", "Dataset."),
+    ("Pipeline::", "Pipeline."),
+    ("Loader::", "Loader."),
+    ("Batch::", "Batch."),
+    (" with map_as", " with map(..., output=...)"),
+    (" (Plan::regrouped_as)", ""),
+    ("on_error=skip", "on_error=\"skip\""),
+    ("on_error=raise", "on_error=\"raise\""),
+];
+
+/// A message of the library with Python's names.
+pub(crate) fn in_python(message: String) -> String {
+    SPELLINGS.iter().fold(message, |message, (rust, python)| match message.contains(rust) {
+        true => message.replace(rust, python),
+        false => message,
+    })
 }
 
 /// An exception of the package's, by its name.

@@ -132,7 +132,8 @@ impl Members {
             "fallback" => Local::Fallback,
             "share" => Local::Share,
             other => {
-                return Err(config(py, format!("local is 'never', 'fallback' or 'share', not '{other}'")));
+                let message = format!("local must be 'never', 'fallback' or 'share'; got '{other}'");
+                return Err(config(py, message));
             }
         };
         let made = call(py, move || {

@@ -1,8 +1,8 @@
 //! One rank's batches, for `feedstock/_loader.py`.
 
 use crate::batch::Batch;
-use crate::errors::{SIGNALS_EVERY, call, config};
-use crate::pipeline::batch_size;
+use crate::errors::{SIGNALS_EVERY, call, config, in_python};
+use crate::pipeline::{batch_size, rank_out_of_range};
 use crate::process::Own;
 use feedstock::{Cursor, Next, Position, Rank, StepSize};
 use pyo3::exceptions::PyUserWarning;
@@ -173,7 +173,7 @@ impl Loader {
         global_total: Option<f64>,
     ) -> PyResult<()> {
         if rank >= world_size {
-            return Err(config(py, format!("rank {rank} is not below the world size of {world_size}")));
+            return Err(rank_out_of_range(py, rank, world_size));
         }
         let size = self::batch_size(py, batch_size, global_batch_size, total, global_total, None)?;
         self.with(py, |loader| loader.reconfigure(Rank::new(rank, world_size), size))
@@ -261,8 +261,7 @@ impl Loader {
     /// (how many in all, [(sample id, epoch, reason) of the first 8,192]).
     fn skip_report(&self, py: Python<'_>) -> PyResult<(u64, Vec<Skipped>)> {
         let report = self.with(py, |loader| Ok(loader.skip_report()))?;
-        let skipped =
-            report.samples.into_iter().map(|skipped| (skipped.sample.0, skipped.epoch, skipped.reason));
+        let skipped = report.samples.into_iter().map(|one| (one.sample.0, one.epoch, in_python(one.reason)));
         Ok((report.count, skipped.collect()))
     }
 

@@ -37,6 +37,11 @@ impl Pipeline {
     }
 }
 
+/// A rank that the world does not have.
+pub(crate) fn rank_out_of_range(py: Python<'_>, rank: u32, world_size: u32) -> PyErr {
+    config(py, format!("rank must be below world_size={world_size}; got {rank}"))
+}
+
 /// A batch size from the arguments that Python users name it by; `None` where none is given.
 pub(crate) fn batch_size(
     py: Python<'_>,
@@ -53,7 +58,7 @@ pub(crate) fn batch_size(
         (None, None, Some(total), None) => BatchSize::per_rank_total(total),
         (None, None, None, Some(total)) => BatchSize::global_total(total),
         _ => {
-            let message = "give one of batch_size, global_batch_size, total and global_total, not several";
+            let message = "only one of batch_size, global_batch_size, total and global_total may be given";
             return Err(config(py, message));
         }
     };
@@ -141,7 +146,7 @@ impl Pipeline {
         let tail = match tail {
             "drop" => Tail::Drop,
             "pad" => Tail::Pad,
-            other => return Err(config(py, format!("tail is 'drop' or 'pad', not '{other}'"))),
+            other => return Err(config(py, format!("tail must be 'drop' or 'pad'; got '{other}'"))),
         };
         self.with(py, |pipeline| pipeline.batch(size).tail(tail))
     }
@@ -150,7 +155,7 @@ impl Pipeline {
         let policy = match policy {
             "raise" => OnError::Raise,
             "skip" => OnError::Skip { max_fraction },
-            other => return Err(config(py, format!("on_error is 'raise' or 'skip', not '{other}'"))),
+            other => return Err(config(py, format!("on_error must be 'raise' or 'skip'; got '{other}'"))),
         };
         self.with(py, |pipeline| pipeline.on_error(policy))
     }
@@ -212,7 +217,7 @@ impl Pipeline {
 
     fn loader(&self, py: Python<'_>, rank: u32, world_size: u32) -> PyResult<Loader> {
         if rank >= world_size {
-            return Err(config(py, format!("rank {rank} is not below the world size of {world_size}")));
+            return Err(rank_out_of_range(py, rank, world_size));
         }
         let pipeline = self.0.get(py)?.clone();
         Ok(Loader::new(call_long(py, move || pipeline.loader(Rank::new(rank, world_size)))?))

@@ -30,7 +30,7 @@ def test_a_sound_folder_has_no_refusals_and_every_format_is_counted(folder: Path
 def test_what_pillow_refuses_is_listed_by_name_and_what_is_odd_is_noted(folder: Path) -> None:
     cut = folder / "cat" / "0.jpg"
     cut.write_bytes(cut.read_bytes()[:-40])
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="truncated"):
         Image.open(cut).load()
     Image.new("L", (400, 20)).save(folder / "dog" / "wide.jpg")
     (column,) = fs.Dataset(folder).doctor()["columns"]

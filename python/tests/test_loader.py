@@ -408,9 +408,15 @@ def test_the_loaders_of_a_process_share_one_pool(data):
 
 
 def default_threads(**environment):
-    program = "import os, feedstock as fs; print(fs._feedstock.default_threads(), len(os.sched_getaffinity(0)))"
+    program = (
+        "import os, feedstock as fs; print(fs._feedstock.default_threads(), len(os.sched_getaffinity(0)))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return map(int, done.stdout.split())
 
@@ -418,8 +424,10 @@ def default_threads(**environment):
 def test_ranks_of_a_machine_share_its_cpus():
     threads, cpus = default_threads(LOCAL_WORLD_SIZE="1")
     assert threads <= cpus
-    assert list(default_threads(LOCAL_WORLD_SIZE="2"))[0] == max(threads // 2, 1)
-    assert list(default_threads(LOCAL_WORLD_SIZE=str(8 * cpus)))[0] == 1
+    half, _cpus = default_threads(LOCAL_WORLD_SIZE="2")
+    assert half == max(threads // 2, 1)
+    least, _cpus = default_threads(LOCAL_WORLD_SIZE=str(8 * cpus))
+    assert least == 1
 
 
 def test_cpus_that_ray_assigned_count_above_one(monkeypatch):
@@ -447,9 +455,9 @@ def test_options_that_do_not_fit_are_refused_before_anything_runs(data):
     pipeline = data.map("image", fs.decode_image(), fs.resize((8, 8)))
     with pytest.raises(fs.ConfigError, match="rank 2"):
         pipeline.batch(2).loader(2, 2)
-    with pytest.raises(fs.ConfigError, match="rank is at least 0"):
+    with pytest.raises(fs.ConfigError, match=r"rank must be an integer >= 0; got -1"):
         pipeline.batch(2).loader(-1, 2)
-    with pytest.raises(fs.ConfigError, match="whole number"):
+    with pytest.raises(fs.ConfigError, match="must be an integer >= "):
         pipeline.batch(2.5)
     with pytest.raises(fs.ConfigError, match="threads"):
         pipeline.options(threads=0)

@@ -284,10 +284,10 @@ def test_a_stored_catalog_is_listed_or_rebuilt_on_request(imagenet, tmp_path):
     assert not stages()
     assert not stages(check="list")
     assert stages(rebuild=True)
-    with pytest.raises(ValueError, match="`check` must be 'auto' or 'list'; got 'never'"):
+    with pytest.raises(fs.ConfigError, match="check must be 'auto' or 'list'; got 'never'"):
         fs.Dataset(imagenet, check="never")
-    with pytest.raises(TypeError, match="`rebuild` must be True or False; got 1"):
-        fs.Dataset(imagenet, rebuild=1)
+    with pytest.raises(fs.ConfigError, match="rebuild must be True or False; got 'yes'"):
+        fs.Dataset(imagenet, rebuild="yes")
 
 
 def test_the_command_comes_with_the_package():

@@ -30,7 +30,7 @@ pub use device::{
 };
 #[cfg(feature = "cuda")]
 pub use device::{TensorView, compile_kernels, offer_libraries};
-pub use feedstock_ingest::{Error, ErrorKind, Local, Result, Workers};
+pub use feedstock_ingest::{Error, ErrorKind, Local, Result, SampleContext, Workers};
 pub use ledger::Ledger;
 pub use loader::Loader;
 pub use numbers::Numbers;

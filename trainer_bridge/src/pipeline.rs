@@ -370,7 +370,11 @@ impl Pipeline {
         match self.batch.over(rank) {
             Some(size) => Ok(StepShape { size, rank, tail: self.tail }),
             None => {
-                Err(Error::new(ErrorKind::BadConfig, format!("{:?} on {rank} ranks overflows", self.batch)))
+                let message = format!(
+                    "the batch size of each rank times {} ranks must be below 2^64 rows; lower it",
+                    rank.world_size
+                );
+                Err(Error::new(ErrorKind::BadConfig, message))
             }
         }
     }
@@ -541,10 +545,9 @@ impl RankBuilder {
         let way = match device.zip(opened) {
             None => Way::default(),
             Some((device, opened)) => {
-                let dataset = job.dataset.clone();
-                let names = Arc::new(move |sample| dataset.catalog().describe_sample(sample));
+                let catalog = job.dataset.catalog().clone();
                 let mut both: Vec<_> = job.maps.iter_mut().zip(&mut columns).collect();
-                device.to(opened, &mut both, names)
+                device.to(opened, &mut both, catalog)
             }
         };
         RankIterator::start(job, columns, settings, way, |job, sink| match &pipeline.workers {
@@ -558,11 +561,11 @@ impl RankBuilder {
         let pipeline = &self.pipeline;
         pipeline.on_error.check()?;
         if pipeline.threads == Some(0) {
-            return Err(Error::new(ErrorKind::BadConfig, "threads must be at least 1, not 0"));
+            return Err(Error::new(ErrorKind::BadConfig, "threads must be at least 1; got 0"));
         }
         if pipeline.slots < 2 {
             let message = format!(
-                "slots must be at least 2 (one is read while one is written), not {}",
+                "slots must be at least 2 (one is read while one is written); got {}",
                 pipeline.slots
             );
             return Err(Error::new(ErrorKind::BadConfig, message));

@@ -32,7 +32,7 @@ impl OnError {
     pub(crate) fn check(self) -> Result<()> {
         match self {
             Self::Skip { max_fraction } if !(0.0..=1.0).contains(&max_fraction) => {
-                let message = format!("on_error=skip: max_fraction {max_fraction} is outside 0.0 to 1.0");
+                let message = format!("max_fraction must be 0.0 to 1.0; got {max_fraction}");
                 Err(Error::new(ErrorKind::BadConfig, message))
             }
             _ => Ok(()),

@@ -186,9 +186,8 @@ impl Sink<Slot> for Assembler {
 }
 
 fn first_of(error: &Error, failures: usize) -> Error {
-    let more = match failures {
-        1 => String::new(),
-        n => format!(" (and {} more in this batch)", n - 1),
-    };
-    Error::new(error.kind(), format!("{error}{more}"))
+    match failures {
+        1 => error.clone(),
+        n => error.clone().with_note(&format!(" (and {} more in this batch)", n - 1)),
+    }
 }

@@ -315,6 +315,20 @@ impl Catalog {
         }
     }
 
+    /// The URI of the stored object that holds a sample: a shard, a tar, or the sample's own file.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn sample_uri(&self, sample: SampleId) -> String {
+        match &self.content {
+            Content::Located(table) => self.objects.get(table.object_of(sample.0)).uri,
+            Content::Union(union) => union.sample_uri(sample),
+            Content::Units { .. } => {
+                self.objects.get(self.blocks.row(self.block_of(sample)).shard as usize).uri
+            }
+        }
+    }
+
     /// What an error calls a block: `block 7 (train-0042.parquet rows 400..500)`.
     pub fn describe_block(&self, block: BlockId) -> String {
         if block.0 as usize >= self.blocks() {

@@ -195,6 +195,12 @@ impl SampleTable {
         }
     }
 
+    /// The index of the object that holds a sample.
+    pub(crate) fn object_of(&self, sample: u64) -> usize {
+        let (chunk, rows) = self.slice(sample..sample + 1);
+        chunk.places.object(rows.start)
+    }
+
     /// The same samples with one more metadata column, the last: one value a sample.
     pub(crate) fn with_column(&self, name: &str, values: &Float64Array) -> Result<Self> {
         assert_eq!(values.len() as u64, self.len());

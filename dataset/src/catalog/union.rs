@@ -142,6 +142,12 @@ impl Union {
         format!("{}: {local}", part.name)
     }
 
+    /// The URI of the object that holds a sample.
+    pub(crate) fn sample_uri(&self, sample: SampleId) -> String {
+        let part = &self.parts[self.part_of(sample.0)];
+        part.opened.catalog.sample_uri(SampleId(sample.0 - part.first_sample))
+    }
+
     /// What an error calls a block that starts with `first_sample`.
     pub(crate) fn describe_block(&self, block: BlockId, first_sample: u64) -> String {
         let part = &self.parts[self.part_of(first_sample)];

@@ -194,6 +194,7 @@ impl HeadReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SampleContext;
     use arrow::array::Int64Array;
 
     #[test]
@@ -202,7 +203,12 @@ mod tests {
         let columns = RecordBatch::try_from_iter([("label", labels)]).unwrap();
         let (mut writer, mut reader) = (HeadWriter::new(1), HeadReader::new(1));
         for first in [0, 10] {
-            let error = Error::new(ErrorKind::BadSample, "b.jpg is broken");
+            let about = SampleContext {
+                sample: SampleId(first + 1),
+                uri: "s3://bucket/b.jpg".into(),
+                column: Some("image".into()),
+            };
+            let error = Error::new(ErrorKind::BadSample, "b.jpg is broken").with_sample(about.clone());
             let rows = [
                 RowHead { sample: SampleId(first), failure: None, lengths: vec![3] },
                 RowHead { sample: SampleId(first + 1), failure: Some(error), lengths: vec![0] },
@@ -216,6 +222,7 @@ mod tests {
                 (failure.kind(), failure.to_string()),
                 (ErrorKind::BadSample, "b.jpg is broken".into())
             );
+            assert_eq!(failure.sample_context(), Some(&about));
             assert_eq!(rides, columns);
         }
     }

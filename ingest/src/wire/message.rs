@@ -1,7 +1,7 @@
 //! Control messages: JSON behind a length.
 
 use super::secure::Token;
-use crate::{Error, ErrorKind, RecipeSpec};
+use crate::{Error, ErrorKind, RecipeSpec, SampleContext};
 use feedstock_dataset::{Cursor, Rank, StepShape, StepSize, StrandSet};
 use feedstock_ops::OPS_VERSION;
 use serde::de::DeserializeOwned;
@@ -245,6 +245,9 @@ pub struct WorkerStatus {
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     pub(crate) message: String,
+    /// Older workers send none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sample: Option<SampleContext>,
 }
 
 /// [`ErrorKind`], written down.
@@ -269,7 +272,7 @@ impl From<&Error> for Failure {
             ErrorKind::Gone => FailureKind::Gone,
             ErrorKind::Bug => FailureKind::Bug,
         };
-        Self { kind, message: error.to_string() }
+        Self { kind, message: error.to_string(), sample: error.sample_context().cloned() }
     }
 }
 
@@ -283,7 +286,11 @@ impl From<Failure> for Error {
             FailureKind::Gone => ErrorKind::Gone,
             FailureKind::Bug => ErrorKind::Bug,
         };
-        Self::new(kind, failure.message)
+        let error = Self::new(kind, failure.message);
+        match failure.sample {
+            Some(sample) => error.with_sample(sample),
+            None => error,
+        }
     }
 }
 

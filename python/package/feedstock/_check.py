@@ -1,8 +1,10 @@
-"""Arguments that are whole numbers."""
+"""Checks of arguments. Their errors read "must be …; got …"."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Collection
 from typing import Any
 
 from feedstock.errors import ConfigError
@@ -11,14 +13,24 @@ _MOST = 2**63 - 1
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """``value`` as an int (numpy's are, too), if it is a whole number of at least ``least``."""
-    try:
+    """``value`` as an int, if it is an integer (of any type, numpy's included) of at least ``least``."""
+    number: int | None = None
+    with contextlib.suppress(TypeError):
         number = operator.index(value)
-    except TypeError:
-        raise ConfigError(f"{name} is a whole number, not {value!r}") from None
-    if not least <= number <= _MOST:
-        raise ConfigError(f"{name} is at least {least} and below 2**63, not {value!r}")
+    if number is None or not least <= number <= _MOST:
+        raise ConfigError(f"{name} must be an integer >= {least}{_bound(number)}; got {value!r}")
     return number
+
+
+def _bound(number: int | None) -> str:
+    return " and < 2**63" if number is not None and number > _MOST else ""
+
+
+def one_of(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Checks that ``value`` is one of ``choices``."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ConfigError(f"{name} must be {', '.join(others)} or {last}; got {value!r}")
 
 
 def whole_or_none(name: str, value: Any, least: int = 0) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from feedstock import _feedstock
-from feedstock._check import whole, whole_or_none
+from feedstock._check import one_of, whole, whole_or_none
 from feedstock.ops import Op
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class Dataset:
         block_bytes: int | None = None,
         progress: Progress | Literal[False] | None = None,
     ) -> None:
+        one_of("durations", durations, ("auto", "never"))
+        one_of("check", check, ("auto", "list"))
+        one_of("rebuild", rebuild, (True, False))
         arguments: dict[str, Any] = {
             "layout": layout,
             "split": split,
@@ -88,12 +91,6 @@ class Dataset:
             "disk_cache": None if disk_cache is None else (os.path.abspath(disk_cache[0]), disk_cache[1]),
             "block_bytes": whole_or_none("block_bytes", block_bytes, 1),
         }
-        if durations not in ("auto", "never"):
-            raise ValueError(f"durations is 'auto' or 'never', not {durations!r}")
-        if check not in ("auto", "list"):
-            raise ValueError(f"`check` must be 'auto' or 'list'; got {check!r}")
-        if not isinstance(rebuild, bool):
-            raise TypeError(f"`rebuild` must be True or False; got {rebuild!r}")
         self._open(os.fspath(uri), arguments, _reporter(progress))
         if columns is not None:
             chosen = self._made(self._native, self._recipe).columns(columns)
@@ -117,6 +114,7 @@ class Dataset:
         repeat, shuffled anew), or never. The mix has the parts' columns and ``dataset``, each part's name.
         """
         parts = list(parts)
+        one_of("stop", stop, ("first_exhausted", "all_exhausted", "never"))
         native = _feedstock.Dataset.mix([(part._native, float(weight)) for part, weight in parts], stop)
         return cls._made(native, ("mix", parts, stop))
 
@@ -168,7 +166,9 @@ class Dataset:
             RetryableError: The storage failed.
         """
         report = self._native.doctor(
-            whole_or_none("samples", samples, 1), whole_or_none("threads", threads, 1), whole("listed", listed)
+            whole_or_none("samples", samples, 1),
+            whole_or_none("threads", threads, 1),
+            whole("listed", listed),
         )
         return dict(json.loads(report))
 

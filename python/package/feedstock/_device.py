@@ -31,7 +31,9 @@ def ordinal_of(device: Any) -> int | None:
         return _own_device()
     elif match := re.fullmatch(r"cuda:(\d+)", text):
         return int(match[1])
-    raise ConfigError(f'device is "cuda:0", "cuda", "cpu", a number or a torch.device, not {device!r}')
+    raise ConfigError(
+        f'device must be "cuda:0", "cuda", "cpu", a number >= 0 or a torch.device; got {device!r}'
+    )
 
 
 def _own_device() -> int:
@@ -45,7 +47,8 @@ def _own_device() -> int:
         return 0
     if not text.isdigit():
         raise ConfigError(
-            f'device="cuda" is that of LOCAL_RANK, which is {text!r} and no number; name the device'
+            f'LOCAL_RANK, which device="cuda" is taken from, must be a number; got {text!r}; set it, or name the '
+            'device: device="cuda:0"'
         )
     torch = imported_torch()
     # Counting the devices does not start CUDA.

@@ -13,7 +13,7 @@ import numpy as np
 
 from feedstock._agreement import Agreement
 from feedstock._ahead import Ahead
-from feedstock._check import whole, whole_or_none
+from feedstock._check import one_of, whole, whole_or_none
 from feedstock._device import current_stream, find_libraries, import_torch, imported_torch, ordinal_of
 from feedstock._threads import assigned_threads
 from feedstock._workers import Workers, members
@@ -56,8 +56,7 @@ class Loader:
         static: bool = False,
         nvjpeg: float = 0.0,
     ) -> None:
-        if output not in _OUTPUTS:
-            raise ConfigError(f"output is one of {_OUTPUTS}, not {output!r}")
+        one_of("output", output, _OUTPUTS)
         if device is None and (finish or static or depth != 2 or nvjpeg):
             raise ConfigError(
                 'finish, depth, static and nvjpeg are about a device; name it: device="cuda" (or "cpu", to finish in '
@@ -238,7 +237,7 @@ class Loader:
         version = state_dict.get("version")
         if version != _STATE_VERSION:
             raise ConfigError(
-                f"state_dict: version {version!r} is not the {_STATE_VERSION} that this feedstock reads"
+                f"state_dict must be of version {_STATE_VERSION}, which this release reads; got version {version!r}"
             )
         self._go(state_dict["cursor"])
         self._placed = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from feedstock._check import whole, whole_or_none
+from feedstock._check import one_of, whole, whole_or_none
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
@@ -63,9 +63,9 @@ class Pipeline:
         times. Rows of their own lengths (waveforms, features, tokens) are padded with ``pad_value`` to the longest of
         the batch, and their lengths stand in the column ``<output>_length``. Columns without a map ride along.
 
-        The first map of a column draws its randomness as if it were the only one; every further map of that column draws
-        by the name of its output, so that two random crops of one image differ. ``key`` overrides both: maps with equal
-        keys draw the same for a sample, whatever columns they read (the same crop of an image and of its mask).
+        The first map of a column draws its randomness as if it were the only one. Every further map of that column
+        draws by the name of its output, so that two random crops of one image differ. ``key`` overrides both: maps with
+        equal keys draw the same for a sample, whatever columns they read (the same crop of an image and of its mask).
         """
         if key is not None and (not isinstance(key, str) or not key):
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
@@ -85,7 +85,7 @@ class Pipeline:
         GIL run one at a time whatever the number of threads: prefer ops.
         """
         if not callable(fn):
-            raise TypeError(f"map_python takes a function of a batch, not {fn!r}")
+            raise TypeError(f"fn must be a function of a batch; got {fn!r}")
         num_threads = whole_or_none("num_threads", num_threads, 1)
         return self._changed(self._native, self._steps, (*self._functions, (fn, num_threads)))
 
@@ -148,6 +148,7 @@ class Pipeline:
             tail: ``"drop"`` leaves out the epoch's last, incomplete global batch; ``"pad"`` fills it with samples from
                 the epoch's start, marked False in ``batch.valid``, so that evaluation counts each sample once.
         """
+        one_of("tail", tail, ("drop", "pad"))
         return self._with(
             "batch",
             whole_or_none("batch_size", batch_size, 1),
@@ -162,6 +163,7 @@ class Pipeline:
         """What becomes of samples that cannot be decoded. ``"raise"`` (the default) stops with the sample's name;
         ``"skip"`` fills the row with the batch's nearest good one, marks it False in ``batch.valid``, lists it in
         ``loader.skip_report()``, and stops past ``max_fraction`` of an epoch's samples. Ranks stay in step."""
+        one_of("on_error", policy, ("raise", "skip"))
         return self._with("on_error", policy, max_fraction)
 
     def epochs(self, epochs: int) -> Pipeline:
@@ -179,8 +181,8 @@ class Pipeline:
         """Resources.
 
         Args:
-            threads: CPU threads that work for this pipeline's loaders at once, at most; they belong to the one pool of the
-                process. Default: the CPUs that Ray assigned, if more than 1; else the CPUs that the process may use
+            threads: CPU threads that work for this pipeline's loaders at once, at most; they belong to the one pool of
+                the process. Default: the CPUs that Ray assigned, if more than 1; else the CPUs that the process may use
                 (affinity, cgroup quota), divided by ``LOCAL_WORLD_SIZE``.
             slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 with you.
             budget_bytes: Encoded bytes in memory for each loader; default 1 GiB, twice the default shuffle window.

@@ -83,12 +83,14 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
     ) -> None:
         _check_weights_only()
         if epochs not in ("data", "progress"):
-            raise ConfigError(f"epochs = {epochs!r}; one of 'data', 'progress'")
+            raise ConfigError(f"epochs must be 'data' or 'progress'; got {epochs!r}")
         if sync_steps < 1:
-            raise ConfigError(f"sync_steps = {sync_steps} optimizer steps; at least 1")
+            raise ConfigError(f"sync_steps must be >= 1 (optimizer steps); got {sync_steps}")
         replicas = adaptdl.env.num_replicas()
         if batch_size < 1:
-            raise ConfigError(f"batch_size = {batch_size} rows over {replicas} replicas; at least 1")
+            raise ConfigError(
+                f"batch_size must be >= 1 (rows over all {replicas} replicas); got {batch_size}"
+            )
         super().__init__(batch_size)
         self._by_progress = epochs == "progress"
         self._sync_steps = sync_steps

@@ -16,7 +16,18 @@ class ForkError(ConfigError):
 
 
 class SampleError(FeedstockError):
-    """A sample is unusable; the rest of the data set is fine (see ``Pipeline.on_error``)."""
+    """A sample is unusable; the rest of the data set is fine (see ``Pipeline.on_error``).
+
+    Where one message is about several samples of a batch, the attributes are those of the first. All are None where too
+    many samples were skipped.
+    """
+
+    sample_id: int | None = None
+    """The sample's id, as in ``Batch.sample_ids``."""
+    uri: str | None = None
+    """The URI of the stored object that holds it: a shard, a tar, or the sample's own file."""
+    column: str | None = None
+    """The mapped column whose value is unusable; None where several might be."""
 
 
 class RetryableError(FeedstockError):

@@ -136,7 +136,7 @@ def finish_features(
 def _parameters(op: Op, name: str) -> dict[str, Any]:
     described: dict[str, Any] = json.loads(op.to_json())
     if described.pop("op") != name:
-        raise ConfigError(f"{name} takes what fs.{name}() makes, not {op!r}")
+        raise ConfigError(f"{name} must be made by fs.{name}(); got {op!r}")
     return described
 
 

@@ -18,17 +18,15 @@ use super::memory::DeviceMemory;
 use crate::Result;
 use crate::batch::Tensor;
 use crate::slots::Column;
-use feedstock_dataset::SampleId;
 use feedstock_ingest::Map;
 use feedstock_ops::{Chain, SampleSeed, Scratch, TensorSpec};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a sample is called in errors.
-pub(crate) type Names = Arc<dyn Fn(SampleId) -> String + Send + Sync>;
-
 /// A mapped column some of whose pictures the device decodes.
 pub(crate) struct Deferred {
+    /// The column that is read.
+    pub(crate) column: String,
     /// What the CPU does with them.
     chain: Arc<Chain>,
     /// Of a row, once it is pixels.
@@ -42,7 +40,8 @@ impl Deferred {
             Some(share).filter(|share| *share > 0.0).and_then(|share| map.chain.deferring(share).ok())?;
         column.is_deferred = true;
         let spec = std::mem::replace(&mut column.spec, deferring.output().clone());
-        Some(Self { chain: std::mem::replace(&mut map.chain, Arc::new(deferring)), spec })
+        let chain = std::mem::replace(&mut map.chain, Arc::new(deferring));
+        Some(Self { column: map.column.clone(), chain, spec })
     }
 }
 
@@ -164,7 +163,7 @@ impl Decoding {
     ) -> Result<Bad> {
         let mut bad = Bad::new();
         for picture in refused {
-            let Some(Deferred { chain, spec }) = &columns[picture.tensor] else { continue };
+            let Some(Deferred { chain, spec, .. }) = &columns[picture.tensor] else { continue };
             if !std::mem::replace(&mut self.told, true) {
                 tracing::warn!(
                     row = picture.row,

@@ -2,7 +2,7 @@
 
 use super::batch::Place;
 use super::cuda;
-use super::decoding::{Deferred, Names};
+use super::decoding::Deferred;
 use super::driver::Driver;
 use super::finish::{Compiled, Draws, Finish};
 use super::fixed::FixedBuffer;
@@ -14,6 +14,7 @@ use super::stage::Work;
 use crate::memory::Allocator;
 use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
+use feedstock_dataset::Catalog;
 use feedstock_ingest::Map;
 use feedstock_ops::{Chain, TensorSpec};
 use std::collections::BTreeMap;
@@ -188,7 +189,12 @@ impl Prepared {
     }
 
     /// The way to a device, where some of the JPEGs of `columns` are decoded, as far as their chains can leave that to it.
-    pub(crate) fn to(self, opened: Opened, columns: &mut [(&mut Map, &mut Column)], names: Names) -> Way {
+    pub(crate) fn to(
+        self,
+        opened: Opened,
+        columns: &mut [(&mut Map, &mut Column)],
+        catalog: Arc<Catalog>,
+    ) -> Way {
         let Self { options, finishes, seed } = self;
         let share = if opened.place() == Place::Host { 0.0 } else { options.nvjpeg };
         let deferred: Vec<Option<Deferred>> =
@@ -199,7 +205,7 @@ impl Prepared {
             true => Allocator::Plain,
             false => Allocator::Locked(opened.pool()),
         };
-        let work = Work { finishes, deferred, names, seed, depth: options.depth, in_place };
+        let work = Work { finishes, deferred, catalog, seed, depth: options.depth, in_place };
         Way { allocator, stage: Some((opened, work)) }
     }
 }
@@ -211,7 +217,7 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[Mapped<'_>]) -> Result<()> {
     let config = |message: String| Error::new(ErrorKind::BadConfig, message);
     if !(0.0..=1.0).contains(&share) {
         return Err(config(format!(
-            "nvjpeg is the share of JPEGs that the GPU decodes, from 0 to 1, not {share}"
+            "nvjpeg, the share of JPEGs that the GPU decodes, must be 0.0 to 1.0; got {share}"
         )));
     }
     let mut why = "no column has pictures".to_owned();

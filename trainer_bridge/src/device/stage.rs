@@ -2,7 +2,7 @@
 
 use super::batch::{DeviceBatch, DeviceTensor, Hold, Owner};
 use super::buffers::Buffers;
-use super::decoding::{Bad, Decoding, Deferred, InUse, Names};
+use super::decoding::{Bad, Decoding, Deferred, InUse};
 use super::driver::{Address, HostAddress};
 use super::events::Event;
 use super::finish::Compiled;
@@ -16,7 +16,8 @@ use crate::batch::Tensor;
 use crate::policy::OnError;
 use crate::sink::{Assembled, Assembler};
 use crate::slots::Lease;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, SampleContext};
+use feedstock_dataset::{Catalog, SampleId};
 use feedstock_ingest::{Popped, Ready};
 use feedstock_ops::SampleSeed;
 use std::any::Any;
@@ -35,13 +36,28 @@ pub(crate) struct Work {
     pub(crate) finishes: Vec<Option<Compiled>>,
     /// By mapped column, those whose pictures the device decodes in part.
     pub(crate) deferred: Vec<Option<Deferred>>,
-    pub(crate) names: Names,
+    /// Knows what samples are called in errors.
+    pub(crate) catalog: Arc<Catalog>,
     /// Of the ops' randomness.
     pub(crate) seed: u64,
     /// Batches on their way, beside the one that the caller has.
     pub(crate) depth: usize,
     /// Host memory is the device, and nothing is to be done: batches stay in their slots.
     pub(crate) in_place: bool,
+}
+
+impl Work {
+    /// The error of a sample that neither the device nor the CPU decodes.
+    fn error_of(&self, sample: SampleId, error: feedstock_ops::Error) -> Error {
+        let name = format!("{} (sample {sample})", self.catalog.describe_sample(sample));
+        let mut deferred = self.deferred.iter().flatten();
+        let column = match (deferred.next(), deferred.next()) {
+            (Some(only), None) => Some(only.column.clone()),
+            _ => None, // one of several
+        };
+        let uri = self.catalog.sample_uri(sample);
+        Error::sample(&name, error).with_sample(SampleContext { sample, uri, column })
+    }
 }
 
 /// A running stage; dropping it ends the thread. Batches that the caller has keep what they need.
@@ -162,9 +178,7 @@ impl Sender {
                 Sent::Closed => return Ok(None),
                 Sent::Bad(bad) => {
                     let named = |(row, error): (usize, feedstock_ops::Error)| {
-                        let sample = assembled.batch.sample_ids[row];
-                        let name = format!("{} (sample {sample})", (self.work.names)(sample));
-                        (row, Error::sample(&name, error))
+                        (row, self.work.error_of(assembled.batch.sample_ids[row], error))
                     };
                     if bad.iter().any(|(row, _)| replaced.contains(row)) {
                         let message = "a row that took a good one's place cannot be decoded either";

@@ -25,6 +25,23 @@ fn says(error: &Error, parts: &[&str]) {
     }
 }
 
+#[test]
+fn a_misspelt_column_is_found_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 20);
+    let open = || open(dir.path());
+    let crop = || feedstock_ops::ChainSpec::from([feedstock_ops::decode_image()]);
+    for (dataset, column, problem) in [
+        (open(), "imge", "there is no such column"),
+        (open(), "label", "it holds Int64"),
+        (open().columns(&["label"]).unwrap(), "image", "there is no such column"),
+    ] {
+        let error = dataset.map(column, crop()).loader(Rank::new(0, 1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadConfig);
+        says(&error, &[column, problem]);
+    }
+}
+
 /// What one rank saw of one epoch.
 #[derive(Default)]
 struct Seen {

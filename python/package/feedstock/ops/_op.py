@@ -64,7 +64,8 @@ def flatten(ops: Iterable[Op | Iterable[Op]]) -> Iterator[Op]:
             yield from flatten(op)
         else:
             raise TypeError(
-                f"{op!r} is no op of feedstock; Python functions run on batches: Pipeline.map_python(fn)"
+                f"ops must be feedstock's, such as fs.decode_image(); got {op!r}. Python functions run on batches: "
+                "Pipeline.map_python(fn)"
             )
 
 

@@ -55,7 +55,7 @@ class DataIterator:
         workers: str | Workers | None = None,
     ) -> None:
         if output not in ("batch", "numpy", "torch"):
-            raise ConfigError(f"output={output!r} is none of 'batch', 'numpy', 'torch'")
+            raise ConfigError(f"output must be 'batch', 'numpy' or 'torch'; got {output!r}")
         self._recipe = pipeline if isinstance(pipeline, _Recipe) else _Recipe(pipeline)
         self._rank, self._world_size = rank, world_size
         self._output: Output = output
@@ -239,7 +239,9 @@ class DataIterator:
         self._prepare(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         convert = FORMATS.get(batch_format or "pyarrow")
         if convert is None:
-            raise ConfigError(f"batch_format={batch_format!r} is none of {', '.join(map(repr, FORMATS))}")
+            raise ConfigError(
+                f"batch_format must be one of {', '.join(map(repr, FORMATS))}; got {batch_format!r}"
+            )
         return Batches(lambda: map(convert, self.loader))
 
     def stats(self) -> str:

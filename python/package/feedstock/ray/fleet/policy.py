@@ -43,13 +43,17 @@ class Scaling:
     def __post_init__(self) -> None:
         if not 0 <= self.in_share < self.out_share <= 1:
             raise ConfigError(
-                f"Scaling: 0 <= in_share < out_share <= 1, not in_share={self.in_share}, "
-                f"out_share={self.out_share}"
+                "in_share and out_share must be 0 <= in_share < out_share <= 1; got "
+                f"in_share={self.in_share}, out_share={self.out_share}"
             )
         if self.growth <= 1:
-            raise ConfigError(f"Scaling: growth is above 1, not {self.growth}")
+            raise ConfigError(f"growth must be > 1; got {self.growth}")
         if not (self.out_seconds > 0 and 0 < self.in_seconds <= self.in_seconds_most):
-            raise ConfigError("Scaling: 0 < out_seconds and 0 < in_seconds <= in_seconds_most")
+            raise ConfigError(
+                "out_seconds must be > 0 and in_seconds 0 < in_seconds <= in_seconds_most; got "
+                f"out_seconds={self.out_seconds}, in_seconds={self.in_seconds}, "
+                f"in_seconds_most={self.in_seconds_most}"
+            )
 
 
 class Policy:

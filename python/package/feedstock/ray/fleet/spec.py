@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ... import ConfigError
+from ..._check import one_of
 from .placement import Placement
 from .policy import Scaling
 
@@ -119,22 +120,22 @@ class Spec:
 
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:
-            raise ConfigError(f"name is a word without a colon, not {self.name!r}")
+            raise ConfigError(f"name must be a word without a colon; got {self.name!r}")
         if self.max_workers < self.min_workers:
-            raise ConfigError(f"max_workers={self.max_workers} is less than min_workers={self.min_workers}")
+            raise ConfigError(
+                f"max_workers must be >= min_workers={self.min_workers}; got {self.max_workers}"
+            )
         if self.cpus_per_worker < 0:
-            raise ConfigError(f"cpus_per_worker is at least 0, not {self.cpus_per_worker}")
-        if self.placement not in ("SPREAD", "PACK"):
-            raise ConfigError(f"placement is 'SPREAD' or 'PACK', not {self.placement!r}")
-        if self.local not in ("never", "fallback", "share"):
-            raise ConfigError(f"local is 'never', 'fallback' or 'share', not {self.local!r}")
+            raise ConfigError(f"cpus_per_worker must be >= 0; got {self.cpus_per_worker}")
+        one_of("placement", self.placement, ("SPREAD", "PACK"))
+        one_of("local", self.local, ("never", "fallback", "share"))
         if self.lease_seconds < 4 * self.timing.renew:
             raise ConfigError(
                 f"lease_seconds={self.lease_seconds} is less than four renewals of {self.timing.renew} s: "
                 "a lease must outlive a lost one"
             )
         if self.drain_seconds < 0:
-            raise ConfigError(f"drain_seconds is at least 0, not {self.drain_seconds}")
+            raise ConfigError(f"drain_seconds must be >= 0; got {self.drain_seconds}")
         if not self.allow:
             raise ConfigError("allow is empty: the workers could read nothing")
 
