@@ -1,13 +1,10 @@
 //! Workers make the rows: the same batches, byte for byte, as one process makes alone, whatever happens to the workers.
 
-use crate::common::pictures::jpegs;
-use crate::common::s3::{BUCKET, options_at, storage};
 use crate::common::speech::{RATE, wavs, write_parquet};
 use crate::common::{block_on, open, pipeline, synth};
 use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions, Rank, Secret, Shuffle, Stop, Tail};
 use feedstock_ingest::{ClientTls, FleetIdentity, Identity, ServerTls, Token, Worker, WorkerOptions};
 use feedstock_ops::{decode_audio, log_mel, resample, tokenize_chars};
-use feedstock_testkit::S3Server;
 use feedstock_trainer_bridge::{Batch, BatchSize, Dataset, ErrorKind, Local, OnError, Pipeline, Workers};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -156,6 +153,19 @@ fn ragged_rows_bad_rows_buckets_and_mixes_too() {
     }
 }
 
+#[test]
+fn lists_and_structs_come_from_workers_too() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dataset/tests/real_tools/samples/boxes");
+    let samples = samples.canonicalize().unwrap();
+    let pipeline = pipeline(open(&samples), 5).tail(Tail::Pad).epochs(2);
+    let one = worker(&samples);
+    let alone = batches(&pipeline, 2);
+    let boxes = alone[0][0].columns.column_by_name("boxes").unwrap();
+    assert!(boxes.data_type().to_string().contains("xywh"), "{}", boxes.data_type());
+    assert_eq!(batches(&pipeline.workers(at([&one])), 2), alone);
+    assert!(one.status().samples > 0);
+}
+
 /// The batches of two jobs of one rank each, which wait for each other in their second batch.
 fn side_by_side(jobs: [&Pipeline; 2]) -> [Vec<Vec<Whole>>; 2] {
     let under_way = AtomicUsize::new(0);
@@ -189,41 +199,6 @@ fn jobs_that_ask_for_the_same_share_what_is_made() {
     let another = worker(dir.path());
     assert_eq!(batches(&pipeline.workers(at([&another])), 2).len(), 2);
     assert_eq!(another.status().shared_samples, 0, "ranks of one job have nothing in common");
-}
-
-/// `samples` pictures below each of two prefixes: names and sizes agree, bytes do not, and listings have no ETags.
-fn look_alikes(server: &S3Server, samples: usize) -> [&'static str; 2] {
-    let pictures = jpegs(2 * samples as u64);
-    let size = pictures.iter().map(Vec::len).max().unwrap();
-    server.create_bucket(BUCKET).unwrap();
-    for (i, mut picture) in pictures.into_iter().enumerate() {
-        picture.resize(size, 0); // after the end of the image
-        let (prefix, number) = (["one", "two"][i / samples], i % samples);
-        server.put(BUCKET, &format!("{prefix}/class{}/{number}.jpeg", number % 2), picture).unwrap();
-    }
-    ["s3://corpus/one", "s3://corpus/two"]
-}
-
-#[test]
-fn data_sets_that_look_alike_are_not_mistaken_for_each_other() {
-    let root = tempfile::tempdir().unwrap();
-    let server = S3Server::start(root.path()).unwrap();
-    let endpoint = server.endpoint();
-    let datasets = look_alikes(&server, 100)
-        .map(|uri| block_on(Dataset::open_with(uri, options_at(&endpoint, storage()))).unwrap());
-    let [one, two] = datasets.each_ref().map(|dataset| dataset.catalog().content_hash());
-    assert_eq!(one, two, "they look alike");
-    let jobs = datasets.map(|dataset| pipeline(dataset, 24).tail(Tail::Pad).epochs(4));
-    let alone = jobs.each_ref().map(|job| batches(job, 1));
-    assert_ne!(alone[0], alone[1]);
-    let mut options = WorkerOptions::new(move || options_at(&endpoint, storage()));
-    options.listen = "127.0.0.1:0".into();
-    options.allow = vec![format!("s3://{BUCKET}/")];
-    options.threads = Some(1);
-    let worker = Worker::start(options).unwrap();
-    let [first, second] = jobs.map(|job| job.workers(at([&worker])));
-    assert_eq!(side_by_side([&first, &second]), alone);
-    assert_eq!(worker.status().shared_samples, 0);
 }
 
 #[test]
