@@ -230,3 +230,53 @@ fn every_file_flipped_at_random_never_panics() {
         }
     }
 }
+
+/// `bytes` without the segments of this marker.
+fn without(bytes: &[u8], marker: u8) -> Vec<u8> {
+    let mut left = bytes.to_vec();
+    while let Some(at) = left.windows(2).position(|two| two == [0xFF, marker]) {
+        let length = usize::from(u16::from_be_bytes([left[at + 2], left[at + 3]]));
+        left.drain(at..at + 2 + length);
+    }
+    left
+}
+
+/// `bytes` with `added` before the n-th of these markers.
+fn with_before(bytes: &[u8], marker: u8, n: usize, added: &[u8]) -> Vec<u8> {
+    let mut places = bytes.windows(2).enumerate().filter(|(_, two)| **two == [0xFF, marker]);
+    let at = places.nth(n).unwrap().0;
+    [&bytes[..at], added, &bytes[at..]].concat()
+}
+
+fn progressive() -> Vec<u8> {
+    Jpeg { progressive: true, ..Jpeg::default() }.encode(&picture(120, 90, 5), 120, 90)
+}
+
+#[test]
+fn jpeg_without_its_tables_is_not_decoded_with_those_of_the_file_before() {
+    let chain = Chain::parse(CHAIN).unwrap();
+    let mut scratch = Scratch::new();
+    let mut apply = |bytes: &[u8]| {
+        let mut out = vec![0; chain.output().bytes()];
+        chain.apply(bytes, SampleSeed::new(1, 2, 3), &mut scratch, &mut out)
+    };
+    apply(&progressive()).unwrap();
+    let error = apply(&without(&progressive(), 0xDB)).unwrap_err();
+    assert!(error.message().contains("Quantization table"), "{error}");
+}
+
+#[test]
+fn jpeg_with_a_damaged_colour_profile_decodes() {
+    // The first of two parts of a profile, the second of which is missing.
+    let part = [&[0xFF, 0xE2, 0, 20][..], b"ICC_PROFILE\0", &[1, 2, 9, 9, 9, 9]].concat();
+    let damaged = with_before(&progressive(), 0xDB, 0, &part);
+    let whole = decode_rgb(&progressive(), &DecodeImage::new()).unwrap();
+    assert_eq!(decode_rgb(&damaged, &DecodeImage::new()).unwrap(), whole);
+}
+
+#[test]
+fn jpeg_with_stray_bytes_between_its_scans_decodes() {
+    let stray = with_before(&progressive(), 0xDA, 1, &[0, 0, 0, 0]);
+    let whole = decode_rgb(&progressive(), &DecodeImage::new()).unwrap();
+    assert_eq!(decode_rgb(&stray, &DecodeImage::new()).unwrap(), whole);
+}

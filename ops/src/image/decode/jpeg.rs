@@ -6,8 +6,9 @@
 //! region is widened by [`MARGIN`] pixels (its left edge then snaps to an iMCU); without that, half of all crops
 //! differ from the whole picture by up to 27 levels. The tests compare hundreds of random crops bit for bit.
 //!
-//! Every warning of libjpeg-turbo is an error here (it would go on with grey pixels), except stray bytes before
-//! the end marker, which harm nothing and stand in real data sets.
+//! Every warning of libjpeg-turbo is an error here (it would go on with grey pixels), except stray bytes between
+//! segments, which real data sets contain. Each file gets a new handle of libjpeg-turbo: a reused one keeps the tables of
+//! the file before, and a file that lacks its own would be decoded with them.
 
 use std::ffi::c_int;
 
@@ -25,8 +26,11 @@ use crate::scratch::Buffer;
 /// Pixels around a region whose chroma weighs in on the region's edge.
 const MARGIN: u32 = 1;
 
-/// What libjpeg-turbo says of stray bytes before EOI: all rows are decoded by then.
-const STRAY_BYTES: &str = "extraneous bytes before marker 0xd9";
+/// A value of TJPARAM_SAVEMARKERS: no marker is kept. Colour profiles are not applied, so a damaged one must not matter.
+const SAVE_NO_MARKERS: c_int = 0;
+
+/// libjpeg-turbo's warning about stray bytes between segments, as Pillow ignores them.
+const STRAY_BYTES: &str = "extraneous bytes before marker";
 
 /// The halving (1, 2, 4 or 8) that leaves at least twice the target in both directions.
 pub(super) fn denominator(region: Size, target: Size) -> u32 {
@@ -44,7 +48,6 @@ pub(super) fn denominator(region: Size, target: Size) -> u32 {
 #[derive(Default)]
 pub(crate) struct JpegDecoder {
     baseline: Baseline,
-    turbo: Option<Turbo>,
     cmyk: Buffer,
 }
 
@@ -110,10 +113,10 @@ impl JpegDecoder {
         let crop = if everything { None } else { Some(window.0) };
         let mut request = Request { denominator, crop, format, stop_on_warning: true };
         let target = if cmyk { &mut self.cmyk } else { &mut *out };
-        let mut result = Self::with_turbo(&mut self.turbo, |turbo| turbo.decode(bytes, request, target));
+        let mut result = Turbo::new()?.decode(bytes, request, target);
         if result.as_ref().is_err_and(|error| error.message().contains(STRAY_BYTES)) {
             request.stop_on_warning = false;
-            result = Self::with_turbo(&mut self.turbo, |turbo| turbo.decode(bytes, request, target));
+            result = Turbo::new()?.decode(bytes, request, target);
         }
         let decoded = result?;
         if cmyk {
@@ -122,18 +125,6 @@ impl JpegDecoder {
         }
         let view = Rect { x: window.0.x - decoded.x, y: window.0.y - decoded.y, ..window.0 };
         Ok(Pixels { stride: decoded.width as usize, view, window: (denominator > 1).then_some(window.1) })
-    }
-
-    /// Runs `work` with the thread's handle; after an error the handle is thrown away, as libjpeg-turbo may hold a
-    /// half-read header.
-    fn with_turbo<T>(slot: &mut Option<Turbo>, work: impl FnOnce(&mut Turbo) -> Result<T>) -> Result<T> {
-        let mut turbo = match slot.take() {
-            Some(turbo) => turbo,
-            None => Turbo::new()?,
-        };
-        let result = work(&mut turbo)?;
-        *slot = Some(turbo);
-        Ok(result)
     }
 }
 
@@ -159,6 +150,7 @@ impl Turbo {
     fn new() -> Result<Self> {
         let handle = Handle::new(tj::TJINIT_TJINIT_DECOMPRESS)?;
         handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        handle.set(tj::TJPARAM_TJPARAM_SAVEMARKERS, SAVE_NO_MARKERS)?;
         Ok(Self(handle))
     }
 
