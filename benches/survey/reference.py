@@ -14,6 +14,7 @@ import soundfile
 from PIL import Image, ImageFile
 
 ImageFile.LOAD_TRUNCATED_IMAGES = False
+Image.init()  # registers every format: `Image.open(formats=…)` fails for those that are not
 # feedstock's own limit (`max_pixels`) is Pillow's; the survey is about formats, not about bombs.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
