@@ -211,7 +211,7 @@ fn doctor_passes_a_sound_data_set_and_names_each_file_that_cannot_be_decoded() {
     assert_eq!(sound["examined"], SAMPLES);
     assert_eq!(sound["columns"][0]["refused"], 0, "{sound}");
     assert_eq!(sound["columns"][0]["formats"]["JPEG"], SAMPLES);
-    assert_eq!(sound["columns"][0]["width"]["max"], 96.0);
+    assert_eq!(sound["columns"][0]["width"]["samples"], SAMPLES);
     let labels = &sound["layout"]["labels"];
     assert!(
         labels["in_a_run"].as_f64().unwrap() < labels["at_random"].as_f64().unwrap(),
@@ -348,8 +348,9 @@ fn catalog_is_kept_where_it_says() {
         let again = &place.json(&[&["catalog", &place.data()], option].concat())[0];
         assert_eq!(built["content_hash"], again["content_hash"], "{option:?}");
     }
-    let complaint = place.complaint(2, &["catalog", &place.data(), "--check", "never"]);
-    assert!(complaint.contains("must be auto or list; got never"), "{complaint}");
+    let refused = place.run(&["catalog", &place.data(), "--check", "never"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("must be auto or list; got never"), "{}", text(&refused.stderr));
     let beside = &place.json(&["catalog", &place.data(), "--beside"])[0];
     assert!(Path::new(beside["store"].as_str().unwrap()).is_dir(), "{beside}");
     assert_eq!(place.json(&["inspect", &place.data()])[0]["samples"], SAMPLES, "the catalog is no data");

@@ -174,7 +174,7 @@ impl Dataset {
         options.threads = threads.unwrap_or(options.threads);
         // Where Ctrl-C ends the wait, it ends the work, too.
         let _stop = StopOnDrop(options.stop.clone());
-        let report = call_long(py, move || Ok(examine(&dataset, &options)?))?;
+        let report = call_long(py, move || examine(&dataset, &options))?;
         serde_json::to_string(&report)
             .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
     }

@@ -136,7 +136,7 @@ def test_nothing_known_changes_nothing() -> None:
 
 def test_settings_are_checked() -> None:
     for wrong in ({"out_share": 0.001}, {"growth": 1.0}, {"in_seconds": 2000.0}, {"out_seconds": 0.0}):
-        with pytest.raises(fs.ConfigError, match="Scaling"):
+        with pytest.raises(fs.ConfigError, match="must be"):
             Scaling(**wrong)
 
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 /// Consecutive samples of a run and of a chunk: about one block of images, and enough to see whether labels are sorted.
 const RUN: u64 = 64;
+/// [`RUN`], as a length of slices.
+const CHUNK_ROWS: usize = 64;
 
 /// Rows of one block that one thread examines.
 pub(super) struct Chunk {
@@ -55,7 +57,7 @@ fn positions(len: u64, total: u64) -> impl Iterator<Item = u64> {
 
 /// Cuts the samples of a block into chunks.
 pub(super) fn cut(block: &Arc<Block>, samples: &[SampleId]) -> impl Iterator<Item = Chunk> {
-    samples.chunks(RUN as usize).map(|samples| {
+    samples.chunks(CHUNK_ROWS).map(|samples| {
         // A block's rows fit memory, so their number fits usize.
         let row = |sample: &SampleId| usize::try_from(sample.0 - block.first_sample).unwrap_or(usize::MAX);
         Chunk { block: block.clone(), rows: samples.iter().map(row).collect() }

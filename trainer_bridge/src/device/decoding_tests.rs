@@ -257,7 +257,7 @@ fn what_cannot_be_is_told_before_anything_runs() {
         run(pipeline, DeviceOptions::cuda(0).nvjpeg(share), driver).map(drop).unwrap_err()
     };
     let error = start(&pipeline, 1.5, Simulated::new(1));
-    assert!(error.to_string().contains("from 0 to 1"), "{error}");
+    assert!(error.to_string().contains("must be 0.0 to 1.0"), "{error}");
     let jittered = open(dir.path())
         .map("image", [decode_image(), random_resized_crop(40), color_jitter(0.1, 0.1, 0.1, 0.0)])
         .batch(BatchSize::global(8));
