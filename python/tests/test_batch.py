@@ -249,7 +249,12 @@ def test_boxes_of_a_webdataset_are_lists_of_dicts(tmp_path):
         [{"crowd": True, "label": None, "xywh": [0.5, 2.0, 3.0, 4.0]}],
     ]
     for chosen in (dataset, dataset.columns(["image", "boxes", "size"])):
-        with chosen.map("image", fs.decode_image(), fs.resize((4, 4))).batch(3).options(threads=1).loader() as loader:
+        with (
+            chosen.map("image", fs.decode_image(), fs.resize((4, 4)))
+            .batch(3)
+            .options(threads=1)
+            .loader() as loader
+        ):
             batch = next(iter(loader))
             assert batch["boxes"] == boxes
             assert batch["size"] == [{"h": 8, "w": 8}, {"h": 8, "w": 8}, None]
