@@ -1,7 +1,7 @@
 //! Hosts of their own: a network namespace for each, and a wire between them that this program is.
 //!
 //! ```text
-//! rank's threads (10.77.0.1) ─▶ its kernel's TCP ─▶ TUN ─┐
+//! rank's process (10.77.0.1) ─▶ its kernel's TCP ─▶ TUN ─┐
 //!                                                        ├─▶ this thread: packets pass, are late, or are lost
 //! worker's process (10.77.0.2) ◀─ its kernel's TCP ◀─ TUN ┘
 //! ```
@@ -49,15 +49,20 @@ struct Wire {
 }
 
 impl Hosts {
-    /// So many hosts.
-    pub fn start(count: u8) -> io::Result<Self> {
-        let made = (0..count).map(host).collect::<io::Result<Vec<_>>>()?;
+    /// This process's host, which must be new, and so many others.
+    pub fn start(others: u8) -> io::Result<Self> {
+        let made = std::iter::once(enter(0)).chain((1..=others).map(host)).collect::<io::Result<Vec<_>>>()?;
         let (hosts, tuns): (Vec<Host>, Vec<File>) = made.into_iter().unzip();
         let links = Mutex::new(vec![vec![Link::default(); hosts.len()]; hosts.len()]);
         let wire = Arc::new(Wire { tuns, links, lost: AtomicU64::new(0), ended: AtomicBool::new(false) });
         let carried = wire.clone();
         let thread = std::thread::Builder::new().name("wire".into()).spawn(move || carried.carry())?;
         Ok(Self { hosts, wire, thread: Some(thread) })
+    }
+
+    /// Whether this process may make hosts.
+    pub fn probe() -> io::Result<()> {
+        host(0).map(drop)
     }
 
     pub fn host(&self, nth: usize) -> &Host {
@@ -90,30 +95,23 @@ impl Host {
         let namespace = self.namespace.try_clone().unwrap();
         move || succeeded(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
     }
-
-    /// Runs `act` on this host: threads that it starts are there as well.
-    pub fn run<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
-        let mut enter = self.entry();
-        std::thread::scope(|scope| {
-            let ran = scope.spawn(move || {
-                enter().unwrap();
-                act()
-            });
-            ran.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
 }
 
 /// Made in a thread of its own, which leaves the program's network for good.
 fn host(nth: u8) -> io::Result<(Host, File)> {
-    let address = Ipv4Addr::new(10, 77, 0, nth + 1);
     let made = std::thread::spawn(move || {
         succeeded(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
-        let namespace = File::open("/proc/thread-self/ns/net")?;
-        let tun = tun(address)?;
-        Ok((Host { address, namespace: namespace.into() }, tun))
+        enter(nth)
     });
     made.join().expect("no panic")
+}
+
+/// Makes this thread's network, which has nothing yet, the `nth` host.
+fn enter(nth: u8) -> io::Result<(Host, File)> {
+    let address = Ipv4Addr::new(10, 77, 0, nth + 1);
+    let namespace = File::open("/proc/thread-self/ns/net")?;
+    let tun = tun(address)?;
+    Ok((Host { address, namespace: namespace.into() }, tun))
 }
 
 /// A network device whose other end is a file of packets.

@@ -4,12 +4,14 @@ use crate::data::Data;
 use crate::hosts::Hosts;
 use crate::link::{Link, Way};
 use crate::relay::Relay;
-use crate::run::answered;
+use crate::run::{PATIENCE, answered};
 use crate::say;
 use crate::trust::Trust;
-use crate::worker::{Start, Worker};
+use crate::worker::{Start, Worker, ended_within, succeeded};
 use feedstock::Workers;
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
 /// The port of a worker that has a host for itself.
 const PORT: u16 = 7117;
@@ -28,28 +30,56 @@ enum Between {
     Relays(Vec<Relay>),
 }
 
+/// In the environment of a test that is the rank's host.
+const HOST: &str = "FEEDSTOCK_TEST_HOST";
+
 /// Tries `scenario` on every network there is, at the same time, each with so many workers.
-pub fn on_every_network(data: &Data, workers: u8, scenario: impl Fn(&Network) + Sync) {
-    let hosts = hosts(data, workers);
-    if let Err(why) = &hosts {
-        say!("{}: no hosts of their own here ({why}); only through relays", name_of_test());
+pub fn on_every_network(data: &Data, workers: u8, scenario: impl Fn(&Network)) {
+    if std::env::var_os(HOST).is_some() {
+        return scenario(&hosts(data, workers).unwrap());
     }
-    let networks: Vec<Network> = hosts.into_iter().chain([relays(data, workers).unwrap()]).collect();
-    let names: Vec<&str> = networks.iter().map(|network| network.name).collect();
-    say!("{}: {}", name_of_test(), names.join(" and "));
-    std::thread::scope(|scope| {
-        let run = |network| {
-            let scenario = &scenario;
-            scope.spawn(move || scenario(network))
-        };
-        let running: Vec<_> = networks.iter().map(run).collect();
-        for (thread, network) in running.into_iter().zip(&networks) {
-            if let Err(panic) = thread.join() {
-                say!("failed {}", network.name);
-                std::panic::resume_unwind(panic);
-            }
+    let host = match Hosts::probe() {
+        Ok(()) => Some(RankHost::start()),
+        Err(why) => {
+            say!("{}: no hosts of their own here ({why}); only through relays", name_of_test());
+            None
         }
-    });
+    };
+    scenario(&relays(data, workers).unwrap());
+    if let Some(host) = host {
+        host.end();
+    }
+}
+
+/// The same test once more, in a process that is a host by itself: all data sets of a process share their threads for I/O,
+/// and threads reach the network of whoever started them.
+struct RankHost(Child);
+
+impl RankHost {
+    fn start() -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([&name_of_test(), "--exact", "--nocapture"]).env(HOST, "1");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        unsafe {
+            command.pre_exec(|| {
+                succeeded(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+                succeeded(libc::unshare(libc::CLONE_NEWNET))
+            });
+        }
+        Self(command.spawn().unwrap())
+    }
+
+    fn end(mut self) {
+        let ended = ended_within(&mut self.0, 2 * PATIENCE).expect("it ends");
+        assert!(ended.success(), "between hosts: {ended}; its panic is told above");
+    }
+}
+
+impl Drop for RankHost {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
 }
 
 /// As the harness names its threads.
@@ -57,9 +87,9 @@ pub fn name_of_test() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
 }
 
-/// A host for the rank, one for each worker.
+/// A host for each worker; this process is on the rank's.
 fn hosts(data: &Data, workers: u8) -> io::Result<Network> {
-    let hosts = Hosts::start(workers + 1)?;
+    let hosts = Hosts::start(workers)?;
     let trust = Trust::new();
     let start = |nth: u8| {
         let host = hosts.host(usize::from(nth) + 1);
@@ -89,18 +119,17 @@ pub fn own_folder(
     let (folder, root, tmpfs) = (text(folder.to_str().unwrap()), text("/"), text("tmpfs"));
     let options = options.map(text);
     move || unsafe {
-        crate::worker::succeeded(libc::unshare(libc::CLONE_NEWNS))?;
+        succeeded(libc::unshare(libc::CLONE_NEWNS))?;
         let private = libc::MS_REC | libc::MS_PRIVATE;
-        crate::worker::succeeded(libc::mount(null(), root.as_ptr(), null(), private, null()))?;
+        succeeded(libc::mount(null(), root.as_ptr(), null(), private, null()))?;
         let data = options.as_ref().map_or(null(), |options| options.as_ptr().cast());
-        crate::worker::succeeded(libc::mount(tmpfs.as_ptr(), folder.as_ptr(), tmpfs.as_ptr(), 0, data))
+        succeeded(libc::mount(tmpfs.as_ptr(), folder.as_ptr(), tmpfs.as_ptr(), 0, data))
     }
 }
 
 /// Whether this process may do that.
 pub fn has_own_folders(folder: &std::path::Path) -> io::Result<()> {
-    use std::os::unix::process::CommandExt;
-    let mut command = std::process::Command::new("true");
+    let mut command = Command::new("true");
     unsafe { command.pre_exec(own_folder(folder, None)) };
     command.status().map(drop)
 }
@@ -146,18 +175,10 @@ impl Network {
         }
     }
 
-    /// Does something where the ranks are.
-    pub fn as_rank<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
-        match &self.between {
-            Between::Hosts(hosts, _) => hosts.host(0).run(act),
-            Between::Relays(_) => act(),
-        }
-    }
-
-    /// Samples that a worker has made, asked where the ranks are.
+    /// Samples that a worker has made.
     pub fn samples(&self, worker: usize) -> u64 {
         let fleet = self.fleet();
         let address = fleet.addresses()[worker].clone();
-        self.as_rank(|| answered(|| fleet.status(&address).ok()).samples)
+        answered(|| fleet.status(&address).ok()).samples
     }
 }

@@ -24,7 +24,7 @@ fn pictures() -> Data {
 /// A partition of one of three workers, healed while the run goes on: the worker serves again.
 fn cut_and_healed(network: &Network, data: &Data, quiet: &Batches, ways: &[Way]) {
     let fleet = network.fleet();
-    let run = network.as_rank(|| Run::paced(data, fleet, 2, STEP));
+    let run = Run::paced(data, fleet, 2, STEP);
     run.wait_for(10);
     ways.iter().for_each(|way| network.set(1, *way, Link::cut()));
     let (cut, at) = (Instant::now(), run.taken());
@@ -67,7 +67,7 @@ fn every_packet_is_late_and_some_are_lost() {
             BOTH_WAYS.iter().for_each(|way| network.set(worker, *way, Link::slow(delay, 0.05)));
         }
         let (begun, fleet) = (Instant::now(), network.fleet());
-        let run = network.as_rank(|| Run::start(&data, fleet, 2));
+        let run = Run::start(&data, fleet, 2);
         run.end_like(&quiet);
         say!("{}: 200 ms and 5 %: {:.1?} for {} batches", network.name(), begun.elapsed(), data.steps());
         assert!(network.lost() > 5, "{} lost", network.lost());
@@ -81,7 +81,7 @@ fn a_workers_host_vanishes() {
     let quiet = quiet(&data, 2);
     on_every_network(&data, 3, |network| {
         let fleet = network.fleet();
-        let run = network.as_rank(|| Run::paced(&data, fleet, 2, STEP));
+        let run = Run::paced(&data, fleet, 2, STEP);
         run.wait_for(10);
         BOTH_WAYS.iter().for_each(|way| network.set(1, *way, Link::cut()));
         network.workers[1].kill();
