@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from synthetic import synth
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,11 +20,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["FEEDSTOCK_CACHE"]
     else:
         os.environ["FEEDSTOCK_CACHE"] = before
-
-
-def synth(*arguments: object) -> None:
-    command = [sys.executable, "-m", "feedstock", "synth", *map(str, arguments), "--quiet"]
-    subprocess.run(command, check=True, timeout=300)
 
 
 @pytest.fixture(scope="session")

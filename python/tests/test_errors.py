@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import synth
+from synthetic import synth
 from test_flight import worker
 
 import feedstock as fs

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import synth
 from programs import torch_agreement, torch_ranks
+from synthetic import synth
 
 import feedstock as fs
 from feedstock._agreement import TIMEOUT_SECONDS

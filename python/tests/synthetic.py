@@ -1,0 +1,12 @@
+"""Sample data by the package's own command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def synth(*arguments: object) -> None:
+    """Runs `feedstock synth` with `arguments`."""
+    command = [sys.executable, "-m", "feedstock", "synth", *map(str, arguments), "--quiet"]
+    subprocess.run(command, check=True, timeout=300)
