@@ -48,18 +48,18 @@ pub use feedstock_ingest::{
     RewriteOptions, RewriteReport, ServerTls, Token, Worker, WorkerOptions, WorkerStatus, rewrite,
 };
 pub use feedstock_ops::{
-    Chain, ChainSpec, DType, Noise, Op, RaggedRow, Resources, TensorSpec, add_noise, center_crop,
-    color_jitter, decode_audio, decode_image, feature_major, global_mvn, horizontal_flip, log_mel,
-    log_mel_librosa, log_mel_torchaudio, log_mel_whisper, mfcc, normalize, pad_seconds, rand_augment,
-    random_crop, random_crop_seconds, random_erasing, random_resized_crop, resample, resize, spec_augment,
-    speed_perturb, to_chw, to_f32, tokenize, tokenize_chars, trim_silence, trivial_augment, utterance_mvn,
-    volume,
+    Chain, ChainSpec, DType, Noise, Op, RaggedRow, Resources, TensorSpec, Warning, Warnings, add_noise,
+    center_crop, color_jitter, decode_audio, decode_image, feature_major, global_mvn, horizontal_flip,
+    log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper, mfcc, normalize, pad_seconds,
+    rand_augment, random_crop, random_crop_seconds, random_erasing, random_resized_crop, resample, resize,
+    spec_augment, speed_perturb, to_chw, to_f32, tokenize, tokenize_chars, trim_silence, trivial_augment,
+    utterance_mvn, volume,
 };
 pub use feedstock_trainer_bridge::{
     Batch, BatchSize, Dataset, DeviceOptions, DeviceTensor, Element, Error, ErrorKind, FeatureFinish,
     FeatureNorm, Finish, FinishType, Ledger, Loader, Local, Mix, Next, Numbers, OnError, PictureFinish,
     PictureLayout, Pipeline, Place, RankBuilder, RankIterator, RankStats, Result, SkipReport, Skipped,
-    StreamHandle, Tensor, Workers, use_address_on,
+    StreamHandle, Tensor, Warned, WarningReport, Workers, use_address_on,
 };
 #[cfg(feature = "cuda")]
 pub use feedstock_trainer_bridge::{TensorView, compile_kernels, offer_libraries};

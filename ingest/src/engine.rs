@@ -8,7 +8,7 @@ use crate::stats::{Shared, Stats, Waiting};
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, Plan, Position, Step, StepShape, StrandSet};
-use feedstock_ops::Chain;
+use feedstock_ops::{Chain, Warnings};
 use futures::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -77,6 +77,8 @@ pub struct Finished<D> {
     pub destination: D,
     /// Rows whose sample could not be used, and why. Their memory holds unspecified bytes.
     pub failures: Vec<(usize, Error)>,
+    /// Rows whose sample is used although something is unusual about it, in the order of the rows.
+    pub warnings: Vec<(usize, Warnings)>,
 }
 
 /// Where a run's results go; called from CPU and I/O threads, so it must not block.

@@ -3,7 +3,7 @@
 //! A fixed column's row is a place in the destination, written once and never moved. Where a ragged row belongs is
 //! known only when the longest row of its step is: it is written into a reused buffer and given back with its length.
 
-use feedstock_ops::RaggedRow;
+use feedstock_ops::{RaggedRow, Warnings};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,6 +69,7 @@ pub enum RowColumn {
 /// The memory of one row in every mapped column, in the order of [`Job::maps`](crate::Job::maps).
 pub struct RowMemory {
     columns: Vec<(RowColumn, Option<RaggedRow>)>,
+    warnings: Warnings,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -86,12 +87,22 @@ impl RowMemory {
         columns: impl IntoIterator<Item = RowColumn>,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { columns: columns.into_iter().map(|column| (column, None)).collect(), _owner: owner }
+        let columns = columns.into_iter().map(|column| (column, None)).collect();
+        Self { columns, warnings: Warnings::default(), _owner: owner }
     }
 
     /// The memory of a row where nothing is mapped.
     pub fn empty() -> Self {
-        Self { columns: Vec::new(), _owner: Arc::new(()) }
+        Self { columns: Vec::new(), warnings: Warnings::default(), _owner: Arc::new(()) }
+    }
+
+    /// What is unusual about the sample that was written; nothing before.
+    pub fn warnings(&self) -> Warnings {
+        self.warnings
+    }
+
+    pub(crate) fn set_warnings(&mut self, warnings: Warnings) {
+        self.warnings = warnings;
     }
 
     /// The row's place in mapped column `index`: bytes of a fixed column, a buffer of a ragged one. The buffer is

@@ -12,7 +12,7 @@ use arrow::compute::interleave;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use feedstock_dataset::{Block, Catalog, PlannedRow, Step};
-use feedstock_ops::{SampleSeed, Scratch};
+use feedstock_ops::{SampleSeed, Scratch, Warnings};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -46,12 +46,18 @@ struct Parts<D> {
     /// Where each row came from, for the columns that ride along.
     sources: Vec<Option<(Arc<Block>, usize)>>,
     failures: Vec<(usize, Error)>,
+    warnings: Vec<(usize, Warnings)>,
 }
 
 impl<D: Destination> Running<D> {
     pub(crate) fn new(context: Arc<Context<D>>, index: u64, step: Step, destination: D) -> Arc<Self> {
         let rows = step.rows.len();
-        let parts = Parts { destination: Some(destination), sources: vec![None; rows], failures: Vec::new() };
+        let parts = Parts {
+            destination: Some(destination),
+            sources: vec![None; rows],
+            failures: Vec::new(),
+            warnings: Vec::new(),
+        };
         Arc::new(Self { context, index, step, left: AtomicUsize::new(rows), parts: Mutex::new(parts) })
     }
 
@@ -100,6 +106,7 @@ impl<D: Destination> Running<D> {
         if sharing.is_some_and(|sharing| sharing.take(epoch, planned.sample, memory)) {
             return Ok(());
         }
+        scratch.take_warnings(); // of a sample that failed
         for (index, map) in self.context.maps.iter().enumerate() {
             let name = || {
                 format!(
@@ -127,6 +134,7 @@ impl<D: Destination> Running<D> {
             };
             written.map_err(|e| about(Error::sample(&name(), e)))?;
         }
+        memory.set_warnings(scratch.take_warnings());
         if let Some(sharing) = sharing {
             sharing.give(epoch, planned.sample, memory);
         }
@@ -141,6 +149,9 @@ impl<D: Destination> Running<D> {
             if let Err(error) = outcome {
                 shared.bad_samples.fetch_add(1, Ordering::Relaxed);
                 parts.failures.push((row, error));
+            } else if let Some(warnings) = memory.as_ref().map(RowMemory::warnings).filter(|w| !w.is_empty())
+            {
+                parts.warnings.push((row, warnings));
             }
             if let (Some(destination), Some(memory)) = (&mut parts.destination, memory) {
                 destination.give_row(row, memory);
@@ -152,22 +163,24 @@ impl<D: Destination> Running<D> {
     }
 
     fn complete(&self) {
-        let (destination, sources, mut failures) = {
+        let (destination, sources, mut failures, mut warnings) = {
             let mut parts = self.parts();
             (
                 parts.destination.take(),
                 std::mem::take(&mut parts.sources),
                 std::mem::take(&mut parts.failures),
+                std::mem::take(&mut parts.warnings),
             )
         };
         let Some(destination) = destination else { return };
         failures.sort_by_key(|(row, _)| *row);
+        warnings.sort_by_key(|(row, _)| *row);
         let sources: Vec<(Arc<Block>, usize)> = sources.into_iter().flatten().collect();
         assert_eq!(sources.len(), self.step.rows.len(), "every row has been started");
         match gather(&sources, &self.context.columns) {
             Ok(columns) => {
                 let step = self.step.clone();
-                let finished = Finished { index: self.index, step, columns, destination, failures };
+                let finished = Finished { index: self.index, step, columns, destination, failures, warnings };
                 self.context.shared.steps.fetch_add(1, Ordering::Relaxed);
                 self.context.sink.finished(finished);
             }

@@ -7,7 +7,7 @@
 use crate::residency::Piece;
 use crate::row::{RowMemory, RowPlace};
 use feedstock_dataset::{Block, Rank, SampleId, StrandSet};
-use feedstock_ops::TensorSpec;
+use feedstock_ops::{TensorSpec, Warnings};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use quick_cache::Weighter;
@@ -59,15 +59,19 @@ pub(crate) struct Asker {
     overlaps: AtomicBool,
 }
 
-/// A finished sample: by mapped column, its length and bytes.
-pub(crate) struct Made(Vec<(usize, Box<[u8]>)>);
+/// A finished sample.
+pub(crate) struct Made {
+    /// By mapped column, its length and bytes.
+    columns: Vec<(usize, Box<[u8]>)>,
+    warnings: Warnings,
+}
 
 #[derive(Clone)]
 struct Bytes;
 
 impl Weighter<SampleKey, Arc<Made>> for Bytes {
     fn weight(&self, _key: &SampleKey, made: &Arc<Made>) -> u64 {
-        made.0.iter().map(|(_, bytes)| bytes.len() as u64 + 64).sum::<u64>().max(1)
+        made.columns.iter().map(|(_, bytes)| bytes.len() as u64 + 64).sum::<u64>().max(1)
     }
 }
 
@@ -128,12 +132,13 @@ impl Share {
             return false;
         }
         let Some(made) = self.samples.get(&(asker.maker, epoch, sample)) else { return false };
-        for (column, (length, bytes)) in made.0.iter().enumerate() {
+        for (column, (length, bytes)) in made.columns.iter().enumerate() {
             match memory.column(column) {
                 RowPlace::Fixed(out) => out.copy_from_slice(bytes),
                 RowPlace::Ragged(row) => row.raw(*length, bytes.len()).copy_from_slice(bytes),
             }
         }
+        memory.set_warnings(made.warnings);
         self.taken.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -150,11 +155,13 @@ impl Share {
         if !asker.overlaps.load(Ordering::Relaxed) {
             return;
         }
-        let parts = (0..specs.len()).map(|column| match memory.column(column) {
+        let warnings = memory.warnings();
+        let columns = (0..specs.len()).map(|column| match memory.column(column) {
             RowPlace::Fixed(out) => (0, Box::from(&*out)),
             RowPlace::Ragged(row) => (row.length(), Box::from(row.bytes())),
         });
-        self.samples.insert((asker.maker, epoch, sample), Arc::new(Made(parts.collect())));
+        self.samples
+            .insert((asker.maker, epoch, sample), Arc::new(Made { columns: columns.collect(), warnings }));
     }
 
     fn blocks(&self) -> MutexGuard<'_, Blocks> {

@@ -59,9 +59,19 @@ impl Warnings {
         Warning::ALL.into_iter().filter(move |warning| self.contains(*warning))
     }
 
+    /// Returns the set as bits, which mean the same to all programs of one [`OPS_VERSION`](crate::OPS_VERSION).
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the set that [`bits`](Self::bits) stands for; `None` where a bit stands for no warning.
+    pub fn from_bits(bits: u8) -> Option<Self> {
+        let known: Self = Warning::ALL.into_iter().collect();
+        (bits & !known.0 == 0).then_some(Self(bits))
+    }
+
     /// Adds the warnings of another set.
-    #[cfg_attr(not(feature = "audio"), expect(dead_code, reason = "only decoders of audio warn"))]
-    pub(crate) fn add(&mut self, others: Self) {
+    pub fn add(&mut self, others: Self) {
         self.0 |= others.0;
     }
 }

@@ -8,6 +8,7 @@ use feedstock::{Cursor, Next, Position, Rank, StepSize};
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -71,6 +72,9 @@ impl Loader {
 
 /// Sample id, epoch, reason.
 type Skipped = (u64, u64, String);
+
+/// A sample, its epoch, and the kinds of its warnings.
+type Warned = (u64, u64, Vec<&'static str>);
 
 fn json(py: Python<'_>, cursor: &Cursor) -> PyResult<(u64, u64, String)> {
     let text =
@@ -263,6 +267,17 @@ impl Loader {
         let report = self.with(py, |loader| Ok(loader.skip_report()))?;
         let skipped = report.samples.into_iter().map(|one| (one.sample.0, one.epoch, in_python(one.reason)));
         Ok((report.count, skipped.collect()))
+    }
+
+    /// ({kind: number of samples}, [(sample id, epoch, kinds) of the first 8,192]).
+    fn warning_report(&self, py: Python<'_>) -> PyResult<(BTreeMap<&'static str, u64>, Vec<Warned>)> {
+        let report = self.with(py, |loader| Ok(loader.warning_report()))?;
+        let counts = report.counts.into_iter().map(|(warning, samples)| (warning.as_str(), samples));
+        let warned = report.samples.into_iter().map(|one| {
+            let kinds = one.warnings.iter().map(|warning| warning.as_str());
+            (one.sample.0, one.epoch, kinds.collect())
+        });
+        Ok((counts.collect(), warned.collect()))
     }
 
     fn padding_share(&self, py: Python<'_>, output: &str) -> PyResult<Option<f64>> {

@@ -21,6 +21,7 @@ mod policy;
 mod rank;
 mod sink;
 mod slots;
+mod warnings;
 
 pub use batch::{Batch, Tensor};
 pub use dataset::{Dataset, audio_probe};
@@ -37,3 +38,4 @@ pub use numbers::Numbers;
 pub use pipeline::{BatchSize, Pipeline, RankBuilder};
 pub use policy::{OnError, SkipReport, Skipped};
 pub use rank::{Next, RankIterator, RankStats};
+pub use warnings::{Warned, WarningReport};

@@ -12,6 +12,7 @@ use crate::ledger::Ledger;
 use crate::pipeline::{BatchSize, Pipeline, Prepared};
 use crate::policy::SkipReport;
 use crate::rank::{Next, RankIterator, RankStats, SLOW_WAIT, block, next_step};
+use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub struct Loader {
     end_untold: bool,
     /// Samples skipped by runs that were ended.
     skips: SkipReport,
+    warnings: WarningReport,
 }
 
 impl Loader {
@@ -55,8 +57,19 @@ impl Loader {
         let device = device.as_ref().map(open).transpose()?;
         let (plan, ops) = (job.plan, settings.ops);
         let from = plan.cursor(0, Position(0)).with_ops(ops);
-        let (shape, skips) = (job.shape, SkipReport::default());
-        Ok(Self { pipeline, rank, plan, shape, ops, from, run: None, device, end_untold: false, skips })
+        Ok(Self {
+            pipeline,
+            rank,
+            plan,
+            shape: job.shape,
+            ops,
+            from,
+            run: None,
+            device,
+            end_untold: false,
+            skips: SkipReport::default(),
+            warnings: WarningReport::default(),
+        })
     }
 
     /// The next batch, waiting no longer than `timeout`: see [`RankIterator::next_within`].
@@ -218,6 +231,7 @@ impl Loader {
         if let Some(run) = self.run.take() {
             self.end_untold |= run.is_epoch_done();
             self.skips.merge(run.skip_report().clone());
+            self.warnings.merge(run.warning_report().clone());
         }
     }
 
@@ -319,6 +333,15 @@ impl Loader {
         let mut report = self.skips.clone();
         if let Some(run) = &self.run {
             report.merge(run.skip_report().clone());
+        }
+        report
+    }
+
+    /// What decoders warned of in the samples delivered since the loader was made.
+    pub fn warning_report(&self) -> WarningReport {
+        let mut report = self.warnings.clone();
+        if let Some(run) = &self.run {
+            report.merge(run.warning_report().clone());
         }
         report
     }

@@ -7,6 +7,7 @@ use crate::memory::Allocator;
 use crate::policy::{OnError, SkipReport, Skipped};
 use crate::sink::{Assembled, Assembler};
 use crate::slots::{Column, Home, Slot};
+use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, StepShape, StepSize};
 use feedstock_ingest::{Job, Popped, Ready, RowBuffers, Run, Sink, Stats, Waiting};
@@ -47,6 +48,7 @@ pub struct RankIterator {
     error: Option<Error>,
     error_told: bool,
     skips: SkipReport,
+    warnings: WarningReport,
     /// By mapped column: elements along the padded axis that are samples' own, and all.
     padding: Vec<(u64, u64)>,
     on_error: OnError,
@@ -154,6 +156,7 @@ impl RankIterator {
             error: None,
             error_told: false,
             skips: SkipReport::default(),
+            warnings: WarningReport::default(),
             padding: vec![(0, 0); columns.len()],
             on_error,
             skipped_before: skipped,
@@ -209,6 +212,11 @@ impl RankIterator {
     /// Samples skipped so far.
     pub fn skip_report(&self) -> &SkipReport {
         &self.skips
+    }
+
+    /// What decoders warned of in the batches so far.
+    pub fn warning_report(&self) -> &WarningReport {
+        &self.warnings
     }
 
     /// The share of tensor `output` that was padding in the batches so far, 0.0 to 1.0; `None` where its rows are equal
@@ -329,7 +337,7 @@ impl RankIterator {
     }
 
     fn deliver(&mut self, assembled: Assembled) -> Result<Batch> {
-        let Assembled { batch, skipped, .. } = assembled;
+        let Assembled { batch, skipped, warned, .. } = assembled;
         self.check_skips(&batch, &skipped)?; // before anything counts as delivered
         if self.ledger.epoch != batch.epoch {
             self.ledger = Ledger::new(batch.epoch);
@@ -348,6 +356,7 @@ impl RankIterator {
             device.lend();
         }
         self.skips.add(skipped);
+        self.warnings.add(warned);
         self.position = batch.next;
         self.epoch_done = !self.shape.has_step(self.plan.len(), self.position);
         Ok(batch)

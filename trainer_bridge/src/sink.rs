@@ -3,6 +3,7 @@
 use crate::batch::{Batch, Tensor};
 use crate::policy::{OnError, Skipped, sources};
 use crate::slots::{Column, Home, Lease, Slot};
+use crate::warnings::Warned;
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Int64Array, UInt64Array};
 use arrow::compute::take_record_batch;
@@ -12,10 +13,12 @@ use feedstock_ingest::{Finished, Ready, Sink, row_seed};
 use feedstock_ops::SampleSeed;
 use std::sync::Arc;
 
-/// A batch and the samples that it had to replace.
+/// A batch, the samples that it had to replace, and those that a person should know of.
 pub(crate) struct Assembled {
     pub(crate) batch: Batch,
     pub(crate) skipped: Vec<Skipped>,
+    /// The samples that are in it although something is unusual about them.
+    pub(crate) warned: Vec<Warned>,
     /// By row, the seed that its ops had: for what is finished on a device, and empty without one.
     pub(crate) seeds: Vec<SampleSeed>,
 }
@@ -44,6 +47,7 @@ impl Assembled {
             if std::mem::replace(&mut batch.valid[row], false) {
                 let (sample, epoch) = (batch.sample_ids[row], batch.epoch);
                 self.skipped.push(Skipped { sample, epoch, reason: error.to_string() });
+                self.warned.retain(|warned| warned.sample != sample);
             }
         }
         Ok(())
@@ -86,7 +90,7 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     fn assemble(&self, finished: Finished<Slot>) -> Result<Assembled> {
-        let Finished { step, mut columns, destination: mut slot, failures, .. } = finished;
+        let Finished { step, mut columns, destination: mut slot, failures, warnings, .. } = finished;
         let mut valid: Vec<bool> = step.rows.iter().map(|row| row.valid).collect();
         let mut skipped = Vec::new();
         refuse(self.on_error, &failures)?;
@@ -101,6 +105,12 @@ impl Assembler {
                 skipped.push(Skipped { sample, epoch, reason: error.to_string() });
             }
         }
+        let warned = warnings.into_iter().filter(|(row, _)| valid[*row]).map(|(row, warnings)| Warned {
+            sample: step.rows[row].sample,
+            epoch: step.epoch,
+            warnings,
+        });
+        let warned = warned.collect();
         let placed = slot.finish(&sources)?;
         let lease = Arc::new(Lease::new(slot, self.home.clone()));
         let tensors: Vec<Tensor> = self
@@ -138,7 +148,7 @@ impl Assembler {
         let seeds: Vec<SampleSeed> = self.device_seed.map_or_else(Vec::new, |seed| {
             step.rows.iter().map(|row| row_seed(seed, step.epoch, row)).collect()
         });
-        Ok(Assembled { batch, skipped, seeds: seeds_of(&seeds, &sources) })
+        Ok(Assembled { batch, skipped, warned, seeds: seeds_of(&seeds, &sources) })
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{Error, ErrorKind, Result};
 use arrow::compute::interleave_record_batch;
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::Step;
+use feedstock_ops::Warnings;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -33,6 +34,7 @@ struct Parts<D> {
     /// What rides along, and which rows it is of.
     columns: Vec<(Vec<usize>, RecordBatch)>,
     failures: Vec<(usize, Error)>,
+    warnings: Vec<(usize, Warnings)>,
 }
 
 /// What becomes of rows that a stream brings.
@@ -71,6 +73,7 @@ impl<D: Destination> Gathering<D> {
             left: rows,
             columns: Vec::new(),
             failures: Vec::new(),
+            warnings: Vec::new(),
         };
         let (parts, released) = (Mutex::new(parts), Notify::new());
         Ok(Arc::new(Self { index, step, sink, shared, events, parts, released }))
@@ -111,18 +114,23 @@ impl<D: Destination> Gathering<D> {
     }
 
     fn complete(&self) {
-        let (destination, columns, mut failures) = {
+        let (destination, columns, mut failures, mut warnings) = {
             let mut parts = self.parts();
-            let failures = std::mem::take(&mut parts.failures);
-            (parts.destination.take(), std::mem::take(&mut parts.columns), failures)
+            (
+                parts.destination.take(),
+                std::mem::take(&mut parts.columns),
+                std::mem::take(&mut parts.failures),
+                std::mem::take(&mut parts.warnings),
+            )
         };
         let Some(destination) = destination else { return };
         failures.sort_by_key(|(row, _)| *row);
+        warnings.sort_by_key(|(row, _)| *row);
         match in_order(columns, self.step.rows.len()) {
             Ok(columns) => {
                 self.shared.steps.fetch_add(1, Ordering::Relaxed);
                 let (index, step) = (self.index, self.step.clone());
-                self.sink.finished(Finished { index, step, columns, destination, failures });
+                self.sink.finished(Finished { index, step, columns, destination, failures, warnings });
             }
             Err(error) => self.sink.failed(self.index, error),
         }
@@ -147,6 +155,9 @@ impl<D: Destination> Writing<D> {
             let mut parts = gathering.parts();
             for (&row, memory) in self.rows.iter().zip(self.memories.drain(..)) {
                 let Some(memory) = memory else { continue };
+                if !memory.warnings().is_empty() {
+                    parts.warnings.push((row, memory.warnings()));
+                }
                 if let Some(destination) = &mut parts.destination {
                     destination.give_row(row, memory);
                 }

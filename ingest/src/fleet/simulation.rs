@@ -21,7 +21,7 @@ use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{
     DatasetSpec, Durations, Plan, PlanInput, Rank, SampleId, Shuffle, SourceSpec, StepShape, StepSize, Tail,
 };
-use feedstock_ops::{DType, Layout, TensorSpec};
+use feedstock_ops::{DType, Layout, TensorSpec, Warning, Warnings};
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -137,6 +137,7 @@ impl Lane for SimulatedLane {
                     let head = |sample: SampleId| RowHead {
                         sample,
                         failure: None,
+                        warnings: warnings(sample),
                         lengths: vec![bytes(step.epoch, sample, 1).len()],
                     };
                     let ids: UInt64Array = step.rows.iter().map(|row| row.sample.0).collect();
@@ -227,6 +228,11 @@ impl Connect for Simulation {
     }
 }
 
+/// Every seventh sample is unusual.
+fn warnings(sample: SampleId) -> Warnings {
+    sample.0.is_multiple_of(7).then_some(Warning::EndUnknown).into_iter().collect()
+}
+
 /// A rank that takes every step, checks it, and gives the place back.
 async fn rank() -> turmoil::Result {
     let ready = Arc::new(Ready::<Finished<Place>>::default());
@@ -249,7 +255,7 @@ async fn rank() -> turmoil::Result {
         events.send(Event::Offered(Place::new(specs(), buffers.clone())?)).map_err(|_| "no driver")?;
     }
     let mut expected = walk();
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut warned) = (BTreeSet::new(), 0);
     while let Some(finished) = poll_fn(|cx| ready.poll(cx)).await.transpose()? {
         let planned = expected.next().ok_or("a step too many")?;
         assert_eq!(finished.step, planned);
@@ -268,11 +274,16 @@ async fn rank() -> turmoil::Result {
             assert_eq!(ids.value(at), row.sample.0);
             assert!(!row.valid || seen.insert((planned.epoch, row.sample)), "sample {} twice", row.sample);
         }
+        let expected = planned.rows.iter().map(|row| warnings(row.sample)).enumerate();
+        let expected: Vec<_> = expected.filter(|(_, warnings)| !warnings.is_empty()).collect();
+        assert_eq!(finished.warnings, expected, "once for each row, whoever brought it");
+        warned += expected.len();
         // After the last step nobody listens.
         let _unheard = events.send(Event::Offered(finished.destination));
     }
     assert!(expected.next().is_none(), "steps are missing");
     assert_eq!(seen.len() as u64, SAMPLES * EPOCHS);
+    assert!(warned > 0);
     driver.await?;
     Ok(())
 }

@@ -300,6 +300,9 @@ impl<'a> Stream<'a> {
         mut writing: Option<&mut Writing<D>>,
     ) -> io::Result<()> {
         for (nth, head) in heads.iter().enumerate().filter(|(_, head)| head.failure.is_none()) {
+            if let Some(memory) = writing.as_mut().and_then(|writing| writing.memory(nth)) {
+                memory.set_warnings(head.warnings);
+            }
             let mut lengths = head.lengths.iter();
             for (column, spec) in self.tensors.iter().enumerate() {
                 let length = if spec.is_ragged() { lengths.next().copied().unwrap_or(0) } else { 0 };

@@ -4,17 +4,18 @@
 //! tag · if Rows: epoch u64, position u64, rows u32, head bytes u32 │ head: Arrow IPC │ body: row after row, column after column
 //! ```
 //! Numbers are little-endian. The head is one message of an Arrow IPC stream (the first also brings its schema): sample
-//! ids, why a row failed, the lengths of ragged rows, and the columns that ride along. A failed row has no body.
+//! ids, why a row failed, what is unusual about it, the lengths of ragged rows, and the columns that ride along. A failed row has no body.
 
 use super::message::{Failure, garbage};
 use crate::{Error, ErrorKind};
-use arrow::array::{Array, ArrayRef, AsArray, StringArray, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, StringArray, UInt8Array, UInt64Array};
 use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, UInt64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, UInt8Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamWriter;
 use feedstock_dataset::SampleId;
+use feedstock_ops::Warnings;
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -25,8 +26,8 @@ const HEAD_BYTES: u32 = 256 << 20;
 /// Rows of a frame at most.
 const ROWS: u32 = 1 << 20;
 
-/// Columns of a head before the lengths: sample ids, failures.
-const OWN_COLUMNS: usize = 2;
+/// Columns of a head before the lengths: sample ids, failures, warnings.
+const OWN_COLUMNS: usize = 3;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +95,7 @@ impl FrameHead {
 pub(crate) struct RowHead {
     pub(crate) sample: SampleId,
     pub(crate) failure: Option<Error>,
+    pub(crate) warnings: Warnings,
     /// By ragged column, in the order of the maps.
     pub(crate) lengths: Vec<usize>,
 }
@@ -126,9 +128,11 @@ impl HeadWriter {
             row.failure.as_ref().map(|error| serde_json::to_string(&Failure::from(error))).transpose()
         });
         let failures: StringArray = failures.collect::<Result<Vec<_>, _>>()?.into_iter().collect();
-        let mut arrays: Vec<ArrayRef> = vec![Arc::new(samples), Arc::new(failures)];
+        let warnings: UInt8Array = rows.iter().map(|row| row.warnings.bits()).collect();
+        let mut arrays: Vec<ArrayRef> = vec![Arc::new(samples), Arc::new(failures), Arc::new(warnings)];
         let field = |data_type, nullable| Arc::new(Field::new("", data_type, nullable));
-        let mut fields: Vec<FieldRef> = vec![field(DataType::UInt64, false), field(DataType::Utf8, true)];
+        let mut fields: Vec<FieldRef> =
+            vec![field(DataType::UInt64, false), field(DataType::Utf8, true), field(DataType::UInt8, false)];
         for column in 0..self.ragged {
             let lengths = rows.iter().map(|row| row.lengths.get(column).map_or(0, |&length| length as u64));
             arrays.push(Arc::new(lengths.collect::<UInt64Array>()));
@@ -173,6 +177,7 @@ impl HeadReader {
         }
         let samples = batch.column(0).as_primitive_opt::<UInt64Type>()?;
         let failures = batch.column(1).as_string_opt::<i32>()?;
+        let warnings = batch.column(2).as_primitive_opt::<UInt8Type>()?;
         let lengths: Vec<&UInt64Array> = (OWN_COLUMNS..own)
             .map(|column| batch.column(column).as_primitive_opt::<UInt64Type>())
             .collect::<Option<_>>()?;
@@ -183,7 +188,8 @@ impl HeadReader {
             };
             let lengths = lengths.iter().map(|column| usize::try_from(column.value(row)).ok());
             let lengths = lengths.collect::<Option<_>>()?;
-            Some(RowHead { sample: SampleId(samples.value(row)), failure, lengths })
+            let warnings = Warnings::from_bits(warnings.value(row))?;
+            Some(RowHead { sample: SampleId(samples.value(row)), failure, warnings, lengths })
         });
         let rows = rows.collect::<Option<Vec<_>>>()?;
         let columns: Vec<usize> = (own..batch.num_columns()).collect();
@@ -196,6 +202,7 @@ mod tests {
     use super::*;
     use crate::SampleContext;
     use arrow::array::Int64Array;
+    use feedstock_ops::Warning;
 
     #[test]
     fn heads_come_back_as_they_were() {
@@ -209,14 +216,21 @@ mod tests {
                 column: Some("image".into()),
             };
             let error = Error::new(ErrorKind::BadSample, "b.jpg is broken").with_sample(about.clone());
+            let warnings = Warnings::from_iter([Warning::EndUnknown]);
             let rows = [
-                RowHead { sample: SampleId(first), failure: None, lengths: vec![3] },
-                RowHead { sample: SampleId(first + 1), failure: Some(error), lengths: vec![0] },
+                RowHead { sample: SampleId(first), failure: None, warnings, lengths: vec![3] },
+                RowHead {
+                    sample: SampleId(first + 1),
+                    failure: Some(error),
+                    warnings: Warnings::default(),
+                    lengths: vec![0],
+                },
             ];
             let bytes = writer.write(&rows, &columns).unwrap();
             let (read, rides) = reader.read(bytes, 2).unwrap();
             assert_eq!(read[0].sample, SampleId(first));
             assert_eq!((&read[0].lengths[..], read[0].failure.is_none()), (&[3][..], true));
+            assert_eq!([read[0].warnings, read[1].warnings], [warnings, Warnings::default()]);
             let failure = read[1].failure.as_ref().unwrap();
             assert_eq!(
                 (failure.kind(), failure.to_string()),

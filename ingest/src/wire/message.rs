@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Raised whenever a message or a frame changes its meaning. Both sides run the same, or say so.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// The first bytes of a connection that is not HTTP.
 pub(crate) const MAGIC: &[u8; 8] = b"feedstck";

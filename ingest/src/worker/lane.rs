@@ -13,7 +13,7 @@ use crate::wire::RowHead;
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::Step;
-use feedstock_ops::{RaggedRow, TensorSpec};
+use feedstock_ops::{RaggedRow, TensorSpec, Warnings};
 use futures::future::BoxFuture;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -101,15 +101,23 @@ impl Lane for EngineLane {
 }
 
 fn rows(finished: Finished<Place>, offers: Offers<Place>) -> Rows {
-    let Finished { step, columns, destination: place, mut failures, .. } = finished;
+    let Finished { step, columns, destination: place, failures, warnings, .. } = finished;
     let Step { epoch, position, rows, .. } = step;
     let mut heads: Vec<RowHead> = rows
         .iter()
         .enumerate()
-        .map(|(row, planned)| RowHead { sample: planned.sample, failure: None, lengths: place.lengths(row) })
+        .map(|(row, planned)| RowHead {
+            sample: planned.sample,
+            failure: None,
+            warnings: Warnings::default(),
+            lengths: place.lengths(row),
+        })
         .collect();
-    for (row, error) in failures.drain(..) {
+    for (row, error) in failures {
         heads[row].failure = Some(error);
+    }
+    for (row, warnings) in warnings {
+        heads[row].warnings = warnings;
     }
     let body = Box::new(Sent { place: Some(place), offers });
     Rows { epoch, position: position.0, heads, columns, body }

@@ -317,6 +317,15 @@ class Loader:
         samples = [{"sample_id": s, "epoch": e, "reason": reason} for s, e, reason in skipped]
         return {"count": count, "samples": samples}
 
+    def warning_report(self) -> dict[str, Any]:
+        """What decoders warned of in samples that were delivered all the same: ``counts``, the number of samples by kind,
+        and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``kinds``. Kinds: ``"end_unknown"``, the
+        container cannot prove where the clip ends, so a missing end goes unnoticed; ``"later_streams"``, the Ogg file is a
+        chain of streams, of which the first was decoded."""
+        counts, warned = self._native.warning_report()
+        samples = [{"sample_id": s, "epoch": e, "kinds": kinds} for s, e, kinds in warned]
+        return {"counts": counts, "samples": samples}
+
     def padding_share(self, output: str) -> float | None:
         """The share of tensor ``output`` that was padding so far, 0 to 1; None where its rows are equal by nature."""
         return self._native.padding_share(output)

@@ -12,3 +12,4 @@ mod fleet;
 mod loader;
 mod speech;
 mod views;
+mod warnings;
