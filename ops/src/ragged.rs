@@ -60,6 +60,18 @@ impl RaggedRow {
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) }
     }
 
+    /// As [`raw`](Self::raw); what was written up to the row's bytes so far stays.
+    ///
+    /// # Panics
+    /// As [`f32s`](Self::f32s).
+    pub fn lengthen(&mut self, length: usize, bytes: usize) -> &mut [u8] {
+        let words = bytes.div_ceil(8);
+        if self.words.len() < words {
+            self.words.resize(words, 0);
+        }
+        self.raw(length, bytes)
+    }
+
     #[expect(clippy::panic, reason = "as Vec does; the slices made after it must not outgrow the words")]
     fn prepare<T>(&mut self, length: usize, elements: usize) {
         let Some(bytes) = elements.checked_mul(size_of::<T>()) else {
@@ -89,6 +101,14 @@ mod tests {
         assert_eq!((row.length(), row.bytes()), (1, &(-2i64).to_ne_bytes()[..]));
         row.f32s(0, 0);
         assert_eq!((row.length(), row.bytes()), (0, &[][..]));
+    }
+
+    #[test]
+    fn a_row_that_is_lengthened_keeps_its_beginning() {
+        let mut row = RaggedRow::new();
+        row.lengthen(5, 3).copy_from_slice(&[1, 2, 3]);
+        row.lengthen(5, 90)[3..].fill(9);
+        assert_eq!((row.length(), row.bytes().len(), &row.bytes()[..4]), (5, 90, &[1, 2, 3, 9][..]));
     }
 
     #[test]

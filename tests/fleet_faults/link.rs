@@ -47,10 +47,19 @@ impl Chance {
 
     /// True in this share of calls.
     pub fn happens(&mut self, share: f64) -> bool {
+        (self.roll() as f64) / ((1u64 << 53) as f64) < share
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.roll() % bound
+    }
+
+    /// 53 bits.
+    fn roll(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        let top = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11;
-        (top as f64) / ((1u64 << 53) as f64) < share
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
     }
 }

@@ -1,7 +1,7 @@
 //! Networks that lose packets, one way or both, deliver late, or go down.
 
 use crate::data::Data;
-use crate::link::{BOTH_WAYS, Link, Way};
+use crate::link::{BOTH_WAYS, Chance, Link, Way};
 use crate::network::{Network, on_every_network};
 use crate::relay::Relay;
 use crate::run::{Batches, LATE, Run, eventually, longest_wait, quiet};
@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 
 /// A trainer's: so many of them last for longer than a fault and what comes after it.
 const STEP: Duration = Duration::from_millis(50);
+
+/// How frames of the protocol begin: without and with rows; and what precedes a frame's head.
+const ALIVE: u8 = 0x33;
+const ROWS: u8 = 0x0F;
+const FRAME_HEAD_BYTES: usize = 33;
 
 /// Longer than a worker may be silent.
 const CUT: Duration = Duration::from_millis(2500);
@@ -119,6 +124,34 @@ fn a_worker_falls_silent_anywhere() {
     });
 }
 
+/// A bit of a frame is flipped on its way: the rank notices, and its batches are whole.
+#[test]
+fn a_bit_of_a_frame_is_flipped() {
+    let data = Data::pictures(1);
+    let quiet = quiet(&data, 1);
+    let worker = Start::new(&data).without_socket().start();
+    let points = points(&data, &worker);
+    let first = points.iter().find(|(place, _)| *place == "behind the tensors").unwrap().1 * 8;
+    let mut dice = Chance::new(5);
+    let mut bits: Vec<u64> =
+        points.iter().map(|(_, byte)| byte * 8 + 2).filter(|bit| *bit >= first).collect();
+    bits.extend((0..10).map(|_| first + dice.below(64 << 10)));
+    std::thread::scope(|scope| {
+        let (data, quiet, worker) = (&data, &quiet, &worker);
+        let run = |bit: u64| {
+            scope.spawn(move || {
+                let relay = Relay::start(worker.address()).unwrap();
+                relay.flip(bit);
+                let fleet = Workers::at(&relay.address()).unwrap().local(Local::Fallback);
+                Run::start(data, fleet, 1).end_like(quiet);
+                assert!(relay.lost() > 0, "bit {bit} was flipped");
+            })
+        };
+        let running: Vec<_> = bits.into_iter().map(run).collect();
+        running.into_iter().for_each(|running| running.join().unwrap());
+    });
+}
+
 /// Numbers of bytes after which a worker stands in the middle of something, from a conversation that is listened to.
 fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
     let listen = || {
@@ -142,10 +175,10 @@ fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
     assert_eq!(text, b"\"opened\"");
     let (tensors, text) = message();
     assert_eq!(text[0], b'[', "the tensors of a row");
-    let frame = tensors + heard[tensors..].iter().position(|byte| *byte != b'A').unwrap();
-    assert_eq!(heard[frame], b'R', "a frame of rows behind those that say that there are none yet");
+    let frame = tensors + heard[tensors..].iter().position(|byte| *byte != ALIVE).unwrap();
+    assert_eq!(heard[frame], ROWS, "a frame of rows behind those that say that there are none yet");
     let head = u32::from_le_bytes(heard[frame + 21..frame + 25].try_into().unwrap()) as usize;
-    let rows = frame + 25 + head;
+    let rows = frame + FRAME_HEAD_BYTES + head;
     let points = [
         ("from the start", 0),
         ("in the welcome's length", 3),
@@ -156,7 +189,7 @@ fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
         ("in the tensors", tensors - 9),
         ("behind the tensors", tensors),
         ("in a frame's first bytes", frame + 9),
-        ("in a head", frame + 25 + head / 2),
+        ("in a head", frame + FRAME_HEAD_BYTES + head / 2),
         ("in the rows", rows + 1000),
         ("much later", heard.len() / 2),
     ];

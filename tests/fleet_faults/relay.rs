@@ -42,6 +42,8 @@ struct Shared {
     from_worker: Mutex<Link>,
     /// Of each connection, so many of the worker's bytes arrive.
     limit: Mutex<Option<u64>>,
+    /// Of each connection, this one of the worker's bits arrives flipped.
+    flipped: Mutex<Option<u64>>,
     lost: AtomicU64,
     ended: AtomicBool,
     said: Mutex<Vec<u8>>,
@@ -58,6 +60,7 @@ impl Relay {
             to_worker: Mutex::default(),
             from_worker: Mutex::default(),
             limit: Mutex::default(),
+            flipped: Mutex::default(),
             lost: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             said: Mutex::default(),
@@ -81,7 +84,12 @@ impl Relay {
         *self.shared.limit.lock().unwrap() = bytes;
     }
 
-    /// Pieces lost or held back so far.
+    /// Of each connection, this one of the worker's bits arrives flipped.
+    pub fn flip(&self, bit: u64) {
+        *self.shared.flipped.lock().unwrap() = Some(bit);
+    }
+
+    /// Pieces lost, held back or damaged so far.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
@@ -182,13 +190,14 @@ impl Shared {
     fn write(&self, way: Way, mut to: TcpStream, pieces: &Receiver<Piece>) {
         let mut written = 0;
         while !self.ended() {
-            let (arrival, bytes) = match pieces.recv_timeout(LOOK_UP_EVERY) {
+            let (arrival, mut bytes) = match pieces.recv_timeout(LOOK_UP_EVERY) {
                 Ok(piece) => piece,
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             std::thread::sleep(arrival.saturating_duration_since(Instant::now()));
             self.wait_while_cut(way);
+            self.damage(way, written, &mut bytes);
             let mut rest = &bytes[..];
             while !rest.is_empty() && !self.ended() {
                 let part = &rest[..self.room(way, written).min(rest.len())];
@@ -207,6 +216,16 @@ impl Shared {
         self.wait_while_cut(way);
         if self.room(way, written) > 0 || self.ended() {
             let _gone = to.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Flips the bit, if it is among these `bytes` from the `first` on.
+    fn damage(&self, way: Way, first: u64, bytes: &mut [u8]) {
+        let bit = self.flipped.lock().unwrap().filter(|_| way == Way::FromWorker);
+        let byte = bit.and_then(|bit| bytes.get_mut(usize::try_from((bit / 8).checked_sub(first)?).ok()?));
+        if let (Some(bit), Some(byte)) = (bit, byte) {
+            *byte ^= 1 << (bit % 8);
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 

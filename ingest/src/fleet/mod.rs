@@ -22,6 +22,7 @@ mod stream;
 pub use dispatch::Local;
 pub use members::Workers;
 
+use crate::driver::unmapped;
 use crate::engine::{Destination, Engine, Job, Run, Sink};
 use crate::recipe::Recipe;
 use crate::stats::Shared;
@@ -63,6 +64,7 @@ impl Workers {
             workers: self.clone(),
             connect: Arc::new(Network::new(self, here.map(|here| here as Arc<dyn Serve>))?),
             spec: Arc::new(spec),
+            columns: unmapped(job.dataset.block_reader().schema(), &job.dataset, &job.maps)?,
             tensors: job.maps.iter().map(|map| map.chain.output().clone()).collect(),
             walk: Walk::new(job.plan, job.shape, None, (job.epoch, job.position), job.end_epoch),
             end_epoch: job.end_epoch,

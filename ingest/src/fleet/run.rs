@@ -12,6 +12,7 @@ use crate::stats::{Shared, Stage, Waiting};
 use crate::walk::Walk;
 use crate::wire::{LaneRequest, PlanId};
 use crate::{Error, ErrorKind, Result};
+use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{Step, StrandSet, Strands};
 use feedstock_ops::TensorSpec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,6 +43,8 @@ pub(crate) struct Plan<D> {
     pub(crate) walk: Walk,
     pub(crate) end_epoch: Option<u64>,
     pub(crate) tensors: Arc<[TensorSpec]>,
+    /// The columns that ride along.
+    pub(crate) columns: SchemaRef,
     pub(crate) budget_bytes: u64,
     pub(crate) sink: Arc<dyn Sink<D>>,
     pub(crate) shared: Arc<Shared>,
@@ -304,6 +307,7 @@ impl<D: Destination> FleetDriver<D> {
             request,
             spec: self.plan.spec.clone(),
             tensors: self.plan.tensors.clone(),
+            columns: self.plan.columns.clone(),
         };
         let (tasks, queue) = unbounded_channel(); // bounded by slots
         let run = stream::run(opening, self.plan.connect.clone(), queue, self.told.clone());

@@ -17,6 +17,7 @@ use crate::wire::{Io, LaneRequest, RowHead, Token, WorkerStatus};
 use crate::worker::{Body, Lane, Place, Rows, Serve, serve};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{
     DatasetSpec, Durations, Plan, PlanInput, Rank, SampleId, Shuffle, SourceSpec, StepShape, StepSize, Tail,
@@ -244,6 +245,7 @@ async fn rank() -> turmoil::Result {
         walk: walk(),
         end_epoch: Some(EPOCHS),
         tensors: specs(),
+        columns: Arc::new(Schema::new(vec![Field::new("id", DataType::UInt64, false)])),
         budget_bytes: 64 << 20,
         sink: ready.clone(),
         shared: Arc::new(Shared::default()),

@@ -7,18 +7,21 @@ use crate::engine::Destination;
 use crate::row::RowPlace;
 use crate::wire::{
     Answer, Ask, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES, PING_EVERY, RowHead, Tag,
-    Token, read_message, write_message,
+    Token, damaged, read_message, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use feedstock_ops::TensorSpec;
+use feedstock_ops::{RaggedRow, TensorSpec};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf, ReadHalf, split};
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf, ReadHalf, split,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -33,6 +36,9 @@ const DEAF: u64 = u64::MAX;
 
 /// Small rows and heads are read together up to this; larger rows go straight to their place.
 const READ_BYTES: usize = 64 << 10;
+
+/// A ragged row's buffer has this at once and doubles while bytes come: a worker's word alone takes no memory.
+const GROW_BYTES: usize = 4 << 20;
 
 /// A ragged row at most: an hour of speech at 48 kHz.
 const ROW_BYTES: usize = 1 << 30;
@@ -65,6 +71,8 @@ pub(crate) struct Opening {
     pub(crate) spec: Arc<RecipeSpec>,
     /// The mapped columns.
     pub(crate) tensors: Arc<[TensorSpec]>,
+    /// The columns that ride along.
+    pub(crate) columns: SchemaRef,
 }
 
 /// Runs a stream to its end.
@@ -86,7 +94,7 @@ pub(crate) async fn run<D: Destination>(
     let (read, write) = split(io);
     let member = &opening.member;
     let reading = async {
-        let mut stream = Stream::new(read, &opening.tensors);
+        let mut stream = Stream::new(read, &opening.tensors, opening.columns.clone());
         while let Some(task) = tasks.recv().await {
             let index = task.gathering.index;
             match stream.receive(task, &tell).await {
@@ -188,10 +196,10 @@ struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn new(read: ReadHalf<Box<dyn Io>>, tensors: &'a [TensorSpec]) -> Self {
+    fn new(read: ReadHalf<Box<dyn Io>>, tensors: &'a [TensorSpec], columns: SchemaRef) -> Self {
         let (heard, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let read = Heard { inner: read, heard: heard.clone(), start };
-        let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count());
+        let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count(), columns);
         Self { read: BufReader::with_capacity(READ_BYTES, read), heard, start, heads, tensors }
     }
 
@@ -246,8 +254,7 @@ impl<'a> Stream<'a> {
     }
 
     async fn head(&mut self, frame: FrameHead) -> io::Result<(Vec<RowHead>, RecordBatch)> {
-        let mut head = vec![0; frame.head_bytes as usize];
-        self.read.read_exact(&mut head).await?;
+        let head = frame.read_head(&mut self.read).await?;
         self.heads.read(head, frame.rows)
     }
 
@@ -299,6 +306,7 @@ impl<'a> Stream<'a> {
         heads: &[RowHead],
         mut writing: Option<&mut Writing<D>>,
     ) -> io::Result<()> {
+        let mut crc = crc32fast::Hasher::new();
         for (nth, head) in heads.iter().enumerate().filter(|(_, head)| head.failure.is_none()) {
             if let Some(memory) = writing.as_mut().and_then(|writing| writing.memory(nth)) {
                 memory.set_warnings(head.warnings);
@@ -308,23 +316,56 @@ impl<'a> Stream<'a> {
                 let length = if spec.is_ragged() { lengths.next().copied().unwrap_or(0) } else { 0 };
                 let bytes = row_bytes(spec, length)?;
                 match writing.as_mut().and_then(|writing| writing.memory(nth)) {
-                    None => self.pass(bytes as u64).await?,
+                    None => self.pass(bytes, &mut crc).await?,
                     Some(memory) => {
                         let out = match memory.column(column) {
-                            RowPlace::Fixed(out) => out,
-                            RowPlace::Ragged(row) => row.raw(length, bytes),
+                            RowPlace::Fixed(out) => {
+                                self.read.read_exact(out).await?;
+                                out
+                            }
+                            RowPlace::Ragged(row) => self.ragged(row, length, bytes).await?,
                         };
-                        self.read.read_exact(out).await?;
+                        crc.update(out);
                     }
                 }
             }
         }
-        Ok(())
+        let sent = self.read.read_u32_le().await?;
+        match crc.finalize() == sent {
+            true => Ok(()),
+            false => Err(damaged("a step's rows")),
+        }
     }
 
-    async fn pass(&mut self, bytes: u64) -> io::Result<()> {
-        let passed = tokio::io::copy(&mut (&mut self.read).take(bytes), &mut tokio::io::sink()).await?;
-        if passed < bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    /// Reads a row into its buffer, which grows as the bytes come.
+    async fn ragged<'r>(
+        &mut self,
+        row: &'r mut RaggedRow,
+        length: usize,
+        bytes: usize,
+    ) -> io::Result<&'r mut [u8]> {
+        let mut read = 0;
+        while read < bytes {
+            let end = bytes.min(read.max(GROW_BYTES / 2) * 2);
+            self.read.read_exact(&mut row.lengthen(length, end)[read..]).await?;
+            read = end;
+        }
+        Ok(row.lengthen(length, bytes))
+    }
+
+    /// Passes over so many bytes, which `crc` covers.
+    async fn pass(&mut self, mut bytes: usize, crc: &mut crc32fast::Hasher) -> io::Result<()> {
+        while bytes > 0 {
+            let here = self.read.fill_buf().await?;
+            if here.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let passed = here.len().min(bytes);
+            crc.update(&here[..passed]);
+            self.read.consume(passed);
+            bytes -= passed;
+        }
+        Ok(())
     }
 }
 

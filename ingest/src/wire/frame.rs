@@ -1,22 +1,27 @@
 //! Frames: what a stream consists of once it is open.
 //!
 //! ```text
-//! tag · if Rows: epoch u64, position u64, rows u32, head bytes u32 │ head: Arrow IPC │ body: row after row, column after column
+//! tag · if Rows: epoch u64, position u64, rows u32, head bytes u32, head CRC u32, CRC of these u32
+//!       │ head: Arrow IPC │ body: row after row, column after column │ body CRC u32
 //! ```
-//! Numbers are little-endian. The head is one message of an Arrow IPC stream (the first also brings its schema): sample
+//! Numbers are little-endian, CRCs are CRC-32 as in Ethernet (IEEE 802.3). Each is compared before what it covers is used:
+//! the memory of a receiver that is up to date depends on no damaged number. Tags differ from each other in four bits, so
+//! that three flipped ones make no other tag. The head is one message of an Arrow IPC stream (the first also brings its schema): sample
 //! ids, why a row failed, what is unusual about it, the lengths of ragged rows, and the columns that ride along. A failed row has no body.
 
 use super::message::{Failure, garbage};
 use crate::{Error, ErrorKind};
 use arrow::array::{Array, ArrayRef, AsArray, StringArray, UInt8Array, UInt64Array};
 use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, UInt8Type, UInt64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, UInt8Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamWriter;
+use bytes::Buf;
 use feedstock_dataset::SampleId;
 use feedstock_ops::Warnings;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -34,15 +39,15 @@ const OWN_COLUMNS: usize = 3;
 #[repr(u8)]
 pub(crate) enum Tag {
     /// The rows of one step.
-    Rows = b'R',
+    Rows = 0x0F,
     /// Nothing yet.
-    Alive = b'A',
+    Alive = 0x33,
     /// The worker wants to go: ask elsewhere for the next steps.
-    Leaving = b'L',
+    Leaving = 0x55,
     /// The next rows will never come; a message says why.
-    Failed = b'F',
+    Failed = 0x69,
     /// There are no more.
-    End = b'E',
+    End = 0x96,
 }
 
 impl Tag {
@@ -62,32 +67,63 @@ pub(crate) struct FrameHead {
     pub(crate) position: u64,
     pub(crate) rows: u32,
     pub(crate) head_bytes: u32,
+    /// That of the head.
+    pub(crate) head_crc: u32,
 }
+
+/// Bytes of a [`FrameHead`] behind its tag, with its CRC.
+const FRAME_HEAD_BYTES: usize = 32;
 
 impl FrameHead {
     pub(crate) async fn write(self, io: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(25);
+        let mut bytes = Vec::with_capacity(1 + FRAME_HEAD_BYTES);
         bytes.push(Tag::Rows as u8);
         bytes.extend(self.epoch.to_le_bytes());
         bytes.extend(self.position.to_le_bytes());
         bytes.extend(self.rows.to_le_bytes());
         bytes.extend(self.head_bytes.to_le_bytes());
+        bytes.extend(self.head_crc.to_le_bytes());
+        bytes.extend(crc32fast::hash(&bytes[1..]).to_le_bytes());
         io.write_all(&bytes).await
     }
 
     /// What follows [`Tag::Rows`].
     pub(crate) async fn read(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        let mut bytes = [0; FRAME_HEAD_BYTES];
+        io.read_exact(&mut bytes).await?;
+        let (mut fields, mut crc) = bytes.split_at(FRAME_HEAD_BYTES - size_of::<u32>());
+        if crc32fast::hash(fields) != crc.get_u32_le() {
+            return Err(damaged("a frame's first bytes"));
+        }
         let head = Self {
-            epoch: io.read_u64_le().await?,
-            position: io.read_u64_le().await?,
-            rows: io.read_u32_le().await?,
-            head_bytes: io.read_u32_le().await?,
+            epoch: fields.get_u64_le(),
+            position: fields.get_u64_le(),
+            rows: fields.get_u32_le(),
+            head_bytes: fields.get_u32_le(),
+            head_crc: fields.get_u32_le(),
         };
         if head.head_bytes > HEAD_BYTES || head.rows > ROWS {
             return Err(garbage(format!("a frame of {} rows and {} bytes", head.rows, head.head_bytes)));
         }
         Ok(head)
     }
+
+    /// The bytes of the head, which follow. Memory is taken as they come.
+    pub(crate) async fn read_head(&self, io: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        io.take(self.head_bytes.into()).read_to_end(&mut bytes).await?;
+        if bytes.len() < self.head_bytes as usize {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match crc32fast::hash(&bytes) == self.head_crc {
+            true => Ok(bytes),
+            false => Err(damaged("a frame's head")),
+        }
+    }
+}
+
+pub(crate) fn damaged(what: &str) -> io::Error {
+    garbage(format!("{what} came damaged: its checksum is another"))
 }
 
 /// What is told of each row before its bytes.
@@ -153,18 +189,25 @@ impl HeadWriter {
 /// Reads the heads of one stream.
 pub(crate) struct HeadReader {
     ragged: usize,
+    /// What rides along.
+    columns: SchemaRef,
     decoder: StreamDecoder,
 }
 
 impl HeadReader {
-    pub(crate) fn new(ragged: usize) -> Self {
-        Self { ragged, decoder: StreamDecoder::new() }
+    /// For rows with so many ragged columns, beside which `columns` ride along.
+    pub(crate) fn new(ragged: usize, columns: SchemaRef) -> Self {
+        Self { ragged, columns, decoder: StreamDecoder::new() }
     }
 
-    /// The rows and their columns from the bytes of the next head, which must tell of `rows` rows.
+    /// The rows and their columns from the bytes of the next head, which must tell of `rows` rows. After an error the
+    /// reader is of no more use.
     pub(crate) fn read(&mut self, bytes: Vec<u8>, rows: u32) -> io::Result<(Vec<RowHead>, RecordBatch)> {
         let mut buffer = Buffer::from_vec(bytes);
-        let batch = self.decoder.decode(&mut buffer).map_err(|e| garbage(format!("a head: {e}")))?;
+        // Arrow's reader checks less than it indexes by.
+        let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&mut buffer)));
+        let batch = decoded.map_err(|_| garbage("a head that cannot be decoded".into()))?;
+        let batch = batch.map_err(|e| garbage(format!("a head: {e}")))?;
         let batch = batch.filter(|batch| buffer.is_empty() && batch.num_rows() == rows as usize);
         let batch = batch.ok_or_else(|| garbage(format!("a head that is not one of {rows} rows")))?;
         self.split(&batch).ok_or_else(|| garbage("a head with other columns than it should have".into()))
@@ -193,7 +236,15 @@ impl HeadReader {
         });
         let rows = rows.collect::<Option<Vec<_>>>()?;
         let columns: Vec<usize> = (own..batch.num_columns()).collect();
-        Some((rows, batch.project(&columns).ok()?))
+        let columns = batch.project(&columns).ok()?;
+        let alike = |(ours, theirs): (&FieldRef, &FieldRef)| {
+            (ours.name(), ours.data_type(), ours.is_nullable())
+                == (theirs.name(), theirs.data_type(), theirs.is_nullable())
+        };
+        let schema = columns.schema();
+        let fields = (self.columns.fields(), schema.fields());
+        (fields.0.len() == fields.1.len() && fields.0.iter().zip(fields.1).all(alike))
+            .then_some((rows, columns))
     }
 }
 
@@ -208,7 +259,7 @@ mod tests {
     fn heads_come_back_as_they_were() {
         let labels: ArrayRef = Arc::new(Int64Array::from(vec![7, 8]));
         let columns = RecordBatch::try_from_iter([("label", labels)]).unwrap();
-        let (mut writer, mut reader) = (HeadWriter::new(1), HeadReader::new(1));
+        let (mut writer, mut reader) = (HeadWriter::new(1), HeadReader::new(1, columns.schema()));
         for first in [0, 10] {
             let about = SampleContext {
                 sample: SampleId(first + 1),
@@ -243,10 +294,51 @@ mod tests {
 
     #[test]
     fn garbage_is_refused() {
-        assert!(HeadReader::new(0).read(vec![0xff; 64], 1).is_err());
-        assert!(HeadReader::new(0).read(Vec::new(), 0).is_err());
-        let bytes =
-            HeadWriter::new(0).write(&[], &RecordBatch::new_empty(Arc::new(Schema::empty()))).unwrap();
-        assert!(HeadReader::new(1).read(bytes, 0).is_err(), "a length is missing");
+        let none = || Arc::new(Schema::empty());
+        let reader = |ragged| HeadReader::new(ragged, none());
+        assert!(reader(0).read(vec![0xff; 64], 1).is_err());
+        assert!(reader(0).read(Vec::new(), 0).is_err());
+        let mut bytes = HeadWriter::new(0).write(&[], &RecordBatch::new_empty(none())).unwrap();
+        assert!(reader(1).read(bytes.clone(), 0).is_err(), "a length is missing");
+        let label = Arc::new(Schema::new(vec![Field::new("label", DataType::Int64, false)]));
+        assert!(HeadReader::new(0, label).read(bytes.clone(), 0).is_err(), "a column is missing");
+        // None panics, whatever becomes of it: a worker's arithmetic may be broken before its checksum is.
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let _any = reader(0).read(bytes.clone(), 0);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_flipped_bit_of_a_frame_is_noticed() {
+        let head = vec![7; 100];
+        let frame =
+            FrameHead { epoch: 1, position: 48, rows: 2, head_bytes: 100, head_crc: crc32fast::hash(&head) };
+        let mut bytes = Vec::new();
+        frame.write(&mut bytes).await.unwrap();
+        bytes.extend(&head);
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let mut read = &flipped[..];
+            let read = async {
+                assert_eq!(Tag::read(&mut read).await?, Tag::Rows);
+                let frame = FrameHead::read(&mut read).await?;
+                frame.read_head(&mut read).await
+            };
+            read.await.unwrap_err();
+        }
+        let mut read = &bytes[1..];
+        assert_eq!(FrameHead::read(&mut read).await.unwrap(), frame);
+        assert_eq!(frame.read_head(&mut read).await.unwrap(), head);
+    }
+
+    #[tokio::test]
+    async fn memory_comes_with_the_bytes_and_not_with_their_number() {
+        let frame = FrameHead { epoch: 0, position: 0, rows: 1, head_bytes: HEAD_BYTES, head_crc: 0 };
+        let mut few = &[0; 1000][..];
+        let error = frame.read_head(&mut few).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

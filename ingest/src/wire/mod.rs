@@ -23,7 +23,7 @@ mod frame;
 mod message;
 mod secure;
 
-pub(crate) use frame::{FrameHead, HeadReader, HeadWriter, RowHead, Tag};
+pub(crate) use frame::{FrameHead, HeadReader, HeadWriter, RowHead, Tag, damaged};
 pub use message::WorkerStatus;
 pub(crate) use message::{
     Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId,

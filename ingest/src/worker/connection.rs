@@ -209,14 +209,19 @@ async fn send_rows(
             "a step whose columns are over 4 GiB; use a smaller batch",
         )));
     };
-    let frame = FrameHead { epoch: rows.epoch, position: rows.position, rows: count, head_bytes };
+    let (epoch, position, head_crc) = (rows.epoch, rows.position, crc32fast::hash(&head));
+    let frame = FrameHead { epoch, position, rows: count, head_bytes, head_crc };
     frame.write(write).await?;
     write.write_all(&head).await?;
+    let mut body = crc32fast::Hasher::new();
     for (row, _) in rows.heads.iter().enumerate().filter(|(_, head)| head.failure.is_none()) {
         for column in 0..specs.len() {
-            write.write_all(rows.body.part(row, column)).await?;
+            let part = rows.body.part(row, column);
+            body.update(part);
+            write.write_all(part).await?;
         }
     }
+    write.write_u32_le(body.finalize()).await?;
     Ok(Ok(()))
 }
 
