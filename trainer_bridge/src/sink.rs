@@ -72,6 +72,9 @@ fn seeds_of(seeds: &[SampleSeed], sources: &[Option<usize>]) -> Vec<SampleSeed> 
 
 /// The rows that `sources` names, each row itself where it names none.
 fn take_rows(columns: &RecordBatch, sources: &[Option<usize>]) -> Result<RecordBatch> {
+    if columns.num_columns() == 0 {
+        return Ok(columns.clone()); // it has its number of rows, and arrow takes none of a batch without columns
+    }
     let rows = sources.iter().enumerate().map(|(row, from)| from.unwrap_or(row) as u64);
     take_record_batch(columns, &rows.collect::<UInt64Array>())
         .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot substitute rows: {e}")))

@@ -42,6 +42,17 @@ fn a_misspelt_column_is_found_before_anything_runs() {
     }
 }
 
+#[test]
+fn a_bad_picture_is_skipped_where_no_column_rides_along() {
+    let dir = tempfile::tempdir().unwrap();
+    write_with(dir.path(), &jpegs(20), &[(7, Some(b"no picture".to_vec()))]);
+    let dataset = open(dir.path()).columns(&["image"]).unwrap();
+    let pipeline = bounded(dataset, 5).on_error(OnError::Skip { max_fraction: 0.05 });
+    let seen = run(&pipeline, 1, |batch| assert_eq!(batch.columns().num_columns(), 0)).remove(0);
+    assert!(seen.error.is_none(), "{:?}", seen.error);
+    assert_eq!((seen.steps, seen.invalid), (4, BTreeSet::from([SampleId(7)])));
+}
+
 /// What one rank saw of one epoch.
 #[derive(Default)]
 struct Seen {
