@@ -31,7 +31,7 @@ const SWEEP_AT: usize = 1024;
 pub(crate) struct Share {
     blocks: Mutex<Blocks>,
     samples: Cache<SampleKey, Arc<Made>, Bytes>,
-    askers: Mutex<Vec<Weak<Asker>>>,
+    askers: Arc<Askers>,
     /// Samples that were taken from here.
     pub(crate) taken: AtomicU64,
 }
@@ -57,7 +57,12 @@ pub(crate) struct Asker {
     strands: Option<StrandSet>,
     /// Another run asks for some of the same samples.
     overlaps: AtomicBool,
+    others: Arc<Askers>,
 }
+
+/// The runs that there are.
+#[derive(Default)]
+struct Askers(Mutex<Vec<Weak<Asker>>>);
 
 /// A finished sample.
 pub(crate) struct Made {
@@ -82,7 +87,7 @@ impl Share {
         Self {
             blocks: Mutex::default(),
             samples: Cache::with_weighter(expected, sample_bytes, Bytes),
-            askers: Mutex::default(),
+            askers: Arc::default(),
             taken: AtomicU64::new(0),
         }
     }
@@ -114,15 +119,10 @@ impl Share {
 
     /// A run that may ask for what others ask for, for as long as it is held.
     pub(crate) fn asker(&self, maker: u64, order: u64, rank: Rank, strands: Option<StrandSet>) -> Arc<Asker> {
-        let asker = Arc::new(Asker { maker, order, rank, strands, overlaps: AtomicBool::new(false) });
-        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner); // entries are whole
-        askers.push(Arc::downgrade(&asker));
-        let live: Vec<Arc<Asker>> = askers.iter().filter_map(Weak::upgrade).collect();
-        askers.retain(|asker| asker.strong_count() > 0);
-        for one in &live {
-            let overlaps = live.iter().any(|other| !Arc::ptr_eq(one, other) && one.overlaps(other));
-            one.overlaps.store(overlaps, Ordering::Relaxed);
-        }
+        let (overlaps, others) = (AtomicBool::new(false), self.askers.clone());
+        let asker = Arc::new(Asker { maker, order, rank, strands, overlaps, others });
+        self.askers.list().push(Arc::downgrade(&asker));
+        self.askers.compare();
         asker
     }
 
@@ -166,6 +166,32 @@ impl Share {
 
     fn blocks(&self) -> MutexGuard<'_, Blocks> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner) // entries are stored whole
+    }
+}
+
+impl Askers {
+    fn list(&self) -> MutexGuard<'_, Vec<Weak<Asker>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // entries are whole
+    }
+
+    /// Finds out which of them ask for the same.
+    fn compare(&self) {
+        let live: Vec<Arc<Asker>> = {
+            let mut list = self.list();
+            list.retain(|asker| asker.strong_count() > 0);
+            list.iter().filter_map(Weak::upgrade).collect()
+        };
+        for one in &live {
+            let overlaps = live.iter().any(|other| !Arc::ptr_eq(one, other) && one.overlaps(other));
+            one.overlaps.store(overlaps, Ordering::Relaxed);
+        }
+        // The last reference to a run may be one of these: its drop compares again, with the list unlocked.
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.others.compare();
     }
 }
 
@@ -280,8 +306,7 @@ mod tests {
             let same = ask(1, order, rank, &[strand]);
             assert!(first.overlaps.load(Ordering::Relaxed) && same.overlaps.load(Ordering::Relaxed));
             drop(same);
-            drop(ask(9, 9, Rank::new(0, 1), &[0])); // looked at again whenever somebody comes
-            assert!(!first.overlaps.load(Ordering::Relaxed));
+            assert!(!first.overlaps.load(Ordering::Relaxed), "the other run has left");
         }
         drop(others);
     }
