@@ -9,6 +9,7 @@
 
 use super::columns::{Mapping, bug, map_columns, pick, same_schema};
 use super::features::{self, Features};
+use super::ipc_check::{self, guarded};
 use super::ipc_slice::{self, Cut, Shapes};
 use super::sources::Sources;
 use super::{CATALOG_READS, Cataloguing};
@@ -16,7 +17,7 @@ use crate::blocks::RangeReader;
 use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::reader::FileDecoder;
 use arrow_ipc::{Block as IpcBlock, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
@@ -48,6 +49,11 @@ struct Place {
 impl Place {
     fn range(self) -> Range<u64> {
         self.offset..self.offset + self.meta + self.body
+    }
+
+    /// The body, in the bytes of the [`range`](Self::range).
+    fn body_of(self, bytes: &[u8]) -> &[u8] {
+        usize::try_from(self.meta).ok().and_then(|meta| bytes.get(meta..)).unwrap_or_default()
     }
 
     fn block(self) -> Result<IpcBlock> {
@@ -180,6 +186,11 @@ async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File>
     Ok(File { schema, batches: read })
 }
 
+fn schema_of(schema: arrow_ipc::Schema<'_>, object: &ObjectRef) -> Result<SchemaRef> {
+    let schema = guarded(|| Ok::<_, String>(Arc::new(arrow_ipc::convert::fb_to_schema(schema))));
+    schema.map_err(|e| damaged(object, format!("its schema: {e}")))
+}
+
 /// Schema, dictionary messages, and batches with the number of dictionaries before each.
 type Messages = (SchemaRef, Vec<Place>, Vec<(Found, usize)>);
 
@@ -195,7 +206,7 @@ async fn from_file(object: &ObjectRef, storage: &Storage) -> Result<Messages> {
     let bytes = storage.read(object, start..trailer_at).await?;
     let footer = root_as_footer(&bytes).map_err(|e| damaged(object, format!("its footer: {e}")))?;
     let schema = footer.schema().ok_or_else(|| damaged(object, "its footer has no schema"))?;
-    let schema = Arc::new(arrow_ipc::convert::fb_to_schema(schema));
+    let schema = schema_of(schema, object)?;
     let place = |block: &IpcBlock| {
         let place = Place {
             offset: u64::try_from(block.offset()).ok()?,
@@ -239,7 +250,7 @@ async fn from_stream(object: &ObjectRef, storage: &Storage) -> Result<Messages> 
             (MessageHeader::Schema, None) => {
                 let header =
                     message.header_as_schema().ok_or_else(|| damaged(object, "its schema is empty"))?;
-                schema = Some(Arc::new(arrow_ipc::convert::fb_to_schema(header)));
+                schema = Some(schema_of(header, object)?);
             }
             (MessageHeader::DictionaryBatch, Some(_)) => dictionaries.push(found.place),
             (MessageHeader::RecordBatch, Some(_)) => {
@@ -300,6 +311,7 @@ async fn cut_batch(
     let header =
         message.header_as_record_batch().ok_or_else(|| damaged(object, "a block that is no record batch"))?;
     let rows = u64::try_from(header.length()).map_err(|_| damaged(object, "a negative row count"))?;
+    ipc_check::check(schema.fields(), &header, found.place.body).map_err(|e| damaged(object, e))?;
     if rows == 0 {
         return Ok(None);
     }
@@ -398,12 +410,41 @@ async fn read_whole(
     let batch = bytes.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "no bytes for a batch"))?;
     let mut decoder = FileDecoder::new(schema.clone(), version);
     for (place, bytes) in unit.dictionaries.iter().zip(bytes) {
-        let read = decoder.read_dictionary(&place.block()?, &Buffer::from(bytes));
-        read.map_err(|e| damaged(object, format!("a dictionary: {e}")))?;
+        let bad = |e| damaged(object, format!("a dictionary: {e}"));
+        check_dictionary(schema, *place, &bytes).map_err(bad)?;
+        let block = place.block()?;
+        guarded(|| decoder.read_dictionary(&block, &Buffer::from(bytes))).map_err(bad)?;
     }
-    let batch = decoder.read_record_batch(&unit.batch.block()?, &Buffer::from(batch));
-    batch
-        .map_err(|e| damaged(object, e))?
+    let bad = |e| damaged(object, e);
+    let header = header(unit.batch, &batch).map_err(bad)?;
+    let header = header.header_as_record_batch().ok_or_else(|| damaged(object, "no record batch"))?;
+    ipc_check::check(schema.fields(), &header, unit.batch.body).map_err(bad)?;
+    ipc_check::memory_bytes(&header, unit.batch.body_of(&batch)).map_err(bad)?;
+    let (block, buffer) = (unit.batch.block()?, Buffer::from(batch.clone()));
+    guarded(|| decoder.read_record_batch(&block, &buffer))
+        .map_err(bad)?
         .ok_or_else(|| damaged(object, "no record batch"))
         .and_then(|batch| RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).map_err(bug))
+}
+
+/// The message at the beginning of the bytes of `place`.
+fn header(place: Place, bytes: &[u8]) -> Result<arrow_ipc::Message<'_>, String> {
+    let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
+    let meta = usize::try_from(place.meta).ok().and_then(|meta| bytes.get(prefix..meta));
+    root_as_message(meta.ok_or("a message that is cut short")?).map_err(|e| e.to_string())
+}
+
+/// Checks a dictionary's message, whose only column is that of the schema's dictionary with its id.
+fn check_dictionary(schema: &Schema, place: Place, bytes: &[u8]) -> Result<(), String> {
+    let message = header(place, bytes)?;
+    let dictionary = message.header_as_dictionary_batch().ok_or("no dictionary")?;
+    let batch = dictionary.data().ok_or("a dictionary without values")?;
+    #[expect(deprecated, reason = "the ids are those that arrow-ipc reads by")]
+    let field = schema.fields_with_dict_id(dictionary.id()).first().copied();
+    let Some(DataType::Dictionary(_, values)) = field.map(Field::data_type) else {
+        return Err(format!("number {} is no column's", dictionary.id()));
+    };
+    let values = Fields::from(vec![Field::new("values", (**values).clone(), true)]);
+    ipc_check::check(&values, &batch, place.body)?;
+    ipc_check::memory_bytes(&batch, place.body_of(bytes)).map(drop)
 }

@@ -16,6 +16,7 @@ mod features;
 mod folder;
 mod ilsvrc;
 pub(crate) mod ipc;
+mod ipc_check;
 mod ipc_slice;
 mod json;
 mod layout;

@@ -1,0 +1,194 @@
+//! What the message of a record batch claims, compared with the bytes that there are, before arrow-ipc allocates by it.
+//!
+//! arrow-ipc (59) takes row counts, the places of buffers and the lengths of decompressed buffers on trust: a changed bit
+//! makes two thousand million rows of 3 KB, ends in a panic, or in an allocation of exabytes, which aborts the process.
+//! Format: <https://arrow.apache.org/docs/format/Columnar.html>.
+
+use arrow::datatypes::{DataType, Field, Fields, UnionMode};
+use arrow_ipc::{CompressionType, FieldNode, RecordBatch};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Bytes that a compressed one can become. LZ4: a match is lengthened by 255 with each byte. Zstandard: a block of 128 KiB
+/// of one value takes four bytes.
+const LZ4_RATIO: u64 = 255;
+const ZSTD_RATIO: u64 = (128 << 10) / 4;
+
+/// Beside the ratio: what a compressor's headers may hold.
+const SLACK_BYTES: u64 = 1 << 10;
+
+/// Before a compressed buffer: its length when decompressed, or [`STORED`].
+const LENGTH_BYTES: u64 = 8;
+const STORED: i64 = -1;
+
+/// Runs arrow's code on bytes from outside: what it panics at is damage.
+pub(super) fn guarded<T, E: std::fmt::Display>(run: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(_) => Err("it cannot be decoded".to_owned()),
+    }
+}
+
+/// Checks the rows and buffers that a batch claims to have in a body of `body_bytes`. What the batch holds within its
+/// buffers, arrow validates.
+pub(super) fn check(fields: &Fields, batch: &RecordBatch<'_>, body_bytes: u64) -> Result<(), String> {
+    let rows = length(batch.length())?;
+    let compression = batch.compression().map(|compression| compression.codec());
+    let buffers = batch.buffers().unwrap_or_default();
+    let buffers = buffers.iter().map(|buffer| {
+        let (offset, bytes) = (length(buffer.offset())?, length(buffer.length())?);
+        match offset.checked_add(bytes).is_some_and(|end| end <= body_bytes) {
+            true => Ok(at_most(compression, bytes)),
+            false => Err(format!("a buffer of {bytes} bytes at {offset} in a body of {body_bytes}")),
+        }
+    });
+    let mut walk = Walk {
+        nodes: batch.nodes().unwrap_or_default().iter(),
+        buffers: buffers.collect::<Result<Vec<u64>, String>>()?.into_iter(),
+        variadic: batch.variadicBufferCounts().unwrap_or_default().iter().collect::<Vec<i64>>().into_iter(),
+    };
+    fields.iter().try_for_each(|field| walk.column(field, Some(rows)))
+}
+
+/// Checks the claimed lengths of compressed buffers, and returns how many bytes the batch takes in memory. `body` is the
+/// one that [`check`] was told of.
+pub(super) fn memory_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
+    let mut total = 0u64;
+    let codec = batch.compression().map(|compression| compression.codec());
+    for buffer in batch.buffers().unwrap_or_default() {
+        let (offset, bytes) = (length(buffer.offset())?, length(buffer.length())?);
+        let within = usize::try_from(offset).ok().zip(usize::try_from(offset.saturating_add(bytes)).ok());
+        let within =
+            within.and_then(|(start, end)| body.get(start..end)).ok_or("a buffer outside its batch")?;
+        let claimed = match (codec, within.first_chunk()) {
+            (None, _) | (_, None) => bytes,
+            (Some(_), Some(claimed)) => match i64::from_le_bytes(*claimed) {
+                STORED => bytes - LENGTH_BYTES,
+                claimed => length(claimed)?,
+            },
+        };
+        if claimed > at_most(codec, bytes) {
+            return Err(format!("a compressed buffer of {bytes} bytes that claims to hold {claimed}"));
+        }
+        total = total.saturating_add(claimed);
+    }
+    Ok(total)
+}
+
+/// What a buffer that takes so many bytes can hold.
+fn at_most(codec: Option<CompressionType>, bytes: u64) -> u64 {
+    let ratio = match codec {
+        None => return bytes,
+        Some(CompressionType::LZ4_FRAME) => LZ4_RATIO,
+        Some(_) => ZSTD_RATIO,
+    };
+    match bytes.checked_sub(LENGTH_BYTES) {
+        None => 0,
+        Some(bytes) => bytes.saturating_mul(ratio).saturating_add(SLACK_BYTES),
+    }
+}
+
+fn length(claimed: i64) -> Result<u64, String> {
+    u64::try_from(claimed).map_err(|_| format!("a length of {claimed}"))
+}
+
+/// The nodes and buffers of a batch, taken in the order in which its columns have them.
+struct Walk<N, B, V> {
+    nodes: N,
+    /// The most bytes that each can hold.
+    buffers: B,
+    variadic: V,
+}
+
+impl<'a, N, B, V> Walk<N, B, V>
+where
+    N: Iterator<Item = &'a FieldNode>,
+    B: Iterator<Item = u64>,
+    V: Iterator<Item = i64>,
+{
+    /// Takes what a column has; it must have so many `rows`, where that is known.
+    fn column(&mut self, field: &Field, rows: Option<u64>) -> Result<(), String> {
+        let name = field.name();
+        let node = self.nodes.next().ok_or_else(|| format!("no column {name}"))?;
+        let (has, nulls) = (length(node.length())?, length(node.null_count())?);
+        if rows.is_some_and(|rows| rows != has) || nulls > has {
+            let rows = rows.map_or_else(String::new, |rows| format!(" where {rows} rows are"));
+            return Err(format!("column {name} claims {has} values, {nulls} of them null{rows}"));
+        }
+        self.values(field, has, nulls).map_err(|what| format!("column {name}: {what}"))
+    }
+
+    fn values(&mut self, field: &Field, rows: u64, nulls: u64) -> Result<(), String> {
+        let kind = field.data_type();
+        if !matches!(kind, DataType::Null | DataType::Union(..) | DataType::RunEndEncoded(..)) {
+            self.buffer(if nulls > 0 { rows.div_ceil(8) } else { 0 })?; // validity
+        }
+        match kind {
+            DataType::Null => Ok(()),
+            DataType::Boolean => self.buffer(rows.div_ceil(8)),
+            DataType::Utf8 | DataType::Binary => self.offsets(rows, 4).and_then(|()| self.buffer(0)),
+            DataType::LargeUtf8 | DataType::LargeBinary => {
+                self.offsets(rows, 8).and_then(|()| self.buffer(0))
+            }
+            DataType::Utf8View | DataType::BinaryView => {
+                self.buffer(times(rows, 16)?)?;
+                let more = self.variadic.next().ok_or("a view without a number of buffers")?;
+                (0..more).try_for_each(|_| self.buffer(0))
+            }
+            DataType::FixedSizeBinary(width) => self.buffer(times(rows, length((*width).into())?)?),
+            DataType::List(item) | DataType::Map(item, _) => {
+                self.offsets(rows, 4).and_then(|()| self.column(item, None))
+            }
+            DataType::LargeList(item) => self.offsets(rows, 8).and_then(|()| self.column(item, None)),
+            DataType::ListView(item) | DataType::LargeListView(item) => {
+                let width = if matches!(kind, DataType::ListView(_)) { 4 } else { 8 };
+                self.buffer(times(rows, width)?)?;
+                self.buffer(times(rows, width)?)?;
+                self.column(item, None)
+            }
+            DataType::FixedSizeList(item, size) => {
+                self.column(item, Some(times(rows, length((*size).into())?)?))
+            }
+            DataType::Struct(fields) => fields.iter().try_for_each(|field| self.column(field, Some(rows))),
+            DataType::Union(fields, mode) => {
+                self.buffer(rows)?;
+                let sparse = *mode == UnionMode::Sparse;
+                if !sparse {
+                    self.buffer(times(rows, 4)?)?;
+                }
+                fields.iter().try_for_each(|(_, field)| self.column(field, sparse.then_some(rows)))
+            }
+            DataType::RunEndEncoded(ends, values) => {
+                self.column(ends, None).and_then(|()| self.column(values, None))
+            }
+            DataType::Dictionary(key, _) => self.fixed(key, rows),
+            fixed => self.fixed(fixed, rows),
+        }
+    }
+
+    fn fixed(&mut self, kind: &DataType, rows: u64) -> Result<(), String> {
+        let width = kind.primitive_width().ok_or_else(|| format!("values of type {kind}"))?;
+        self.buffer(times(rows, width as u64)?)
+    }
+
+    /// Offsets of `width` bytes each; a column of no rows may have none.
+    fn offsets(&mut self, rows: u64, width: u64) -> Result<(), String> {
+        match rows {
+            0 => self.buffer(0),
+            rows => self.buffer(times(rows.saturating_add(1), width)?),
+        }
+    }
+
+    fn buffer(&mut self, needed: u64) -> Result<(), String> {
+        match self.buffers.next() {
+            None => Err("a buffer is missing".to_owned()),
+            Some(holds) if holds < needed => {
+                Err(format!("a buffer that holds {holds} bytes at most, where {needed} are needed"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+fn times(rows: u64, width: u64) -> Result<u64, String> {
+    rows.checked_mul(width).ok_or_else(|| format!("{rows} rows of {width} bytes"))
+}
