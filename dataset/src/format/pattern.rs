@@ -3,19 +3,46 @@
 //! Braces alone name objects exactly, so a missing one is an error, and stores that cannot list (plain HTTP) serve
 //! them too. Wildcards list the folder before the first of them.
 
+use crate::storage::{Location, Scheme};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use futures::{StreamExt, TryStreamExt, stream};
 use glob::MatchOptions;
+use std::path::Path;
 
 /// Names that braces may expand to: a petabyte of 1 GB shards.
 const MAX_EXPANSIONS: usize = 1_000_000;
 /// Objects asked for at a time; storage bounds its own requests below that.
 const HEADS: usize = 64;
 
+/// Where the pattern of a URI begins; `None` where it has none.
+pub(super) fn pattern_start(uri: &str) -> Option<usize> {
+    let start = literal_end(uri);
+    uri[start..].find(specials(uri)).map(|at| at + start)
+}
+
+/// Up to where a URI means what it says: behind its scheme, and of this machine's files, behind all that is there by that
+/// very name.
+fn literal_end(uri: &str) -> usize {
+    let scheme = uri.find("://").map_or(0, |at| at + 3);
+    let is_there = |end: usize| {
+        let local = Location::parse(&uri[..end]).ok().filter(|at| at.scheme == Scheme::Local);
+        local.is_some_and(|at| Path::new(&at.key).exists())
+    };
+    let ends = uri.match_indices('/').map(|(at, _)| at + 1).chain([uri.len()]).filter(|end| *end > scheme);
+    ends.take_while(|end| is_there(*end)).last().unwrap_or(scheme)
+}
+
+fn specials(uri: &str) -> &'static [char] {
+    let is_http = uri.starts_with("http://") || uri.starts_with("https://");
+    if is_http { &['{', '*'] } else { &['{', '*', '?', '['] }
+}
+
 /// A URI with braces or wildcards.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     uri: String,
+    /// Up to where it means what it says.
+    literal: usize,
     /// The folder before the first brace or wildcard, with its `/`.
     root: String,
     expanded: Vec<String>,
@@ -25,15 +52,13 @@ pub(crate) struct Pattern {
 impl Pattern {
     /// `None` for a URI without a pattern.
     pub(crate) fn parse(uri: &str) -> Result<Option<Self>> {
-        let scheme = uri.find("://").map_or(0, |at| at + 3);
-        let is_http = uri.starts_with("http://") || uri.starts_with("https://");
-        let specials: &[char] = if is_http { &['{', '*'] } else { &['{', '*', '?', '['] };
-        let Some(first) = uri[scheme..].find(specials).map(|at| at + scheme) else { return Ok(None) };
+        let Some(first) = pattern_start(uri) else { return Ok(None) };
+        let literal = literal_end(uri);
         let root = uri[..first].rfind('/').map_or("", |at| &uri[..=at]).to_owned();
         let mut expanded = Vec::new();
-        expand(uri, &mut expanded)?;
-        let wild = expanded.iter().any(|e| e[scheme..].contains(&specials[1..]));
-        Ok(Some(Self { uri: uri.to_owned(), root, expanded, wild }))
+        expand(literal, uri, &mut expanded)?;
+        let wild = expanded.iter().any(|e| e[literal..].contains(&specials(uri)[1..]));
+        Ok(Some(Self { uri: uri.to_owned(), literal, root, expanded, wild }))
     }
 
     pub(crate) fn root(&self) -> &str {
@@ -77,7 +102,9 @@ impl Pattern {
             .expanded
             .iter()
             .map(|e| {
-                glob::Pattern::new(e).map_err(|x| Error::config(format!("{}: not a pattern: {x}", self.uri)))
+                let (literal, pattern) = e.split_at(self.literal);
+                glob::Pattern::new(&(glob::Pattern::escape(literal) + pattern))
+                    .map_err(|x| Error::config(format!("{}: not a pattern: {x}", self.uri)))
             })
             .collect::<Result<Vec<_>>>()?;
         let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
@@ -98,8 +125,9 @@ fn folders(uri: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Expands the first brace and recurses; braces do not nest.
-fn expand(text: &str, out: &mut Vec<String>) -> Result<()> {
-    let Some(open) = text.find('{') else {
+/// Expands the braces behind byte `literal`.
+fn expand(literal: usize, text: &str, out: &mut Vec<String>) -> Result<()> {
+    let Some(open) = text[literal..].find('{').map(|at| at + literal) else {
         if out.len() >= MAX_EXPANSIONS {
             return Err(Error::config(format!("{text}: the braces name more than {MAX_EXPANSIONS} objects")));
         }
@@ -111,7 +139,7 @@ fn expand(text: &str, out: &mut Vec<String>) -> Result<()> {
     };
     let (before, inside, after) = (&text[..open], &text[open + 1..close], &text[close + 1..]);
     for choice in choices(text, inside)? {
-        expand(&format!("{before}{choice}{after}"), out)?;
+        expand(literal, &format!("{before}{choice}{after}"), out)?;
     }
     Ok(())
 }

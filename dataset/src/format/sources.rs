@@ -5,7 +5,7 @@
 
 use super::common_voice;
 use super::layout::Layout;
-use super::pattern::Pattern;
+use super::pattern::{Pattern, pattern_start};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -222,8 +222,7 @@ fn root_of(uri: &str, listed: &[ObjectRef]) -> String {
 
 /// A URI's folder with its `/`, and what it means in there, told from the URI alone: for what is kept beside the data.
 pub(crate) fn split_root(uri: &str) -> (&str, &str) {
-    let scheme = uri.find("://").map_or(0, |at| at + 3);
-    let pattern = uri[scheme..].find(['{', '*', '?', '[']).map_or(uri.len(), |at| at + scheme);
+    let pattern = pattern_start(uri).unwrap_or(uri.len());
     let is_file = pattern < uri.len() || kind_of(uri).is_some();
     match uri[..pattern].rfind('/').filter(|_| is_file) {
         Some(at) => (&uri[..=at], &uri[at + 1..]),

@@ -1,5 +1,6 @@
 //! What one failed attempt means: try again, slow down, or give up with which error.
 
+use super::credentials::is_renewal;
 use super::observe::Answer;
 use super::secret::Cleaner;
 use crate::{Error, ErrorKind};
@@ -132,6 +133,9 @@ fn judge_store(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -
     let text = chain(error);
     let code = tag(&text, "Code");
     let cause = cause_text(error, &text, answer, cleaner);
+    if is_renewal(error) {
+        return Failure::new(Verdict::Transient, format!("the credentials could not be renewed: {cause}"));
+    }
     if answer.for_credentials || lacks_credentials(&text) {
         return Failure::new(Verdict::NoCredentials, cause);
     }

@@ -17,6 +17,7 @@
 mod aimd;
 mod allow;
 mod backoff;
+mod credentials;
 mod endpoint;
 mod failure;
 mod limiter;
@@ -51,7 +52,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::Store;
-use uri::{Location, Scheme};
+pub(crate) use uri::{Location, Scheme};
 
 /// How storage is reached.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! One store (a bucket, a host, this machine's files) and how it is opened.
 
+use super::credentials::Steady;
 use super::limiter::Limiter;
 use super::observe::ObservedConnector;
 use super::retry::{Ended, Shared, until_done};
@@ -127,12 +128,12 @@ fn s3(at: &Location, options: &StorageOptions) -> Opened {
     if options.anonymous {
         builder = builder.with_skip_signature(true);
     }
-    let store = builder
+    let builder = builder
         .with_bucket_name(at.authority())
         .with_retry(no_retries())
-        .with_http_connector(ObservedConnector)
-        .build()?;
-    Ok(bucket(store))
+        .with_http_connector(ObservedConnector);
+    let credentials = Steady::new(builder.clone().build()?.credentials().clone());
+    Ok(bucket(builder.with_credentials(Arc::new(credentials)).build()?))
 }
 
 /// A store that lists page by page and takes objects in parts.
@@ -153,12 +154,12 @@ fn gcs(at: &Location, options: &StorageOptions) -> Opened {
     if options.anonymous {
         builder = builder.with_skip_signature(true);
     }
-    let store = builder
+    let builder = builder
         .with_bucket_name(at.authority())
         .with_retry(no_retries())
-        .with_http_connector(ObservedConnector)
-        .build()?;
-    Ok(bucket(store))
+        .with_http_connector(ObservedConnector);
+    let credentials = Steady::new(builder.clone().build()?.credentials().clone());
+    Ok(bucket(builder.with_credentials(Arc::new(credentials)).build()?))
 }
 
 fn azure(at: &Location, options: &StorageOptions) -> Opened {
@@ -176,9 +177,9 @@ fn azure(at: &Location, options: &StorageOptions) -> Opened {
     // `az://container` or `abfs://container@account.dfs.core.windows.net`
     let url =
         format!("{}{}", if at.authority().contains('@') { "abfss://" } else { "az://" }, at.authority());
-    let store =
-        builder.with_url(url).with_retry(no_retries()).with_http_connector(ObservedConnector).build()?;
-    Ok(bucket(store))
+    let builder = builder.with_url(url).with_retry(no_retries()).with_http_connector(ObservedConnector);
+    let credentials = Steady::new(builder.clone().build()?.credentials().clone());
+    Ok(bucket(builder.with_credentials(Arc::new(credentials)).build()?))
 }
 
 /// The query of a signed URL belongs to the base, so that every request carries it.

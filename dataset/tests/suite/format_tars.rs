@@ -114,3 +114,15 @@ async fn ilsvrc_validation_takes_its_labels_from_the_devkit() {
     let labels = rows[0].column_by_name("label").unwrap().as_primitive::<Int64Type>();
     assert_eq!(labels.null_count(), 0);
 }
+
+/// A folder or file may be named like a pattern: what is there by that very name is meant.
+#[tokio::test]
+async fn names_like_patterns_are_opened() {
+    for folder in ["run [1]", "what?", "{a,b}", "all*"] {
+        let parent = tempfile::tempdir().unwrap();
+        let named = parent.path().join(folder);
+        write_folder(&named, 0);
+        assert_eq!(open(&named).await.unwrap().len(), 90, "{folder}");
+        assert_eq!(open(&named.join("[ab]")).await.unwrap().len(), 60, "a pattern below {folder}");
+    }
+}
