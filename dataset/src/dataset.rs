@@ -1,6 +1,6 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
-use crate::catalog::{absolute, open_or_build, project};
+use crate::catalog::{absolute, open_or_build, project, resolved};
 use crate::mix::Mix;
 use crate::{
     AudioProbe, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations, Error,
@@ -123,7 +123,8 @@ impl Dataset {
         Self::open_with(uri, OpenOptions::default()).await
     }
 
-    /// Opens `uri` with `options`: from its stored catalog if one fits, else by building one.
+    /// Opens `uri` with `options`: from its stored catalog if one fits, else by building one. A relative path is resolved
+    /// now: what is opened is the same from another working directory.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -137,7 +138,7 @@ impl Dataset {
         let storage = Storage::new(options.storage.clone(), IoRuntime::shared()?)?;
         let io = storage.io().clone();
         let cache = options.disk_cache.clone().map(DiskCache::open).transpose()?;
-        let uri = uri.to_owned();
+        let uri = resolved(uri)?;
         io.run(async move {
             let catalog = open_or_build(&uri, &options, &storage).await?;
             for note in catalog.notes() {

@@ -168,9 +168,9 @@ except fs.ConfigError as error:
     )
     messages = done.stdout.splitlines()
     assert messages[:4] == [
-        "batch_size = 0 rows over 1 replicas; at least 1",
-        "epochs = 'steps'; one of 'data', 'progress'",
-        "sync_steps = 0 optimizer steps; at least 1",
+        "batch_size must be >= 1 (rows over all 1 replicas); got 0",
+        "epochs must be 'data' or 'progress'; got 'steps'",
+        "sync_steps must be >= 1 (optimizer steps); got 0",
         messages[3],
     ], done.stdout + done.stderr
     assert "set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1" in messages[3]

@@ -357,9 +357,9 @@ def test_misfits_are_named_before_anything_runs(bytes_only, on_cpu, common_voice
         with pytest.raises(fs.ConfigError, match=match):
             pipeline.loader(**options)
 
-    refused("not 'tpu'", device="tpu")
-    refused("not True", device=True)
-    refused("not -1", device=-1)
+    refused("got 'tpu'", device="tpu")
+    refused("got True", device=True)
+    refused("got -1", device=-1)
     refused("name it", finish=finish())
     refused("name it", static=True)
     refused("no such mapped column", device="cpu", finish={"picture": fs.finish_pictures()})

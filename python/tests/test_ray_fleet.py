@@ -388,9 +388,9 @@ def test_what_workers_refuse_is_said_by_wait(start: Any) -> None:
 
 def test_options_that_cannot_be(pipeline: fs.Pipeline) -> None:
     for options, message in [
-        ({"min_workers": 3, "max_workers": 2}, "max_workers=2 is less than min_workers=3"),
-        ({"placement": "STRICT"}, "placement is 'SPREAD' or 'PACK'"),
-        ({"local": "always"}, "local is 'never', 'fallback' or 'share'"),
+        ({"min_workers": 3, "max_workers": 2}, "max_workers must be >= min_workers=3; got 2"),
+        ({"placement": "STRICT"}, "placement must be 'SPREAD' or 'PACK'; got 'STRICT'"),
+        ({"local": "always"}, "local must be 'never', 'fallback' or 'share'; got 'always'"),
         ({"lease_seconds": 3}, "less than four renewals"),
         ({"allow": "s3://corpus"}, r"allow=\['s3://corpus'\]"),
         ({"allow": []}, "the workers could read nothing"),

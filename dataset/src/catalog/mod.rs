@@ -27,7 +27,7 @@ pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder};
 pub(crate) use build::open_or_build;
 pub use objects::Objects;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};
-pub(crate) use store::absolute;
+pub(crate) use store::{absolute, resolved};
 pub(crate) use table::CatalogTable;
 pub(crate) use union::{Union, UnionInput, UnionReader};
 pub(crate) use units::{UnitStore, UnitStoreBuilder};

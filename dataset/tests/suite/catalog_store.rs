@@ -208,3 +208,19 @@ async fn an_older_version_is_built_again() {
     let (_, read) = open_counted(data.path(), &store, false).await;
     assert_eq!(read, 1);
 }
+
+/// A catalog that was made by a relative path is found from any working directory, and must name the same files there.
+#[tokio::test]
+async fn a_relative_path_is_resolved_when_it_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    write_folder(folder.path(), 0);
+    let here = std::env::current_dir().unwrap();
+    let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+    let relative = up.join(folder.path().strip_prefix("/").unwrap());
+    assert!(relative.is_relative() && relative.exists());
+    let dataset = open(&relative).await.unwrap();
+    assert!(Path::new(dataset.uri()).is_absolute(), "{}", dataset.uri());
+    let named = dataset.catalog().describe_sample(feedstock_dataset::SampleId(0));
+    assert!(Path::new(&named).is_absolute(), "{named}");
+    all_rows(&dataset).await;
+}
