@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(opened.get(), 1);
         drop(second);
         open();
-        assert_eq!(opened.get(), 2, "nobody had it");
+        assert_eq!(opened.get(), 2, "no loader had it");
         let absent = shared(ordinal, || Ok(Found::Absent("no driver".to_owned()))).unwrap();
         assert_eq!(absent.err().unwrap(), "no driver");
     }
