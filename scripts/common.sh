@@ -74,8 +74,13 @@ set_up_python() {
 build_wheel() {
     say "building the Python package"
     # The tests' wheel is made of what the tests of Rust have compiled; see python/Cargo.toml.
-    local how=(--profile dev --features shared-build)
+    # Cargo uses profile.test for tests only, so the wheel gets its settings as those of profile.dev.
+    local checked how
+    checked=$(mktemp --suffix=.toml)
+    sed -n '/^\[profile\.test\./,/^$/{ s/^\[profile\.test\./[profile.dev./; p }' Cargo.toml >"$checked"
+    how=(--profile dev --features shared-build --config "$checked")
     [ "${FEEDSTOCK_RELEASE:-}" = 1 ] && how=(--release)
     rm -rf "$wheels"
     (cd "$root/python" && "$1" build --locked -q "${how[@]}" --out "$wheels")
+    rm -f "$checked"
 }

@@ -1,6 +1,7 @@
 //! The directions of dependencies between the rooms, read from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 /// Which crates of this workspace each one may use, outside tests.
@@ -90,5 +91,23 @@ fn only_the_facade_and_the_test_kit_are_programs() {
     for (name, package) in packages() {
         let may = ["feedstock", "feedstock-testkit"].contains(&name.as_str());
         assert!(may || !package.has_bin, "{name} has a program; the command line lives in src/");
+    }
+}
+
+/// Debug assertions and overflow checks are on, in tests, in whatever reads bytes from outside.
+#[test]
+fn tests_check_the_decoders_of_outside_bytes() {
+    let read =
+        |name: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+    let (lock, manifest) = (read("Cargo.lock"), read("Cargo.toml"));
+    let locked = lock.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    let symphonia: Vec<&str> = locked.filter(|name| name.starts_with("symphonia")).collect();
+    assert!(symphonia.len() > 5, "{symphonia:?}");
+    let others =
+        ["arrow-ipc", "feedstock", "feedstock-ops", "image-webp", "kamadak-exif", "parquet", "png", "tar"];
+    for name in symphonia.into_iter().chain(others) {
+        let settings =
+            format!("[profile.test.package.{name}]\ndebug-assertions = true\noverflow-checks = true\n");
+        assert!(manifest.contains(&settings), "Cargo.toml must have:\n{settings}");
     }
 }

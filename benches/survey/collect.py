@@ -2,7 +2,7 @@
 
 A line of the list is `deb NAME VERSION SHA256` or `pypi NAME VERSION SHA256`. Debian packages come from
 `apt-get download`, source archives from `pip download`. A package is unpacked once; the files that feedstock
-claims to decode are kept in a folder of its own, and a finished folder is not fetched again.
+claims to decode are kept in a separate folder, and a finished folder is not fetched again.
 """
 
 from __future__ import annotations

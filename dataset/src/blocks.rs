@@ -111,7 +111,7 @@ impl BlockReader {
     /// block would be wasted. Errors as [`fetch`](Self::fetch).
     ///
     /// # Panics
-    /// If there is no such sample.
+    /// If the sample does not exist.
     pub async fn fetch_sample(&self, sample: SampleId, next_use: u64) -> Result<Block> {
         let inner = self.0.clone();
         let io = inner.storage.io().clone();

@@ -1,7 +1,7 @@
 //! What all of a process shares, for as long as anything uses it.
 //!
 //! After `fork` the child has none of its parent's threads, and any lock that another thread held then is never released.
-//! So a value belongs to the process that made it: a child gets a place of its own and touches none of its parent's.
+//! So a value belongs to the process that made it: a child gets a separate value and touches none of its parent's.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -21,7 +21,7 @@ impl<T> PerProcess<T> {
         Self(OnceLock::new())
     }
 
-    /// This process's value, locked: whoever finds none makes it meanwhile.
+    /// Returns this process's value, locked. A caller that finds none makes it under the lock.
     pub fn lock(&self) -> MutexGuard<'_, Weak<T>> {
         self.of(std::process::id()).lock().unwrap_or_else(PoisonError::into_inner) // stored whole
     }

@@ -6,9 +6,10 @@ use crate::engine::{Destination, Job, Map, Sink};
 use crate::planner::{PlannedStep, Planner};
 use crate::pool::{Turn, Turns};
 use crate::residency::{Piece, Refused, Residency};
-use crate::running::{Context, Running, is_mappable};
+use crate::running::{Context, Running};
 use crate::share::Sharing;
 use crate::stats::{Shared, Stage, Waiting, add_time};
+use crate::value::is_mappable;
 use crate::walk::Walk;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
@@ -417,7 +418,7 @@ pub(crate) fn check_mapped<'a>(schema: &Schema, columns: impl IntoIterator<Item 
         let problem = match schema.field_with_name(column) {
             Ok(field) if is_mappable(field.data_type()) => continue,
             Ok(field) => format!("column '{column}' cannot be mapped: it holds {}", field.data_type()),
-            Err(_) => format!("column '{column}' cannot be mapped: there is no such column"),
+            Err(_) => format!("column '{column}' cannot be mapped: it does not exist"),
         };
         let message = format!(
             "{problem}; this data set has encoded bytes in: {}; text in: {}",

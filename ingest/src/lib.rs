@@ -32,6 +32,7 @@ mod running;
 mod share;
 mod stats;
 mod threads;
+mod value;
 mod walk;
 mod wire;
 mod worker;
@@ -50,6 +51,6 @@ pub use rewrite::{
 pub use row::{RowBuffers, RowColumn, RowMemory, RowPlace};
 pub use running::row_seed;
 pub use stats::{Stage, Stats, Waiting};
-pub use threads::default_threads;
+pub use threads::{available_threads, default_threads};
 pub use wire::{ClientTls, FleetIdentity, Identity, ServerTls, Token, WorkerStatus};
 pub use worker::{Worker, WorkerOptions};

@@ -7,7 +7,7 @@
 //! over steps which a trainer already waits for begins so many turns early, as long as such turns are the exception.
 //!
 //! A process has one pool; a [`PoolShare`] of it may have fewer tasks at work at once than there are threads. Tasks over that
-//! bound wait for one of their own to end, and let later turns of other shares pass.
+//! bound wait for another task of the share to end, and let later turns of other shares pass.
 //!
 //! A task costs about a microsecond here; a picture takes a thousand.
 

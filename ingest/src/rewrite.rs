@@ -23,6 +23,7 @@ mod schema;
 mod state;
 mod verify;
 
+use crate::threads::default_threads;
 use crate::{Error, ErrorKind, RawBatches, RawOptions, Result};
 use arrow::record_batch::RecordBatch;
 use digest::RowDigest;
@@ -146,7 +147,7 @@ pub struct RewriteOptions {
     pub on_error: OnBadPicture,
     /// Read everything back at the end and compare; default true. Costs one more read of the shards.
     pub verify: bool,
-    /// CPU threads for changing pictures; default one per core.
+    /// CPU threads for changing images; default: [`default_threads`], the rank's share of the machine.
     pub threads: usize,
     /// Encoded bytes read ahead at most; default 512 MiB, which holds the default window of a windowed shuffle.
     pub budget_bytes: u64,
@@ -168,7 +169,7 @@ impl Default for RewriteOptions {
             restart_interval: None,
             on_error: OnBadPicture::Raise,
             verify: true,
-            threads: std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
+            threads: default_threads(),
             budget_bytes: 512 << 20,
             deadline: Duration::from_secs(300),
             progress: None,

@@ -6,6 +6,7 @@ use crate::pool::Task;
 use crate::row::{RowMemory, RowPlace};
 use crate::share::Sharing;
 use crate::stats::{Shared, add_time};
+use crate::value::value;
 use crate::{Error, ErrorKind, Result, SampleContext};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::interleave;
@@ -225,29 +226,6 @@ impl<D: Destination> Drop for RowGuard<D> {
         });
         self.running.row_done(self.row, self.memory.take(), outcome);
     }
-}
-
-/// The encoded bytes or the text of one row, or what is wrong with them. Text may be empty, encoded bytes may not.
-fn value<'a>(rows: &'a RecordBatch, column: &str, row: usize) -> Result<&'a [u8], &'static str> {
-    let array = rows.column_by_name(column).ok_or("the block lacks the column")?;
-    if array.is_null(row) {
-        return Err("the value is null");
-    }
-    match array.data_type() {
-        DataType::BinaryView => match array.as_binary_view().value(row) {
-            [] => Err("the value is empty (0 bytes)"),
-            bytes => Ok(bytes),
-        },
-        DataType::Utf8 => Ok(array.as_string::<i32>().value(row).as_bytes()),
-        DataType::LargeUtf8 => Ok(array.as_string::<i64>().value(row).as_bytes()),
-        DataType::Utf8View => Ok(array.as_string_view().value(row).as_bytes()),
-        _ => Err("the column holds neither bytes nor text"),
-    }
-}
-
-/// Whether a chain can read values of this type.
-pub(crate) fn is_mappable(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::BinaryView | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
 /// Rows picked from several blocks, in order.

@@ -1,14 +1,19 @@
-//! How many CPU threads a rank has where nothing says.
+//! Default numbers of CPU threads, of a rank and of other processes.
 
 /// What torchrun, Ray Train and Accelerate set to the number of ranks on a machine.
 const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 
-/// The CPUs that this process may use, shared among the ranks of its machine: min(CPU affinity, cgroup quota) divided by
-/// the environment's `LOCAL_WORLD_SIZE`, at least 1.
-pub fn default_threads() -> usize {
+/// Returns the CPUs that this process may use: min(CPU affinity, cgroup quota), at least 1. For processes that are not ranks:
+/// workers and the command line.
+pub fn available_threads() -> usize {
     // Respects the affinity mask, and the CPU quota of cgroup v1 and v2.
-    let available = std::thread::available_parallelism().map_or(1, usize::from);
-    share_of(available, std::env::var(LOCAL_WORLD_SIZE).ok().as_deref())
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Returns the share of a rank: [`available_threads`] divided by the environment's `LOCAL_WORLD_SIZE`, at least 1. For all that
+/// runs inside a trainer's process.
+pub fn default_threads() -> usize {
+    share_of(available_threads(), std::env::var(LOCAL_WORLD_SIZE).ok().as_deref())
 }
 
 fn share_of(available: usize, local_world_size: Option<&str>) -> usize {

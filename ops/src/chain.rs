@@ -324,7 +324,8 @@ impl Chain {
         Self { plan: Arc::new(plan), salt: Salt::default() }
     }
 
-    /// The same chain with draws of its own, or with those of every chain that has this salt. Default: no salt.
+    /// Separates the draws of the chain from those of chains with another salt. Chains with equal salts draw the same. Default:
+    /// no salt.
     #[must_use]
     pub fn with_salt(self, salt: Salt) -> Self {
         Self { salt, ..self }
@@ -406,15 +407,7 @@ impl Chain {
             #[cfg(feature = "image")]
             Plan::Deferring(..) => unreachable!("deferred rows are ragged"),
             #[cfg(feature = "audio")]
-            Plan::Audio(ref plan) => {
-                scratch.warnings.add(plan.apply(
-                    encoded,
-                    seed,
-                    &mut scratch.audio,
-                    audio::Row::Fixed(out),
-                )?);
-                Ok(())
-            }
+            Plan::Audio(ref plan) => apply_audio(plan, encoded, seed, scratch, audio::Row::Fixed(out)),
             #[cfg(feature = "text")]
             Plan::Text(_) => unreachable!("token ids are ragged"),
         }
@@ -446,19 +439,24 @@ impl Chain {
                 _ => unreachable!("only chains of pictures defer"),
             },
             #[cfg(feature = "audio")]
-            Plan::Audio(ref plan) => {
-                scratch.warnings.add(plan.apply(
-                    encoded,
-                    seed,
-                    &mut scratch.audio,
-                    audio::Row::Ragged(out),
-                )?);
-                Ok(())
-            }
+            Plan::Audio(ref plan) => apply_audio(plan, encoded, seed, scratch, audio::Row::Ragged(out)),
             #[cfg(feature = "text")]
             Plan::Text(ref plan) => plan.apply(encoded, &mut scratch.text, out),
         }
     }
+}
+
+/// Runs a chain of audio, and keeps its warnings for the caller.
+#[cfg(feature = "audio")]
+fn apply_audio(
+    plan: &audio::AudioPlan,
+    encoded: &[u8],
+    seed: SampleSeed,
+    scratch: &mut Scratch,
+    row: audio::Row<'_>,
+) -> Result<()> {
+    scratch.warnings.add(plan.apply(encoded, seed, &mut scratch.audio, row)?);
+    Ok(())
 }
 
 impl std::fmt::Debug for Chain {

@@ -141,12 +141,22 @@ mod tests {
 
     #[test]
     fn derivation_is_that_of_the_references() {
-        for case in crate::golden::references()["seeds"].as_array().unwrap() {
+        for case in crate::golden::references()["seeds"]["plain"].as_array().unwrap() {
             let of: Vec<u64> =
                 case["of"].as_array().unwrap().iter().map(|x| x.as_str().unwrap().parse().unwrap()).collect();
             let first: u64 = case["first"].as_str().unwrap().parse().unwrap();
             let op = usize::try_from(of[3]).unwrap();
             assert_eq!(SampleSeed::new(of[0], of[1], of[2]).op(op).next_u64(), first, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn salts_are_those_of_the_references() {
+        for case in crate::golden::references()["seeds"]["salted"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            let salt = if case["tag"] == 1 { Salt::of_output(text) } else { Salt::of_key(text) };
+            let first: u64 = case["first"].as_str().unwrap().parse().unwrap();
+            assert_eq!(SampleSeed::new(7, 1, 42).salted(salt).op(1).next_u64(), first, "{case}");
         }
     }
 

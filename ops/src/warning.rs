@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Something unusual about a sample that was decoded. It is no error and no known loss.
+/// Something unusual about a sample that was decoded. It is neither an error nor a known loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Warning {

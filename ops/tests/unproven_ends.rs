@@ -12,7 +12,7 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Decodes without any allowance for losses, and checks that the header tells the same length.
+/// Decodes without any allowance for losses, and checks that the header states the same length.
 fn decode(bytes: &[u8]) -> Vec<f32> {
     let (rate, samples) = decode_mono(bytes, &DecodeAudio::new().max_lost_share(0.0)).unwrap();
     let header = read_audio_header(bytes, bytes.len() as u64).unwrap();

@@ -103,7 +103,7 @@ impl Loader {
     }
 
     /// (True, what `next` would return) if that can be had within `seconds`, else (False, None). The caller works on earlier
-    /// batches, so that this is no wait of its own.
+    /// batches meanwhile, so this does not count as a separate wait.
     fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<(bool, Option<Batch>)> {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Ok(match self.with(py, |loader| loader.next_ahead(timeout))? {

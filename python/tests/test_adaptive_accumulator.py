@@ -197,11 +197,11 @@ def test_tensors_and_numpy_scalars_are_numbers_and_text_is_not() -> None:
     sums.update({"a b": 1})
     assert sums.totals() == {"a": 2.5, "a b": 1, "b": 3, "c": 0.5, "d": 7}
     for wrong in ("1.0", None, [1.0]):
-        with pytest.raises(ConfigError, match=r"x: .* is not a number"):
+        with pytest.raises(ConfigError, match="x must be an int, a float or a tensor of one element; got "):
             sums.add(y=1, x=wrong)
     assert "y" not in sums.totals()  # refused whole
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ConfigError, match="version 2"):
+    with pytest.raises(ConfigError, match="version of an accumulator state must be 1; got 2"):
         Accumulator().load_state_dict({"version": 2, "totals": {}})

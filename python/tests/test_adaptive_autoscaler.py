@@ -115,7 +115,7 @@ def test_the_initial_batch_size_of_a_state_wins_and_must_fit() -> None:
     one = scaler()
     one.load(saved)
     assert one.limits.initial_batch_size == 64
-    with pytest.raises(ConfigError, match="64 rows, is over max_batch_size, 48"):
+    with pytest.raises(ConfigError, match="max_batch_size must be >= 64, .*; got 48"):
         Autoscaler(Limits(32, 48, (1, 256))).load(saved)
 
 

@@ -370,26 +370,35 @@ def test_observing_within_a_step_is_refused(pipeline: fs.Pipeline) -> None:
 
 def test_settings_that_cannot_be_are_refused(pipeline: fs.Pipeline, imagenet: Path) -> None:
     with adaptive(pipeline) as loader:
-        with pytest.raises(ConfigError, match=r"max_batch_size = 4 rows is less than .* 8 rows"):
+        with pytest.raises(ConfigError, match="max_batch_size must be >= 8, .*; got 4"):
             loader.autoscale_batch_size(4)
-        with pytest.raises(ConfigError, match="smallest ≤ largest"):
+        with pytest.raises(
+            ConfigError, match=r"local_bsz_bounds must be \(smallest, largest\); got \(8, 4\)"
+        ):
             loader.autoscale_batch_size(64, (8, 4))
-        with pytest.raises(ConfigError, match="exclude the present 8 rows"):
+        with pytest.raises(ConfigError, match=r"local_bsz_bounds\[0\] must be an integer >= 1; got 0"):
+            loader.autoscale_batch_size(64, (0, 4))
+        with pytest.raises(
+            ConfigError, match=r"local_bsz_bounds must include the present 8 rows per rank; got \(1, 4\)"
+        ):
             loader.autoscale_batch_size(64, (1, 4))
-        with pytest.raises(ConfigError, match="version None"):
+        with pytest.raises(ConfigError, match="version of an adaptive state must be 1; got None"):
             loader.load_state_dict({})
         epochs = loader.remaining_epochs_until(2)
         next(epochs)
         with pytest.raises(ConfigError, match="epoch 0 has not ended"):
             next(loader.remaining_epochs_until(2))
     for options, message in (
-        ({"interval": 1}, "at least 2"),
-        ({"smoothing": 1.0}, "less than 1"),
-        ({"min_speedup": 0.9}, "at least 1"),
+        ({"interval": 1}, "interval must be an integer >= 2; got 1"),
+        ({"interval": 2.5}, "interval must be an integer >= 2; got 2.5"),
+        ({"smoothing": 1.0}, "smoothing must be > 0 and < 1; got 1.0"),
+        ({"smoothing": "0.5"}, "smoothing must be > 0 and < 1; got '0.5'"),
+        ({"min_speedup": 0.9}, "min_speedup must be >= 1; got 0.9"),
+        ({"min_speedup": None}, "min_speedup must be >= 1; got None"),
     ):
         with pytest.raises(ConfigError, match=message):
             adaptive(pipeline, **options)
-    with pytest.raises(ConfigError, match="restart=True"):
+    with pytest.raises(ConfigError, match="loader must be made with restart=False; got restart=True"):
         AdaptiveLoader(pipeline.loader(restart=True))
     with pytest.raises(ConfigError, match=r"torch\.distributed is not initialised"):
         AdaptiveLoader(pipeline.loader(0, 2))
@@ -398,5 +407,7 @@ def test_settings_that_cannot_be_are_refused(pipeline: fs.Pipeline, imagenet: Pa
         .map("image", fs.decode_image(), fs.random_resized_crop(8))
         .lengths_from("width")
     )
-    with pytest.raises(ConfigError, match="bounded by a total"):
+    with pytest.raises(
+        ConfigError, match="loader must have batches of a number of rows .*; got batches bounded by a total"
+    ):
         AdaptiveLoader(total.batch(total=4000).loader())

@@ -273,12 +273,12 @@ def test_opening_tells_how_far_it_is(imagenet):
 
 def test_a_stored_catalog_is_listed_or_rebuilt_on_request(imagenet, tmp_path):
     def stages(**options):
-        told = set()
+        reported = set()
         dataset = fs.Dataset(
-            imagenet, catalog=tmp_path / "catalogs", progress=lambda *now: told.add(now[0]), **options
+            imagenet, catalog=tmp_path / "catalogs", progress=lambda *now: reported.add(now[0]), **options
         )
         assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset)
-        return told
+        return reported
 
     assert stages()
     assert not stages()

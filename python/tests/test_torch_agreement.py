@@ -39,7 +39,7 @@ def assert_all_fail(noted: list[dict[str, Any]], odd: int, *names: str) -> None:
     for name in names:
         assert f"{name}: " in error
     assert [rank["batches"] for rank in noted] == [0] * len(noted)
-    assert all(rank["seconds"] < TIMEOUT_SECONDS for rank in noted), "nobody waits for the time-out"
+    assert all(rank["seconds"] < TIMEOUT_SECONDS for rank in noted), "no rank waits for the timeout"
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

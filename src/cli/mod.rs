@@ -62,7 +62,7 @@ pub(crate) struct Common {
     /// Print no progress.
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// CPU threads [default: one per core].
+    /// CPU threads [default: all CPUs that the process may use].
     #[arg(long, global = true, value_name = "N")]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -70,8 +70,9 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// A command is not a rank, so `LOCAL_WORLD_SIZE` does not apply.
     pub(crate) fn threads(&self) -> usize {
-        self.threads.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get)
+        self.threads.map_or_else(feedstock_ingest::available_threads, NonZeroUsize::get)
     }
 }
 

@@ -49,7 +49,7 @@ struct Wire {
 }
 
 impl Hosts {
-    /// This process's host, which must be new, and so many others.
+    /// This process's host, which must be new, and the number of further hosts.
     pub fn start(others: u8) -> io::Result<Self> {
         let made = std::iter::once(enter(0)).chain((1..=others).map(host)).collect::<io::Result<Vec<_>>>()?;
         let (hosts, tuns): (Vec<Host>, Vec<File>) = made.into_iter().unzip();

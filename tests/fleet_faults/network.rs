@@ -41,7 +41,7 @@ pub fn on_every_network(data: &Data, workers: u8, scenario: impl Fn(&Network)) {
     let host = match Hosts::probe() {
         Ok(()) => Some(RankHost::start()),
         Err(why) => {
-            say!("{}: no hosts of their own here ({why}); only through relays", name_of_test());
+            say!("{}: no separate hosts here ({why}); only through relays", name_of_test());
             None
         }
     };
@@ -52,7 +52,7 @@ pub fn on_every_network(data: &Data, workers: u8, scenario: impl Fn(&Network)) {
 }
 
 /// The same test once more, in a process that is a host by itself: all data sets of a process share their threads for I/O,
-/// and threads reach the network of whoever started them.
+/// and threads reach the network of the thread that started them.
 struct RankHost(Child);
 
 impl RankHost {
@@ -71,7 +71,7 @@ impl RankHost {
 
     fn end(mut self) {
         let ended = ended_within(&mut self.0, 2 * PATIENCE).expect("it ends");
-        assert!(ended.success(), "between hosts: {ended}; its panic is told above");
+        assert!(ended.success(), "between hosts: {ended}; its panic is printed above");
     }
 }
 

@@ -56,7 +56,7 @@ pub struct RankIterator {
     slots: usize,
     deadline: Duration,
     waited: Duration,
-    /// The part of the caller's waits that [`add_function_wait`](Self::add_function_wait) was told of.
+    /// The part of the caller's waits that [`add_function_wait`](Self::add_function_wait) recorded.
     waited_for_functions: Duration,
     /// Of the batch that is waited for: the time inside calls so far, not that between them.
     waiting: Duration,

@@ -251,7 +251,7 @@ impl Catalog {
     /// The block that holds a sample; O(log blocks).
     ///
     /// # Panics
-    /// If there is no such sample.
+    /// If the sample does not exist.
     pub fn block_of(&self, sample: SampleId) -> BlockId {
         self.blocks.block_of(sample)
     }
@@ -318,7 +318,7 @@ impl Catalog {
     /// The URI of the stored object that holds a sample: a shard, a tar, or the sample's own file.
     ///
     /// # Panics
-    /// If there is no such sample.
+    /// If the sample does not exist.
     pub fn sample_uri(&self, sample: SampleId) -> String {
         match &self.content {
             Content::Located(table) => self.objects.get(table.object_of(sample.0)).uri,

@@ -203,7 +203,7 @@ pub(super) fn is_numbers(array: &ArrayRef) -> bool {
     }
 }
 
-/// A tar's column as the data set's type, or a part's as that of its mix; `None`: there is no such column.
+/// A tar's column as the data set's type, or a part's as that of its mix; `None` if the column does not exist.
 pub(crate) fn widen(array: Option<&ArrayRef>, kind: &DataType, rows: usize) -> Result<ArrayRef> {
     let Some(array) = array else { return Ok(new_null_array(kind, rows)) };
     Ok(match (array.data_type(), kind) {

@@ -126,8 +126,8 @@ const SIGNED_WITH: [&str; 19] = [
     "sks",
 ];
 
-/// An http(s) URL without user name, password and the parameters that sign it; any other URI unchanged. Two of them are
-/// equal if both name one object, whoever reads it and however often it was signed.
+/// Returns an http(s) URL without user name, password and the parameters that sign it; any other URI unchanged. Two results
+/// are equal if both URLs name one object, whatever their credentials and signatures.
 pub(super) fn without_credentials(uri: &str) -> String {
     let Some((scheme, rest)) = uri.split_once("://").filter(|(s, _)| matches!(*s, "http" | "https")) else {
         return uri.to_owned();

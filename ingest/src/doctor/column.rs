@@ -1,7 +1,7 @@
 //! One column of encoded samples: what is refused, what there is, what is unusual.
 
 use super::spread::{Spread, Tally};
-use arrow::array::{Array, AsArray};
+use crate::value::value;
 use feedstock_dataset::{Block, Catalog};
 use feedstock_ops::audio::{DecodeAudio, decode_mono, read_audio_header};
 use feedstock_ops::image::{DecodeImage, decode_rgb, read_header};
@@ -128,13 +128,13 @@ impl ColumnReport {
     pub(super) fn examine(&mut self, catalog: &Catalog, block: &Block, row: usize, listed: usize) {
         self.examined += 1;
         let name = || catalog.describe_sample(block.sample(row));
-        let decoded = match encoded(block, &self.column, row) {
+        let decoded = match value(&block.rows, &self.column, row) {
             // A panic is a defect, which the report names like any other refusal.
-            Some(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(bytes)))
+            Ok(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(bytes)))
                 .unwrap_or_else(|_| {
                     Err("decoding panicked: a defect in feedstock; please report it".to_owned())
                 }),
-            None => Err("the value is null or empty".to_owned()),
+            Err(problem) => Err(problem.to_owned()),
         };
         match decoded {
             Ok(facts) => self.add(facts, &name),
@@ -239,12 +239,6 @@ fn audio(bytes: &[u8]) -> feedstock_ops::Result<Facts> {
     let (sample_rate, samples) = decode_mono(bytes, &DecodeAudio::default())?;
     let seconds = samples.len() as f64 / f64::from(sample_rate.max(1));
     Ok(Facts::Audio { format: header.format.to_string(), sample_rate, channels: header.channels, seconds })
-}
-
-/// The encoded bytes of a row; `None` where they are null or empty.
-fn encoded<'a>(block: &'a Block, column: &str, row: usize) -> Option<&'a [u8]> {
-    let values = block.rows.column_by_name(column)?.as_binary_view_opt()?;
-    (!values.is_null(row)).then(|| values.value(row)).filter(|bytes| !bytes.is_empty())
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float to int saturates")]

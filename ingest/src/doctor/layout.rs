@@ -6,7 +6,7 @@ use feedstock_dataset::{BlockId, Catalog};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The column whose values tell whether the data are sorted.
+/// The column whose values show whether the data are sorted.
 const LABEL: &str = "label";
 /// Objects below this size, in bytes, cost a request for little data: a request's 30 ms move 2.5 MB at 85 MB/s.
 const SMALL_OBJECT: u64 = 1 << 20;

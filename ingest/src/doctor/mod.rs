@@ -4,7 +4,7 @@
 //! positions (all, or evenly spaced runs) ─▶ blocks ─▶ chunks of ≤ 64 rows ─▶ CPU threads: decode ─▶ Report
 //! ```
 //! Every payload column is decoded whole, with the default limits of `decode_image` and `decode_audio`. Decoding runs
-//! on threads of its own; a block in memory is at most [`FETCHES`] times the size of a block.
+//! on separate threads; a block in memory is at most [`FETCHES`] times the size of a block.
 
 mod chunks;
 mod column;
@@ -15,6 +15,7 @@ pub use column::{ColumnReport, Refusal, Unusual};
 pub use layout::{LabelMixing, LayoutReport};
 pub use spread::Spread;
 
+use crate::threads::default_threads;
 use crate::{Error, ErrorKind, Result};
 use chunks::Chunk;
 use column::Medium;
@@ -36,7 +37,7 @@ pub type DoctorProgressFn = Arc<dyn Fn(u64, u64) + Send + Sync>;
 pub struct DoctorOptions {
     /// Number of samples to read, in evenly spaced runs of 64; `None` (default) reads all.
     pub samples: Option<u64>,
-    /// CPU threads, at least 1; default: one per available core.
+    /// CPU threads, at least 1; default: [`default_threads`], the rank's share of the machine.
     pub threads: usize,
     /// Refused samples listed by name, per column; default 100. All are counted.
     pub listed: usize,
@@ -48,8 +49,7 @@ pub struct DoctorOptions {
 
 impl Default for DoctorOptions {
     fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { samples: None, threads, listed: 100, progress: None, stop: Arc::default() }
+        Self { samples: None, threads: default_threads(), listed: 100, progress: None, stop: Arc::default() }
     }
 }
 

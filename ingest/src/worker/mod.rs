@@ -21,6 +21,7 @@ pub(crate) use lane::{Body, Lane, Place, Rows};
 
 use crate::engine::{Engine, Map};
 use crate::recipe::{Recipe, RecipeSpec};
+use crate::threads::available_threads;
 use crate::wire::{ServerTls, Token, WorkerStatus};
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Allow, CatalogStore, IoRuntime, OpenOptions};
@@ -47,7 +48,7 @@ pub struct WorkerOptions {
     pub listen: String,
     /// URI prefixes of what requests may read; default none, so that every request is refused.
     pub allow: Vec<String>,
-    /// CPU threads; default as many as the process may use.
+    /// CPU threads; default: [`available_threads`]. A worker is not a rank, so `LOCAL_WORLD_SIZE` does not apply.
     pub threads: Option<usize>,
     /// Encoded bytes that all streams together may hold. Default 4 GiB.
     pub memory_bytes: u64,
@@ -103,8 +104,7 @@ impl Worker {
         }
         let io = IoRuntime::new()?;
         let allow = Allow::new(&allow)?;
-        let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from));
-        let engine = Engine::new(threads.unwrap_or(1))?;
+        let engine = Engine::new(threads.unwrap_or_else(available_threads))?;
         let acceptor = tls.as_ref().map(ServerTls::acceptor).transpose()?;
         let bound = listen.clone();
         let tcp = io.block_on(async move { Ok(TcpListener::bind(&bound).await) })?;

@@ -202,8 +202,19 @@ def seeds():
     def absorb(state, word):
         return mix(((state ^ word) + gamma) & mask)
 
-    def first_word(seed, epoch, sample, op):
-        state = absorb(absorb(absorb(absorb(0, seed), epoch), sample), op)
+    def salt(tag, text):
+        """Tag 1: the output's name of a further map of a column; tag 2: a key."""
+        data = text.encode()
+        state = absorb(absorb(0, tag), len(data))
+        for at in range(0, len(data), 8):
+            state = absorb(state, int.from_bytes(data[at : at + 8], "little"))
+        return state
+
+    def first_word(seed, epoch, sample, op, salted=None):
+        state = absorb(absorb(absorb(0, seed), epoch), sample)
+        if salted is not None:
+            state = absorb(state, salt(*salted))
+        state = absorb(state, op)
         words = []
         for _ in range(4):
             state = (state + gamma) & mask
@@ -212,7 +223,12 @@ def seeds():
         return ((((total << 23) | (total >> 41)) & mask) + words[0]) & mask
 
     cases = [(0, 0, 0, 0), (7, 0, 42, 0), (7, 0, 42, 1), (7, 1, 42, 1), (2**64 - 1, 2**63, 10**12, 5)]
-    return [{"of": [str(x) for x in case], "first": str(first_word(*case))} for case in cases]
+    plain = [{"of": [str(x) for x in case], "first": str(first_word(*case))} for case in cases]
+    texts = [(1, "second"), (2, "second"), (2, "pair"), (1, "a name of more than eight bytes"), (2, "Schlüssel")]
+    salted = [
+        {"tag": tag, "text": text, "first": str(first_word(7, 1, 42, 1, (tag, text)))} for tag, text in texts
+    ]
+    return {"plain": plain, "salted": salted}
 
 
 def main():

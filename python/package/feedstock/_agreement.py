@@ -9,6 +9,8 @@ No collective: a process that never makes the loader is waited for once, logged,
 stays in the store, so every process raises the same error, including one that stopped waiting: it looks again before
 later batches. A process reads one description, so the store's load grows linearly with the number of processes.
 
+Ranks compare nothing without torch.distributed: Horovod, for example, has no store with counters for its workers.
+
 ``<loader>`` is the group's ranks, the line of the program that made the loader, and a number. The line keeps a loader
 that only some ranks make from being compared with the next loader of the others.
 """
@@ -219,7 +221,7 @@ def difference(mine: Mapping[str, Any], first: Mapping[str, Any]) -> str | None:
 
 def of_all_ranks() -> Agreement | None:
     """For a loader that every process of the default group makes, whatever its rank and world size: model-parallel
-    peers share those of their data. None where there is no such group."""
+    peers share those of their data. None if no group is initialized."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return None

@@ -3,7 +3,7 @@
     native loader ──batch──▶ pool of function 1 ──result──▶ pool of function 2 ──▶ … ──▶ the caller
                              num_threads threads            num_threads threads
 
-Every function has a pool of its own, with the number of threads that it asked for. A pool begins with its batches in
+Every function has a separate pool, with the number of threads that it asked for. A pool begins with its batches in
 the loader's order, so a function with one thread runs serially and in order, whatever the other functions asked for.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from feedstock.errors import ConfigError
@@ -24,6 +24,15 @@ def whole(name: str, value: Any, least: int = 0) -> int:
 
 def _bound(number: int | None) -> str:
     return " and < 2**63" if number is not None and number > _MOST else ""
+
+
+def real(name: str, value: Any, bounds: str, holds: Callable[[float], bool]) -> float:
+    """``value`` as a float, if it is a number for which ``holds``; ``bounds`` says so in an error."""
+    if not isinstance(value, str):
+        with contextlib.suppress(TypeError, ValueError):
+            if holds(number := float(value)):
+                return number
+    raise ConfigError(f"{name} must be {bounds}; got {value!r}")
 
 
 def one_of(name: str, value: Any, choices: Collection[Any]) -> None:

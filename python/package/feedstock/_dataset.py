@@ -98,7 +98,8 @@ class Dataset:
 
     def _open(self, uri: str, arguments: dict[str, Any], progress: Progress | None) -> None:
         self._native = _feedstock.Dataset.open(uri, **arguments, progress=progress)
-        # As it was resolved: whoever unpickles this may work in another folder. The catalog is rebuilt only once.
+        # The resolved URI, because the process that unpickles this may run in another folder. The catalog is rebuilt
+        # only once.
         self._recipe = ("open", self._native.uri(), {**arguments, "rebuild": False})
 
     @classmethod
@@ -152,7 +153,7 @@ class Dataset:
 
         Args:
             samples: Number of samples to read, in evenly spaced runs of 64; default all.
-            threads: CPU threads; default one per available core.
+            threads: CPU threads; default: this rank's share of the CPUs (all, divided by ``LOCAL_WORLD_SIZE``).
             listed: Refused samples to list by name, per column; default 100. All are counted.
 
         Returns:

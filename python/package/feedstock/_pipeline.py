@@ -76,7 +76,7 @@ class Pipeline:
         kept; the loader yields what it returns. With ``output="numpy"`` or ``"torch"`` it gets that dict. On a GPU it
         works on the stream that is torch's current one where the loader is iterated, as what it returns is used there.
 
-        Every function has a pool of its own, and a pool begins with its batches in order. With one thread, ``fn`` runs
+        Every function has a separate pool, and a pool begins with its batches in order. With one thread, ``fn`` runs
         on one batch at a time, in order, whatever other functions asked for. With several functions, each gets the
         result of the one before it.
 

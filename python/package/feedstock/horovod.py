@@ -9,6 +9,9 @@
 So the samples of steps that were undone come again, those of steps that count do not, and new workers join at
 the same position.
 
+Workers do not compare what they are about to load unless torch.distributed is initialized too: Horovod has no
+store with counters.
+
 Horovod's last release, 0.28.1 (2023), does not build against torch ≥ 2.1, whose headers want C++17. This
 module needs nothing of it but the names in `_load` and `register`, is written to the interface of
 `horovod.torch.elastic` in 0.20 to 0.28, and is tested against a stand-in for that, never against Horovod

@@ -187,7 +187,7 @@ impl Table<'_> {
         }))
     }
 
-    /// Clips and seconds by a column's value, the most first; nothing where there is no such column.
+    /// Clips and seconds by a column's value, the most first; empty if the data set lacks the column.
     fn groups(&self, column: &str) -> Outcome<Vec<Group>> {
         if !self.has(column) {
             return Ok(Vec::new());

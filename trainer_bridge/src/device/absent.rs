@@ -1,9 +1,10 @@
-//! In place of `cuda.rs` where feedstock was built without the feature `cuda`: there is no device.
+//! Replaces `cuda.rs` in builds without the feature `cuda`: there is no device.
 
-use super::open::Found;
+use super::open::Device;
 use crate::Result;
+use std::sync::Arc;
 
-/// CUDA's device `ordinal`: never there.
-pub(crate) fn find(_ordinal: u32) -> Result<Found> {
-    Ok(Found::Absent("this feedstock was built without the feature `cuda`".to_owned()))
+/// Returns the reason why this build has no device.
+pub(crate) fn open(_ordinal: u32) -> Result<Result<Arc<Device>, String>> {
+    Ok(Err("this feedstock was built without the feature `cuda`".to_owned()))
 }

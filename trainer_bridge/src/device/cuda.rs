@@ -1,12 +1,15 @@
 //! CUDA's driver, found at run time: one binary for machines with and without it.
 
 use super::batch::{DeviceTensor, Place, StreamHandle};
-use super::driver::{Address, Decoder, Driver, EventId, HostAddress, StreamId, fault};
+use super::driver::{Address, Decoder, Driver, EventId, HostAddress, StreamId};
+use super::fault::fault;
+use super::grid::BLOCK_THREADS;
 use super::kernels::Kernels;
-use super::launch::{BLOCK_THREADS, Launch};
-use super::numa;
+use super::launch::Launch;
 use super::nvjpeg::{Library, Nvjpeg};
-use super::open::Found;
+use super::open::Device;
+use super::pci;
+use super::registry::{Found, shared};
 use crate::{Error, ErrorKind, Result};
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUevent_flags, CUresult, CUstream_flags, CUstreamCaptureMode,
@@ -22,12 +25,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The first driver with all that is called here, and the oldest that cudarc's bindings were made for.
 const LEAST_DRIVER: c_int = 11_020;
 
-/// CUDA's device `ordinal`.
+/// Opens CUDA's device `ordinal`, or returns the one that the process has open; the inner error is the reason why the machine
+/// has no CUDA device.
 ///
 /// # Errors
 /// `BadConfig` where there are devices, but not this one, or the driver is too old or does not start; `Retryable` where it
 /// fails later.
-pub(crate) fn find(ordinal: u32) -> Result<Found> {
+pub(crate) fn open(ordinal: u32) -> Result<Result<Arc<Device>, String>> {
+    shared(ordinal, || find(ordinal))
+}
+
+fn find(ordinal: u32) -> Result<Found> {
     // SAFETY: looks for the library by name; loading the driver runs NVIDIA's own initialisers.
     if !unsafe { sys::is_culib_present() } {
         return Ok(Found::Absent("no CUDA driver is installed".to_owned()));
@@ -74,7 +82,7 @@ pub(crate) fn find(ordinal: u32) -> Result<Found> {
         return Err(Error::new(ErrorKind::BadConfig, message));
     }
     let cuda = Cuda::open(ordinal, version)?;
-    let node = cuda.bus_id.as_deref().and_then(numa::of_pci_device);
+    let node = cuda.bus_id.as_deref().and_then(pci::node_of);
     tracing::info!(
         device = cuda.name,
         node = node.is_some(),

@@ -3,7 +3,7 @@
 
 use super::batch::Place;
 use super::launch::Launch;
-use crate::{Error, ErrorKind, Result};
+use crate::Result;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 
@@ -44,6 +44,10 @@ unsafe impl Send for HostAddress {}
 unsafe impl Sync for HostAddress {}
 
 /// A JPEG in host memory, and where its pixels go.
+#[cfg_attr(
+    not(any(feature = "cuda", test)),
+    expect(dead_code, reason = "only a GPU's decoder reads the fields")
+)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Jpeg {
     pub(crate) bytes: HostAddress,
@@ -155,13 +159,4 @@ pub(crate) trait Driver: Send + Sync + UnwindSafe + RefUnwindSafe + 'static {
     /// # Safety
     /// Until the kernel has run, what its arguments point to is valid, and only read unless it is the kernel's to write.
     unsafe fn launch(&self, launch: &Launch, stream: StreamId) -> Result<()>;
-}
-
-/// A fault of the device or its driver: what was tried, and what the driver says.
-pub(crate) fn fault(what: &str, says: impl std::fmt::Display) -> Error {
-    let message = format!(
-        "{what}: {says}; where the program's own kernels failed before, this is their error, else the device or its \
-         driver is in trouble: restart the process from its checkpoint"
-    );
-    Error::new(ErrorKind::Retryable, message)
 }

@@ -2,12 +2,6 @@
 
 use super::driver::Address;
 
-/// Threads of a block: whole warps, and enough of them on any device.
-pub(crate) const BLOCK_THREADS: u32 = 256;
-
-/// Blocks in y at most (CUDA's limit); kernels go on with the rows behind.
-const MAX_GRID_Y: u32 = 65_535;
-
 /// What one row of pictures becomes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -122,14 +116,6 @@ pub(crate) enum Real {
 }
 
 impl Real {
-    fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-        }
-    }
-
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -158,78 +144,4 @@ pub(crate) enum Launch {
         real: Real,
         arguments: FeatureArguments,
     },
-}
-
-/// Blocks in x and y, of [`BLOCK_THREADS`] threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grid {
-    pub(crate) x: u32,
-    pub(crate) y: u32,
-}
-
-impl Launch {
-    /// The name of its entry.
-    pub(crate) fn entry(&self) -> String {
-        match self {
-            Self::Crops(_) => "crops".to_owned(),
-            Self::Pictures { real, planes, arguments } => {
-                let layout = if *planes { "planes" } else { "last" };
-                let pixels = pixels_a_thread(*real, *planes, arguments);
-                match real.bytes() == 4 && !planes && pixels > 1 && arguments.mixes == 0 {
-                    true => format!("pictures_{}_last_words", real.name()),
-                    false => format!("pictures_{}_{layout}_{pixels}", real.name()),
-                }
-            }
-            Self::FeatureChunks(_) => "feature_chunks".to_owned(),
-            Self::FeatureStatistics(_) => "feature_statistics".to_owned(),
-            Self::FeatureRowMeans(_) => "feature_row_means".to_owned(),
-            Self::Features { real, arguments } => {
-                format!("features_{}_{}", real.name(), neighbours_a_thread(arguments))
-            }
-        }
-    }
-
-    /// Blocks for all of its work.
-    pub(crate) fn grid(&self) -> Grid {
-        let over = |threads: u32, rows: u32| Grid {
-            x: threads.div_ceil(BLOCK_THREADS).max(1),
-            y: rows.clamp(1, MAX_GRID_Y),
-        };
-        match self {
-            Self::Crops(a) => over(a.width * a.height, a.count),
-            Self::Pictures { real, planes, arguments: a } => {
-                over(a.width / pixels_a_thread(*real, *planes, a) * a.height, a.rows)
-            }
-            Self::FeatureChunks(a) => over(a.chunk_count * a.features, a.rows),
-            Self::FeatureStatistics(a) => over(a.features, a.rows),
-            Self::FeatureRowMeans(a) => over(a.rows, 1),
-            Self::Features { arguments: a, .. } => {
-                over(a.frames * a.features / neighbours_a_thread(a), a.rows)
-            }
-        }
-    }
-
-    /// Where its one parameter lies.
-    pub(crate) fn arguments(&self) -> *const std::ffi::c_void {
-        match self {
-            Self::Crops(arguments) => std::ptr::from_ref(arguments).cast(),
-            Self::Pictures { arguments, .. } => std::ptr::from_ref(arguments).cast(),
-            Self::FeatureChunks(arguments)
-            | Self::FeatureStatistics(arguments)
-            | Self::FeatureRowMeans(arguments)
-            | Self::Features { arguments, .. } => std::ptr::from_ref(arguments).cast(),
-        }
-    }
-}
-
-/// Pixels that one thread makes: as many as lie on whole words in every line. Words of 96 bytes side by side would lie too
-/// far apart for a warp to write them well (half the bandwidth on an H100).
-fn pixels_a_thread(real: Real, planes: bool, a: &PictureArguments) -> u32 {
-    let most = if planes || real.bytes() < 4 { 8 } else { 4 };
-    [8, 4].into_iter().find(|pixels| *pixels <= most && a.width.is_multiple_of(*pixels)).unwrap_or(1)
-}
-
-fn neighbours_a_thread(a: &FeatureArguments) -> u32 {
-    let inner = if a.feature_major == 0 { a.features } else { a.frames };
-    if inner.is_multiple_of(4) { 4 } else { 1 }
 }

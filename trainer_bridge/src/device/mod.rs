@@ -13,7 +13,7 @@
 //!
 //! JPEGs that are left to the device (`decoding.rs`) are decoded on the finishing stream, before its kernels.
 //!
-//! What lives how long: an open device, as long as any loader of the process uses it (`open.rs`); its driver, as long as any batch; the place of fixed
+//! What lives how long: an open device, as long as any loader of the process uses it (`registry.rs`); its driver, as long as any batch; the place of fixed
 //! addresses, as long as its loader (`fixed.rs`); buffers, streams and threads, as long as a run and its batches.
 //!
 //! Invariants:
@@ -63,11 +63,19 @@ mod cuda;
 #[cfg(test)]
 mod decoding_tests;
 #[cfg(feature = "cuda")]
+mod fault;
+#[cfg(feature = "cuda")]
+mod grid;
+#[cfg(feature = "cuda")]
 mod kernels;
 #[cfg(feature = "cuda")]
 mod libraries;
 #[cfg(feature = "cuda")]
 mod nvjpeg;
+#[cfg(feature = "cuda")]
+mod pci;
+#[cfg(any(feature = "cuda", test))]
+mod registry;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]

@@ -3,32 +3,10 @@
 //! The thread that allocates moves to a CPU of that node meanwhile, since the system takes a page from the node of the CPU
 //! that first asks for it. A memory policy would say it more directly, but containers commonly forbid setting one.
 
-use std::path::Path;
-
 /// A node, by its CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
-    cpus: Vec<usize>,
-}
-
-/// The node of the PCI device with this bus id (`0000:3b:00.0`); `None` where the machine has but one, or does not say.
-pub(crate) fn of_pci_device(bus_id: &str) -> Option<Node> {
-    let system = Path::new("/sys");
-    let device = system.join("bus/pci/devices").join(bus_id.to_ascii_lowercase());
-    let number: u32 = std::fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()?; // −1: unknown
-    let list = system.join(format!("devices/system/node/node{number}/cpulist"));
-    let cpus = parse_cpus(std::fs::read_to_string(list).ok()?.trim())?;
-    (!cpus.is_empty()).then_some(Node { cpus })
-}
-
-/// `0-3,8,10-11` as numbers.
-fn parse_cpus(list: &str) -> Option<Vec<usize>> {
-    let mut cpus = Vec::new();
-    for part in list.split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?);
-    }
-    Some(cpus)
+    pub(crate) cpus: Vec<usize>,
 }
 
 /// The thread's CPUs as they were, to go back to.
@@ -68,19 +46,10 @@ pub(crate) fn run_on(_: &Node) -> Option<()> {
     None
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn lists_of_cpus_are_read() {
-        assert_eq!(parse_cpus("0-3,8,10-11").unwrap(), [0, 1, 2, 3, 8, 10, 11]);
-        assert_eq!(parse_cpus("").unwrap(), [0usize; 0]);
-        assert_eq!(parse_cpus("0-x"), None);
-        assert_eq!(of_pci_device("ffff:ff:1f.7"), None);
-    }
-
-    #[cfg(target_os = "linux")]
     #[test]
     fn the_thread_moves_and_goes_back() {
         let cpus = || {

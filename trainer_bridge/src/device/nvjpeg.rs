@@ -3,7 +3,8 @@
 //! Source: NVIDIA nvJPEG documentation (CUDA 12.6 and 13), of whose header these declarations are twins.
 
 use super::cuda::handle;
-use super::driver::{Decoder, Jpeg, StreamId, fault};
+use super::driver::{Decoder, Jpeg, StreamId};
+use super::fault::fault;
 use super::libraries;
 use crate::{Error, ErrorKind, Result};
 use cudarc::driver::sys;

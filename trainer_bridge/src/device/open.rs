@@ -17,9 +17,8 @@ use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::Catalog;
 use feedstock_ingest::Map;
 use feedstock_ops::{Chain, TensorSpec};
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Once};
 
 /// Batches on their way unless said otherwise: one being copied, one ready.
 const DEPTH: usize = 2;
@@ -84,14 +83,6 @@ impl DeviceOptions {
         self.finish.push((output.to_owned(), finish));
         self
     }
-}
-
-/// What looking for a device brought.
-pub(crate) enum Found {
-    /// It is there, and hangs on this node of the machine.
-    Device(Arc<dyn Driver>, Option<Node>),
-    /// The machine has none, and why.
-    Absent(String),
 }
 
 /// A mapped column as its chain makes it.
@@ -297,28 +288,6 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// CUDA's devices that this process has open, by number: one that a loader has open is shared, and it
-/// is closed behind the last of them; what batches still use lives on.
-/// The process is told apart, since a child has none of its parent's.
-static OPEN: Mutex<BTreeMap<(u32, u32), Weak<Device>>> = Mutex::new(BTreeMap::new());
-
-/// CUDA's device `ordinal` as it is open already, or as `find` finds it; `Err` with the reason where there is none.
-fn shared(ordinal: u32, find: impl FnOnce() -> Result<Found>) -> Result<Result<Arc<Device>, String>> {
-    let key = (std::process::id(), ordinal);
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner); // each change is one call
-    if let Some(device) = open.get(&key).and_then(Weak::upgrade) {
-        return Ok(Ok(device));
-    }
-    match find()? {
-        Found::Device(driver, node) => {
-            let device = Device::new(driver, node);
-            open.insert(key, Arc::downgrade(&device));
-            Ok(Ok(device))
-        }
-        Found::Absent(why) => Ok(Err(why)),
-    }
-}
-
 /// The device that `options` names.
 ///
 /// # Errors
@@ -326,40 +295,11 @@ fn shared(ordinal: u32, find: impl FnOnce() -> Result<Found>) -> Result<Result<A
 fn open(options: &DeviceOptions) -> Result<Arc<Device>> {
     let here = || Device::new(Arc::new(Host::default()), None);
     let Some(ordinal) = options.ordinal else { return Ok(here()) };
-    Ok(shared(ordinal, || cuda::find(ordinal))?.unwrap_or_else(|why| {
+    Ok(cuda::open(ordinal)?.unwrap_or_else(|why| {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             tracing::warn!("no cuda:{ordinal} here ({why}): batches stay in host memory");
         });
         here()
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::simulated::Simulated;
-    use super::*;
-
-    #[test]
-    fn a_device_is_opened_once_and_closed_behind_its_last_user() {
-        let ordinal = 901; // of no other test
-        let opened = std::cell::Cell::new(0);
-        let open = || {
-            let find = || {
-                opened.set(opened.get() + 1);
-                Ok(Found::Device(Simulated::new(1), None))
-            };
-            shared(ordinal, find).unwrap().unwrap()
-        };
-        let (first, second) = (open(), open());
-        assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first.pool, &second.pool));
-        drop(first);
-        drop(open());
-        assert_eq!(opened.get(), 1);
-        drop(second);
-        open();
-        assert_eq!(opened.get(), 2, "nobody had it");
-        let absent = shared(ordinal, || Ok(Found::Absent("no driver".to_owned()))).unwrap();
-        assert_eq!(absent.err().unwrap(), "no driver");
-    }
 }

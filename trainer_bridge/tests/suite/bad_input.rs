@@ -32,9 +32,9 @@ fn a_misspelt_column_is_found_before_anything_runs() {
     let open = || open(dir.path());
     let crop = || feedstock_ops::ChainSpec::from([feedstock_ops::decode_image()]);
     for (dataset, column, problem) in [
-        (open(), "imge", "there is no such column"),
+        (open(), "imge", "it does not exist"),
         (open(), "label", "it holds Int64"),
-        (open().columns(&["label"]).unwrap(), "image", "there is no such column"),
+        (open().columns(&["label"]).unwrap(), "image", "it does not exist"),
     ] {
         let error = dataset.map(column, crop()).loader(Rank::new(0, 1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadConfig);

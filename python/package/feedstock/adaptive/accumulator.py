@@ -145,9 +145,7 @@ class Accumulator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from these totals, whatever the number of ranks was. Every rank loads the same state."""
         if state.get("version") != 1:
-            raise ConfigError(
-                f"accumulator state of version {state.get('version')!r}; this library reads version 1"
-            )
+            raise ConfigError(f"the version of an accumulator state must be 1; got {state.get('version')!r}")
         self._totals = {name: ExactSum.of_state(one) for name, one in state["totals"].items()}
         self._pending.clear()
 
@@ -159,6 +157,4 @@ def _number(name: str, value: Any) -> Number:
         return int(value)
     if isinstance(value, numbers.Real | SupportsFloat) and not isinstance(value, str):
         return float(value)
-    raise ConfigError(
-        f"{name}: {type(value).__name__} is not a number; give an int, a float or a tensor of one element"
-    )
+    raise ConfigError(f"{name} must be an int, a float or a tensor of one element; got {value!r}")

@@ -129,8 +129,8 @@ class Autoscaler:
         initial = int(state["initial_batch_size"])
         if initial > self.limits.max_batch_size:
             raise ConfigError(
-                f"the saved initial batch size, {initial} rows, is over max_batch_size, "
-                f"{self.limits.max_batch_size} rows"
+                f"max_batch_size must be >= {initial}, the rows of the saved initial batch size; got "
+                f"{self.limits.max_batch_size}"
             )
         self.limits = replace(self.limits, initial_batch_size=initial)
         self.noise.load(list(state["noise"]))

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from feedstock import ConfigError
+from feedstock._check import real, whole
 
 from .accumulator import Accumulator
 from .autoscaler import MIN_SPEEDUP, Autoscaler, Decision
@@ -81,17 +82,16 @@ class AdaptiveLoader:
         initial = loader.global_batch_size
         if initial is None:
             raise ConfigError(
-                "batches bounded by a total have no number of rows to adapt: use batch(batch_size=…) or "
-                "batch(global_batch_size=…)"
+                "loader must have batches of a number of rows (batch_size or global_batch_size); got batches bounded "
+                "by a total"
             )
         if loader.restart:
-            raise ConfigError("a loader with restart=True begins anew at every change; make one without it")
-        if interval < 2:
-            raise ConfigError(f"interval = {interval} optimizer steps; at least 2, of which one is timed")
-        if not 0.0 < smoothing < 1.0:
-            raise ConfigError(f"smoothing = {smoothing}; more than 0 and less than 1")
-        if min_speedup < 1.0:
-            raise ConfigError(f"min_speedup = {min_speedup}; at least 1")
+            raise ConfigError(
+                "loader must be made with restart=False; got restart=True, which starts over at every change"
+            )
+        interval = whole("interval", interval, 2)  # optimizer steps, of which one is timed
+        smoothing = real("smoothing", smoothing, "> 0 and < 1", lambda number: 0.0 < number < 1.0)
+        min_speedup = real("min_speedup", min_speedup, ">= 1", lambda number: number >= 1.0)
         self._loader = loader
         self._rule = rule if rule is not None else AdaScale()
         rows = -(-initial // loader.world_size)
@@ -221,15 +221,16 @@ class AdaptiveLoader:
         honour `accumulation_steps` and `is_optimizer_step`.
         """
         initial = self.initial_batch_size
+        max_batch_size = whole("max_batch_size", max_batch_size)
         if max_batch_size < initial:
             raise ConfigError(
-                f"max_batch_size = {max_batch_size} rows is less than the initial batch size, {initial} rows"
+                f"max_batch_size must be >= {initial}, the rows of the initial batch size; got {max_batch_size}"
             )
         low, high = local_bsz_bounds if local_bsz_bounds is not None else (None, None)
-        low = 1 if low is None else low
-        high = max_batch_size if high is None else high
-        if not 1 <= low <= high:
-            raise ConfigError(f"local_bsz_bounds = ({low}, {high}); 1 ≤ smallest ≤ largest")
+        low = 1 if low is None else whole("local_bsz_bounds[0]", low, 1)
+        high = max_batch_size if high is None else whole("local_bsz_bounds[1]", high, 1)
+        if low > high:
+            raise ConfigError(f"local_bsz_bounds must be (smallest, largest); got ({low}, {high})")
         most = max(1, -(-max_batch_size // (self.world_size * low))) if gradient_accumulation else 1
         scaler = self._tuner.scaler
         scaler.limits = Limits(initial, max_batch_size, (low, high), most)
@@ -240,8 +241,8 @@ class AdaptiveLoader:
             rows, steps = scaler.place(self._micro_batch(), self.world_size)
             if rows * steps * self.world_size < self._micro_batch():
                 raise ConfigError(
-                    f"local_bsz_bounds = ({low}, {high}) exclude the present {self._local_bsz()} rows a "
-                    "rank: widen them, start with another batch size, or allow gradient_accumulation"
+                    f"local_bsz_bounds must include the present {self._local_bsz()} rows per rank; got "
+                    f"({low}, {high}). Widen them, start with another batch size, or allow gradient_accumulation"
                 )
             self._accumulation_steps = steps
             self._apply(None, self.world_size, rows * self.world_size)
@@ -437,9 +438,7 @@ class AdaptiveLoader:
         first; without that call the loader keeps its own.
         """
         if state.get("version") != 1:
-            raise ConfigError(
-                f"adaptive state of version {state.get('version')!r}; this library reads version 1"
-            )
+            raise ConfigError(f"the version of an adaptive state must be 1; got {state.get('version')!r}")
         adaptive = json.loads(state["adaptive"])
         self._loader.load_state_dict(state["loader"])
         self._tuner.scaler.load(adaptive["scaler"])

@@ -7,7 +7,7 @@ mod nvrtc;
 #[cfg(test)]
 mod shim_tests;
 
-use super::driver::fault;
+use super::fault::fault;
 use crate::{Error, ErrorKind, Result};
 use cudarc::driver::sys::{self, CUresult};
 use std::collections::HashMap;

@@ -2,10 +2,11 @@
 //! GPU is the conversion to half precision, one instruction there, and the compiler.
 
 use crate::device::driver::Address;
+use crate::device::grid::BLOCK_THREADS;
 use crate::device::host;
 use crate::device::launch::{
-    BLOCK_THREADS, BY_DATA_SET, BY_UTTERANCE, CropArguments, CropRow, FeatureArguments, Launch, Mask,
-    PictureArguments, PictureRow, Real,
+    BY_DATA_SET, BY_UTTERANCE, CropArguments, CropRow, FeatureArguments, Launch, Mask, PictureArguments,
+    PictureRow, Real,
 };
 use feedstock_ops::{Generator, SampleSeed};
 use libloading::Library;
@@ -80,7 +81,7 @@ fn entries() -> Vec<String> {
         );
         names.extend([4, 1].map(|neighbours| format!("features_{real}_{neighbours}")));
     }
-    names.retain(|name| name != "pictures_f32_last_8"); // words too far apart: see launch.rs
+    names.retain(|name| name != "pictures_f32_last_8"); // words too far apart: see grid.rs
     names.extend(["crops", "pictures_f32_last_words"].map(str::to_owned));
     names.extend(["feature_chunks", "feature_statistics", "feature_row_means"].map(str::to_owned));
     names
