@@ -21,8 +21,9 @@ import reference
 
 MAX_LEVELS = 1
 MAX_DECIBELS = -80.0
-# A decoder's start may be padded by the codec's delay, which containers do not always state.
-MAX_DELAY_SAMPLES = 4608
+# By how many samples feedstock's clip may begin before the reference's, for each format: codecs delay their output, and
+# decoders differ in whether they cut the delay off where the container does not state it. All others must be equal.
+ALLOWED_DELAYS: dict[str, tuple[int, ...]] = {}
 SLOWER = 1.5
 LEAST_SECONDS = 0.005
 
@@ -62,46 +63,54 @@ def levels(ours: np.ndarray, theirs: np.ndarray) -> int | None:
     return int(np.abs(ours.astype(np.int16) - theirs.astype(np.int16)).max(initial=0))
 
 
-def decibels(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int]:
-    """Returns the RMS difference in dB of full scale and the delay in samples at which it is smallest."""
-    delays = [0]
-    if len(ours) != len(theirs):
-        delays += [delay for delay in (len(ours) - len(theirs), 529, 1105) if abs(delay) <= MAX_DELAY_SAMPLES]
-    best = (float("inf"), 0)
-    for delay in delays:
-        a, b = ours[max(delay, 0) :], theirs[max(-delay, 0) :]
-        common = min(len(a), len(b))
-        rms = float(np.sqrt(np.mean(np.square(a[:common] - b[:common], dtype=np.float64)))) if common else 1.0
-        best = min(best, (20 * float(np.log10(max(rms, 1e-12))), delay))
-    return best
+def decibels(ours: np.ndarray, theirs: np.ndarray, delay: int) -> float:
+    """Returns the RMS difference in dB of full scale of the channel where it is largest.
+
+    The samples have shape [channels, frames]. `ours` is `delay` samples late; what only one of the two has is left out.
+    """
+    ours, theirs = ours[:, max(delay, 0) :], theirs[:, max(-delay, 0) :]
+    common = min(ours.shape[1], theirs.shape[1])
+    if common == 0:
+        return 0.0
+    difference = ours[:, :common].astype(np.float64) - theirs[:, :common]
+    return 20 * float(np.log10(max(np.sqrt(np.mean(np.square(difference), axis=1)).max(), 1e-12)))
 
 
-def compare(kind: str, head: dict[str, Any], data: bytes, expected: reference.Decoded) -> dict[str, Any]:
-    """Returns what differs between feedstock's answer and the reference's."""
-    if kind == "image":
-        ours = np.frombuffer(data, dtype=np.uint8).reshape(head["height"], head["width"], 3)
-        difference = levels(ours, expected.values)
-        differs = difference is None or difference > MAX_LEVELS
-        return {
-            "levels": difference,
-            "sizes": [ours.shape[:2], expected.values.shape[:2]],
-            "differs": differs,
-        }
-    ours = np.frombuffer(data, dtype="<f4")
-    difference_db, delay = decibels(ours, expected.values)
-    lengths = [len(ours), len(expected.values)]
-    same = head["sample_rate"] == expected.sample_rate and lengths[0] == lengths[1]
-    return {
-        "decibels": round(difference_db, 1),
-        "delay": delay,
-        "frames": lengths,
+def compare_images(head: dict[str, Any], data: bytes, expected: reference.Decoded) -> dict[str, Any]:
+    """Returns how far feedstock's image is from the reference's."""
+    ours = np.frombuffer(data, dtype=np.uint8).reshape(head["height"], head["width"], 3)
+    difference = levels(ours, expected.values)
+    differs = difference is None or difference > MAX_LEVELS
+    return {"levels": difference, "sizes": [ours.shape[:2], expected.values.shape[:2]], "differs": differs}
+
+
+def compare_audio(
+    head: dict[str, Any], data: bytes, expected: reference.Decoded, allowed: tuple[int, ...]
+) -> dict[str, Any]:
+    """Returns how far feedstock's clip is from the reference's, channel by channel.
+
+    The clips are aligned by the reference's number of samples: if feedstock's has more, these come before its start.
+    """
+    ours = np.frombuffer(data, dtype="<f4").reshape(head["channels"], -1)
+    result = {
+        "frames": [ours.shape[1], expected.values.shape[1]],
+        "channels": [ours.shape[0], expected.values.shape[0]],
         "sample_rates": [head["sample_rate"], expected.sample_rate],
-        "differs": difference_db > MAX_DECIBELS or not same,
     }
+    if len(ours) != len(expected.values) or head["sample_rate"] != expected.sample_rate:
+        return {**result, "differs": True}
+    delay = ours.shape[1] - expected.values.shape[1]
+    level = decibels(ours, expected.values, delay)
+    differs = level > MAX_DECIBELS or delay not in (0, *allowed)
+    if differs and delay != 0:
+        # Whether only the end differs.
+        result["decibels_without_delay"] = round(decibels(ours, expected.values, 0), 1)
+    return {"decibels": round(level, 1), "delay": delay, **result, "differs": differs}
 
 
-def judge(kind: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
-    """Decodes one file twice and returns its line of the result."""
+def judge(file_format: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
+    """Decodes one file with both decoders and returns its line of the result."""
+    kind = collect.KINDS[file_format]
     head, data = feedstock.decode(kind, path)
     try:
         expected = getattr(reference, kind)(path)
@@ -110,7 +119,10 @@ def judge(kind: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
         return {"verdict": verdict, "error": head.get("error"), "reference_error": str(error)}
     if "error" in head:
         return {"verdict": "refused", "error": head["error"], "reference": expected.decoder}
-    result = compare(kind, head, data, expected)
+    if kind == "image":
+        result = compare_images(head, data, expected)
+    else:
+        result = compare_audio(head, data, expected, ALLOWED_DELAYS.get(file_format, ()))
     seconds = {"seconds": round(head["seconds"], 5), "reference_seconds": round(expected.seconds, 5)}
     slower = head["seconds"] > max(SLOWER * expected.seconds, LEAST_SECONDS)
     verdict = "differs" if result.pop("differs") else "same"
@@ -126,11 +138,11 @@ def survey(packages: list[collect.Package], cache: Path, program: Path) -> list[
     feedstock = Feedstock(program)
     with stored.open("a") as out:
         for package in packages:
-            for kind, path in collect.files_of(package, cache):
+            for file_format, path in collect.files_of(package, cache):
                 name = str(path.relative_to(cache))
                 if name in results:
                     continue
-                results[name] = {"file": name, "kind": kind, **judge(kind, path, feedstock)}
+                results[name] = {"file": name, "format": file_format, **judge(file_format, path, feedstock)}
                 out.write(json.dumps(results[name]) + "\n")
                 out.flush()
     folders = {package.folder for package in packages}
