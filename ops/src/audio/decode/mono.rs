@@ -31,6 +31,17 @@ impl<'a> Mono<'a> {
         self.position
     }
 
+    /// Trims nothing at the clip's end.
+    pub(super) fn keep_the_end(&mut self) {
+        self.trim.end = 0..0;
+    }
+
+    /// Takes the last `samples` back.
+    pub(super) fn drop_last(&mut self, samples: u64) {
+        let left = self.out.len().saturating_sub(usize::try_from(samples).unwrap_or(usize::MAX));
+        self.out.truncate(left);
+    }
+
     /// The parts of the next `samples` that are kept.
     fn keep(&mut self, samples: u64) -> Result<[Range<usize>; 2]> {
         let (from, to) = (self.position, self.position.saturating_add(samples));

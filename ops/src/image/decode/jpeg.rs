@@ -47,6 +47,9 @@ pub(super) fn denominator(region: Size, target: Size) -> u32 {
     }
 }
 
+/// libjpeg-turbo's warning about bytes between the last row's data and an end marker.
+const STRAY_BYTES_BEFORE_THE_END: &str = "extraneous bytes before marker 0xd9";
+
 /// Decoder state of one thread.
 #[derive(Default)]
 pub(crate) struct JpegDecoder {
@@ -116,7 +119,8 @@ impl JpegDecoder {
             });
         }
         if reaches_its_end(bytes, header.data) {
-            return self.turbo_as_pillow(bytes, header, (region, denominator), false, out);
+            let is_whole = |_: &str| header.leads_to_its_last_row(bytes);
+            return self.turbo_as_pillow(bytes, header, (region, denominator), false, is_whole, out);
         }
         let cut = |error: Error| {
             error.context(format!("the file has no end marker; it seems cut off after {} bytes", bytes.len()))
@@ -130,25 +134,26 @@ impl JpegDecoder {
         let mut closed = Vec::with_capacity(bytes.len() + 2);
         closed.extend_from_slice(bytes);
         closed.extend_from_slice(&[0xFF, 0xD9]);
-        if header.leads_to_its_last_row(bytes) {
-            return self.turbo_as_pillow(&closed, header, (region, denominator), true, out).map_err(cut);
-        }
-        self.turbo(&closed, header, (region, denominator), None, true, out)
-            .map_err(|failure| cut(failure.into()))
+        // Stray bytes come after the last row's data.
+        let is_whole = |warning: &str| {
+            warning.contains(STRAY_BYTES_BEFORE_THE_END) || header.leads_to_its_last_row(bytes)
+        };
+        self.turbo_as_pillow(&closed, header, (region, denominator), true, is_whole, out).map_err(cut)
     }
 
-    /// Decodes with libjpeg-turbo; where it warns, once more and regardless of warnings, if Pillow would not find the
-    /// file cut off.
+    /// Decodes with libjpeg-turbo. Where it warns although the file `is_whole`, decodes everything once more, regardless
+    /// of warnings.
     fn turbo_as_pillow(
         &mut self,
         bytes: &[u8],
         header: &JpegHeader<'_>,
         region: (Rect, u32),
         everything: bool,
+        is_whole: impl Fn(&str) -> bool,
         out: &mut Buffer,
     ) -> Result<Pixels> {
         match self.turbo(bytes, header, region, None, everything, out) {
-            Err(Failure::Warned(text)) if header.leads_to_its_last_row(bytes) => {
+            Err(Failure::Warned(text)) if is_whole(&text) => {
                 let pixels = self.turbo(bytes, header, region, Some(&text), true, out)?;
                 Ok(Pixels { warnings: [Warning::DamagedData].into_iter().collect(), ..pixels })
             }

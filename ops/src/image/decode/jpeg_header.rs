@@ -100,7 +100,8 @@ impl<'a> JpegHeader<'a> {
         // All scans come first, so that the end marker must be there. Segments between them are skipped by their length,
         // even if the bytes of an end marker are in them.
         let mut segment_end = self.data;
-        for (marker, at) in self.markers(bytes).filter(|(marker, _)| !matches!(marker, 0x01 | 0xD0..=0xD8)) {
+        let segments = self.markers(bytes).filter(|(marker, _)| matches!(marker, 0xC0..=0xCF | 0xD9..));
+        for (marker, at) in segments {
             if at < segment_end {
                 continue;
             }
