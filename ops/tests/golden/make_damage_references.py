@@ -2,8 +2,8 @@
 
     python -m venv v && v/bin/pip install pillow==13.0.* && v/bin/python make_damage_references.py
 
-A case is a file, edits of it (offset, number of bytes removed, hexadecimal bytes put there, in this order), and Pillow's
-result: size and CRC-32 of its RGB, or null where Pillow refuses the file. The seed is fixed.
+A case is a file, edits of it (offset, number of bytes removed, hexadecimal bytes put there, in this order), and
+Pillow's result: size and CRC-32 of its RGB, or null where Pillow refuses the file. The seed is fixed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def png_edits(data: bytes) -> dict[str, list[Edit]]:
         "checksum of the header": [(header + 21, 4, "00000000")],
         "checksum of the image data": [(first + first_bytes - 4, 4, "00000000")],
         "checksum of the end": [(end - 4, 4, "00000000")],
-        "checksum of a chunk after the image data": [(image_end, 0, chunk(b"tEXt", b"a\0b")[:-8] + "00000000")],
+        "checksum of a chunk after the image data": [
+            (image_end, 0, chunk(b"tEXt", b"a\0b")[:-8] + "00000000")
+        ],
         "checksum of a chunk before the image data": [(first, 0, chunk(b"tEXt", b"a\0b")[:-8] + "00000000")],
         "no end": [(image_end, end - image_end, "")],
         "no end and no checksum of the image data": [(image_end - 4, end - image_end + 4, "")],

@@ -31,15 +31,12 @@ impl<'a> Mono<'a> {
         self.position
     }
 
-    /// Trims nothing at the clip's end.
-    pub(super) fn keep_the_end(&mut self) {
-        self.trim.end = 0..0;
-    }
-
-    /// Takes the last `samples` back.
-    pub(super) fn drop_last(&mut self, samples: u64) {
-        let left = self.out.len().saturating_sub(usize::try_from(samples).unwrap_or(usize::MAX));
-        self.out.truncate(left);
+    /// Takes back what comes after `end`, a position.
+    pub(super) fn end_at(&mut self, end: u64) {
+        let padding = &self.trim.end;
+        let reached = if padding.is_empty() { self.position } else { self.position.min(padding.start) };
+        let extra = usize::try_from(reached.saturating_sub(end)).unwrap_or(usize::MAX);
+        self.out.truncate(self.out.len().saturating_sub(extra));
     }
 
     /// The parts of the next `samples` that are kept.

@@ -85,7 +85,7 @@ pub(super) fn decode(
     let mut padding_at_end = 0;
     let mut packets = 0;
     loop {
-        let packet = match reader.next_packet() {
+        let mut packet = match reader.next_packet() {
             Ok(Some(packet)) if packet.track_id == id => packet,
             Ok(Some(_)) => continue,
             Ok(None) => break,
@@ -103,8 +103,11 @@ pub(super) fn decode(
             return Err(Error::sample(format!("the {format} clip names more packets than it has bytes")));
         }
         let at = u64::try_from(packet.pts.get()).unwrap_or(0);
-        let padding = packet.trim_end.get();
-        padding_at_end = if padding > 0 { padding_at_end + padding } else { 0 };
+        if format == AudioFormat::Vorbis {
+            // The decoder would leave it out, also in the middle of a clip, where a page counts fewer samples than it has.
+            let padding = std::mem::take(&mut packet.trim_end).get();
+            padding_at_end = if padding > 0 { padding_at_end + padding } else { 0 };
+        }
         if timed && !times_are_wrong {
             // A clip begins at 0, so what lies before the first packet is lost too. Where the length is unknown or
             // passed already, the clip may be a cut from a longer one with its times kept.
@@ -112,7 +115,6 @@ pub(super) fn decode(
             let missing = at.saturating_sub(*base.get_or_insert(first)).saturating_sub(mono.position());
             if missing > 0 && !loses_in_gaps() {
                 (times_are_wrong, samples) = (true, None);
-                mono.keep_the_end();
             } else if missing > 0 {
                 lose(&mut losses, op, (format, sample_rate), missing, samples, mono.position())?;
                 mono.silence(missing)?;
@@ -145,7 +147,7 @@ pub(super) fn decode(
     losses.total = decoded + missing;
     losses.check(op, format, sample_rate)?;
     if times_are_wrong {
-        mono.drop_last(padding_at_end);
+        mono.end_at(mono.position().saturating_sub(padding_at_end));
     }
     mono.silence(missing)
 }
