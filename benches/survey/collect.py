@@ -52,22 +52,32 @@ def read_list(path: Path) -> list[Package]:
     return packages
 
 
-def kind_of(path: Path) -> str | None:
-    """Returns "image" or "audio" for the formats that feedstock claims, by their first bytes, else None."""
+# What each format that feedstock claims holds.
+KINDS = {"jpeg": "image", "png": "image", "webp": "image"}
+KINDS |= dict.fromkeys(("aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"), "audio")
+
+
+def format_of(path: Path) -> str | None:
+    """Returns a key of KINDS for the formats that feedstock claims, by the file's first bytes, else None."""
     with path.open("rb") as file:
         head = file.read(64)
-    if head.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")):
-        return "image"
+    if head.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
     if head.startswith(b"RIFF"):
-        return {b"WEBP": "image", b"WAVE": "audio"}.get(head[8:12])
+        return {b"WEBP": "webp", b"WAVE": "wav"}.get(head[8:12])
     if head.startswith(b"OggS"):
-        return "audio" if b"vorbis" in head or b"OpusHead" in head else None
-    if head.startswith((b"fLaC", b"ID3")):
-        return "audio"
-    if path.suffix.lower() in (".mp3", ".aac", ".m4a") and (
-        head[4:8] == b"ftyp" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0)
-    ):
-        return "audio"
+        return "opus" if b"OpusHead" in head else "ogg" if b"vorbis" in head or b"FLAC" in head else None
+    if head.startswith(b"fLaC"):
+        return "flac"
+    if head.startswith(b"ID3"):
+        return "flac" if path.suffix.lower() == ".flac" else "mp3"
+    if path.suffix.lower() in (".mp3", ".aac", ".m4a"):
+        if head[4:8] == b"ftyp":
+            return "m4a"
+        if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:
+            return "aac" if head[1] & 0xF6 == 0xF0 else "mp3"
     return None
 
 
@@ -103,7 +113,7 @@ def keep(unpacked: Path, folder: Path) -> int:
     for path in sorted(unpacked.rglob("*")):
         if path.is_symlink() or not path.is_file() or not 0 < path.stat().st_size <= MAX_FILE_BYTES:
             continue
-        if kind_of(path) is None:
+        if format_of(path) is None:
             continue
         target = folder / path.relative_to(unpacked)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,9 +150,9 @@ def fetch(package: Package, cache: Path, *, pin: bool = False) -> Package:
 
 
 def files_of(package: Package, cache: Path) -> Iterator[tuple[str, Path]]:
-    """Yields (kind, path) of the collected files, sorted by path."""
+    """Yields (format, path) of the collected files, sorted by path."""
     for path in sorted((cache / package.folder).rglob("*")):
         if path.is_file() and not path.name.startswith(".collected"):
-            kind = kind_of(path)
-            if kind is not None:
-                yield kind, path
+            file_format = format_of(path)
+            if file_format is not None:
+                yield file_format, path

@@ -27,7 +27,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Decoded:
-    """RGB of shape [height, width, 3], or mono samples of shape [frames] with their sample rate in Hz."""
+    """RGB of shape [height, width, 3], or samples of shape [channels, frames] with their sample rate in Hz."""
 
     values: np.ndarray
     sample_rate: int
@@ -39,7 +39,7 @@ def image(path: Path) -> Decoded:
     """Decodes the first frame of an image to RGB. Raises RefusedError with Pillow's message."""
     started = time.perf_counter()
     try:
-        with Image.open(path, formats=("JPEG", "MPO", "PNG", "WEBP")) as file:
+        with Image.open(path, formats=("JPEG", "PNG", "WEBP")) as file:
             file.load()
             mode = file.mode
             if mode.startswith("I"):
@@ -54,11 +54,11 @@ def image(path: Path) -> Decoded:
 
 
 def audio(path: Path) -> Decoded:
-    """Decodes audio to the mean of its channels: with soundfile, or else with ffmpeg where it is installed."""
+    """Decodes all channels of a clip: with soundfile, or else with ffmpeg where it is installed."""
     started = time.perf_counter()
     try:
         values, rate = soundfile.read(path, dtype="float32", always_2d=True)
-        return Decoded(values.mean(axis=1), rate, time.perf_counter() - started, "soundfile")
+        return Decoded(values.T, rate, time.perf_counter() - started, "soundfile")
     except Exception as error:  # every way in which libsndfile refuses a file
         first = f"soundfile: {error}"
     if shutil.which("ffmpeg") is None:
@@ -89,5 +89,5 @@ def ffmpeg(path: Path, first: str) -> Decoded:
     run = subprocess.run(command, capture_output=True, timeout=FFMPEG_SECONDS)
     if run.returncode != 0 or run.stderr or not run.stdout:
         raise RefusedError(f"{first}; ffmpeg: {run.stderr.decode(errors='replace').strip()[:200]}")
-    values = np.frombuffer(run.stdout, dtype="<f4").reshape(-1, channels).mean(axis=1)
-    return Decoded(values, rate, time.perf_counter() - started, "ffmpeg")
+    values = np.frombuffer(run.stdout, dtype="<f4").reshape(-1, channels)
+    return Decoded(values.T, rate, time.perf_counter() - started, "ffmpeg")

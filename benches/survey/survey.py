@@ -1,28 +1,38 @@
 """Decodes each collected file with feedstock and with the reference, and reports what is refused or differs.
 
 Results are appended to a file as they come, so an interrupted run goes on where it stopped. They belong to one build
-of the decoder: another build starts anew. Exit status: 0 where nothing is refused and nothing differs, else 1.
+of the decoder: another build starts anew. Exit status: 0 where nothing is refused and nothing differs but for the files
+of explained.json, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import contextlib
 import hashlib
 import json
+import random
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import collect
 import numpy as np
+import page
 import reference
 
 MAX_LEVELS = 1
 MAX_DECIBELS = -80.0
-# A decoder's start may be padded by the codec's delay, which containers do not always state.
-MAX_DELAY_SAMPLES = 4608
+# By how many samples feedstock's clip may end before the reference's. No clip may begin earlier or later. In MP4 the
+# last frame's duration says how much of it is the clip; ffmpeg 5.1 keeps the rest.
+ALLOWED_PADDING = {"m4a": 1023}
+# What feedstock's errors about codecs contain that it does not claim to decode.
+UNSUPPORTED = ("is no AAC", "the WAV clip holds format", "first stream is no Vorbis")
 SLOWER = 1.5
 LEAST_SECONDS = 0.005
 
@@ -62,46 +72,55 @@ def levels(ours: np.ndarray, theirs: np.ndarray) -> int | None:
     return int(np.abs(ours.astype(np.int16) - theirs.astype(np.int16)).max(initial=0))
 
 
-def decibels(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int]:
-    """Returns the RMS difference in dB of full scale and the delay in samples at which it is smallest."""
-    delays = [0]
-    if len(ours) != len(theirs):
-        delays += [delay for delay in (len(ours) - len(theirs), 529, 1105) if abs(delay) <= MAX_DELAY_SAMPLES]
-    best = (float("inf"), 0)
-    for delay in delays:
-        a, b = ours[max(delay, 0) :], theirs[max(-delay, 0) :]
-        common = min(len(a), len(b))
-        rms = float(np.sqrt(np.mean(np.square(a[:common] - b[:common], dtype=np.float64)))) if common else 1.0
-        best = min(best, (20 * float(np.log10(max(rms, 1e-12))), delay))
-    return best
+def decibels(ours: np.ndarray, theirs: np.ndarray, delay: int) -> float:
+    """Returns the RMS difference in dB of full scale of the channel where it is largest.
+
+    The samples have shape [channels, frames]. `ours` is `delay` samples late; what only one of the two has is left out.
+    """
+    ours, theirs = ours[:, max(delay, 0) :], theirs[:, max(-delay, 0) :]
+    common = min(ours.shape[1], theirs.shape[1])
+    if common == 0:
+        return 0.0
+    difference = ours[:, :common].astype(np.float64) - theirs[:, :common]
+    return 20 * float(np.log10(max(np.sqrt(np.mean(np.square(difference), axis=1)).max(), 1e-12)))
 
 
-def compare(kind: str, head: dict[str, Any], data: bytes, expected: reference.Decoded) -> dict[str, Any]:
-    """Returns what differs between feedstock's answer and the reference's."""
-    if kind == "image":
-        ours = np.frombuffer(data, dtype=np.uint8).reshape(head["height"], head["width"], 3)
-        difference = levels(ours, expected.values)
-        differs = difference is None or difference > MAX_LEVELS
-        return {
-            "levels": difference,
-            "sizes": [ours.shape[:2], expected.values.shape[:2]],
-            "differs": differs,
-        }
-    ours = np.frombuffer(data, dtype="<f4")
-    difference_db, delay = decibels(ours, expected.values)
-    lengths = [len(ours), len(expected.values)]
-    same = head["sample_rate"] == expected.sample_rate and lengths[0] == lengths[1]
-    return {
-        "decibels": round(difference_db, 1),
-        "delay": delay,
-        "frames": lengths,
+def compare_images(head: dict[str, Any], data: bytes, expected: reference.Decoded) -> dict[str, Any]:
+    """Returns how far feedstock's image is from the reference's."""
+    ours = np.frombuffer(data, dtype=np.uint8).reshape(head["height"], head["width"], 3)
+    difference = levels(ours, expected.values)
+    differs = difference is None or difference > MAX_LEVELS
+    return {"levels": difference, "sizes": [ours.shape[:2], expected.values.shape[:2]], "differs": differs}
+
+
+def compare_audio(
+    head: dict[str, Any], data: bytes, expected: reference.Decoded, padding: int
+) -> dict[str, Any]:
+    """Returns how far feedstock's clip is from the reference's, channel by channel, from the first sample on.
+
+    Up to `padding` samples of the reference's end may be missing. Where the numbers of samples differ otherwise, the
+    result also has the level for clips that are aligned at their ends.
+    """
+    ours = np.frombuffer(data, dtype="<f4").reshape(head["channels"], -1)
+    result = {
+        "frames": [ours.shape[1], expected.values.shape[1]],
+        "channels": [ours.shape[0], expected.values.shape[0]],
         "sample_rates": [head["sample_rate"], expected.sample_rate],
-        "differs": difference_db > MAX_DECIBELS or not same,
     }
+    if len(ours) != len(expected.values) or head["sample_rate"] != expected.sample_rate:
+        return {**result, "differs": True}
+    longer = ours.shape[1] - expected.values.shape[1]
+    level = decibels(ours, expected.values, 0)
+    differs = level > MAX_DECIBELS or not -padding <= longer <= 0
+    result["decibels"] = round(level, 1)
+    if differs and longer != 0:
+        result["decibels_aligned_at_the_end"] = round(decibels(ours, expected.values, longer), 1)
+    return {**result, "differs": differs}
 
 
-def judge(kind: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
-    """Decodes one file twice and returns its line of the result."""
+def judge(file_format: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
+    """Decodes one file with both decoders and returns its line of the result."""
+    kind = collect.KINDS[file_format]
     head, data = feedstock.decode(kind, path)
     try:
         expected = getattr(reference, kind)(path)
@@ -109,57 +128,111 @@ def judge(kind: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
         verdict = "both_refuse" if "error" in head else "reference_refuses"
         return {"verdict": verdict, "error": head.get("error"), "reference_error": str(error)}
     if "error" in head:
-        return {"verdict": "refused", "error": head["error"], "reference": expected.decoder}
-    result = compare(kind, head, data, expected)
+        is_unsupported = any(text in head["error"] for text in UNSUPPORTED)
+        verdict = "unsupported" if is_unsupported else "refused"
+        return {"verdict": verdict, "error": head["error"], "reference": expected.decoder}
+    if kind == "image":
+        result = compare_images(head, data, expected)
+    else:
+        padding = ALLOWED_PADDING.get(file_format, 0)
+        result = compare_audio(head, data, expected, padding)
+        if result["differs"] and expected.decoder == "soundfile":
+            # The references differ among themselves.
+            with contextlib.suppress(reference.RefusedError):
+                other = reference.ffmpeg(path, "")
+                second = compare_audio(head, data, other, padding)
+                if not second["differs"]:
+                    expected = other
+                    result = {**second, "soundfile_decibels": result.get("decibels")}
     seconds = {"seconds": round(head["seconds"], 5), "reference_seconds": round(expected.seconds, 5)}
     slower = head["seconds"] > max(SLOWER * expected.seconds, LEAST_SECONDS)
     verdict = "differs" if result.pop("differs") else "same"
-    return {"verdict": verdict, "slower": slower, "reference": expected.decoder, **seconds, **result}
+    warned = {"warnings": head["warnings"]} if head.get("warnings") else {}
+    return {
+        "verdict": verdict,
+        "slower": slower,
+        "reference": expected.decoder,
+        **warned,
+        **seconds,
+        **result,
+    }
 
 
-def survey(packages: list[collect.Package], cache: Path, program: Path) -> list[dict[str, Any]]:
-    """Judges every collected file that has no result of this build yet; returns all results."""
+def survey(
+    packages: list[collect.Package], cache: Path, program: Path, jobs: int, max_seconds: float | None
+) -> tuple[list[dict[str, Any]], int]:
+    """Judges every collected file that has no result of this build yet; returns all results and the number of files.
+
+    `jobs` files are decoded at once. After `max_seconds` no further file is begun. The order mixes the packages, so
+    that an unfinished survey is a sample.
+    """
     build = hashlib.sha256(program.read_bytes()).hexdigest()[:16]
     stored = cache / f"results-{build}.jsonl"
     lines = stored.read_text().splitlines() if stored.exists() else []
     results = {result["file"]: result for result in map(json.loads, lines)}
-    feedstock = Feedstock(program)
-    with stored.open("a") as out:
-        for package in packages:
-            for kind, path in collect.files_of(package, cache):
-                name = str(path.relative_to(cache))
-                if name in results:
-                    continue
-                results[name] = {"file": name, "kind": kind, **judge(kind, path, feedstock)}
-                out.write(json.dumps(results[name]) + "\n")
+    files = [
+        (str(path.relative_to(cache)), file_format, path)
+        for package in packages
+        for file_format, path in collect.files_of(package, cache)
+    ]
+    missing = [file for file in files if file[0] not in results]
+    random.Random(0).shuffle(missing)
+    deadline = time.monotonic() + max_seconds if max_seconds is not None else float("inf")
+    decoder = threading.local()
+
+    def judge_one(file: tuple[str, str, Path]) -> dict[str, Any] | None:
+        if time.monotonic() > deadline:
+            return None
+        if not hasattr(decoder, "feedstock"):
+            decoder.feedstock = Feedstock(program)
+        name, file_format, path = file
+        return {"file": name, "format": file_format, **judge(file_format, path, decoder.feedstock)}
+
+    with stored.open("a") as out, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for result in pool.map(judge_one, missing):
+            if result is not None:
+                results[result["file"]] = result
+                out.write(json.dumps(result) + "\n")
                 out.flush()
-    folders = {package.folder for package in packages}
-    return [result for name, result in results.items() if name.split("/")[0] in folders]
+    return [results[name] for name, _, _ in files if name in results], len(files)
 
 
-def report(results: list[dict[str, Any]]) -> bool:
+def needs_attention(result: dict[str, Any], explained: dict[str, str]) -> bool:
+    """Returns whether feedstock's result is not the reference's, for no known reason."""
+    return result["verdict"] in ("refused", "differs") and result["file"] not in explained
+
+
+def report(results: list[dict[str, Any]], explained: dict[str, str]) -> bool:
     """Prints the counts and the files that need attention; returns whether there are none."""
-    for kind in ("image", "audio"):
-        counts = Counter(result["verdict"] for result in results if result["kind"] == kind)
-        slower = sum(bool(result.get("slower")) for result in results if result["kind"] == kind)
+    for file_format in collect.KINDS:
+        of_format = [result for result in results if result["format"] == file_format]
+        counts = Counter(result["verdict"] for result in of_format)
+        slower = sum(bool(result.get("slower")) for result in of_format)
         text = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-        print(f"{kind}: {sum(counts.values())} files: {text or 'none'}; {slower} slower")
-    for result in results:
-        if result["verdict"] in ("refused", "differs"):
-            shown = {key: value for key, value in result.items() if key not in ("file", "kind", "verdict")}
-            print(f"{result['verdict']} {result['file']}: {json.dumps(shown)}")
-    return not any(result["verdict"] in ("refused", "differs") for result in results)
+        print(f"{file_format}: {len(of_format)} files: {text or 'none'}; {slower} slower")
+    attention = [result for result in results if needs_attention(result, explained)]
+    for result in attention:
+        shown = {key: value for key, value in result.items() if key not in ("file", "format", "verdict")}
+        print(f"{result['verdict']} {result['file']}: {json.dumps(shown)}")
+    return not attention
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    here = Path(__file__)
     parser.add_argument("--cache", type=Path, required=True, help="folder of collected files and results")
     parser.add_argument("--program", type=Path, required=True, help="the built example decode_files")
-    parser.add_argument("--packages", type=Path, default=Path(__file__).with_name("packages.txt"))
+    parser.add_argument("--packages", type=Path, default=here.with_name("packages.txt"))
+    parser.add_argument("--explained", type=Path, default=here.with_name("explained.json"))
     parser.add_argument("--only", help="survey only packages whose name contains this text")
     parser.add_argument("--json", type=Path, help="also write all results to this file")
+    parser.add_argument("--page", type=Path, help="also write the results as a page in Markdown to this file")
+    parser.add_argument("--jobs", type=int, default=1, help="files that are decoded at once (default 1)")
+    parser.add_argument(
+        "--max-seconds", type=float, help="begin no file after this time; the next run goes on"
+    )
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     packages = [
@@ -167,10 +240,13 @@ def main() -> int:
     ]
     for package in packages:
         collect.fetch(package, options.cache)
-    results = survey(packages, options.cache, options.program)
+    results, files = survey(packages, options.cache, options.program, options.jobs, options.max_seconds)
+    explained = json.loads(options.explained.read_text())
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 0 if report(results) else 1
+    if options.page:
+        options.page.write_text(page.render(results, files, packages, explained))
+    return 0 if report(results, explained) else 1
 
 
 if __name__ == "__main__":

@@ -403,7 +403,10 @@ impl Chain {
         let seed = self.seed(seed);
         match *self.plan {
             #[cfg(feature = "image")]
-            Plan::Image(ref plan) => plan.apply(encoded, seed, &mut scratch.image, out),
+            Plan::Image(ref plan) => {
+                scratch.warnings.add(plan.apply(encoded, seed, &mut scratch.image, out)?);
+                Ok(())
+            }
             #[cfg(feature = "image")]
             Plan::Deferring(..) => unreachable!("deferred rows are ragged"),
             #[cfg(feature = "audio")]
@@ -435,7 +438,10 @@ impl Chain {
             Plan::Image(_) => unreachable!("pictures have a fixed size"),
             #[cfg(feature = "image")]
             Plan::Deferring(ref chain, ref deferring) => match *chain.plan {
-                Plan::Image(ref plan) => deferring.apply(plan, encoded, seed, &mut scratch.image, out),
+                Plan::Image(ref plan) => {
+                    scratch.warnings.add(deferring.apply(plan, encoded, seed, &mut scratch.image, out)?);
+                    Ok(())
+                }
                 _ => unreachable!("only chains of pictures defer"),
             },
             #[cfg(feature = "audio")]

@@ -11,17 +11,21 @@ pub enum Warning {
     EndUnknown,
     /// The Ogg clip is a chain of streams, of which only the first was decoded.
     LaterStreams,
+    /// The image is damaged, but its decoder reached the end: some of its pixels may be wrong. libjpeg warned about the
+    /// JPEG, or the PNG's image data do not have their checksum or lack the end. Pillow decodes such files silently.
+    DamagedData,
 }
 
 impl Warning {
     /// Every warning.
-    pub const ALL: [Self; 2] = [Self::EndUnknown, Self::LaterStreams];
+    pub const ALL: [Self; 3] = [Self::EndUnknown, Self::LaterStreams, Self::DamagedData];
 
-    /// The warning's name in reports: `end_unknown` or `later_streams`.
+    /// The warning's name in reports: `end_unknown`, `later_streams` or `damaged_data`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::EndUnknown => "end_unknown",
             Self::LaterStreams => "later_streams",
+            Self::DamagedData => "damaged_data",
         }
     }
 
@@ -29,6 +33,7 @@ impl Warning {
         match self {
             Self::EndUnknown => 1,
             Self::LaterStreams => 2,
+            Self::DamagedData => 4,
         }
     }
 }

@@ -191,3 +191,50 @@ fn warnings_name_what_the_container_cannot_prove() {
         ("end_unknown", "later_streams".into())
     );
 }
+
+/// The clip with its pages changed: `change` gets each page's number and the page.
+fn with_pages(clip: &[u8], order: &[usize], mut change: impl FnMut(u32, &mut [u8])) -> Vec<u8> {
+    let bounds = page_bounds(clip);
+    let mut bytes = Vec::new();
+    for (number, index) in (0..).zip(order) {
+        let mut page = clip[bounds[*index]..bounds[index + 1]].to_vec();
+        change(number, &mut page);
+        write_checksum(&mut page);
+        bytes.extend(page);
+    }
+    bytes
+}
+
+#[test]
+fn vorbis_whose_counts_of_samples_jump_has_no_gap() {
+    // As in libsndfile 1.2.2 and ffmpeg 5.1: the counts are wrong, since no page is missing.
+    let clip = golden("44k_stereo.ogg");
+    let (_, whole) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
+    for (first, by, length) in [(2, 63, 39_690), (3, 63, 39_690), (3, -63, 39_627), (3, -448, 39_242)] {
+        let jumping = with_pages(&clip, &[0, 1, 2, 3, 4], |number, page| {
+            if number >= first {
+                let samples = i64::from_le_bytes(page[6..14].try_into().unwrap()) + by;
+                page[6..14].copy_from_slice(&samples.to_le_bytes());
+            }
+        });
+        let (_, samples) = decode_mono(&jumping, &DecodeAudio::new().max_lost_share(0.0)).unwrap();
+        assert_eq!(samples.len(), length, "by {by} from page {first} on");
+        assert!(samples == whole[..length], "by {by} from page {first} on");
+    }
+    // Without a page, the jump is a loss, which is silent.
+    let lost = with_pages(&clip, &[0, 1, 2, 4], |_, _| {});
+    assert!(decode_mono(&lost, &DecodeAudio::new().max_lost_share(0.0)).is_err());
+}
+
+#[test]
+fn vorbis_with_repeated_headers() {
+    // As in libsndfile 1.2.2.
+    let clip = golden("44k_stereo.ogg");
+    let repeated = with_pages(&clip, &[0, 1, 0, 1, 2, 3, 4], |number, page| {
+        page[18..22].copy_from_slice(&number.to_le_bytes());
+        if number == 2 {
+            page[5] = 0; // it begins no stream
+        }
+    });
+    assert!(decode(&repeated) == decode(&clip));
+}

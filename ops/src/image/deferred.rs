@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::ragged::RaggedRow;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
+use crate::warning::Warnings;
 
 /// The draw that splits pictures between CPU and GPU is that of an op behind all that a chain may have.
 const SPLIT_DRAW: usize = 1 << 20;
@@ -141,7 +142,7 @@ impl Deferring {
         seed: SampleSeed,
         scratch: &mut ImageScratch,
         out: &mut RaggedRow,
-    ) -> Result<()> {
+    ) -> Result<Warnings> {
         let pixels = plan.output().bytes();
         if encoded.len() <= pixels * MOST_BYTES_A_PIXEL_BYTE && seed.op(SPLIT_DRAW).chance(self.share) {
             let opened = Opened::new(encoded, &plan.decode)?;
@@ -151,14 +152,14 @@ impl Deferring {
             {
                 let bytes = encoded.len() + TRAILER_BYTES;
                 DeferredRow::Jpeg(encoded, shown).write(out.raw(bytes, bytes));
-                return Ok(());
+                return Ok(Warnings::default());
             }
         }
         let bytes = pixels + TRAILER_BYTES;
         let row = out.raw(bytes, bytes);
-        plan.apply(encoded, seed, scratch, &mut row[..pixels])?;
+        let warnings = plan.apply(encoded, seed, scratch, &mut row[..pixels])?;
         DeferredRow::Pixels(&[]).write(row);
-        Ok(())
+        Ok(warnings)
     }
 }
 

@@ -87,8 +87,8 @@ impl Shrinker {
         })
     }
 
-    /// The shrunk picture as a JPEG; `None` where the picture is small enough to stay as it is (of such a picture only
-    /// the header is read).
+    /// The shrunk picture as a JPEG; `None` where the picture stays as it is: because it is small enough (of such a picture
+    /// only the header is read), or because its decoder warns about it, so that its readers are warned, too.
     ///
     /// # Errors
     /// `BadSample` for pictures that cannot be decoded, as [`decode_rgb`](super::decode_rgb).
@@ -99,21 +99,24 @@ impl Shrinker {
         self.jpeg.trim();
         self.sampler.trim();
         self.buffers.iter_mut().for_each(Buffer::trim);
-        result.map(Some)
+        result
     }
 
-    fn encode(&mut self, opened: &Opened<'_>, to: Size, bytes: &[u8]) -> Result<Vec<u8>> {
+    fn encode(&mut self, opened: &Opened<'_>, to: Size, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         let [decoded, spare, small] = &mut self.buffers;
         let demand = Demand { region: Rect::of(opened.size()), target: Some(to) };
         let pixels = opened.decode(&mut self.jpeg, demand, true, (decoded, spare))?;
+        if !pixels.warnings.is_empty() {
+            return Ok(None);
+        }
         let rgb = small.take(to.rgb_bytes());
         let view = (pixels.stride, pixels.view);
         self.sampler.resize(decoded.bytes(), view, pixels.window, (&mut *rgb, to), Filter::Bicubic);
         let jpeg = self.encoder.encode(rgb, to)?;
-        Ok(match stored_orientation(bytes) {
+        Ok(Some(match stored_orientation(bytes) {
             Some(orientation) => with_orientation(&jpeg, orientation),
             None => jpeg,
-        })
+        }))
     }
 }
 
@@ -206,6 +209,16 @@ mod tests {
             }
         }
         Encoder::new(95).unwrap().encode(&rgb, Size { height, width }).unwrap()
+    }
+
+    #[test]
+    fn a_damaged_picture_stays_as_it_is() {
+        let mut damaged = picture(200, 100);
+        let half = damaged.len() / 2;
+        damaged[half..half + 2].copy_from_slice(&[0xFF, 0xD9]);
+        let mut shrinker = Shrinker::new(ShrinkImage { max_side: 100, quality: 95 }).unwrap();
+        assert!(shrinker.shrink(&damaged).unwrap().is_none());
+        assert!(shrinker.shrink(&picture(200, 100)).unwrap().is_some());
     }
 
     #[test]

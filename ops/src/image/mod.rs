@@ -33,7 +33,9 @@ pub(crate) use plan::{ImagePlan, ImageScratch};
 
 pub use center_crop::{CenterCrop, center_crop};
 pub use color_jitter::{ColorJitter, color_jitter};
-pub use decode::{DecodeImage, ImageFormat, ImageHeader, decode_image, decode_rgb, read_header};
+pub use decode::{
+    DecodeImage, ImageFormat, ImageHeader, decode_image, decode_rgb, decode_rgb_warned, read_header,
+};
 pub use deferred::{DeferredRow, Shown};
 pub use encode::{ShrinkImage, Shrinker};
 pub use geometry::{Filter, Rect, Size};

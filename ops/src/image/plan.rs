@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::scratch::Buffer;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
+use crate::warning::Warnings;
 
 /// A thread's codec handles and buffers.
 #[derive(Default)]
@@ -34,6 +35,8 @@ pub(crate) struct ImageScratch {
     sampler: Sampler,
     buffers: [Buffer; 3],
     augmenter: Augmenter,
+    /// What the decoder found unusual about the sample.
+    warnings: Warnings,
 }
 
 /// A compiled chain of picture ops.
@@ -246,12 +249,13 @@ impl ImagePlan {
         seed: SampleSeed,
         scratch: &mut ImageScratch,
         out: &mut [u8],
-    ) -> Result<()> {
+    ) -> Result<Warnings> {
+        scratch.warnings = Warnings::default();
         let result = self.run(encoded, seed, scratch, out);
         scratch.buffers.iter_mut().for_each(Buffer::trim);
         scratch.jpeg.trim();
         scratch.sampler.trim();
-        result
+        result.map(|()| scratch.warnings)
     }
 
     fn run(
@@ -364,6 +368,7 @@ impl Run<'_> {
             let demand = Demand { region, target };
             let scaled = self.plan.decode.scaled;
             let pixels = self.opened.decode(&mut self.scratch.jpeg, demand, scaled, (first, second))?;
+            self.scratch.warnings = pixels.warnings;
             self.at =
                 Place::Buffer { index: 0, stride: pixels.stride, view: pixels.view, window: pixels.window };
         }

@@ -95,6 +95,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         samples: info.samples,
         trim: Trim::default(),
         timed: true,
+        loses_in_gaps: &|| true,
         max_packets: bytes.len(),
     };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;

@@ -35,7 +35,7 @@ pub(super) mod wav;
 
 use serde::{Deserialize, Serialize};
 
-use super::header::AudioFormat;
+use super::header::{AudioFormat, read_audio_header};
 use crate::chain::Op;
 use crate::error::{Error, Result};
 use crate::warning::{Warning, Warnings};
@@ -76,6 +76,9 @@ pub struct DecodeAudio {
     /// 0.02. With 1, what is there is taken.
     #[serde(default = "max_lost_share")]
     pub max_lost_share: f64,
+    /// Takes this channel instead of the mean. Only [`decode_channels`] sets it, so it is no part of a recipe.
+    #[serde(skip)]
+    pub(super) channel: Option<usize>,
 }
 
 fn max_seconds() -> f64 {
@@ -106,6 +109,7 @@ impl Default for DecodeAudio {
             max_sample_rate: MAX_SAMPLE_RATE,
             max_channels: MAX_CHANNELS,
             max_lost_share: MAX_LOST_SHARE,
+            channel: None,
         }
     }
 }
@@ -374,4 +378,24 @@ pub fn decode_mono(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>)> {
     let mut samples = Vec::new();
     let decoded = AudioDecoder::default().decode(op, bytes, None, &mut samples)?;
     Ok((decoded.sample_rate, samples))
+}
+
+/// Decodes every channel of a whole clip: its sample rate in Hz, and one vector of samples in −1 … 1 for each channel.
+///
+/// Ops work on the mean of the channels; this is for programs that compare decoders. The clip is decoded once for each
+/// channel.
+///
+/// # Errors
+/// `BadSample`, as [`decode_mono`].
+pub fn decode_channels(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<Vec<f32>>)> {
+    let channels = read_audio_header(bytes, bytes.len() as u64)?.channels;
+    let mut sample_rate = 0;
+    let decoded = (0..channels).map(|channel| {
+        let op = DecodeAudio { channel: usize::try_from(channel).ok(), ..op.clone() };
+        let (rate, samples) = decode_mono(bytes, &op)?;
+        sample_rate = rate;
+        Ok(samples)
+    });
+    let decoded: Vec<_> = decoded.collect::<Result<_>>()?;
+    Ok((sample_rate, decoded))
 }

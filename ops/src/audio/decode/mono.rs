@@ -1,4 +1,4 @@
-//! Decoded channels become one, trimmed and bounded.
+//! Decoded channels become one, their mean or one of them, trimmed and bounded.
 
 use std::ops::Range;
 
@@ -10,7 +10,8 @@ use super::DecodeAudio;
 use super::mpeg::Trim;
 use crate::error::Result;
 
-/// Where decoded audio goes: the mean of its channels, without the encoder's delay and padding.
+/// Where decoded audio goes: the mean of its channels, or the channel that [`DecodeAudio`] names, without the encoder's
+/// delay and padding.
 pub(super) struct Mono<'a> {
     op: &'a DecodeAudio,
     trim: Trim,
@@ -28,6 +29,14 @@ impl<'a> Mono<'a> {
 
     pub(super) fn position(&self) -> u64 {
         self.position
+    }
+
+    /// Takes back what comes after `end`, a position.
+    pub(super) fn end_at(&mut self, end: u64) {
+        let padding = &self.trim.end;
+        let reached = if padding.is_empty() { self.position } else { self.position.min(padding.start) };
+        let extra = usize::try_from(reached.saturating_sub(end)).unwrap_or(usize::MAX);
+        self.out.truncate(self.out.len().saturating_sub(extra));
     }
 
     /// The parts of the next `samples` that are kept.
@@ -60,6 +69,10 @@ impl<'a> Mono<'a> {
 
     pub(super) fn push_f32(&mut self, buffer: &AudioBuffer<f32>) -> Result<()> {
         let parts = self.keep(buffer.frames() as u64)?;
+        if let Some(channel) = self.op.channel {
+            self.take_channel(buffer, channel, parts);
+            return Ok(());
+        }
         match (buffer.num_planes(), buffer.plane(0), buffer.plane(1)) {
             (1, Some(only), _) => {
                 for part in parts {
@@ -95,8 +108,24 @@ impl<'a> Mono<'a> {
 
     fn push_as<S: Sample + IntoSample<f32>>(&mut self, buffer: &AudioBuffer<S>) -> Result<()> {
         let parts = self.keep(buffer.frames() as u64)?;
-        self.mix(buffer, parts);
+        match self.op.channel {
+            Some(channel) => self.take_channel(buffer, channel, parts),
+            None => self.mix(buffer, parts),
+        }
         Ok(())
+    }
+
+    /// One channel; the last one where the buffer has fewer, so that a mono frame in a stereo clip is in both channels.
+    fn take_channel<S: Sample + IntoSample<f32>>(
+        &mut self,
+        buffer: &AudioBuffer<S>,
+        channel: usize,
+        parts: [Range<usize>; 2],
+    ) {
+        let Some(plane) = buffer.plane(channel.min(buffer.num_planes().saturating_sub(1))) else { return };
+        for part in parts {
+            self.out.extend(plane[part].iter().map(|value| IntoSample::<f32>::into_sample(*value)));
+        }
     }
 
     /// The mean of any number of channels.

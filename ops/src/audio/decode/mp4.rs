@@ -163,6 +163,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         samples: known,
         trim: Trim { start: delay, end },
         timed: samples > 0 && timescale == sample_rate,
+        loses_in_gaps: &|| true,
         max_packets: bytes.len(),
     };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;

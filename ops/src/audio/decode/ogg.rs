@@ -102,6 +102,18 @@ pub(in crate::audio) fn first_stream(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
+/// Whether `stream` is intact pages of one stream from its first to its last, without a number left out.
+fn is_complete(stream: &[u8], serial: [u8; 4]) -> bool {
+    let (mut at, mut next) = (0, 0);
+    for page in pages(stream) {
+        if page.serial != serial || page.sequence != next || !page.is_intact() {
+            return false;
+        }
+        (at, next) = (at + page.bytes, next.wrapping_add(1));
+    }
+    at == stream.len()
+}
+
 /// The page that `bytes` begins with, whole or cut.
 fn page(bytes: &[u8]) -> Option<Page<'_>> {
     if !bytes.starts_with(PAGE_MARK) {
@@ -210,7 +222,17 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     // Without the end-of-stream flag the encoder's padding is not always recognized as such, so it is cut off here.
     let padding = samples.map_or(0..0, |samples| header.pre_skip.saturating_add(samples)..u64::MAX);
     let trim = Trim { start: header.pre_skip, end: padding };
-    let track = Track { format, sample_rate, samples, trim, timed: true, max_packets: bytes.len() };
+    // Where no page is missing, counts of samples that jump are the writer's: libsndfile and ffmpeg ignore them.
+    let loses_in_gaps = || !is_complete(bytes, header.serial);
+    let track = Track {
+        format,
+        sample_rate,
+        samples,
+        trim,
+        timed: true,
+        loses_in_gaps: &loses_in_gaps,
+        max_packets: bytes.len(),
+    };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
     if header.gain != 0 {
         // RFC 7845: dB in 256ths.

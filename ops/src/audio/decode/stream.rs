@@ -15,7 +15,7 @@ use crate::audio::header::AudioFormat;
 use crate::error::{Error, Result};
 
 /// One track of a container, and what is known of it beforehand.
-pub(super) struct Track {
+pub(super) struct Track<'a> {
     pub(super) format: AudioFormat,
     pub(super) sample_rate: u32,
     /// Samples after trimming, where the container says so.
@@ -23,6 +23,8 @@ pub(super) struct Track {
     pub(super) trim: Trim,
     /// Whether packets say where their samples belong, so that a gap between two shows.
     pub(super) timed: bool,
+    /// Whether a gap means that packets were lost. Else the times are wrong, and from there on they do not count.
+    pub(super) loses_in_gaps: &'a dyn Fn() -> bool,
     /// Packets there can be; each has at least a byte, or the container names it in one.
     pub(super) max_packets: usize,
 }
@@ -70,17 +72,20 @@ pub(super) fn decode(
     op: &DecodeAudio,
     reader: &mut dyn FormatReader,
     decoder: &mut dyn AudioDecoder,
-    (id, track): (u32, Track),
+    (id, track): (u32, Track<'_>),
     out: &mut Vec<f32>,
 ) -> Result<()> {
-    let Track { format, sample_rate, samples, trim, timed, max_packets } = track;
+    let Track { format, sample_rate, mut samples, trim, timed, loses_in_gaps, max_packets } = track;
     let trimmed_in_front = trim.start;
     let mut mono = Mono::new(op, trim, sample_rate, out);
     let mut losses = Losses::default();
     let mut base = None;
+    let mut times_are_wrong = false;
+    // Of the last page, whose count of samples is relative to the page before.
+    let mut padding_at_end = 0;
     let mut packets = 0;
     loop {
-        let packet = match reader.next_packet() {
+        let mut packet = match reader.next_packet() {
             Ok(Some(packet)) if packet.track_id == id => packet,
             Ok(Some(_)) => continue,
             Ok(None) => break,
@@ -98,12 +103,19 @@ pub(super) fn decode(
             return Err(Error::sample(format!("the {format} clip names more packets than it has bytes")));
         }
         let at = u64::try_from(packet.pts.get()).unwrap_or(0);
-        if timed {
+        if format == AudioFormat::Vorbis {
+            // The decoder would leave it out, also in the middle of a clip, where a page counts fewer samples than it has.
+            let padding = std::mem::take(&mut packet.trim_end).get();
+            padding_at_end = if padding > 0 { padding_at_end + padding } else { 0 };
+        }
+        if timed && !times_are_wrong {
             // A clip begins at 0, so what lies before the first packet is lost too. Where the length is unknown or
             // passed already, the clip may be a cut from a longer one with its times kept.
             let first = if samples.is_some_and(|samples| at < samples) { 0 } else { at };
             let missing = at.saturating_sub(*base.get_or_insert(first)).saturating_sub(mono.position());
-            if missing > 0 {
+            if missing > 0 && !loses_in_gaps() {
+                (times_are_wrong, samples) = (true, None);
+            } else if missing > 0 {
                 lose(&mut losses, op, (format, sample_rate), missing, samples, mono.position())?;
                 mono.silence(missing)?;
             }
@@ -134,6 +146,9 @@ pub(super) fn decode(
     losses.lost += missing;
     losses.total = decoded + missing;
     losses.check(op, format, sample_rate)?;
+    if times_are_wrong {
+        mono.end_at(mono.position().saturating_sub(padding_at_end));
+    }
     mono.silence(missing)
 }
 

@@ -14,20 +14,22 @@ const MAX_CODEWORD: u32 = 32;
 const MAX_ENTRIES: u32 = 128 << 10;
 const MAX_DIMENSIONS: u32 = 32;
 
-/// Checks the one setup header of a stream; `bytes` holds no other stream of Vorbis.
+/// Checks the setup header of a stream, and its repetitions, which some encoders write; `bytes` holds no other stream of
+/// Vorbis.
 pub(super) fn check_setup(bytes: &[u8], serial: [u8; 4]) -> Result<()> {
     let damaged = || Error::sample("the Vorbis clip's setup header is damaged or missing");
-    // A packet's first bytes are never split between pages, so another setup header would show.
-    if bytes.windows(SETUP.len()).filter(|seven| seven == SETUP).count() != 1 {
-        return Err(damaged());
+    // A packet's first bytes are never split between pages, so every setup header shows.
+    let count = bytes.windows(SETUP.len()).filter(|seven| seven == SETUP).count();
+    let packets = setup_packets(bytes, serial, count).ok_or_else(damaged)?;
+    for packet in packets {
+        check_codebooks(&mut Bits { bytes: &packet[SETUP.len()..], at: 0 }).ok_or_else(damaged)?;
     }
-    let packet = setup_packet(bytes, serial).ok_or_else(damaged)?;
-    check_codebooks(&mut Bits { bytes: &packet[SETUP.len()..], at: 0 }).ok_or_else(damaged)
+    Ok(())
 }
 
-/// The third packet, from pages that follow each other without a gap.
-fn setup_packet(bytes: &[u8], serial: [u8; 4]) -> Option<Vec<u8>> {
-    let (mut packets, mut packet) = (0, Vec::new());
+/// The first `count` setup headers, from pages that follow each other without a gap. The first is the third packet.
+fn setup_packets(bytes: &[u8], serial: [u8; 4], count: usize) -> Option<Vec<Vec<u8>>> {
+    let (mut packets, mut packet, mut found) = (0, Vec::new(), Vec::new());
     for (sequence, page) in (0..).zip(pages(bytes)) {
         let Page { body, lacing, .. } = page;
         let continued = page.flags & 1 != 0;
@@ -45,8 +47,14 @@ fn setup_packet(bytes: &[u8], serial: [u8; 4]) -> Option<Vec<u8>> {
             at += length;
             if length < 255 {
                 packets += 1;
-                if packets == 3 {
-                    return packet.starts_with(SETUP).then_some(packet);
+                if packet.starts_with(SETUP) {
+                    found.push(std::mem::take(&mut packet));
+                }
+                if packets == 3 && found.len() != 1 {
+                    return None;
+                }
+                if packets >= 3 && found.len() == count {
+                    return Some(found);
                 }
                 packet.clear();
             }

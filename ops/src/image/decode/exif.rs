@@ -93,6 +93,7 @@ impl Orientation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::warning::Warnings;
 
     #[test]
     fn regions_turn_like_the_whole() {
@@ -102,7 +103,8 @@ mod tests {
             let orientation = Orientation::from_exif(value);
             let size = orientation.size(stored);
             let mut whole = vec![0; 45];
-            let from = Pixels { stride: 5, view: Rect::of(stored), window: None };
+            let from =
+                Pixels { stride: 5, view: Rect::of(stored), window: None, warnings: Warnings::default() };
             orientation.turn(&pixels, from, &mut whole);
             let shown = Rect { x: 1, y: 1, width: 2, height: size.height - 1 };
             let mut part = vec![0; shown.size().rgb_bytes()];

@@ -6,9 +6,14 @@
 //! region is widened by [`MARGIN`] pixels (its left edge then snaps to an iMCU); without that, half of all crops
 //! differ from the whole picture by up to 27 levels. The tests compare hundreds of random crops bit for bit.
 //!
-//! Every warning of libjpeg-turbo is an error here (it would go on with grey pixels), except stray bytes between
-//! segments, which real data sets contain. Each file gets a new handle of libjpeg-turbo: a reused one keeps the tables of
-//! the file before, and a file that lacks its own would be decoded with them.
+//! **Damage** is treated as in Pillow, which ignores libjpeg's warnings (it goes on with grey or wrong pixels) and refuses
+//! files that end before the last row. A first pass stops at the first warning. If the markers lead to the last row, a second
+//! pass over the whole image ignores warnings, and the sample carries
+//! [`DamagedData`](crate::Warning::DamagedData). libjpeg-turbo inserts an end marker where the bytes run out, which no
+//! message would show in the second pass; hence the walk over the markers.
+//!
+//! Each file gets a new handle of libjpeg-turbo: a reused one keeps the tables of the file before, and a file that lacks
+//! its own would be decoded with them.
 
 use std::ffi::c_int;
 
@@ -22,15 +27,13 @@ use super::baseline::Baseline;
 use super::jpeg_header::{JpegHeader, reaches_its_end};
 use crate::error::{Error, Result};
 use crate::scratch::Buffer;
+use crate::warning::{Warning, Warnings};
 
 /// Pixels around a region whose chroma weighs in on the region's edge.
 const MARGIN: u32 = 1;
 
 /// A value of TJPARAM_SAVEMARKERS: no marker is kept. Colour profiles are not applied, so a damaged one must not matter.
 const SAVE_NO_MARKERS: c_int = 0;
-
-/// libjpeg-turbo's warning about stray bytes between segments, as Pillow ignores them.
-const STRAY_BYTES: &str = "extraneous bytes before marker";
 
 /// The halving (1, 2, 4 or 8) that leaves at least twice the target in both directions.
 pub(super) fn denominator(region: Size, target: Size) -> u32 {
@@ -44,6 +47,9 @@ pub(super) fn denominator(region: Size, target: Size) -> u32 {
     }
 }
 
+/// libjpeg-turbo's warning about bytes between the last row's data and an end marker.
+const STRAY_BYTES_BEFORE_THE_END: &str = "extraneous bytes before marker 0xd9";
+
 /// Decoder state of one thread.
 #[derive(Default)]
 pub(crate) struct JpegDecoder {
@@ -53,12 +59,39 @@ pub(crate) struct JpegDecoder {
 
 /// How and what to decode.
 #[derive(Clone, Copy)]
-struct Request {
+struct Request<'a> {
     denominator: u32,
     /// In pixels of the scaled picture; `None` is everything.
     crop: Option<Rect>,
     format: tj::TJPF,
-    stop_on_warning: bool,
+    /// The only warning to go on after; none where all are errors.
+    ignored: Option<&'a str>,
+}
+
+/// Why libjpeg-turbo did not decode a file.
+enum Failure {
+    /// It would go on after this warning.
+    Warned(String),
+    Refused(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Warned(text) => jpeg_error(&text),
+            Failure::Refused(error) => error,
+        }
+    }
+}
+
+fn jpeg_error(text: &str) -> Error {
+    Error::sample(format!("JPEG: {text}"))
 }
 
 impl JpegDecoder {
@@ -78,10 +111,16 @@ impl JpegDecoder {
     ) -> Result<Pixels> {
         if denominator == 1 && self.baseline.decode(bytes, header, region, out).is_ok() {
             let view = Rect::of(region.size());
-            return Ok(Pixels { stride: region.width as usize, view, window: None });
+            return Ok(Pixels {
+                stride: region.width as usize,
+                view,
+                window: None,
+                warnings: Warnings::default(),
+            });
         }
         if reaches_its_end(bytes, header.data) {
-            return self.turbo(bytes, header, region, denominator, false, out);
+            let is_whole = |_: &str| header.leads_to_its_last_row(bytes);
+            return self.turbo_as_pillow(bytes, header, (region, denominator), false, is_whole, out);
         }
         let cut = |error: Error| {
             error.context(format!("the file has no end marker; it seems cut off after {} bytes", bytes.len()))
@@ -95,36 +134,56 @@ impl JpegDecoder {
         let mut closed = Vec::with_capacity(bytes.len() + 2);
         closed.extend_from_slice(bytes);
         closed.extend_from_slice(&[0xFF, 0xD9]);
-        self.turbo(&closed, header, region, denominator, true, out).map_err(cut)
+        // Stray bytes come after the last row's data.
+        let is_whole = |warning: &str| {
+            warning.contains(STRAY_BYTES_BEFORE_THE_END) || header.leads_to_its_last_row(bytes)
+        };
+        self.turbo_as_pillow(&closed, header, (region, denominator), true, is_whole, out).map_err(cut)
+    }
+
+    /// Decodes with libjpeg-turbo. Where it warns although the file `is_whole`, decodes everything once more, regardless
+    /// of warnings.
+    fn turbo_as_pillow(
+        &mut self,
+        bytes: &[u8],
+        header: &JpegHeader<'_>,
+        region: (Rect, u32),
+        everything: bool,
+        is_whole: impl Fn(&str) -> bool,
+        out: &mut Buffer,
+    ) -> Result<Pixels> {
+        match self.turbo(bytes, header, region, None, everything, out) {
+            Err(Failure::Warned(text)) if is_whole(&text) => {
+                let pixels = self.turbo(bytes, header, region, Some(&text), true, out)?;
+                Ok(Pixels { warnings: [Warning::DamagedData].into_iter().collect(), ..pixels })
+            }
+            result => Ok(result?),
+        }
     }
 
     fn turbo(
         &mut self,
         bytes: &[u8],
         header: &JpegHeader<'_>,
-        region: Rect,
-        denominator: u32,
+        (region, denominator): (Rect, u32),
+        ignored: Option<&str>,
         everything: bool,
         out: &mut Buffer,
-    ) -> Result<Pixels> {
+    ) -> std::result::Result<Pixels, Failure> {
         let cmyk = header.component_count == 4;
         let format = if cmyk { tj::TJPF_TJPF_CMYK } else { tj::TJPF_TJPF_RGB };
         let window = scaled_region(region, denominator);
         let crop = if everything { None } else { Some(window.0) };
-        let mut request = Request { denominator, crop, format, stop_on_warning: true };
+        let request = Request { denominator, crop, format, ignored };
         let target = if cmyk { &mut self.cmyk } else { &mut *out };
-        let mut result = Turbo::new()?.decode(bytes, request, target);
-        if result.as_ref().is_err_and(|error| error.message().contains(STRAY_BYTES)) {
-            request.stop_on_warning = false;
-            result = Turbo::new()?.decode(bytes, request, target);
-        }
-        let decoded = result?;
+        let decoded = Turbo::new()?.decode(bytes, request, target)?;
         if cmyk {
             let pixels = decoded.width as usize * decoded.height as usize;
             cmyk_to_rgb(&self.cmyk.bytes()[..pixels * 4], out.take(pixels * 3));
         }
         let view = Rect { x: window.0.x - decoded.x, y: window.0.y - decoded.y, ..window.0 };
-        Ok(Pixels { stride: decoded.width as usize, view, window: (denominator > 1).then_some(window.1) })
+        let window = (denominator > 1).then_some(window.1);
+        Ok(Pixels { stride: decoded.width as usize, view, window, warnings: Warnings::default() })
     }
 }
 
@@ -154,19 +213,37 @@ impl Turbo {
         Ok(Self(handle))
     }
 
-    fn check(&self, status: c_int) -> Result<()> {
-        self.0.check(status).map_err(|text| Error::sample(format!("JPEG: {text}")))
+    /// Checks the status of a call that had to stop at every warning, or that went on after `ignored`.
+    ///
+    /// libjpeg-turbo's code is that of a warning after errors too, if a warning came before. Its text is then the error's:
+    /// of warnings it keeps the first, which the first pass returned.
+    fn check(&self, status: c_int, ignored: Option<&str>) -> std::result::Result<(), Failure> {
+        let Err(text) = self.0.check(status) else { return Ok(()) };
+        // SAFETY: the handle is valid.
+        let code = unsafe { tj::tj3GetErrorCode(self.0.raw()) };
+        match ignored {
+            _ if code != tj::TJERR_TJERR_WARNING as c_int => Err(Failure::Refused(jpeg_error(&text))),
+            None => Err(Failure::Warned(text)),
+            Some(ignored) if ignored == text => Ok(()),
+            Some(_) => Err(Failure::Refused(jpeg_error(&text))),
+        }
     }
 
     /// Decodes into `out`, densely, and returns the rectangle of the scaled picture that it holds.
-    fn decode(&mut self, bytes: &[u8], request: Request, out: &mut Buffer) -> Result<Rect> {
-        self.0.set(tj::TJPARAM_TJPARAM_STOPONWARNING, c_int::from(request.stop_on_warning))?;
+    fn decode(
+        &mut self,
+        bytes: &[u8],
+        request: Request<'_>,
+        out: &mut Buffer,
+    ) -> std::result::Result<Rect, Failure> {
+        let Request { ignored, .. } = request;
+        self.0.set(tj::TJPARAM_TJPARAM_STOPONWARNING, c_int::from(ignored.is_none()))?;
         let length = bytes.len() as tj::size_t;
         // SAFETY: pointer and length are one slice's.
-        self.check(unsafe { tj::tj3DecompressHeader(self.0.raw(), bytes.as_ptr(), length) })?;
+        self.check(unsafe { tj::tj3DecompressHeader(self.0.raw(), bytes.as_ptr(), length) }, ignored)?;
         let scale = tj::tjscalingfactor { num: 1, denom: to_int(request.denominator)? };
         // SAFETY: the handle is valid and its header read.
-        self.check(unsafe { tj::tj3SetScalingFactor(self.0.raw(), scale) })?;
+        self.check(unsafe { tj::tj3SetScalingFactor(self.0.raw(), scale) }, None)?;
         let side = |parameter| {
             u32::try_from(self.0.get(parameter))
                 .map(|pixels| pixels.div_ceil(request.denominator))
@@ -193,12 +270,7 @@ impl Turbo {
                 request.format as c_int,
             )
         };
-        // SAFETY: the handle is valid.
-        let code = unsafe { tj::tj3GetErrorCode(self.0.raw()) };
-        if status != 0 && !request.stop_on_warning && code == tj::TJERR_TJERR_WARNING as c_int {
-            return Ok(rect);
-        }
-        self.check(status)?;
+        self.check(status, ignored)?;
         Ok(rect)
     }
 
@@ -222,7 +294,7 @@ impl Turbo {
         Some(Rect { x, y, width: right - x, height: bottom - y })
     }
 
-    fn crop(&self, rect: Option<Rect>) -> Result<()> {
+    fn crop(&self, rect: Option<Rect>) -> std::result::Result<(), Failure> {
         let region = match rect {
             None => tj::tjregion { x: 0, y: 0, w: 0, h: 0 },
             Some(rect) => tj::tjregion {
@@ -233,7 +305,7 @@ impl Turbo {
             },
         };
         // SAFETY: the handle is valid and its header read.
-        self.check(unsafe { tj::tj3SetCroppingRegion(self.0.raw(), region) })
+        self.check(unsafe { tj::tj3SetCroppingRegion(self.0.raw(), region) }, None)
     }
 }
 

@@ -86,6 +86,56 @@ impl<'a> JpegHeader<'a> {
         self.components().iter().fold((1, 1), |(h, v), c| (h.max(c.h), v.max(c.v)))
     }
 
+    /// Whether libjpeg comes to the last row before the file's end, whatever it makes of the data.
+    ///
+    /// In entropy-coded data 0xFF is followed by 0x00 or by more of 0xFF. Every other byte makes a marker, at which the
+    /// data end; a scan's missing rows are filled up. Of restart markers that is true only where there should be none.
+    pub(super) fn leads_to_its_last_row(&self, bytes: &[u8]) -> bool {
+        let restarts = self.restart_interval > 0;
+        if self.is_sequential() && self.scan_components == self.component_count {
+            // Searching for a restart marker, libjpeg skips codes that are no markers of a JPEG.
+            let ends = |marker: &u8| !restarts || matches!(marker, 0xC0..=0xCF | 0xD8..);
+            return self.markers(bytes).any(|(marker, _)| ends(&marker));
+        }
+        // All scans come first, so that the end marker must be there. Segments between them are skipped by their length,
+        // even if the bytes of an end marker are in them.
+        let mut segment_end = self.data;
+        let segments = self.markers(bytes).filter(|(marker, _)| matches!(marker, 0xC0..=0xCF | 0xD9..));
+        for (marker, at) in segments {
+            if at < segment_end {
+                continue;
+            }
+            if marker == 0xD9 {
+                return true;
+            }
+            let length = u16_at(bytes, at).map_or(usize::MAX >> 1, |length| usize::from(length).max(2));
+            segment_end = at + length;
+        }
+        false
+    }
+
+    fn is_sequential(&self) -> bool {
+        matches!(self.frame, 0xC0 | 0xC1 | 0xC9)
+    }
+
+    /// The markers behind the first scan's header, and where the byte after each is.
+    fn markers(&self, bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
+        let mut at = self.data;
+        std::iter::from_fn(move || {
+            loop {
+                at += memchr::memchr(0xFF, bytes.get(at..)?)? + 1;
+                match *bytes.get(at)? {
+                    0x00 => at += 1,
+                    0xFF => {}
+                    marker => {
+                        at += 1;
+                        return Some((marker, at));
+                    }
+                }
+            }
+        })
+    }
+
     /// Reads the segments up to and including the first SOS.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self> {
         let mut header = Self {
@@ -240,7 +290,7 @@ impl<'a> JpegHeader<'a> {
     }
 }
 
-/// Whether the picture's data from `data` on comes to an end marker (EOI).
+/// Whether the picture's data from `data` on comes to an end marker (EOI), as far as a quick look shows.
 ///
 /// Most files end in it; where something is appended (padding, a second picture) the first one counts. In
 /// entropy-coded data 0xFF is always followed by 0x00 or a restart marker, so FF D9 is no accident there.

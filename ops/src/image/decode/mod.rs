@@ -7,12 +7,16 @@
 //! A region of a JPEG is decoded bit for bit as in the whole picture (`jpeg.rs` has the margins). What is checked:
 //! the header, the limits, every entropy-coded symbol that is read, and that the file reaches its end marker. Damage
 //! inside rows below the region that does not shorten the file cannot be seen without decoding them.
+//!
+//! What Pillow's `load()` decodes without an error is decoded, with its result; where Pillow is silent about damage, the
+//! sample carries a [`Warning`](crate::Warning).
 
 mod baseline;
 mod exif;
 mod jpeg;
 mod jpeg_header;
 mod png;
+mod png_repair;
 mod webp;
 
 use std::ops::RangeInclusive;
@@ -24,6 +28,7 @@ use super::resize::Window;
 use crate::chain::Op;
 use crate::error::{Error, Result};
 use crate::scratch::Buffer;
+use crate::warning::Warnings;
 
 pub(crate) use exif::Orientation;
 pub(crate) use jpeg::JpegDecoder;
@@ -259,6 +264,7 @@ pub(crate) struct Pixels {
     pub(crate) view: Rect,
     /// After scaled decoding: where exactly the region lies in the view.
     pub(crate) window: Option<Window>,
+    pub(crate) warnings: Warnings,
 }
 
 /// What a region may be decoded to.
@@ -348,8 +354,8 @@ impl<'a> Opened<'a> {
                 jpeg.decode(self.bytes, header, region, denominator, out)?
             }
             Body::Png => {
-                png::decode(self.bytes, self.stored, out)?;
-                self.whole(region)
+                let warnings = png::decode(self.bytes, self.stored, out)?;
+                Pixels { warnings, ..self.whole(region) }
             }
             Body::WebP => {
                 webp::decode(self.bytes, self.stored, out, spare)?;
@@ -367,11 +373,13 @@ impl<'a> Opened<'a> {
             stride: size.width as usize,
             view: Rect::of(size),
             window: pixels.window.map(|window| self.orientation.turn_window(window, pixels.view.size())),
+            warnings: pixels.warnings,
         })
     }
 
     fn whole(&self, region: Rect) -> Pixels {
-        Pixels { stride: self.stored.width as usize, view: region, window: None }
+        let stride = self.stored.width as usize;
+        Pixels { stride, view: region, window: None, warnings: Warnings::default() }
     }
 }
 
@@ -380,6 +388,14 @@ impl<'a> Opened<'a> {
 /// # Errors
 /// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
 pub fn decode_rgb(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8>)> {
+    decode_rgb_warned(bytes, op).map(|(size, rgb, _)| (size, rgb))
+}
+
+/// As [`decode_rgb`], with what is unusual about the picture.
+///
+/// # Errors
+/// `BadSample`, as [`decode_rgb`].
+pub fn decode_rgb_warned(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8>, Warnings)> {
     let opened = Opened::new(bytes, op)?;
     let size = opened.size();
     let (mut out, mut spare) = (Buffer::default(), Buffer::default());
@@ -387,5 +403,5 @@ pub fn decode_rgb(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8>)> {
     let pixels = opened.decode(&mut JpegDecoder::default(), demand, false, (&mut out, &mut spare))?;
     let mut rgb = vec![0; size.rgb_bytes()];
     super::resize::copy_rows(out.bytes(), pixels.stride, pixels.view, &mut rgb);
-    Ok((size, rgb))
+    Ok((size, rgb, pixels.warnings))
 }

@@ -1,13 +1,16 @@
 //! PNG through the `png` crate. The whole picture is decoded and its checksums verified: rows depend on the rows
-//! above, and a region saves little.
+//! above, and a region saves little. A file that the crate refuses is decoded once more as Pillow reads it
+//! (`png_repair.rs`).
 
 use std::io::Cursor;
 
-use png::{BitDepth, ColorType, Decoder, Limits, Transformations};
+use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Transformations};
 
 use super::super::geometry::Size;
+use super::png_repair::{has_partial_palette_entry, rebuilt};
 use crate::error::{Error, Result};
 use crate::scratch::Buffer;
+use crate::warning::{Warning, Warnings};
 
 fn bad(error: png::DecodingError) -> Error {
     Error::sample(format!("PNG: {error}")).with_source(error)
@@ -23,15 +26,30 @@ pub(super) fn size(bytes: &[u8]) -> Result<Size> {
 }
 
 /// Decodes into dense RGB. `size` is within the limits.
-pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer) -> Result<()> {
+pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer) -> Result<Warnings> {
+    let result = if has_partial_palette_entry(bytes) {
+        Err(Error::sample("PNG: the palette ends within an entry"))
+    } else {
+        decode_as_stored(bytes, size, false, out)
+    };
+    let Err(error) = result else { return Ok(Warnings::default()) };
+    let Some(png) = rebuilt(bytes, size) else { return Err(error) };
+    decode_as_stored(&png, size, true, out).map_err(|_| error)?;
+    Ok([Warning::DamagedData].into_iter().collect())
+}
+
+fn decode_as_stored(bytes: &[u8], size: Size, ignore_crc: bool, out: &mut Buffer) -> Result<()> {
     let pixels = size.height as usize * size.width as usize;
     // Ancillary chunks and row buffers: eight bytes a pixel is the widest row (RGBA, 16 bits), plus 1 MiB of text.
     let limits = Limits { bytes: pixels * 8 + (1 << 20) };
-    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
+    let mut options = DecodeOptions::default();
+    options.set_ignore_adler32(false);
+    options.set_ignore_crc(ignore_crc);
+    options.set_ignore_text_chunk(true);
+    options.set_ignore_iccp_chunk(true);
+    let mut decoder = Decoder::new_with_options(Cursor::new(bytes), options);
+    decoder.set_limits(limits);
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
-    decoder.ignore_checksums(false);
-    decoder.set_ignore_text_chunk(true);
-    decoder.set_ignore_iccp_chunk(true);
     let mut reader = decoder.read_info().map_err(bad)?;
     let (color, depth) = reader.output_color_type();
     let channels = color.samples();
