@@ -277,9 +277,9 @@ def test_concat_delivers_each_sample_of_each_part_once(data):
         for rank in range(world_size):
             for batch in pipeline.loader(rank, world_size):
                 seen += batch.sample_ids[batch.valid].tolist()
-                names += [name for name, valid in zip(batch["dataset"], batch.valid) if valid]
+                names += [name for name, valid in zip(batch["dataset"], batch.valid, strict=True) if valid]
         assert sorted(seen) == list(range(600))
-        assert all(name == parts[sample // 200]._recipe[2] for sample, name in zip(seen, names))
+        assert all(name == parts[sample // 200]._recipe[2] for sample, name in zip(seen, names, strict=True))
     assert len(both.filter("label < 50")) == 2 * len(data.filter("label < 50"))
 
     with pipeline.loader() as loader:

@@ -7,10 +7,12 @@
 //! Cost: the block tables once more, 36 bytes a block, and the objects' names.
 
 use super::{BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects};
+use crate::composition::index;
 use crate::dataset::Opened;
 use crate::format::widen;
 use crate::{BlockId, BlockReader, Error, ErrorKind, Result, SampleId};
 use arrow::array::{ArrayRef, StringArray, new_null_array};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use std::ops::Range;
@@ -103,6 +105,7 @@ impl Union {
                 .flat_map(|part| part.opened.catalog.notes.iter().map(|note| named(part, note)))
                 .collect(),
             schema,
+            null_columns: Vec::new(),
             content_hash: std::hash::Hasher::finish(&hash),
             content: Content::Union(Arc::new(Self { parts })),
         })
@@ -125,6 +128,20 @@ impl Union {
     /// The parts' catalogs and the blocks before each.
     pub(crate) fn block_offsets(&self) -> impl Iterator<Item = (&Arc<Opened>, u32)> {
         self.parts.iter().map(|part| (&part.opened, part.first_block))
+    }
+
+    /// Whether some of the samples that `kept` keeps (`None`: all) certainly have no value in `column`.
+    pub(crate) fn proves_nulls(&self, column: &str, kept: Option<&BooleanBuffer>) -> bool {
+        self.parts.iter().any(|part| {
+            let catalog = &part.opened.catalog;
+            let kept = kept.map(|kept| kept.slice(index(part.first_sample), index(catalog.samples())));
+            if kept.as_ref().is_some_and(|kept| kept.count_set_bits() == 0) || column == DATASET {
+                return false;
+            }
+            let has_column =
+                part.columns.iter().flatten().any(|&own| catalog.schema.field(own).name() == column);
+            !has_column || catalog.proves_nulls(column, kept.as_ref())
+        })
     }
 
     /// What an error calls a sample.

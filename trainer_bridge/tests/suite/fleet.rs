@@ -38,12 +38,12 @@ type Tensor = (String, Vec<usize>, Option<Vec<usize>>, u64);
 
 /// All of a batch, in a form that is compared and printed.
 #[derive(Debug, PartialEq)]
-struct Whole {
+pub(crate) struct Whole {
     place: (u64, u64),
-    samples: Vec<u64>,
-    valid: Vec<bool>,
+    pub(crate) samples: Vec<u64>,
+    pub(crate) valid: Vec<bool>,
     tensors: Vec<Tensor>,
-    columns: arrow::record_batch::RecordBatch,
+    pub(crate) columns: arrow::record_batch::RecordBatch,
 }
 
 impl Whole {
@@ -69,7 +69,7 @@ impl Whole {
 }
 
 /// Every rank's batches of the pipeline's epochs.
-fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
+pub(crate) fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
     watched(pipeline, world_size, |_, _| {})
 }
 
