@@ -47,7 +47,7 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pipeline(folder: Path, *columns: str) -> fs.Pipeline:
     data = fs.Dataset(folder, columns=columns or None)
-    return data.shuffle(seed=3).batch(16, tail="pad").epochs(1)
+    return data.shuffle(seed=3).batch(16, tail="pad").epochs(1).options(slots=20)  # tests keep all batches
 
 
 def forms(batches: Iterator[Any], column: str) -> set[type]:
@@ -59,7 +59,7 @@ def test_statistics_decide_for_every_batch(counted: Path, silent: Path, output: 
     if output == "torch":
         pytest.importorskip("torch")
     tensor = type(next(iter(pipeline(silent, "id").loader(output=output)))["id"])
-    batches = list(pipeline(counted).options(slots=20).loader(output=output))
+    batches = list(pipeline(counted).loader(output=output))
     assert len(batches) == 8
     for column in ("id", "flag"):
         assert forms(iter(batches), column) == {tensor}
@@ -120,7 +120,7 @@ def test_values_and_masks(source: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_a_list_may_be_asked_for(silent: Path) -> None:
-    batches = list(pipeline(silent).nulls("list").options(slots=20).loader())
+    batches = list(pipeline(silent).nulls("list").loader())
     for column in ("id", "label", "score", "flag"):
         assert forms(iter(batches), column) == {list}
     values = {}

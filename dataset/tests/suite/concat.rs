@@ -2,7 +2,7 @@
 
 use crate::format_common::*;
 use crate::plan_sets::{FILES, Sets, TABLE, identity};
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use feedstock_dataset::{
     Block, BlockId, CatalogStore, Dataset, DatasetSpec, Fingerprint, Plan, Position, Rank, SampleId, Shuffle,

@@ -15,7 +15,7 @@ pub(crate) const FILES: u64 = 90;
 
 pub(crate) struct Sets {
     table: tempfile::TempDir,
-    files: tempfile::TempDir,
+    pub(crate) files: tempfile::TempDir,
 }
 
 impl Sets {

@@ -61,7 +61,8 @@ fn data(statistics: EnabledStatistics) -> (tempfile::TempDir, Dataset) {
 
 fn pipeline(data: &Dataset, columns: &[&str]) -> Pipeline {
     let data = data.clone().columns(columns).unwrap();
-    data.shuffle(Shuffle::seeded(3)).batch(BatchSize::global(16)).tail(Tail::Pad).epochs(1)
+    let pipeline = data.shuffle(Shuffle::seeded(3)).batch(BatchSize::global(16)).tail(Tail::Pad).epochs(1);
+    pipeline.slots(20) // tests keep all batches
 }
 
 /// For each column, in how many of the batches it is a tensor.
