@@ -143,7 +143,8 @@ async fn a_concatenation_in_a_mix_has_one_weight() {
     let plan = mixed.plan(&Shuffle::seeded(2)).unwrap();
     let samples = order(&plan, 0);
     let from_files = samples.iter().filter(|sample| sample.0 >= 2 * TABLE).count() as u64;
-    assert!(from_files.abs_diff(TABLE) <= 1, "{from_files} of {} are files", samples.len());
+    // Shares are exact over a cycle of 1,024 positions; the epoch ends within one.
+    assert!(from_files.abs_diff(TABLE) <= 5, "{from_files} of {} are files", samples.len());
     let mut table = BTreeMap::<u64, u64>::new();
     samples.iter().filter(|s| s.0 < 2 * TABLE).for_each(|s| *table.entry(s.0).or_default() += 1);
     let kept: Vec<u64> = (0..200).chain(TABLE + 200..2 * TABLE).collect();
