@@ -3,7 +3,6 @@
 use crate::dlpack::{self, Code, ElementType, Lent};
 use crate::errors::{call, config};
 use crate::process::Own;
-use arrow::array::ArrayRef;
 use feedstock::{Element, Numbers};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;

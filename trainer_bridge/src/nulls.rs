@@ -158,7 +158,8 @@ pub(crate) fn with_rules(columns: RecordBatch, rules: &[NullRule]) -> Result<Rec
     let (mut fields, mut arrays, mut masks) = (Vec::new(), Vec::new(), Vec::new());
     for (field, array) in schema.fields().iter().zip(columns.columns()) {
         let Some(rule) = rules.iter().find(|rule| rule.column == *field.name()) else {
-            (fields.push(field.clone()), arrays.push(array.clone()));
+            fields.push(field.clone());
+            arrays.push(array.clone());
             continue;
         };
         let array = match &rule.form {
