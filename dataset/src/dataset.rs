@@ -1,7 +1,7 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
 use crate::catalog::{absolute, open_or_build, project, resolved};
-use crate::mix::Mix;
+use crate::composition::{Composition, both};
 use crate::{
     AudioProbe, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations, Error,
     IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
@@ -83,10 +83,10 @@ pub struct Dataset {
     pub(crate) selection: Option<Arc<Selection>>,
     pub(crate) filter_sql: Option<Arc<str>>,
     pub(crate) columns: Arc<[usize]>,
-    /// What it is called in a mix.
+    /// What it is called in a mix or a concatenation.
     pub(crate) name: Option<Arc<str>>,
-    /// How it is mixed, where it is.
-    pub(crate) mix: Option<Arc<Mix>>,
+    /// Whether it is made of others, and how.
+    pub(crate) composition: Composition,
 }
 
 pub(crate) struct Opened {
@@ -150,7 +150,14 @@ impl Dataset {
             let catalog = Arc::new(catalog);
             let opened = Opened { catalog, storage, cache, functions: options.functions, source, place_hash };
             let opened = Arc::new(opened);
-            Ok(Self { opened, selection: None, filter_sql: None, columns, name: None, mix: None })
+            Ok(Self {
+                opened,
+                selection: None,
+                filter_sql: None,
+                columns,
+                name: None,
+                composition: Composition::Stored,
+            })
         })
         .await
     }
@@ -176,10 +183,7 @@ impl Dataset {
                 self.uri()
             )));
         }
-        self.filter_sql = Some(match self.filter_sql.take() {
-            Some(before) => format!("({before}) AND ({sql})").into(),
-            None => sql.into(),
-        });
+        self.filter_sql = both(self.filter_sql.take(), Some(sql.into()));
         self.selection = Some(Arc::new(selection));
         Ok(self)
     }
@@ -221,7 +225,7 @@ impl Dataset {
         self.selection.as_deref()
     }
 
-    /// The filters so far as one SQL expression.
+    /// The filters so far as one SQL expression; of a mix or a concatenation, in addition to those of its parts.
     pub fn filter_sql(&self) -> Option<&str> {
         self.filter_sql.as_deref()
     }

@@ -9,6 +9,8 @@
 mod blocks;
 mod cache;
 mod catalog;
+mod composition;
+mod concat;
 mod dataset;
 mod error;
 mod filter;

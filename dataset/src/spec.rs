@@ -1,9 +1,10 @@
 //! The description of a data set: what another process needs to open the same one.
 
 use crate::{Dataset, Durations, Error, Layout, OpenOptions, Result, Stop};
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-/// Parts of a mix at most in a description from outside.
+/// Stored data sets at most in a description from outside.
 const PARTS_MAX: usize = 4096;
 
 /// Which samples and columns, of which data set. It holds no credentials and no endpoints: whoever opens it brings them.
@@ -12,11 +13,11 @@ const PARTS_MAX: usize = 4096;
 pub struct DatasetSpec {
     /// What is opened.
     pub source: SourceSpec,
-    /// The filters, as one SQL expression; of a mix, beside those of its parts.
+    /// The filters, as one SQL expression; of a mix or a concatenation, in addition to those of its parts.
     pub filter: Option<String>,
     /// The chosen columns; `None` for all.
     pub columns: Option<Vec<String>>,
-    /// What it is called in a mix.
+    /// What it is called in a mix or a concatenation.
     pub name: Option<String>,
 }
 
@@ -44,36 +45,26 @@ pub enum SourceSpec {
         /// When an epoch ends.
         stop: Stop,
     },
+    /// Data sets one after another.
+    Concat {
+        /// The parts, in their order; a part may be a concatenation itself.
+        parts: Vec<DatasetSpec>,
+    },
 }
 
 impl DatasetSpec {
     /// Opens it; `options` gives each data set what a description does not hold: storage, caches, functions.
     ///
     /// # Errors
-    /// As [`Dataset::open_with`], [`Dataset::mix`] and [`Dataset::filter`].
+    /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`] and [`Dataset::filter`].
     pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
-        let mut dataset = match &self.source {
-            SourceSpec::Uri { .. } => self.open_one(options).await?,
-            SourceSpec::Mix { parts, stop } => {
-                if parts.len() > PARTS_MAX {
-                    let parts = parts.len();
-                    return Err(Error::config(format!("a mix of {parts} data sets, over {PARTS_MAX}")));
-                }
-                let mut opened = Vec::with_capacity(parts.len());
-                for (part, weight) in parts {
-                    let mut dataset = part.open_one(options).await?;
-                    if let Some(filter) = &part.filter {
-                        dataset = dataset.filter(filter).await?;
-                    }
-                    opened.push((part.chosen(dataset)?, *weight));
-                }
-                Dataset::mix(opened, *stop)?
-            }
-        };
-        if let Some(filter) = &self.filter {
-            dataset = dataset.filter(filter).await?;
+        let stored = self.uris().len();
+        if stored > PARTS_MAX {
+            return Err(Error::config(format!(
+                "the description names {stored} data sets; it may name at most {PARTS_MAX}"
+            )));
         }
-        self.chosen(dataset)
+        self.open_part(options).await
     }
 
     /// Every URI that it names.
@@ -81,21 +72,24 @@ impl DatasetSpec {
         match &self.source {
             SourceSpec::Uri { uri, .. } => vec![uri],
             SourceSpec::Mix { parts, .. } => parts.iter().flat_map(|(part, _)| part.uris()).collect(),
+            SourceSpec::Concat { parts } => parts.iter().flat_map(Self::uris).collect(),
         }
     }
 
-    async fn open_one(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
-        let SourceSpec::Uri { uri, layout, split, durations, block_bytes } = &self.source else {
-            return Err(Error::config("a mix inside a mix: put its parts among the others"));
-        };
-        let options = OpenOptions {
-            layout: *layout,
-            split: split.clone(),
-            durations: *durations,
-            block_bytes: *block_bytes,
-            ..options()
-        };
-        Dataset::open_with(uri, options).await
+    /// Opens the source, then filters it and chooses its columns.
+    ///
+    /// Boxed, since it calls itself for parts. JSON's parser bounds how deep descriptions from outside are nested.
+    fn open_part<'a>(
+        &'a self,
+        options: &'a (dyn Fn() -> OpenOptions + Sync),
+    ) -> BoxFuture<'a, Result<Dataset>> {
+        Box::pin(async move {
+            let mut dataset = self.source.open(options).await?;
+            if let Some(filter) = &self.filter {
+                dataset = dataset.filter(filter).await?;
+            }
+            self.chosen(dataset)
+        })
     }
 
     fn chosen(&self, mut dataset: Dataset) -> Result<Dataset> {
@@ -110,6 +104,35 @@ impl DatasetSpec {
 }
 
 impl SourceSpec {
+    async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
+        match self {
+            Self::Uri { uri, layout, split, durations, block_bytes } => {
+                let options = OpenOptions {
+                    layout: *layout,
+                    split: split.clone(),
+                    durations: *durations,
+                    block_bytes: *block_bytes,
+                    ..options()
+                };
+                Dataset::open_with(uri, options).await
+            }
+            Self::Mix { parts, stop } => {
+                let mut opened = Vec::with_capacity(parts.len());
+                for (part, weight) in parts {
+                    opened.push((part.open_part(options).await?, *weight));
+                }
+                Dataset::mix(opened, *stop)
+            }
+            Self::Concat { parts } => {
+                let mut opened = Vec::with_capacity(parts.len());
+                for part in parts {
+                    opened.push(part.open_part(options).await?);
+                }
+                Dataset::concat(opened)
+            }
+        }
+    }
+
     pub(crate) fn of(uri: &str, options: &OpenOptions) -> Result<Self> {
         Ok(Self::Uri {
             uri: crate::catalog::absolute(uri)?,

@@ -4,10 +4,11 @@
 //! Recipe ──spec()──▶ RecipeSpec (JSON) ──to another process──▶ open() ──▶ Recipe: the same plan, the same chains
 //! ```
 
-use crate::driver::check_mapped;
+use crate::driver::{check_mapped, unmapped};
 use crate::engine::Map;
 use crate::resources::Loaded;
 use crate::{Error, ErrorKind, Result};
+use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{Cursor, Dataset, DatasetSpec, Lengths, OpenOptions, Plan, Shuffle, StepShape};
 use feedstock_ops::{ChainSpec, OPS_VERSION, Resources, Salt};
 use serde::{Deserialize, Serialize};
@@ -170,6 +171,14 @@ impl Recipe {
             maps.push(Map { column: column.clone(), output: output.clone(), chain });
         }
         Ok(maps)
+    }
+
+    /// The columns that ride along with the results of `maps`.
+    ///
+    /// # Errors
+    /// `BadConfig` for a map of a column that does not exist or cannot be mapped.
+    pub fn unmapped(&self, maps: &[Map]) -> Result<SchemaRef> {
+        unmapped(self.dataset.block_reader().schema(), &self.dataset, maps)
     }
 
     /// A hash of the chains and of [`OPS_VERSION`]: not part of the order, kept in cursors to log changed ops.

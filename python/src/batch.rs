@@ -63,8 +63,8 @@ impl Batch {
         let Some(array) = self.batch.column(name) else {
             return Err(PyKeyError::new_err(format!("no column '{name}'; the batch has {:?}", self.names())));
         };
-        match Tensor::of_array(name, array)? {
-            Some(tensor) => Ok(Bound::new(py, tensor)?.into_any()),
+        match self.batch.numbers(name) {
+            Some(numbers) => Ok(Bound::new(py, Tensor::of_numbers(name, &numbers)?)?.into_any()),
             None => Ok(list(py, name, array)?.into_any()),
         }
     }

@@ -141,6 +141,14 @@ impl Dataset {
         Ok(Self(Own::new(call(py, || feedstock::Dataset::mix(parts, stop))?)))
     }
 
+    /// Joins data sets end to end.
+    #[staticmethod]
+    fn concat(py: Python<'_>, parts: Vec<PyRef<'_, Self>>) -> PyResult<Self> {
+        let parts = parts.iter().map(|part| Ok(part.0.get(py)?.clone()));
+        let parts: Vec<feedstock::Dataset> = parts.collect::<PyResult<_>>()?;
+        Ok(Self(Own::new(call(py, || feedstock::Dataset::concat(parts))?)))
+    }
+
     fn named(&self, py: Python<'_>, name: &str) -> PyResult<Self> {
         Ok(Self(Own::new(self.0.get(py)?.clone().named(name))))
     }

@@ -4,8 +4,11 @@ use crate::errors::{call, call_long, config};
 use crate::fleet::Members;
 use crate::loader::Loader;
 use crate::process::Own;
-use feedstock::{BatchSize, ChainSpec, DeviceOptions, Finish, OnError, Rank, Shuffle, Tail};
+use feedstock::{
+    BatchSize, ChainSpec, DeviceOptions, Finish, NullValue, Nulls, OnError, Rank, Shuffle, Tail,
+};
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt};
 use std::time::Duration;
 
 /// A pipeline. Immutable: every method makes a new one.
@@ -20,6 +23,26 @@ pub(crate) fn chain(ops: &str) -> PyResult<ChainSpec> {
 /// A finish from its JSON.
 pub(crate) fn finish_from(py: Python<'_>, json: &str) -> PyResult<Finish> {
     serde_json::from_str(json).map_err(|e| config(py, format!("finish: {e}")))
+}
+
+/// What nulls become, as Python writes it.
+fn nulls_from(to: &Bound<'_, PyAny>) -> PyResult<Nulls> {
+    if let Ok(flag) = to.cast::<PyBool>() {
+        return Ok(Nulls::Value(NullValue::Flag(flag.is_true())));
+    }
+    if let Ok(text) = to.extract::<String>() {
+        return match text.as_str() {
+            "list" => Ok(Nulls::List),
+            "mask" => Ok(Nulls::Mask),
+            other => Err(config(to.py(), format!("nulls must be 'list', a value or 'mask'; got '{other}'"))),
+        };
+    }
+    if to.is_instance_of::<PyInt>() {
+        let number =
+            to.extract().map_err(|_| config(to.py(), format!("nulls: {to} is no value of any column")))?;
+        return Ok(Nulls::Value(NullValue::Whole(number)));
+    }
+    Ok(Nulls::Value(NullValue::Real(to.extract()?)))
 }
 
 impl Pipeline {
@@ -158,6 +181,16 @@ impl Pipeline {
             other => return Err(config(py, format!("on_error must be 'raise' or 'skip'; got '{other}'"))),
         };
         self.with(py, |pipeline| pipeline.on_error(policy))
+    }
+
+    /// Sets what nulls become: of `column`, or of all others for None. `to` is "list", "mask", or a value.
+    #[pyo3(signature = (column, to))]
+    fn nulls(&self, py: Python<'_>, column: Option<&str>, to: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let nulls = nulls_from(to)?;
+        self.with(py, |pipeline| match column {
+            Some(column) => pipeline.nulls_of(column, nulls),
+            None => pipeline.nulls(nulls),
+        })
     }
 
     fn epochs(&self, py: Python<'_>, epochs: u64) -> PyResult<Self> {

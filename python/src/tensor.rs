@@ -3,7 +3,6 @@
 use crate::dlpack::{self, Code, ElementType, Lent};
 use crate::errors::{call, config};
 use crate::process::Own;
-use arrow::array::ArrayRef;
 use feedstock::{Element, Numbers};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -86,19 +85,17 @@ impl Tensor {
         Ok(this)
     }
 
-    /// A column that rides along, if its type is a number's and none is missing.
-    pub(crate) fn of_array(name: &str, array: &ArrayRef) -> PyResult<Option<Self>> {
-        let Some(numbers) = Numbers::of(array) else { return Ok(None) };
+    /// A column of numbers that rides along.
+    pub(crate) fn of_numbers(name: &str, numbers: &Numbers) -> PyResult<Self> {
         let (element, shape) = (numbers.element(), numbers.shape().to_vec());
-        let made = match numbers.bytes() {
+        match numbers.bytes() {
             Cow::Owned(flags) => Self::of_bytes(name, element, &shape, flags),
             Cow::Borrowed(bytes) => {
                 // Gathered for this batch, so that nobody else reads what the caller may write.
                 let start = bytes.as_ptr().cast_mut();
                 Self::plain(name, start, element, &shape, Arc::new(numbers.clone()))
             }
-        };
-        made.map(Some)
+        }
     }
 
     /// One byte a flag.

@@ -264,6 +264,56 @@ def test_mixes(data):
     )
 
 
+def test_concat_delivers_each_sample_of_each_part_once(data):
+    """A mix by lengths delivers 563 of these 600."""
+    parts = [data.columns(["label"]).named(name) for name in ("first", "second", "third")]
+    both = fs.Dataset.concat(parts[:2])
+    whole = fs.Dataset.concat([both, parts[2]])
+    assert len(whole) == 600
+    assert whole.uri == "concatenation of first, second, third"
+    for world_size in (1, 2, 3, 7):
+        pipeline = whole.shuffle(seed=3, window=64).batch(global_batch_size=32, tail="pad")
+        seen, names = [], []
+        for rank in range(world_size):
+            for batch in pipeline.loader(rank, world_size):
+                seen += batch.sample_ids[batch.valid].tolist()
+                names += [name for name, valid in zip(batch["dataset"], batch.valid, strict=True) if valid]
+        assert sorted(seen) == list(range(600))
+        assert all(name == parts[sample // 200]._recipe[2] for sample, name in zip(seen, names, strict=True))
+    assert len(both.filter("label < 50")) == 2 * len(data.filter("label < 50"))
+
+    with pipeline.loader() as loader:
+        iterator = iter(loader)
+        before = [sample for _ in range(4) for sample in next(iterator).sample_ids.tolist()]
+        state = loader.state_dict()
+    again = pickle.loads(pickle.dumps(whole)).shuffle(seed=3, window=64)
+    rest = again.batch(global_batch_size=60, tail="pad").loader()
+    rest.load_state_dict(state)
+    after = [sample for batch in rest for sample in batch.sample_ids[batch.valid].tolist()]
+    assert sorted(before + after) == list(range(600))
+    turned = fs.Dataset.concat(reversed(parts)).columns(["label", "dataset"]).filter("label >= 0")
+    other = turned.shuffle(seed=3, window=64).batch(global_batch_size=60).loader()
+    with pytest.raises(fs.ConfigError, match="another order"):
+        other.load_state_dict(state)
+
+    blend = fs.Dataset.mix([(both, 0.5), (parts[2], 0.5)], stop="all_exhausted")
+    drawn = {name for batch in blend.batch(100).loader() for name in batch["dataset"]}
+    assert drawn == {"first", "second", "third"}
+
+
+def test_what_cannot_be_concatenated_is_named(data):
+    first, second = data.columns(["label"]).named("first"), data.columns(["label"]).named("second")
+    mix = fs.Dataset.mix([(first, 1.0)]).named("blend")
+    for parts, message in [
+        ([], "at least 1 data set"),
+        ([first, first], r"called first; name them apart with Dataset\.named"),
+        ([second, mix], "blend: a mix draws samples by weight"),
+        ([first, "s3://corpus"], "parts must be data sets; got str"),
+    ]:
+        with pytest.raises(fs.ConfigError, match=message):
+            fs.Dataset.concat(parts)
+
+
 def test_seven_samples_on_eight_ranks(data):
     seven = data.columns(["label"]).filter("label < 7")
     with pytest.raises(fs.ConfigError, match="7 selected samples"):

@@ -409,6 +409,8 @@ def test_what_workers_may_read_is_what_the_pipeline_names(imagenet: Path) -> Non
     assert (allowed(mapped), settings(mapped)) == ((str(imagenet),), {})
     mix = fs.Dataset.mix([(here.named("a"), 1), (here.columns(["label"]).named("b"), 1)]).batch(8)
     assert allowed(mix) == (str(imagenet),)
+    parts = [here.named("a"), there.named("b")]
+    assert allowed(fs.Dataset.concat(parts).batch(8)) == (str(imagenet), f"{imagenet}/data/")
     assert (allowed(there.batch(8)), settings(there.batch(8))) == ((f"{imagenet}/data/",), {"region": "x"})
     with pytest.raises(fs.ConfigError, match="different storage settings: give the workers theirs"):
         settings(fs.Dataset.mix([(here.named("a"), 1), (there.named("b"), 1)]).batch(8))

@@ -1,6 +1,7 @@
 //! A finished batch, viewed in place.
 
 use crate::device::{DeviceBatch, DeviceTensor, StreamHandle};
+use crate::numbers::Numbers;
 use crate::slots::{Lease, Placed};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
@@ -118,6 +119,12 @@ impl Batch {
     /// The column `name` that rides along.
     pub fn column(&self, name: &str) -> Option<&ArrayRef> {
         self.columns.column_by_name(name)
+    }
+
+    /// The column `name` that rides along, as a tensor takes it; `None` where it is a list, or there is none.
+    pub fn numbers(&self, name: &str) -> Option<Numbers> {
+        let (place, field) = self.columns.schema_ref().column_with_name(name)?;
+        Numbers::of(field, self.columns.column(place))
     }
 
     /// The batch as Arrow: `sample_id` (UInt64), `valid` (Boolean), the tensors as `arrow.fixed_shape_tensor`

@@ -51,7 +51,17 @@ impl Dataset {
         Ok(Self(feedstock_dataset::Dataset::mix(parts, stop)?))
     }
 
-    /// What this data set is called in the column `dataset` of a mix; default its URI.
+    /// Joins data sets end to end: every sample of every part is in each epoch exactly once. See
+    /// [`feedstock_dataset::Dataset::concat`].
+    ///
+    /// # Errors
+    /// `BadConfig` for no parts, a part that is a mix, parts of one name, and columns that do not go together.
+    pub fn concat(parts: Vec<Self>) -> Result<Self> {
+        let parts = parts.into_iter().map(|part| part.0).collect();
+        Ok(Self(feedstock_dataset::Dataset::concat(parts)?))
+    }
+
+    /// What this data set is called in the column `dataset` of a mix or a concatenation; default its URI.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self(self.0.named(name))

@@ -2,6 +2,7 @@
 
 use crate::device::Element;
 use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::Field;
 use std::borrow::Cow;
 
 /// A column of numbers or flags, none of them missing; lists of a fixed size are further axes.
@@ -13,8 +14,12 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Of a column; `None` where it is something else, or a value is missing.
-    pub fn of(array: &ArrayRef) -> Option<Self> {
+    /// Of a batch's column; `None` where it is something else, or its field may have nulls
+    /// ([`Nulls::List`](crate::Nulls::List)).
+    pub fn of(field: &Field, array: &ArrayRef) -> Option<Self> {
+        if field.is_nullable() {
+            return None;
+        }
         let mut shape = vec![array.len()];
         let mut values = array.clone();
         while let Some(list) = values.as_fixed_size_list_opt() {
@@ -56,18 +61,21 @@ impl Numbers {
 mod tests {
     use super::*;
     use arrow::array::{BooleanArray, FixedSizeListArray, Int16Array, StringArray};
-    use arrow::datatypes::{DataType, Field};
+    use arrow::datatypes::DataType;
     use std::sync::Arc;
 
     #[test]
     fn numbers_and_flags_are_dense_and_all_else_is_none() {
-        let numbers = |array: ArrayRef| Numbers::of(&array);
-        let of = numbers(Arc::new(Int16Array::from(vec![1, 2, 3, 4]).slice(1, 2))).unwrap();
+        let of = |array: ArrayRef, nullable: bool| {
+            Numbers::of(&Field::new("x", array.data_type().clone(), nullable), &array)
+        };
+        let numbers = |array: ArrayRef| of(array, false);
+        let short = numbers(Arc::new(Int16Array::from(vec![1, 2, 3, 4]).slice(1, 2))).unwrap();
         assert_eq!(
-            (of.element(), of.shape(), of.bytes().as_ref()),
+            (short.element(), short.shape(), short.bytes().as_ref()),
             (Element::I16, &[2][..], &[2, 0, 3, 0][..])
         );
-        assert!(matches!(of.bytes(), Cow::Borrowed(_)));
+        assert!(matches!(short.bytes(), Cow::Borrowed(_)));
         let flags = numbers(Arc::new(BooleanArray::from(vec![true, false, true]).slice(1, 2))).unwrap();
         assert_eq!((flags.element(), flags.bytes().as_ref()), (Element::Bool, &[0, 1][..]));
         let item = Arc::new(Field::new("item", DataType::Int16, false));
@@ -76,6 +84,7 @@ mod tests {
         let pairs = numbers(Arc::new(list(vec![1, 2, 3, 4, 5, 6]).unwrap().slice(1, 2))).unwrap();
         assert_eq!((pairs.shape(), pairs.bytes().len(), pairs.bytes()[0]), (&[2, 2][..], 8, 3));
         assert!(numbers(Arc::new(Int16Array::from(vec![Some(1), None]))).is_none(), "a value is missing");
+        assert!(of(Arc::new(Int16Array::from(vec![1])), true).is_none(), "a list in every batch");
         assert!(numbers(Arc::new(StringArray::from(vec!["1"]))).is_none());
     }
 }

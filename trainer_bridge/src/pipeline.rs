@@ -1,13 +1,15 @@
 //! The description of a pipeline: everything but the rank and the place to start.
 
-use crate::device::{self, DeviceOptions, Element, Mapped, Opened, Way};
+use crate::device::{self, DeviceOptions, Mapped, Opened, Way};
 use crate::loader::Loader;
+use crate::nulls::{NullRule, NullSettings, Nulls};
 use crate::padding::Fill;
 use crate::policy::OnError;
 use crate::rank::{RankIterator, Settings, next_step};
 use crate::sink::length_column;
 use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
+use arrow::datatypes::Field;
 use feedstock_dataset::{Cursor, Dataset, Plan, Position, Rank, Shuffle, StepShape, StepSize, Tail};
 use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads};
 use feedstock_ops::{Chain, ChainSpec, OPS_VERSION, Resources};
@@ -110,6 +112,7 @@ pub struct Pipeline {
     batch: BatchSize,
     tail: Tail,
     on_error: OnError,
+    nulls: NullSettings,
     epochs: Option<u64>,
     slots: usize,
     threads: Option<usize>,
@@ -127,6 +130,7 @@ impl Pipeline {
             batch: BatchSize::per_rank(1),
             tail: Tail::Drop,
             on_error: OnError::Raise,
+            nulls: NullSettings::default(),
             epochs: None,
             slots: SLOTS,
             threads: None,
@@ -251,6 +255,27 @@ impl Pipeline {
     #[must_use]
     pub fn on_error(mut self, policy: OnError) -> Self {
         self.on_error = policy;
+        self
+    }
+
+    /// What becomes of missing values in columns of numbers or flags that ride along, all but those with a setting of
+    /// their own ([`nulls_of`](Self::nulls_of)).
+    ///
+    /// Default: a column is a list in every batch if statistics prove nulls among the selected samples
+    /// ([`feedstock_dataset::Dataset::proves_nulls`]). Any other is a tensor in every batch, and a sample with a null in it
+    /// is a bad sample ([`on_error`](Self::on_error)). [`Nulls::Mask`] for all columns makes flags for those that may have
+    /// nulls by their schema.
+    #[must_use]
+    pub fn nulls(mut self, nulls: Nulls) -> Self {
+        self.nulls.all = Some(nulls);
+        self
+    }
+
+    /// What becomes of missing values in `column`. A column that is not one of numbers or flags, and a value that its type
+    /// does not hold, is an error when a rank starts.
+    #[must_use]
+    pub fn nulls_of(mut self, column: &str, nulls: Nulls) -> Self {
+        self.nulls.columns.insert(column.to_owned(), nulls);
         self
     }
 
@@ -412,12 +437,26 @@ impl Pipeline {
         Ok((maps, columns))
     }
 
+    /// The forms of the columns of numbers that ride along.
+    fn null_rules(&self, maps: &[Map], columns: &[Column]) -> Result<Vec<NullRule>> {
+        let along = self.recipe.unmapped(maps)?;
+        let along: Vec<&Field> = along.fields().iter().map(AsRef::as_ref).collect();
+        let is_taken = |name: &str| {
+            along.iter().any(|field| field.name() == name)
+                || columns.iter().any(|column| {
+                    column.name == name || column.spec.is_ragged() && length_column(&column.name) == name
+                })
+        };
+        NullRule::of_columns(&self.nulls, &self.recipe.dataset, &along, &is_taken)
+    }
+
     /// The device's part, checked against the columns that the chains make.
     fn prepare_device(
         &self,
         options: &DeviceOptions,
         maps: &[Map],
         columns: &[Column],
+        nulls: &[NullRule],
     ) -> Result<device::Prepared> {
         if options.nvjpeg > 0.0 && self.workers.is_some() {
             let message = "nvjpeg: workers decode on their CPUs; leave out one of both";
@@ -437,10 +476,12 @@ impl Pipeline {
         let reader = self.recipe.dataset.block_reader(); // of the chosen columns only
         let along = reader.schema();
         let is_taken = |name: &str| {
-            mapped.iter().any(|column| column.name == name) || along.field_with_name(name).is_ok()
+            mapped.iter().any(|column| column.name == name)
+                || along.field_with_name(name).is_ok()
+                || nulls.iter().any(|rule| rule.mask() == Some(name))
         };
         let has_numbers = |name: &str| {
-            along.field_with_name(name).is_ok_and(|field| Element::of_nested(field.data_type()).is_some())
+            nulls.iter().any(|rule| rule.column == name && !rule.is_list() || rule.mask() == Some(name))
                 || columns.iter().any(|column| column.spec.is_ragged() && length_column(&column.name) == name)
         };
         device::Prepared::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
@@ -590,10 +631,11 @@ impl RankBuilder {
             );
         }
         let (maps, columns) = pipeline.compile()?;
+        let nulls = pipeline.null_rules(&maps, &columns)?;
         let device = pipeline
             .device
             .as_ref()
-            .map(|options| pipeline.prepare_device(options, &maps, &columns))
+            .map(|options| pipeline.prepare_device(options, &maps, &columns, &nulls))
             .transpose()?;
         let job = Job {
             dataset: pipeline.recipe.dataset.clone(),
@@ -612,6 +654,7 @@ impl RankBuilder {
             on_error: pipeline.on_error,
             deadline: pipeline.deadline,
             ops,
+            nulls: nulls.into(),
             skipped: (0, 0),
         };
         Ok(Prepared { job, columns, settings, device })

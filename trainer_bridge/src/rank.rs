@@ -4,6 +4,7 @@ use crate::batch::Batch;
 use crate::device::{Stage, Way};
 use crate::ledger::Ledger;
 use crate::memory::Allocator;
+use crate::nulls::NullRule;
 use crate::policy::{OnError, SkipReport, Skipped};
 use crate::sink::{Assembled, Assembler};
 use crate::slots::{Column, Home, Slot};
@@ -72,6 +73,8 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     /// The hash of the chains, kept in cursors.
     pub(crate) ops: u64,
+    /// The forms of columns of numbers.
+    pub(crate) nulls: Arc<[NullRule]>,
     /// An epoch, and samples skipped in it by earlier runs of the same loader: they count towards its limit.
     pub(crate) skipped: (u64, u64),
 }
@@ -113,7 +116,7 @@ impl RankIterator {
         way: Way,
         run: impl FnOnce(Job, Arc<dyn Sink<Slot>>) -> Result<Run<Slot>>,
     ) -> Result<Self> {
-        let Settings { slots, on_error, deadline, ops, skipped } = *settings;
+        let Settings { slots, on_error, deadline, ops, skipped, .. } = *settings;
         let columns: Arc<[Column]> = columns.into();
         let home = Arc::new(Home::default());
         let assembler = Arc::new(Assembler {
@@ -121,6 +124,8 @@ impl RankIterator {
             home: home.clone(),
             on_error,
             columns: columns.clone(),
+            nulls: settings.nulls.clone(),
+            catalog: job.dataset.catalog().clone(),
             device_seed: way.stage.is_some().then_some(job.seed),
         });
         let (plan, step_shape, epoch, position) = (job.plan.clone(), job.shape, job.epoch, job.position);

@@ -1,6 +1,7 @@
 //! From a finished step to a batch: the error policy is applied here, on the thread that finished the step.
 
 use crate::batch::{Batch, Tensor};
+use crate::nulls::{NullRule, with_rules};
 use crate::policy::{OnError, Skipped, sources};
 use crate::slots::{Column, Home, Lease, Slot};
 use crate::warnings::Warned;
@@ -9,7 +10,8 @@ use arrow::array::{Int64Array, UInt64Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
-use feedstock_ingest::{Finished, Ready, Sink, row_seed};
+use feedstock_dataset::{Catalog, Step};
+use feedstock_ingest::{Finished, Ready, SampleContext, Sink, row_seed};
 use feedstock_ops::SampleSeed;
 use std::sync::Arc;
 
@@ -87,21 +89,27 @@ pub(crate) struct Assembler {
     pub(crate) on_error: OnError,
     /// The mapped columns, in the order of the maps.
     pub(crate) columns: Arc<[Column]>,
+    /// The forms of columns of numbers.
+    pub(crate) nulls: Arc<[NullRule]>,
+    /// Names samples in errors.
+    pub(crate) catalog: Arc<Catalog>,
     /// Of the ops' randomness, where a device is to draw from it, too.
     pub(crate) device_seed: Option<u64>,
 }
 
 impl Assembler {
     fn assemble(&self, finished: Finished<Slot>) -> Result<Assembled> {
-        let Finished { step, mut columns, destination: mut slot, failures, warnings, .. } = finished;
+        let Finished { step, mut columns, destination: mut slot, mut failures, warnings, .. } = finished;
         let mut valid: Vec<bool> = step.rows.iter().map(|row| row.valid).collect();
         let mut skipped = Vec::new();
+        self.add_nulls(&step, &columns, &mut failures);
         refuse(self.on_error, &failures)?;
         let bad: Vec<usize> = failures.iter().map(|(row, _)| *row).collect();
         let sources = sources(step.rows.len(), &bad);
         if !bad.is_empty() {
             columns = take_rows(&columns, &sources)?;
         }
+        columns = with_rules(columns, &self.nulls)?;
         for (row, error) in failures {
             if std::mem::replace(&mut valid[row], false) {
                 let (sample, epoch) = (step.rows[row].sample, step.epoch);
@@ -152,6 +160,29 @@ impl Assembler {
             step.rows.iter().map(|row| row_seed(seed, step.epoch, row)).collect()
         });
         Ok(Assembled { batch, skipped, warned, seeds: seeds_of(&seeds, &sources) })
+    }
+}
+
+impl Assembler {
+    /// Adds the rows in which a null is a bad sample, but those that have failed.
+    fn add_nulls(&self, step: &Step, columns: &RecordBatch, failures: &mut Vec<(usize, Error)>) {
+        for rule in &*self.nulls {
+            for row in rule.bad_rows(columns) {
+                if failures.iter().any(|(failed, _)| *failed == row) {
+                    continue;
+                }
+                let sample = step.rows[row].sample;
+                let name = self.catalog.describe_sample(sample);
+                let message = format!("{name} (sample {sample}): {}", rule.problem());
+                let about = SampleContext {
+                    sample,
+                    uri: self.catalog.sample_uri(sample),
+                    column: Some(rule.column.clone()),
+                };
+                failures.push((row, Error::new(ErrorKind::BadSample, message).with_sample(about)));
+            }
+        }
+        failures.sort_by_key(|(row, _)| *row);
     }
 }
 

@@ -62,6 +62,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         payload: draft.payload,
         audio: draft.audio,
         notes: draft.notes,
+        null_columns: draft.null_columns,
         content_hash,
     };
     format::with_durations(catalog, &with).await

@@ -14,6 +14,7 @@
 mod added;
 mod blocks;
 mod build;
+mod nulls;
 mod objects;
 mod samples;
 mod scan;
@@ -167,6 +168,8 @@ pub(crate) struct Draft {
     pub(crate) audio: Vec<String>,
     /// What a person should know: files ignored, labels missing.
     pub(crate) notes: Vec<String>,
+    /// Columns that statistics of the files prove to have nulls.
+    pub(crate) null_columns: Vec<String>,
     /// Hashed in place of `objects`, where those are copies of what the user named.
     pub(crate) copied_from: Option<CopiedFrom>,
 }
@@ -202,6 +205,8 @@ pub struct Catalog {
     pub(crate) payload: Vec<String>,
     pub(crate) audio: Vec<String>,
     pub(crate) notes: Vec<String>,
+    /// Columns that statistics of the files prove to have nulls; not part of the content hash.
+    pub(crate) null_columns: Vec<String>,
     pub(crate) content_hash: u64,
 }
 

@@ -25,10 +25,11 @@ const VERSION: u32 = 3;
 const INDEX: &str = "catalog.json";
 
 /// Raised when the columns of a layout are made otherwise: its older catalogs are rebuilt. The order stays the same, and
-/// so do the catalogs of the other layouts. WebDataset 1: lists and objects of JSON members are columns.
+/// so do the catalogs of the other layouts. WebDataset 1: lists and objects of JSON members are columns. Parquet 1: the
+/// columns that statistics prove to have nulls are listed.
 fn columns_version(layout: Layout) -> u32 {
     match layout {
-        Layout::WebDataset => 1,
+        Layout::WebDataset | Layout::HfParquet => 1,
         _ => 0,
     }
 }
@@ -132,6 +133,8 @@ struct Index {
     lists: Vec<String>,
     notes: Vec<String>,
     #[serde(default)]
+    null_columns: Vec<String>,
+    #[serde(default)]
     columns_version: u32,
     tables: BTreeMap<String, Table>,
 }
@@ -207,6 +210,7 @@ pub(super) async fn save(
         key,
         lists,
         notes: catalog.notes.clone(),
+        null_columns: catalog.null_columns.clone(),
         columns_version: columns_version(catalog.layout),
         tables,
     };
@@ -362,6 +366,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         payload: index.payload,
         audio: index.audio,
         notes: index.notes,
+        null_columns: index.null_columns,
         content_hash: index.content_hash,
     };
     Ok(Found { catalog, fingerprint: index.fingerprint })
@@ -446,6 +451,7 @@ mod tests {
             },
             audio: Vec::new(),
             notes: Vec::new(),
+            null_columns: Vec::new(),
             content_hash: 7,
         }
     }

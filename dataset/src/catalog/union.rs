@@ -1,4 +1,4 @@
-//! The catalog of a mix: its parts' catalogs one after another, under one schema.
+//! The catalog of a mix or a concatenation: its parts' catalogs one after another, under one schema.
 //!
 //! ```text
 //! part 0: objects, blocks, samples │ part 1: …        ids count on; each part is read with its own storage and cache
@@ -7,10 +7,12 @@
 //! Cost: the block tables once more, 36 bytes a block, and the objects' names.
 
 use super::{BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects};
+use crate::composition::index;
 use crate::dataset::Opened;
 use crate::format::widen;
 use crate::{BlockId, BlockReader, Error, ErrorKind, Result, SampleId};
 use arrow::array::{ArrayRef, StringArray, new_null_array};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use std::ops::Range;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 /// The column that names the part a sample comes from.
 pub(crate) const DATASET: &str = "dataset";
 
-/// What a union is made of.
+/// What a union is made of: one stored data set, never another union.
 pub(crate) struct UnionInput {
     /// What the part is called in the column [`DATASET`] and in errors.
     pub(crate) name: String,
@@ -45,22 +47,14 @@ struct Part {
 }
 
 impl Union {
-    /// The catalog of all parts.
+    /// The catalog of all parts; `what` they make, a mix or a concatenation, is named in errors and in its URI.
     ///
     /// # Errors
-    /// `BadConfig` for parts of one name, a column `dataset` in a part, columns of one name whose types or classes do
-    /// not go together, and more blocks or objects than ids.
-    pub(crate) fn catalog(inputs: Vec<UnionInput>) -> Result<Catalog> {
-        for (at, input) in inputs.iter().enumerate() {
-            if inputs[..at].iter().any(|other| other.name == input.name) {
-                return Err(Error::config(format!(
-                    "two parts of the mix are called {}; name them apart with Dataset::named",
-                    input.name
-                )));
-            }
-        }
-        let (schema, payload) = schema_of(&inputs)?;
-        let blocks = blocks_of(&inputs)?;
+    /// `BadConfig` for a column `dataset` in a part, columns of one name whose types or classes do not go together,
+    /// and more blocks or objects than ids.
+    pub(crate) fn catalog(what: &str, inputs: Vec<UnionInput>) -> Result<Catalog> {
+        let (schema, payload) = schema_of(what, &inputs)?;
+        let blocks = blocks_of(what, &inputs)?;
         let mut objects = Vec::new();
         let (mut parts, mut hash): (Vec<Part>, _) =
             (Vec::new(), twox_hash::XxHash64::with_seed(inputs.len() as u64));
@@ -68,7 +62,7 @@ impl Union {
         for input in inputs {
             let catalog = &input.opened.catalog;
             std::hash::Hasher::write_u64(&mut hash, catalog.content_hash);
-            let first_object = id(objects.len())?;
+            let first_object = id(what, objects.len())?;
             objects.extend((0..catalog.objects.len()).map(|object| catalog.objects.get(object)));
             let columns = schema.fields().iter().map(|field| {
                 input.columns.iter().copied().find(|&c| catalog.schema.field(c).name() == field.name())
@@ -85,16 +79,17 @@ impl Union {
                 first_sample,
                 columns,
             });
-            first_block += id(counts.0)?; // the table of blocks holds them all
-            first_unit += id(units)?;
+            first_block += id(what, counts.0)?; // the table of blocks holds them all
+            first_unit += id(what, units)?;
             first_sample += counts.1;
         }
         let first = &parts[0].opened.catalog;
         let named = |part: &Part, note: &String| format!("{}: {note}", part.name);
         let catalogs = || parts.iter().map(|part| &part.opened.catalog);
-        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        let mut names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        names.dedup();
         Ok(Catalog {
-            uri: format!("mix of {}", names.join(", ")),
+            uri: format!("{what} of {}", names.join(", ")),
             layout: first.layout,
             block_bytes: first.block_bytes,
             objects: Objects::new(&objects),
@@ -110,6 +105,7 @@ impl Union {
                 .flat_map(|part| part.opened.catalog.notes.iter().map(|note| named(part, note)))
                 .collect(),
             schema,
+            null_columns: Vec::new(),
             content_hash: std::hash::Hasher::finish(&hash),
             content: Content::Union(Arc::new(Self { parts })),
         })
@@ -120,19 +116,32 @@ impl Union {
         self.parts.partition_point(|part| part.first_sample <= sample) - 1
     }
 
-    /// The catalogs of the parts and the samples before each.
-    pub(crate) fn catalogs(&self) -> impl Iterator<Item = (&Arc<Catalog>, u64)> {
-        self.parts.iter().map(|part| (&part.opened.catalog, part.first_sample))
-    }
-
-    /// What the parts are called.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().map(|part| part.name.as_str())
+    /// The parts again, as inputs of another union that has these `columns` of this one.
+    pub(crate) fn inputs(&self, columns: &[usize]) -> impl Iterator<Item = UnionInput> {
+        self.parts.iter().map(|part| UnionInput {
+            name: part.name.clone(),
+            opened: part.opened.clone(),
+            columns: columns.iter().filter_map(|&column| part.columns[column]).collect(),
+        })
     }
 
     /// The parts' catalogs and the blocks before each.
     pub(crate) fn block_offsets(&self) -> impl Iterator<Item = (&Arc<Opened>, u32)> {
         self.parts.iter().map(|part| (&part.opened, part.first_block))
+    }
+
+    /// Whether some of the samples that `kept` keeps (`None`: all) certainly have no value in `column`.
+    pub(crate) fn proves_nulls(&self, column: &str, kept: Option<&BooleanBuffer>) -> bool {
+        self.parts.iter().any(|part| {
+            let catalog = &part.opened.catalog;
+            let kept = kept.map(|kept| kept.slice(index(part.first_sample), index(catalog.samples())));
+            if kept.as_ref().is_some_and(|kept| kept.count_set_bits() == 0) || column == DATASET {
+                return false;
+            }
+            let has_column =
+                part.columns.iter().flatten().any(|&own| catalog.schema.field(own).name() == column);
+            !has_column || catalog.proves_nulls(column, kept.as_ref())
+        })
     }
 
     /// What an error calls a sample.
@@ -228,12 +237,12 @@ impl UnionReader {
 }
 
 fn bug(error: arrow::error::ArrowError) -> Error {
-    Error::new(ErrorKind::Bug, "a part's rows do not fit the mix").with_source(error)
+    Error::new(ErrorKind::Bug, "a part's rows do not fit the union").with_source(error)
 }
 
-fn id(count: usize) -> Result<u32> {
+fn id(what: &str, count: usize) -> Result<u32> {
     u32::try_from(count)
-        .map_err(|_| Error::config("the parts of the mix have more than 2³² objects or blocks"))
+        .map_err(|_| Error::config(format!("the parts of the {what} have more than 2³² objects or blocks")))
 }
 
 /// Units of a catalog, at least one: ids of the next part's begin behind them.
@@ -244,23 +253,23 @@ fn units_of(catalog: &Catalog) -> usize {
     }
 }
 
-fn blocks_of(inputs: &[UnionInput]) -> Result<BlockTable> {
+fn blocks_of(what: &str, inputs: &[UnionInput]) -> Result<BlockTable> {
     let mut blocks = BlockTableBuilder::default();
     let (mut first_object, mut first_unit) = (0, 0);
     for input in inputs {
         let catalog = &input.opened.catalog;
-        for block in 0..id(catalog.blocks.len())? {
+        for block in 0..id(what, catalog.blocks.len())? {
             let row = catalog.blocks.row(BlockId(block));
             blocks.push(BlockRow { shard: row.shard + first_object, unit: row.unit + first_unit, ..row })?;
         }
-        first_object += id(catalog.objects.len())?;
-        first_unit += id(units_of(catalog))?;
+        first_object += id(what, catalog.objects.len())?;
+        first_unit += id(what, units_of(catalog))?;
     }
     Ok(blocks.finish())
 }
 
 /// Metadata columns of all parts in the order of their first appearance, `dataset`, then payload columns.
-fn schema_of(inputs: &[UnionInput]) -> Result<(SchemaRef, Vec<String>)> {
+fn schema_of(what: &str, inputs: &[UnionInput]) -> Result<(SchemaRef, Vec<String>)> {
     let (mut metadata, mut payload): (Vec<Field>, Vec<Field>) = (Vec::new(), Vec::new());
     for (at, input) in inputs.iter().enumerate() {
         let catalog = &input.opened.catalog;
@@ -268,7 +277,7 @@ fn schema_of(inputs: &[UnionInput]) -> Result<(SchemaRef, Vec<String>)> {
             let field = catalog.schema.field(column);
             if field.name() == DATASET {
                 return Err(Error::config(format!(
-                    "{}: a mix names its parts in a column `{DATASET}`, which this part has of its own; choose its other \
+                    "{}: a {what} names its parts in a column `{DATASET}`, which this part has of its own; choose its other \
                      columns with Dataset::columns",
                     input.name
                 )));
@@ -277,7 +286,7 @@ fn schema_of(inputs: &[UnionInput]) -> Result<(SchemaRef, Vec<String>)> {
             let (mine, others) = if encoded { (&mut payload, &metadata) } else { (&mut metadata, &payload) };
             if others.iter().any(|other| other.name() == field.name()) {
                 return Err(Error::config(format!(
-                    "column {} holds encoded bytes in one part of the mix and not in {}; choose other columns with \
+                    "column {} holds encoded bytes in one part of the {what} and not in {}; choose other columns with \
                      Dataset::columns",
                     field.name(),
                     input.name

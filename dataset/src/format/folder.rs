@@ -50,6 +50,7 @@ pub(super) fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft>
         payload: vec![payload.into()],
         audio: if payload == "audio" { vec![payload.into()] } else { Vec::new() },
         notes: sources.notes,
+        null_columns: Vec::new(),
         copied_from: None,
     })
 }

@@ -179,6 +179,7 @@ fn draft(object: &ObjectRef, samples: Vec<Sample>, notes: Vec<String>, block_byt
         payload: vec!["image".into()],
         audio: Vec::new(),
         notes,
+        null_columns: Vec::new(),
         copied_from: None,
     })
 }

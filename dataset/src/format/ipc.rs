@@ -140,6 +140,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
             added: None,
         },
         notes: sources.notes,
+        null_columns: Vec::new(),
         copied_from: None,
     })
 }

@@ -215,6 +215,7 @@ fn draft(
         payload: vec![payload.to_owned()],
         audio: if payload == "audio" { vec![payload.to_owned()] } else { Vec::new() },
         notes: sources.notes.clone(),
+        null_columns: Vec::new(),
         copied_from: None,
     })
 }

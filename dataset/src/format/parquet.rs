@@ -12,7 +12,7 @@
 //! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
 //! columns.
 
-use super::columns::{Mapping, map_columns, pick, same_schema, view_schema};
+use super::columns::{Mapping, Origin, map_columns, pick, same_schema, view_schema};
 use super::features::{self, Features};
 use super::parquet_pages;
 use super::sources::Sources;
@@ -20,7 +20,7 @@ use super::{CATALOG_READS, Cataloguing};
 use crate::blocks::RangeReader;
 use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -34,6 +34,8 @@ use parquet::file::metadata::{
     ParquetMetaDataWriter, RowGroupMetaData,
 };
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
+use parquet::file::statistics::Statistics;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -47,6 +49,8 @@ struct File {
     schema: SchemaRef,
     features: Features,
     groups: Vec<Group>,
+    /// Paths of the leaves that statistics prove to have nulls.
+    nulls: BTreeSet<Vec<String>>,
 }
 
 /// A row group: its own footer, and its blocks as (first row, rows, bytes).
@@ -63,6 +67,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     let mut blocks = BlockTableBuilder::default();
     let mut units = UnitStoreBuilder::default();
     let mut first: Option<(SchemaRef, Features)> = None;
+    let mut nulls: BTreeSet<Vec<String>> = BTreeSet::new();
     let mut shard = 0u32;
     while let Some(file) = files.try_next().await? {
         match &first {
@@ -71,6 +76,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
                 same_schema(schema, &file.schema, &sources.names[shard as usize], &sources.names[0])?
             }
         }
+        nulls.extend(file.nulls);
         for group in file.groups {
             let unit = units.push(&group.footer)?;
             for (first_row, samples, bytes) in group.blocks {
@@ -103,6 +109,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
         schema: mapping.schema.clone(),
         payload: mapping.payload.clone(),
         audio: features::audio_of(&mapping.payload, &found.audio),
+        null_columns: null_columns(&nulls, &source_schema, &mapping),
         content: Content::Units {
             units: units.finish(),
             source_schema,
@@ -147,7 +154,28 @@ async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
         let known = metadata.offset_index().and_then(|index| index.get(i)).cloned();
         groups.push(cut_group(&metadata, group, known, object, with).await?);
     }
-    Ok(File { schema, features: hf_features(&metadata), groups })
+    let counted = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
+    let nulls = counted.filter(|column| {
+        column.statistics().and_then(Statistics::null_count_opt).is_some_and(|nulls| nulls > 0)
+    });
+    let nulls = nulls.map(|column| column.column_path().parts().to_vec()).collect();
+    Ok(File { schema, features: hf_features(&metadata), groups, nulls })
+}
+
+/// The catalog's columns that have nulls, from the paths of the leaves that do.
+fn null_columns(nulls: &BTreeSet<Vec<String>>, source: &Schema, mapping: &Mapping) -> Vec<String> {
+    let has_nulls = |origin: &Origin| {
+        let field = source.field(origin.top_level());
+        let child = match (origin.child(), field.data_type()) {
+            (Some(child), DataType::Struct(children)) => Some(children[child].name()),
+            _ => None,
+        };
+        nulls.iter().any(|path| {
+            path.first() == Some(field.name()) && child.is_none_or(|child| path.get(1) == Some(child))
+        })
+    };
+    let columns = mapping.schema.fields().iter().zip(&mapping.origins);
+    columns.filter(|(_, origin)| has_nulls(origin)).map(|(field, _)| field.name().clone()).collect()
 }
 
 fn unreadable(object: &ObjectRef, error: ParquetError) -> Error {

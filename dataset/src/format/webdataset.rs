@@ -294,6 +294,7 @@ fn draft(tars: Vec<Tar>, objects: &[ObjectRef], mut notes: Vec<String>, block_by
             .collect(),
         payload: payloads.into_iter().map(|(_, name)| name).collect(),
         notes,
+        null_columns: Vec::new(),
         copied_from: None,
     })
 }

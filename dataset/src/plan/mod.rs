@@ -46,6 +46,7 @@ pub use size::StepSize;
 pub use step::{PlannedRow, Step, StepShape, Tail};
 pub use strand::{StrandSet, Strands};
 
+use crate::composition::Composition;
 use crate::{BlockId, Catalog, Dataset, Error, Position, Result};
 use base::Base;
 use bucket::BucketFacts;
@@ -296,12 +297,12 @@ impl Dataset {
     /// # Errors
     /// `BadConfig` where the filter keeps nothing, or where lanes or window are out of range.
     pub fn plan(&self, shuffle: &Shuffle) -> Result<Plan> {
-        if let Some(mix) = &self.mix {
+        if let Composition::Mix(mix) = &self.composition {
             return self.mixed_plan(mix, shuffle);
         }
         let mut input = PlanInput::of(self.catalog());
         input.selection = self.selection().cloned();
-        input.filter = self.filter_sql().map(str::to_owned);
+        input.filter = self.filter_text().as_deref().map(str::to_owned);
         Plan::new(input, shuffle)
     }
 }

@@ -5,6 +5,7 @@
 mod bad_input_formats;
 mod cache_disk;
 mod catalog_store;
+mod concat;
 mod damaged_ipc;
 mod filter_sql;
 mod format_common;

@@ -10,33 +10,33 @@ use feedstock_dataset::{
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-const TABLE: u64 = 450;
-const FILES: u64 = 90;
+pub(crate) const TABLE: u64 = 450;
+pub(crate) const FILES: u64 = 90;
 
-struct Sets {
+pub(crate) struct Sets {
     table: tempfile::TempDir,
-    files: tempfile::TempDir,
+    pub(crate) files: tempfile::TempDir,
 }
 
 impl Sets {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (table, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write_parquet(table.path());
         write_folder(files.path(), 1000);
         Self { table, files }
     }
 
-    async fn table(&self) -> Dataset {
+    pub(crate) async fn table(&self) -> Dataset {
         open(self.table.path()).await.unwrap().named("table")
     }
 
-    async fn files(&self) -> Dataset {
+    pub(crate) async fn files(&self) -> Dataset {
         open(self.files.path()).await.unwrap().columns(&["path", "image"]).unwrap().named("files")
     }
 }
 
 /// The part, and what tells its samples apart: the width in the table, the path of a file.
-fn identity(block: &Block, row: usize) -> (String, String) {
+pub(crate) fn identity(block: &Block, row: usize) -> (String, String) {
     let text = |name: &str| block.rows.column_by_name(name).unwrap().as_string::<i32>().value(row).to_owned();
     let width = block.rows.column_by_name("width").unwrap().as_primitive::<Int64Type>();
     match text("dataset").as_str() {

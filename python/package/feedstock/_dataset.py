@@ -1,4 +1,4 @@
-"""Which samples: opening, filtering and mixing data sets."""
+"""Which samples: opening, filtering, mixing and concatenating data sets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from feedstock import _feedstock
 from feedstock._check import one_of, whole, whole_or_none
+from feedstock.errors import ConfigError
 from feedstock.ops import Op
 
 if TYPE_CHECKING:
@@ -112,12 +113,40 @@ class Dataset:
         """Mixes data sets by weight: of every so many positions, each has a share that is its weight's, exactly.
 
         ``stop``: an epoch ends before the first part would repeat, once every part was seen whole (smaller ones
-        repeat, shuffled anew), or never. The mix has the parts' columns and ``dataset``, each part's name.
+        repeat, shuffled anew), or never. The mix has the parts' columns and ``dataset``, each part's name. For each
+        sample of each part once an epoch, see ``concat``.
         """
         parts = list(parts)
         one_of("stop", stop, ("first_exhausted", "all_exhausted", "never"))
         native = _feedstock.Dataset.mix([(part._native, float(weight)) for part, weight in parts], stop)
         return cls._made(native, ("mix", parts, stop))
+
+    @classmethod
+    def concat(cls, parts: Iterable[Dataset]) -> Dataset:
+        """Joins data sets end to end: every sample of every part is in each epoch exactly once.
+
+        Like ``torch.utils.data.ConcatDataset`` and ``datasets.concatenate_datasets``. The result has the order of one
+        data set: ``shuffle`` shuffles samples of all parts with each other. Without it, the parts come in sequence.
+
+        - Columns: those of the parts by name, null where a part lacks one, widened where number or text types differ,
+          and ``dataset``, each part's name.
+        - Filters of the parts hold, and the result can be filtered.
+        - A concatenation of concatenations is the concatenation of all their parts. A concatenation can be part of a
+          mix, with one weight. A mix cannot be part of a concatenation.
+        - The same parts in another sequence are another data set: a saved state of one does not load into the other.
+
+        Args:
+            parts: The data sets. Two of the same URI need names of their own (``named``).
+
+        Raises:
+            ConfigError: No parts, a part that is a mix, two parts of one name, or columns of one name that do not go
+                together. The message names the part and the column.
+        """
+        parts = list(parts)
+        for part in parts:
+            if not isinstance(part, Dataset):
+                raise ConfigError(f"parts must be data sets; got {type(part).__name__}")
+        return cls._made(_feedstock.Dataset.concat([part._native for part in parts]), ("concat", parts))
 
     @classmethod
     def _made(cls, native: _feedstock.Dataset, recipe: tuple[Any, ...]) -> Dataset:
@@ -135,7 +164,7 @@ class Dataset:
         return self._made(self._native.columns(list(names)), ("columns", self, list(names)))
 
     def named(self, name: str) -> Dataset:
-        """The same data set with a name for the column ``dataset`` of a mix; default its URI."""
+        """The same data set with a name for the column ``dataset`` of a mix or a concatenation; default its URI."""
         return self._made(self._native.named(name), ("named", self, name))
 
     def sql(self, query: str) -> _feedstock.Table:
@@ -227,6 +256,8 @@ def _rebuild(step: str, *arguments: Any) -> Dataset:
         return dataset
     if step == "mix":
         return Dataset.mix(arguments[0], stop=arguments[1])
+    if step == "concat":
+        return Dataset.concat(arguments[0])
     before, argument = arguments
     changed: Dataset = getattr(before, step)(argument)
     return changed

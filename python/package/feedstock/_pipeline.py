@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from feedstock._check import one_of, whole, whole_or_none
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from feedstock.finish import Finish
 
 _Step = tuple[str, tuple[Any, ...]]
+
+#: What nulls of a column become.
+NullsOf = Literal["list", "mask"] | bool | int | float
 
 
 class Pipeline:
@@ -166,6 +170,32 @@ class Pipeline:
         one_of("on_error", policy, ("raise", "skip"))
         return self._with("on_error", policy, max_fraction)
 
+    def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Pipeline:
+        """What becomes of missing values in columns of numbers or flags: one form in every batch.
+
+        Args:
+            nulls: For all columns, or by column as in ``{"label": -1}``. Settings by column override one for all.
+
+                - ``"list"``: the column is a Python list with ``None`` in every batch (in Arrow, a column with nulls).
+                - a value: a tensor in which it stands for nulls. It must fit the column's type: ``True`` or ``False``
+                  for flags, an integer in range for integers, a number for floats.
+                - ``"mask"``: a tensor with 0 for nulls, and a second one of flags and the same shape,
+                  ``"<column>_mask"``: ``True`` where a value is present. For all columns, it adds flags to those
+                  that may have nulls by their schema.
+
+        Without a setting, a column is a list in every batch if statistics prove nulls: the null counts of Parquet
+        footers, tables in memory, or a part of a mix or a concatenation that lacks the column. If a filter keeps only
+        some of a data set's samples, its counts prove nothing. Every other column is a tensor in every batch, and a
+        sample with a null in it is a bad sample: see ``on_error``.
+
+        Wrong names and values raise ``ConfigError`` when the loader is made.
+        """
+        changed = self
+        settings = nulls.items() if isinstance(nulls, Mapping) else [(None, nulls)]
+        for column, to in settings:
+            changed = changed._with("nulls", column, _plain(to))
+        return changed
+
     def epochs(self, epochs: int) -> Pipeline:
         """Ends after so many epochs, so that nothing is prefetched beyond them; default: goes on."""
         return self._with("epochs", whole("epochs", epochs, 1))
@@ -288,6 +318,20 @@ class Pipeline:
         steps = [f".{method}({', '.join(map(repr, arguments))})" for method, arguments in self._steps]
         steps += [f".map_python({function!r})" for function, _ in self._functions]
         return f"Pipeline({self.dataset!r}){''.join(steps)}"
+
+
+def _plain(nulls: Any) -> NullsOf:
+    """A setting of ``nulls`` without numpy's types."""
+    if isinstance(nulls, str):
+        one_of("nulls", nulls, ("list", "mask"))
+        return cast("NullsOf", nulls)
+    if isinstance(nulls, bool) or type(nulls).__name__ in ("bool_", "bool"):
+        return bool(nulls)
+    if isinstance(nulls, Integral):
+        return int(nulls)
+    if isinstance(nulls, Real):
+        return float(nulls)
+    raise ConfigError(f"nulls must be 'list', 'mask' or a value; got {nulls!r}")
 
 
 def _rebuild(dataset: Dataset, steps: tuple[_Step, ...], functions: Any) -> Pipeline:

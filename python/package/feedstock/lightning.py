@@ -46,7 +46,7 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
     between saving and loading loses it, as with any data module.
 
     Args:
-        train: The training data, usually shuffled. Several data sets: `Dataset.mix`.
+        train: The training data, usually shuffled. Several data sets: `Dataset.concat` or `Dataset.mix`.
         val, test, predict: One pipeline, or several for as many `dataloader_idx`. Evaluation counts every sample once
             with `batch(tail="pad")` if the steps leave out rows where `valid` is False.
         output: As for `feedstock.torch.loader`. With `"batch"` the module's `transfer_batch_to_device` has to know

@@ -266,7 +266,7 @@ impl Layout {
         let batch = &assembled.batch;
         let schema = batch.columns.schema();
         for (field, array) in schema.fields().iter().zip(batch.columns.columns()) {
-            if let Some(numbers) = Numbers::of(array) {
+            if let Some(numbers) = Numbers::of(field, array) {
                 self.push_staged(field.name(), numbers.element(), numbers.shape().to_vec(), &numbers.bytes());
             }
         }
@@ -540,9 +540,7 @@ pub(crate) fn partner_column(labels: &str) -> String {
 }
 
 pub(crate) fn no_labels(labels: &str) -> Error {
-    let message = format!(
-        "mix: the batch has no column '{labels}' of numbers, none of them missing; name it with mix.labels"
-    );
+    let message = format!("mix: the batch has no column '{labels}' of numbers; name it with mix.labels");
     Error::new(ErrorKind::BadConfig, message)
 }
 

@@ -38,12 +38,12 @@ type Tensor = (String, Vec<usize>, Option<Vec<usize>>, u64);
 
 /// All of a batch, in a form that is compared and printed.
 #[derive(Debug, PartialEq)]
-struct Whole {
+pub(crate) struct Whole {
     place: (u64, u64),
-    samples: Vec<u64>,
-    valid: Vec<bool>,
+    pub(crate) samples: Vec<u64>,
+    pub(crate) valid: Vec<bool>,
     tensors: Vec<Tensor>,
-    columns: arrow::record_batch::RecordBatch,
+    pub(crate) columns: arrow::record_batch::RecordBatch,
 }
 
 impl Whole {
@@ -69,7 +69,7 @@ impl Whole {
 }
 
 /// Every rank's batches of the pipeline's epochs.
-fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
+pub(crate) fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
     watched(pipeline, world_size, |_, _| {})
 }
 
@@ -151,6 +151,63 @@ fn ragged_rows_bad_rows_buckets_and_mixes_too() {
         let fleet = [worker(dir.path()), worker(dir.path())];
         assert_eq!(batches(&pipeline.clone().workers(at(&fleet)), 2), batches(&pipeline, 2));
     }
+}
+
+#[test]
+fn a_concatenation_comes_from_workers_too_each_sample_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    for (folder, count) in [(&first, 40), (&second, 30)] {
+        std::fs::create_dir(folder).unwrap();
+        write_parquet(folder, &wavs(count));
+    }
+    // Samples 0 to 39, of which three are left out; 40 to 69; 70 to 109.
+    let inner = vec![open(&first).named("a").filter("sample_id > 2").unwrap(), open(&second).named("b")];
+    let inner = Dataset::concat(inner).unwrap();
+    let data = Dataset::concat(vec![inner, open(&first).named("c")]).unwrap();
+    let pipeline = data
+        .map_as("audio", "wave", [decode_audio()])
+        .shuffle(Shuffle::seeded(3))
+        .batch(BatchSize::global(8))
+        .tail(Tail::Pad)
+        .epochs(2)
+        .threads(2);
+    let all: Vec<u64> = (3..110).collect();
+    let delivered = |batch: &Whole| {
+        let rows = batch.samples.iter().zip(&batch.valid).filter(|(_, valid)| **valid);
+        rows.map(|(sample, _)| *sample).collect::<Vec<u64>>()
+    };
+    for world_size in [1, 2, 3] {
+        let alone = batches(&pipeline, world_size);
+        for epoch in [0, 1] {
+            let of_epoch = alone.iter().flatten().filter(|batch| batch.place.0 == epoch);
+            let mut samples: Vec<u64> = of_epoch.flat_map(delivered).collect();
+            samples.sort_unstable();
+            assert_eq!(samples, all, "{world_size} ranks, epoch {epoch}");
+        }
+        let fleet = [worker(dir.path()), worker(dir.path())];
+        assert_eq!(batches(&pipeline.clone().workers(at(&fleet)), world_size), alone);
+        let samples: u64 = fleet.iter().map(|worker| worker.status().samples).sum();
+        assert!(samples >= 2 * 107, "{samples} came from workers");
+    }
+
+    // A cursor from the middle of an epoch goes on with workers, and with other ranks.
+    let mut rank = pipeline.rank(Rank::new(0, 1)).start().unwrap();
+    let begun: Vec<Whole> = rank.by_ref().take(5).map(|batch| Whole::of(&batch.unwrap())).collect();
+    let (mut samples, state) = (begun.iter().flat_map(delivered).collect::<Vec<u64>>(), rank.state());
+    let one = worker(dir.path());
+    let pipeline = pipeline.epochs(1).workers(at([&one]));
+    let rest = |rank: u32| {
+        let rest = pipeline.rank(Rank::new(rank, 3)).resume(state.clone()).start().unwrap();
+        rest.map(|batch| Whole::of(&batch.unwrap())).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let rest = &rest;
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || rest(rank))).collect();
+        ranks.into_iter().for_each(|rank| samples.extend(rank.join().unwrap().iter().flat_map(delivered)));
+    });
+    samples.sort_unstable();
+    assert_eq!(samples, all);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod exactly_once;
 mod faults_s3;
 mod fleet;
 mod loader;
+mod nulls;
 mod speech;
 mod views;
 mod warnings;

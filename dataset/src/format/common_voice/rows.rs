@@ -94,6 +94,7 @@ pub(super) fn draft(
         payload: vec!["audio".to_owned()],
         audio: vec!["audio".to_owned()],
         notes,
+        null_columns: Vec::new(),
         copied_from: None,
     })
 }

@@ -27,12 +27,12 @@ def settings(pipeline: Pipeline) -> dict[str, Any]:
     """The storage settings of its data sets, secrets included.
 
     Raises:
-        ConfigError: Data sets of a mix have different ones.
+        ConfigError: Data sets of a mix or a concatenation have different ones.
     """
     given = [storage for _, storage in _opened(pipeline.dataset)]
     if any(one != given[0] for one in given):
         raise ConfigError(
-            "the data sets of this mix have different storage settings: give the workers theirs with storage=…"
+            "the data sets of this pipeline have different storage settings: give the workers theirs with storage=…"
         )
     return given[0]
 
@@ -45,6 +45,9 @@ def _opened(dataset: Dataset) -> Iterator[tuple[str, dict[str, Any]]]:
         yield uri, options["storage"]
     elif step == "mix":
         for part, _ in rest[0]:
+            yield from _opened(part)
+    elif step == "concat":
+        for part in rest[0]:
             yield from _opened(part)
     else:
         yield from _opened(rest[0])

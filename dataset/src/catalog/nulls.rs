@@ -1,0 +1,42 @@
+//! Which columns certainly have missing values: what statistics prove, without reading a value.
+//!
+//! Parquet footers count nulls per row group; tables in memory know theirs. Other formats prove nothing, and neither does
+//! a count where a filter keeps only some of the counted samples.
+
+use super::{Catalog, Content};
+use crate::{Dataset, Selection};
+use arrow::array::Array;
+use arrow::buffer::BooleanBuffer;
+
+impl Catalog {
+    /// Whether some of the samples that `kept` keeps (`None`: all) certainly have no value in `column`.
+    pub(crate) fn proves_nulls(&self, column: &str, kept: Option<&BooleanBuffer>) -> bool {
+        if let Content::Union(union) = &self.content {
+            return union.proves_nulls(column, kept);
+        }
+        if kept.is_some_and(|kept| kept.count_set_bits() < kept.len()) {
+            return false;
+        }
+        let has_nulls = |array: Option<&dyn Array>| array.is_some_and(|array| array.null_count() > 0);
+        self.null_columns.iter().any(|name| name == column)
+            || match &self.content {
+                Content::Located(table) => table
+                    .chunks()
+                    .any(|(_, chunk)| has_nulls(chunk.metadata.column_by_name(column).map(AsRef::as_ref))),
+                Content::Units { added: Some(added), .. } => {
+                    has_nulls(added.rows().column_by_name(column).map(AsRef::as_ref))
+                }
+                Content::Units { added: None, .. } | Content::Union(_) => false,
+            }
+    }
+}
+
+impl Dataset {
+    /// Whether statistics prove that `column` is null in some of the selected samples: the null counts of Parquet
+    /// footers, tables in memory, or a part of a mix or a concatenation that lacks the column.
+    ///
+    /// `false` proves nothing: there may be no statistics, or a filter may keep only some of the counted samples.
+    pub fn proves_nulls(&self, column: &str) -> bool {
+        self.catalog().proves_nulls(column, self.selection().map(Selection::bits))
+    }
+}
