@@ -1,0 +1,56 @@
+//! The colour mode that a picture is stored in.
+
+use super::jpeg_header::JpegHeader;
+use super::{ImageFormat, sniff};
+use crate::{Error, Result};
+
+/// Reads the colour mode that a picture is stored in from its header, named as Pillow names it: `L` grey, `RGB`, `CMYK`
+/// (JPEG), `P` palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` and `RGB;16` 16 bits a channel. Feedstock decodes
+/// all of them to RGB.
+///
+/// # Errors
+/// `BadSample` for bytes without such a header.
+pub fn read_mode(bytes: &[u8]) -> Result<&'static str> {
+    let cut = || Error::sample(format!("{} bytes hold no complete header", bytes.len()));
+    let byte = |at: usize| bytes.get(at).copied().ok_or_else(cut);
+    Ok(match sniff(bytes)? {
+        ImageFormat::Jpeg => match JpegHeader::parse(bytes)?.components().len() {
+            1 => "L",
+            4 => "CMYK",
+            _ => "RGB",
+        },
+        ImageFormat::Png => match (byte(25)?, byte(24)?) {
+            (0, 1) => "1",
+            (0, 16) => "I;16",
+            (0, _) => "L",
+            (2, 16) => "RGB;16",
+            (2, _) => "RGB",
+            (3, _) => "P",
+            (4, _) => "LA",
+            _ => "RGBA",
+        },
+        ImageFormat::WebP => {
+            let has_alpha = match bytes.get(12..16) {
+                Some(b"VP8X") => byte(20)? & 0x10 != 0,
+                Some(b"VP8L") => byte(24)? & 0x10 != 0, // behind 14 bits each of width and height
+                _ => false,
+            };
+            if has_alpha { "RGBA" } else { "RGB" }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Pillow 12 names the modes of these files.
+    #[test]
+    fn modes_are_pillows() {
+        for (name, mode) in GOLDEN {
+            let bytes = std::fs::read(format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+            assert_eq!(read_mode(&bytes).unwrap(), mode, "{name}");
+        }
+        assert!(read_mode(b"no picture").is_err());
+    }
+}
