@@ -29,6 +29,7 @@ pub struct StaticServer {
 #[derive(Debug, Clone, Copy)]
 struct Abilities {
     ranges: bool,
+    etags: bool,
 }
 
 impl StaticServer {
@@ -37,7 +38,7 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: true })
+        Self::with(root.into(), Abilities { ranges: true, etags: true })
     }
 
     /// Serves `root` and answers ranged requests with the whole file, as simple servers do.
@@ -45,7 +46,15 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start_without_ranges(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: false })
+        Self::with(root.into(), Abilities { ranges: false, etags: true })
+    }
+
+    /// Serves `root` without ETags and ignores conditions on them, so that clients see names and sizes only.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn start_without_etags(root: impl Into<PathBuf>) -> io::Result<Self> {
+        Self::with(root.into(), Abilities { ranges: true, etags: false })
     }
 
     fn with(root: PathBuf, abilities: Abilities) -> io::Result<Self> {
@@ -97,9 +106,12 @@ fn respond<B>(root: &Path, abilities: Abilities, request: &Request<B>) -> io::Re
     if !meta.is_file() {
         return Ok(status(StatusCode::NOT_FOUND));
     }
-    let etag = etag(&meta);
+    let etag = abilities.etags.then(|| etag(&meta));
     let headers = request.headers();
-    let named = |name: &HeaderName| text(headers, name).map(|tags| tags == "*" || tags.contains(&etag));
+    let named = |name: &HeaderName| {
+        let (tags, etag) = (text(headers, name)?, etag.as_ref()?);
+        Some(tags == "*" || tags.contains(etag))
+    };
     if named(&IF_MATCH) == Some(false) {
         return Ok(status(StatusCode::PRECONDITION_FAILED));
     }
@@ -116,7 +128,10 @@ fn respond<B>(root: &Path, abilities: Abilities, request: &Request<B>) -> io::Re
     let length = range.end - range.start;
     let head_only = request.method() == Method::HEAD;
     let body = if head_only { Bytes::new() } else { read(&mut file, &range)? };
-    let mut builder = Response::builder().header(ETAG, &etag).header(CONTENT_LENGTH, length);
+    let mut builder = Response::builder().header(CONTENT_LENGTH, length);
+    if let Some(etag) = &etag {
+        builder = builder.header(ETAG, etag);
+    }
     if abilities.ranges {
         builder = builder.header(ACCEPT_RANGES, "bytes");
     }

@@ -23,6 +23,16 @@ fn header(head: &str, name: &str) -> Option<String> {
 }
 
 #[test]
+fn etags_can_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("x"), b"0123456789").unwrap();
+    let at = StaticServer::start_without_etags(dir.path()).unwrap();
+    let (status, head, body) = ask(&at.endpoint(), "GET /x HTTP/1.1\r\nif-match: \"other\"").unwrap();
+    assert!(status.contains("200") && body == b"0123456789");
+    assert_eq!(header(&head, "etag"), None);
+}
+
+#[test]
 fn files_come_whole_and_in_ranges_and_by_version() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("x y"), b"0123456789").unwrap();
