@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const SAMPLES: u64 = 203;
 
-fn options(allow: &Path) -> WorkerOptions {
+pub(crate) fn options(allow: &Path) -> WorkerOptions {
     let mut options = WorkerOptions::new(|| OpenOptions {
         catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
         audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
@@ -38,7 +38,7 @@ type Tensor = (String, Vec<usize>, Option<Vec<usize>>, u64);
 
 /// All of a batch, in a form that is compared and printed.
 #[derive(Debug, PartialEq)]
-struct Whole {
+pub(crate) struct Whole {
     place: (u64, u64),
     samples: Vec<u64>,
     valid: Vec<bool>,
@@ -69,7 +69,7 @@ impl Whole {
 }
 
 /// Every rank's batches of the pipeline's epochs.
-fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
+pub(crate) fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
     watched(pipeline, world_size, |_, _| {})
 }
 
@@ -167,7 +167,7 @@ fn lists_and_structs_come_from_workers_too() {
 }
 
 /// The batches of two jobs of one rank each, which wait for each other in their second batch.
-fn side_by_side(jobs: [&Pipeline; 2]) -> [Vec<Vec<Whole>>; 2] {
+pub(crate) fn side_by_side(jobs: [&Pipeline; 2]) -> [Vec<Vec<Whole>>; 2] {
     let under_way = AtomicUsize::new(0);
     let wait = |_: u32, batch: usize| {
         let patience = Instant::now() + Duration::from_secs(60);

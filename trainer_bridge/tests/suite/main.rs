@@ -10,5 +10,6 @@ mod exactly_once;
 mod faults_s3;
 mod fleet;
 mod loader;
+mod same_names;
 mod speech;
 mod views;
