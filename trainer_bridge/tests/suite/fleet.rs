@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const SAMPLES: u64 = 203;
 
-fn options(allow: &Path) -> WorkerOptions {
+pub(crate) fn options(allow: &Path) -> WorkerOptions {
     let mut options = WorkerOptions::new(|| OpenOptions {
         catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
         audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
@@ -224,7 +224,7 @@ fn lists_and_structs_come_from_workers_too() {
 }
 
 /// The batches of two jobs of one rank each, which wait for each other in their second batch.
-fn side_by_side(jobs: [&Pipeline; 2]) -> [Vec<Vec<Whole>>; 2] {
+pub(crate) fn side_by_side(jobs: [&Pipeline; 2]) -> [Vec<Vec<Whole>>; 2] {
     let under_way = AtomicUsize::new(0);
     let wait = |_: u32, batch: usize| {
         let patience = Instant::now() + Duration::from_secs(60);
