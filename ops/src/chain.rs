@@ -10,6 +10,7 @@
 
 mod parse;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -401,7 +402,7 @@ impl Chain {
         assert!(!self.output().is_ragged(), "a ragged chain finds its rows' lengths itself");
         assert_eq!(out.len(), self.output().bytes(), "the row must be exactly as long as the chain's output");
         let seed = self.seed(seed);
-        match *self.plan {
+        guarded(scratch, |scratch| match *self.plan {
             #[cfg(feature = "image")]
             Plan::Image(ref plan) => {
                 scratch.warnings.add(plan.apply(encoded, seed, &mut scratch.image, out)?);
@@ -413,7 +414,7 @@ impl Chain {
             Plan::Audio(ref plan) => apply_audio(plan, encoded, seed, scratch, audio::Row::Fixed(out)),
             #[cfg(feature = "text")]
             Plan::Text(_) => unreachable!("token ids are ragged"),
-        }
+        })
     }
 
     /// As [`apply`](Chain::apply), for a chain whose output is ragged: `out` becomes as long as the sample is.
@@ -433,7 +434,7 @@ impl Chain {
     ) -> Result<()> {
         assert!(self.output().is_ragged(), "a fixed chain writes into a row of its length");
         let seed = self.seed(seed);
-        match *self.plan {
+        guarded(scratch, |scratch| match *self.plan {
             #[cfg(feature = "image")]
             Plan::Image(_) => unreachable!("pictures have a fixed size"),
             #[cfg(feature = "image")]
@@ -448,8 +449,20 @@ impl Chain {
             Plan::Audio(ref plan) => apply_audio(plan, encoded, seed, scratch, audio::Row::Ragged(out)),
             #[cfg(feature = "text")]
             Plan::Text(ref plan) => plan.apply(encoded, &mut scratch.text, out),
-        }
+        })
     }
+}
+
+/// Runs ops on bytes from outside. What they panic at is a bad sample like others, so that `on_error` decides about it.
+fn guarded(scratch: &mut Scratch, run: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(|| run(scratch))).unwrap_or_else(|panic| {
+        *scratch = Scratch::new(); // its buffers may be half written
+        let what = panic.downcast_ref::<String>().map(String::as_str);
+        let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Error::sample(format!(
+            "an op panicked ({what}): a defect in feedstock; please report it with this sample"
+        )))
+    })
 }
 
 /// Runs a chain of audio, and keeps its warnings for the caller.

@@ -95,8 +95,10 @@ fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
         output.fact("", format!("… {} more; --json lists them", count(column.refused - SHOWN as u64)))?;
     }
     output.fact("  formats", counted(&column.formats))?;
-    if !column.rates.is_empty() {
-        output.fact("  rates", counted(&column.rates))?;
+    for (name, counts) in [("  modes", &column.modes), ("  rates", &column.rates)] {
+        if !counts.is_empty() {
+            output.fact(name, counted(counts))?;
+        }
     }
     let spreads = [
         ("  width", column.width(), "px"),
@@ -108,11 +110,11 @@ fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
             output.fact(name, format!("{min} … {max} {unit}, median {median}, 99 % up to {p99}"))?;
         }
     }
-    for (what, unusual) in &column.unusual {
-        output.fact(
-            "  unusual",
-            format!("{} {what}: {} …", count(unusual.samples), unusual.examples.join(", ")),
-        )?;
+    for (name, kinds) in [("  warned", &column.warnings), ("  unusual", &column.unusual)] {
+        for (what, kind) in kinds {
+            let examples = kind.examples.join(", ");
+            output.fact(name, format!("{} {what}: {examples} …", count(kind.samples)))?;
+        }
     }
     Ok(())
 }

@@ -3,8 +3,9 @@
 use super::spread::{Spread, Tally};
 use crate::value::value;
 use feedstock_dataset::{Block, Catalog};
-use feedstock_ops::audio::{DecodeAudio, decode_mono, read_audio_header};
-use feedstock_ops::image::{DecodeImage, decode_rgb, read_header};
+use feedstock_ops::audio::{DecodeAudio, decode_mono_warned, read_audio_header};
+use feedstock_ops::image::{DecodeImage, decode_rgb_warned, read_header, read_mode};
+use feedstock_ops::Warnings;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -73,6 +74,8 @@ pub struct ColumnReport {
     pub refusals: Vec<Refusal>,
     /// Number of samples per file format.
     pub formats: BTreeMap<String, u64>,
+    /// Number of images per stored colour mode, named as in Pillow: `RGB`, `L`, `CMYK`, `P` …
+    pub modes: BTreeMap<String, u64>,
     /// Number of clips per sample rate in Hz and channel count, as `"16000 Hz, 1 channel(s)"`.
     pub rates: BTreeMap<String, u64>,
     /// Widths of the images, in pixels, as stored.
@@ -84,6 +87,8 @@ pub struct ColumnReport {
     /// Durations of the clips, in seconds.
     #[serde(serialize_with = "spread")]
     seconds: Tally,
+    /// Samples that decode and that decoders warn about, by kind: see [`Warning`](feedstock_ops::Warning).
+    pub warnings: BTreeMap<String, Unusual>,
     /// Samples that decode and are unusual, by what is unusual about them.
     pub unusual: BTreeMap<String, Unusual>,
 }
@@ -101,7 +106,9 @@ impl ColumnReport {
             refused: 0,
             refusals: Vec::new(),
             formats: BTreeMap::new(),
+            modes: BTreeMap::new(),
             rates: BTreeMap::new(),
+            warnings: BTreeMap::new(),
             width: Tally::new(1.0),
             height: Tally::new(1.0),
             seconds: Tally::new(0.01),
@@ -137,7 +144,10 @@ impl ColumnReport {
             Err(problem) => Err(problem.to_owned()),
         };
         match decoded {
-            Ok(facts) => self.add(facts, &name),
+            Ok((facts, warnings)) => {
+                self.add(facts, &name);
+                warnings.iter().for_each(|warning| count(&mut self.warnings, warning.as_str(), &name));
+            }
             Err(reason) => {
                 self.refused += 1;
                 if self.refusals.len() < listed {
@@ -149,8 +159,9 @@ impl ColumnReport {
 
     fn add(&mut self, facts: Facts, name: &dyn Fn() -> String) {
         match facts {
-            Facts::Image { format, width, height } => {
+            Facts::Image { format, mode, width, height } => {
                 *self.formats.entry(format).or_default() += 1;
+                *self.modes.entry(mode.to_owned()).or_default() += 1;
                 self.width.add(width.into());
                 self.height.add(height.into());
                 let (short, long) = (width.min(height), width.max(height));
@@ -177,13 +188,8 @@ impl ColumnReport {
     }
 
     fn note(&mut self, found: bool, what: &str, name: &dyn Fn() -> String) {
-        if !found {
-            return;
-        }
-        let unusual = self.unusual.entry(what.to_owned()).or_default();
-        unusual.samples += 1;
-        if unusual.examples.len() < EXAMPLES {
-            unusual.examples.push(name());
+        if found {
+            count(&mut self.unusual, what, name);
         }
     }
 
@@ -194,7 +200,12 @@ impl ColumnReport {
         // Threads take chunks in any order; a report does not depend on it as far as the lists are complete.
         self.refusals.sort_by_key(|refusal| refusal.sample);
         self.refusals.truncate(listed);
-        for (mine, theirs) in [(&mut self.formats, other.formats), (&mut self.rates, other.rates)] {
+        let counts = [
+            (&mut self.formats, other.formats),
+            (&mut self.modes, other.modes),
+            (&mut self.rates, other.rates),
+        ];
+        for (mine, theirs) in counts {
             for (what, count) in theirs {
                 *mine.entry(what).or_default() += count;
             }
@@ -202,43 +213,55 @@ impl ColumnReport {
         self.width.merge(other.width);
         self.height.merge(other.height);
         self.seconds.merge(other.seconds);
-        for (what, theirs) in other.unusual {
-            let mine = self.unusual.entry(what).or_default();
-            mine.samples += theirs.samples;
-            mine.examples.extend(theirs.examples);
-            mine.examples.sort();
-            mine.examples.truncate(EXAMPLES);
+        for (mine, theirs) in [(&mut self.warnings, other.warnings), (&mut self.unusual, other.unusual)] {
+            for (what, theirs) in theirs {
+                let mine = mine.entry(what).or_default();
+                mine.samples += theirs.samples;
+                mine.examples.extend(theirs.examples);
+                mine.examples.sort();
+                mine.examples.truncate(EXAMPLES);
+            }
         }
+    }
+}
+
+fn count(kinds: &mut BTreeMap<String, Unusual>, what: &str, name: &dyn Fn() -> String) {
+    let kind = kinds.entry(what.to_owned()).or_default();
+    kind.samples += 1;
+    if kind.examples.len() < EXAMPLES {
+        kind.examples.push(name());
     }
 }
 
 /// What a decoded sample is.
 enum Facts {
-    Image { format: String, width: u32, height: u32 },
+    Image { format: String, mode: &'static str, width: u32, height: u32 },
     Audio { format: String, sample_rate: u32, channels: u32, seconds: f64 },
 }
 
 impl Medium {
-    fn decode(self, bytes: &[u8]) -> Result<Facts, String> {
-        let facts = match self {
+    fn decode(self, bytes: &[u8]) -> Result<(Facts, Warnings), String> {
+        let decoded = match self {
             Self::Image => image(bytes),
             Self::Audio => audio(bytes),
         };
-        facts.map_err(|error| error.to_string())
+        decoded.map_err(|error| error.to_string())
     }
 }
 
-fn image(bytes: &[u8]) -> feedstock_ops::Result<Facts> {
-    let header = read_header(bytes)?;
-    decode_rgb(bytes, &DecodeImage::default())?;
-    Ok(Facts::Image { format: header.format.to_string(), width: header.width, height: header.height })
+fn image(bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
+    let (header, mode) = (read_header(bytes)?, read_mode(bytes)?);
+    let (_, _, warnings) = decode_rgb_warned(bytes, &DecodeImage::default())?;
+    let format = header.format.to_string();
+    Ok((Facts::Image { format, mode, width: header.width, height: header.height }, warnings))
 }
 
-fn audio(bytes: &[u8]) -> feedstock_ops::Result<Facts> {
+fn audio(bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
     let header = read_audio_header(bytes, bytes.len() as u64)?;
-    let (sample_rate, samples) = decode_mono(bytes, &DecodeAudio::default())?;
+    let (sample_rate, samples, warnings) = decode_mono_warned(bytes, &DecodeAudio::default())?;
     let seconds = samples.len() as f64 / f64::from(sample_rate.max(1));
-    Ok(Facts::Audio { format: header.format.to_string(), sample_rate, channels: header.channels, seconds })
+    let (format, channels) = (header.format.to_string(), header.channels);
+    Ok((Facts::Audio { format, sample_rate, channels, seconds }, warnings))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float to int saturates")]

@@ -33,7 +33,7 @@ pub(crate) use {
 };
 
 pub use add_noise::{AddNoise, add_noise};
-pub use decode::{DecodeAudio, decode_audio, decode_channels, decode_mono};
+pub use decode::{DecodeAudio, decode_audio, decode_channels, decode_mono, decode_mono_warned};
 pub use feature_major::{FeatureMajor, feature_major};
 pub use global_mvn::{GlobalMvn, global_mvn};
 pub use header::{AudioFormat, AudioHeader, leading_tag_bytes, read_audio_header};

@@ -375,9 +375,17 @@ impl AudioDecoder {
 /// # Errors
 /// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
 pub fn decode_mono(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>)> {
+    decode_mono_warned(bytes, op).map(|(rate, samples, _)| (rate, samples))
+}
+
+/// As [`decode_mono`], with what is unusual about the clip.
+///
+/// # Errors
+/// `BadSample`, as [`decode_mono`].
+pub fn decode_mono_warned(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>, Warnings)> {
     let mut samples = Vec::new();
     let decoded = AudioDecoder::default().decode(op, bytes, None, &mut samples)?;
-    Ok((decoded.sample_rate, samples))
+    Ok((decoded.sample_rate, samples, decoded.warnings))
 }
 
 /// Decodes every channel of a whole clip: its sample rate in Hz, and one vector of samples in −1 … 1 for each channel.

@@ -15,6 +15,7 @@ mod baseline;
 mod exif;
 mod jpeg;
 mod jpeg_header;
+mod mode;
 mod png;
 mod png_repair;
 mod webp;
@@ -32,6 +33,7 @@ use crate::warning::Warnings;
 
 pub(crate) use exif::Orientation;
 pub(crate) use jpeg::JpegDecoder;
+pub use mode::read_mode;
 use jpeg_header::JpegHeader;
 
 /// Pillow's limit, a quarter of a GiB of RGB.
