@@ -76,7 +76,7 @@ def render(
         packages=len(packages),
         surveyed=f"{len(results):,}",
         files=f"{files:,}",
-        rest="" if len(results) == files else ", a random sample",
+        rest="" if len(results) == files else ", a sample",
         pillow=PIL.__version__,
         sndfile=soundfile.__libsndfile_version__,
         ffmpeg=ffmpeg[1] if ffmpeg else "of an unknown version",
