@@ -3,9 +3,9 @@
 use super::spread::{Spread, Tally};
 use crate::value::value;
 use feedstock_dataset::{Block, Catalog};
+use feedstock_ops::Warnings;
 use feedstock_ops::audio::{DecodeAudio, decode_mono_warned, read_audio_header};
 use feedstock_ops::image::{DecodeImage, decode_rgb_warned, read_header, read_mode};
-use feedstock_ops::Warnings;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;

@@ -34,7 +34,8 @@ pub(crate) use plan::{ImagePlan, ImageScratch};
 pub use center_crop::{CenterCrop, center_crop};
 pub use color_jitter::{ColorJitter, color_jitter};
 pub use decode::{
-    DecodeImage, ImageFormat, ImageHeader, decode_image, decode_rgb, decode_rgb_warned, read_header, read_mode,
+    DecodeImage, ImageFormat, ImageHeader, decode_image, decode_rgb, decode_rgb_warned, read_header,
+    read_mode,
 };
 pub use deferred::{DeferredRow, Shown};
 pub use encode::{ShrinkImage, Shrinker};

@@ -33,8 +33,8 @@ use crate::warning::Warnings;
 
 pub(crate) use exif::Orientation;
 pub(crate) use jpeg::JpegDecoder;
-pub use mode::read_mode;
 use jpeg_header::JpegHeader;
+pub use mode::read_mode;
 
 /// Pillow's limit, a quarter of a GiB of RGB.
 const MAX_PIXELS: u64 = 89_478_485;
