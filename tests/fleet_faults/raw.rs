@@ -11,6 +11,9 @@ use std::time::Duration;
 /// What a connection begins with.
 pub const MAGIC: &[u8] = b"feedstck";
 
+/// The protocol of this release.
+pub const PROTOCOL: u32 = 3;
+
 /// Longer than the worker takes for any answer.
 const PATIENCE: Duration = Duration::from_secs(25);
 
@@ -29,7 +32,7 @@ impl Raw {
     pub fn greeted(address: &str) -> Self {
         let mut raw = Self::connect(address);
         raw.say(MAGIC);
-        raw.message(&hello(2));
+        raw.message(&hello(PROTOCOL));
         let welcome = raw.answer().unwrap();
         assert_eq!(welcome["refused"], Value::Null, "{welcome}");
         raw

@@ -2,7 +2,7 @@
 
 use crate::data::Data;
 use crate::link::Chance;
-use crate::raw::{MAGIC, Raw, hello};
+use crate::raw::{MAGIC, PROTOCOL, Raw, hello};
 use crate::relay::Relay;
 use crate::run::{Batches, Run, eventually, quiet};
 use crate::say;
@@ -34,7 +34,7 @@ fn nonsense() -> Vec<Nonsense> {
     let mut random = || (0..8).fold(0u8, |byte, _| byte << 1 | u8::from(chance.happens(0.5)));
     let noise: Vec<u8> = (0..4096).map(|_| random()).collect();
     let greeting = |length: u32, part: &str| [MAGIC, &length.to_le_bytes(), part.as_bytes()].concat();
-    let half = hello(2).to_string()[..20].to_owned();
+    let half = hello(PROTOCOL).to_string()[..20].to_owned();
     let one = |name, bytes, refused| Nonsense { name, bytes, refused, ends: false };
     vec![
         one("random bytes", noise.clone(), true),

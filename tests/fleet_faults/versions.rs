@@ -2,30 +2,37 @@
 
 use crate::data::Data;
 use crate::identities::refusal;
-use crate::raw::{FakeWorker, MAGIC, Raw, hello};
+use crate::raw::{FakeWorker, MAGIC, PROTOCOL, Raw, hello};
 use crate::run::{Run, quiet};
 use crate::worker::Start;
 use feedstock::ops::OPS_VERSION;
 use feedstock::{ErrorKind, Workers};
 use serde_json::{Value, json};
 
+/// Another one.
+const NEXT: u32 = PROTOCOL + 1;
+
 /// A worker of the next protocol, which does not refuse and leaves it to the rank.
 fn newer() -> Value {
-    json!({ "protocol": 3, "release": "9.9.9", "instance": "newer" })
+    json!({ "protocol": NEXT, "release": "9.9.9", "instance": "newer" })
 }
 
 #[test]
 fn a_worker_of_another_protocol_is_named_with_both_versions() {
     let data = Data::pictures(1);
     let refusing = json!({
-        "protocol": 3, "release": "9.9.9", "instance": "newer",
-        "refused": { "kind": "bad_config", "message": "the worker has protocol 3 (feedstock 9.9.9), the rank has protocol 2" }
+        "protocol": NEXT, "release": "9.9.9", "instance": "newer",
+        "refused": {
+            "kind": "bad_config",
+            "message": format!("the worker has protocol {NEXT} (feedstock 9.9.9), the rank has protocol {PROTOCOL}"),
+        }
     });
     for welcome in [newer(), refusing] {
         let fake = FakeWorker::saying(&welcome);
         let error = refusal(&data, Workers::at(fake.address()).unwrap());
         assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
-        for part in ["protocol 2", "protocol 3", "9.9.9", fake.address()] {
+        for part in [&*format!("protocol {PROTOCOL}"), &*format!("protocol {NEXT}"), "9.9.9", fake.address()]
+        {
             assert!(error.to_string().contains(part), "'{part}' is missing: {error}");
         }
     }
@@ -47,10 +54,12 @@ fn a_rank_of_another_protocol_is_refused_with_both_versions() {
     let worker = Start::new(&data).start();
     let mut rank = Raw::connect(worker.address());
     rank.say(MAGIC);
-    rank.message(&hello(3));
+    rank.message(&hello(NEXT));
     let welcome = rank.answer().unwrap();
     let message = welcome["refused"]["message"].as_str().unwrap_or_else(|| panic!("{welcome}"));
-    for part in ["protocol 2", "protocol 3", "9.9.9", env!("CARGO_PKG_VERSION")] {
+    for part in
+        [&*format!("protocol {PROTOCOL}"), &*format!("protocol {NEXT}"), "9.9.9", env!("CARGO_PKG_VERSION")]
+    {
         assert!(message.contains(part), "'{part}' is missing: {message}");
     }
     assert_eq!(welcome["refused"]["kind"], "bad_config");
@@ -75,7 +84,7 @@ fn with_ops(mut message: Value, version: Option<u32>) -> Value {
 fn a_worker_with_other_ops_is_named_with_both_versions() {
     let data = Data::pictures(1);
     for (version, named) in other_ops() {
-        let welcome = json!({ "protocol": 2, "release": "9.9.9", "instance": "other" });
+        let welcome = json!({ "protocol": PROTOCOL, "release": "9.9.9", "instance": "other" });
         let fake = FakeWorker::saying(&with_ops(welcome, version));
         let error = refusal(&data, Workers::at(fake.address()).unwrap());
         assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
@@ -92,7 +101,7 @@ fn a_rank_with_other_ops_is_refused_with_both_versions() {
     for (version, named) in other_ops() {
         let mut rank = Raw::connect(worker.address());
         rank.say(MAGIC);
-        rank.message(&with_ops(hello(2), version));
+        rank.message(&with_ops(hello(PROTOCOL), version));
         let welcome = rank.answer().unwrap();
         let message = welcome["refused"]["message"].as_str().unwrap_or_else(|| panic!("{welcome}"));
         for part in [&*format!("ops version {OPS_VERSION}"), &*named, "9.9.9", env!("CARGO_PKG_VERSION")] {

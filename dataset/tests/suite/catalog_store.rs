@@ -220,7 +220,7 @@ async fn a_relative_path_is_resolved_when_it_is_opened() {
     assert!(relative.is_relative() && relative.exists());
     let dataset = open(&relative).await.unwrap();
     assert!(Path::new(dataset.uri()).is_absolute(), "{}", dataset.uri());
-    let named = dataset.catalog().describe_sample(feedstock_dataset::SampleId(0));
-    assert!(Path::new(&named).is_absolute(), "{named}");
+    let uri = dataset.catalog().sample_uri(feedstock_dataset::SampleId(0));
+    assert!(Path::new(&uri).is_absolute(), "{uri}");
     all_rows(&dataset).await;
 }

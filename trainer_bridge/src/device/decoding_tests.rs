@@ -168,7 +168,7 @@ fn what_the_decoder_refuses_the_cpu_decodes() {
     assert_clean(&driver);
 }
 
-/// Pictures in files, of which one has an end, but not all of its lines.
+/// Pictures in files, of which one ends before its last lines.
 fn one_lacks_lines(on_error: OnError) -> (tempfile::TempDir, PathBuf, Pipeline) {
     let dir = tempfile::tempdir().unwrap();
     let options = ImagenetOptions {
@@ -183,7 +183,6 @@ fn one_lacks_lines(on_error: OnError) -> (tempfile::TempDir, PathBuf, Pipeline) 
     let file = files(dir.path()).into_iter().nth(7).unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
     bytes.truncate(bytes.len() * 6 / 10);
-    bytes.extend([0xFF, 0xD9]);
     std::fs::write(&file, &bytes).unwrap();
     let pipeline = open(dir.path())
         .map("image", [decode_image(), resize([40, 40])])
