@@ -81,6 +81,8 @@ build_wheel() {
     how=(--profile dev --features shared-build --config "$checked")
     [ "${FEEDSTOCK_RELEASE:-}" = 1 ] && how=(--release)
     rm -rf "$wheels"
-    (cd "$root/python" && "$1" build --locked -q "${how[@]}" --out "$wheels")
+    local status=0
+    (cd "$root/python" && "$1" build --locked -q "${how[@]}" --out "$wheels") || status=$?
     rm -f "$checked"
+    return "$status"
 }

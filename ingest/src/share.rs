@@ -176,16 +176,15 @@ impl Askers {
 
     /// Finds out which of them ask for the same.
     fn compare(&self) {
-        let live: Vec<Arc<Asker>> = {
-            let mut list = self.list();
-            list.retain(|asker| asker.strong_count() > 0);
-            list.iter().filter_map(Weak::upgrade).collect()
-        };
+        let mut list = self.list();
+        list.retain(|asker| asker.strong_count() > 0);
+        let live: Vec<Arc<Asker>> = list.iter().filter_map(Weak::upgrade).collect();
         for one in &live {
             let overlaps = live.iter().any(|other| !Arc::ptr_eq(one, other) && one.overlaps(other));
             one.overlaps.store(overlaps, Ordering::Relaxed);
         }
-        // The last reference to a run may be one of these: its drop compares again, with the list unlocked.
+        // The last reference to a run may be one of these: its drop compares again, and needs the list.
+        drop(list);
     }
 }
 

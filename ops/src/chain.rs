@@ -453,7 +453,7 @@ impl Chain {
     }
 }
 
-/// Runs ops on bytes from outside. What they panic at is a bad sample like others, so that `on_error` decides about it.
+/// Runs ops on bytes from outside and turns a panic into a bad sample, so that `on_error` applies.
 fn guarded(scratch: &mut Scratch, run: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(|| run(scratch))).unwrap_or_else(|panic| {
         *scratch = Scratch::new(); // its buffers may be half written
@@ -481,5 +481,25 @@ fn apply_audio(
 impl std::fmt::Debug for Chain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Chain").field("output", self.output()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn a_panic_of_an_op_is_a_bad_sample_and_leaves_fresh_scratch() {
+        let mut scratch = Scratch::new();
+        let error = guarded(&mut scratch, |scratch| {
+            scratch.warnings.add([crate::Warning::EndUnknown].into_iter().collect());
+            panic!("row {}", 7)
+        })
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadSample);
+        assert!(error.message().contains("an op panicked (row 7)"), "{error}");
+        assert!(scratch.take_warnings().is_empty());
+        guarded(&mut scratch, |_| Ok(())).unwrap();
     }
 }

@@ -312,7 +312,8 @@ async fn cut_batch(
     let header =
         message.header_as_record_batch().ok_or_else(|| damaged(object, "a block that is no record batch"))?;
     let rows = u64::try_from(header.length()).map_err(|_| damaged(object, "a negative row count"))?;
-    ipc_check::check(schema.fields(), &header, found.place.body).map_err(|e| damaged(object, e))?;
+    ipc_check::check(schema.fields(), &header, message.version(), found.place.body)
+        .map_err(|e| damaged(object, e))?;
     if rows == 0 {
         return Ok(None);
     }
@@ -417,10 +418,10 @@ async fn read_whole(
         guarded(|| decoder.read_dictionary(&block, &Buffer::from(bytes))).map_err(bad)?;
     }
     let bad = |e| damaged(object, e);
-    let header = header(unit.batch, &batch).map_err(bad)?;
-    let header = header.header_as_record_batch().ok_or_else(|| damaged(object, "no record batch"))?;
-    ipc_check::check(schema.fields(), &header, unit.batch.body).map_err(bad)?;
-    ipc_check::memory_bytes(&header, unit.batch.body_of(&batch)).map_err(bad)?;
+    let message = header(unit.batch, &batch).map_err(bad)?;
+    let header = message.header_as_record_batch().ok_or_else(|| damaged(object, "no record batch"))?;
+    ipc_check::check(schema.fields(), &header, version, unit.batch.body).map_err(bad)?;
+    ipc_check::check_lengths(&header, unit.batch.body_of(&batch)).map_err(bad)?;
     let (block, buffer) = (unit.batch.block()?, Buffer::from(batch.clone()));
     guarded(|| decoder.read_record_batch(&block, &buffer))
         .map_err(bad)?
@@ -446,6 +447,6 @@ fn check_dictionary(schema: &Schema, place: Place, bytes: &[u8]) -> Result<(), S
         return Err(format!("number {} is no column's", dictionary.id()));
     };
     let values = Fields::from(vec![Field::new("values", (**values).clone(), true)]);
-    ipc_check::check(&values, &batch, place.body)?;
-    ipc_check::memory_bytes(&batch, place.body_of(bytes)).map(drop)
+    ipc_check::check(&values, &batch, message.version(), place.body)?;
+    ipc_check::check_lengths(&batch, place.body_of(bytes))
 }

@@ -1,11 +1,11 @@
 //! What the message of a record batch claims, compared with the bytes that there are, before arrow-ipc allocates by it.
 //!
-//! arrow-ipc (59) takes row counts, the places of buffers and the lengths of decompressed buffers on trust: a changed bit
-//! makes two thousand million rows of 3 KB, ends in a panic, or in an allocation of exabytes, which aborts the process.
+//! arrow-ipc 59 does not validate row counts, places of buffers and lengths of decompressed buffers. One flipped bit turns
+//! 3 KB into 2³¹ rows, ends in a panic, or in an allocation of exabytes, which aborts the process.
 //! Format: <https://arrow.apache.org/docs/format/Columnar.html>.
 
 use arrow::datatypes::{DataType, Field, Fields, UnionMode};
-use arrow_ipc::{CompressionType, FieldNode, RecordBatch};
+use arrow_ipc::{CompressionType, FieldNode, MetadataVersion, RecordBatch};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Bytes that a compressed one can become. LZ4: a match is lengthened by 255 with each byte. Zstandard: a block of 128 KiB
@@ -13,14 +13,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const LZ4_RATIO: u64 = 255;
 const ZSTD_RATIO: u64 = (128 << 10) / 4;
 
-/// Beside the ratio: what a compressor's headers may hold.
+/// A compressed batch at most when decompressed: 40 times what `datasets` writes.
+const MAX_BATCH_BYTES: u64 = 4 << 30;
+
+/// Added to the ratio: bytes of the compressor's headers.
 const SLACK_BYTES: u64 = 1 << 10;
 
 /// Before a compressed buffer: its length when decompressed, or [`STORED`].
 const LENGTH_BYTES: u64 = 8;
 const STORED: i64 = -1;
 
-/// Runs arrow's code on bytes from outside: what it panics at is damage.
+/// Runs arrow's code on bytes from outside and returns a panic as an error.
 pub(super) fn guarded<T, E: std::fmt::Display>(run: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| e.to_string()),
@@ -30,7 +33,12 @@ pub(super) fn guarded<T, E: std::fmt::Display>(run: impl FnOnce() -> Result<T, E
 
 /// Checks the rows and buffers that a batch claims to have in a body of `body_bytes`. What the batch holds within its
 /// buffers, arrow validates.
-pub(super) fn check(fields: &Fields, batch: &RecordBatch<'_>, body_bytes: u64) -> Result<(), String> {
+pub(super) fn check(
+    fields: &Fields,
+    batch: &RecordBatch<'_>,
+    version: MetadataVersion,
+    body_bytes: u64,
+) -> Result<(), String> {
     let rows = length(batch.length())?;
     let compression = batch.compression().map(|compression| compression.codec());
     let buffers = batch.buffers().unwrap_or_default();
@@ -44,15 +52,16 @@ pub(super) fn check(fields: &Fields, batch: &RecordBatch<'_>, body_bytes: u64) -
     let mut walk = Walk {
         nodes: batch.nodes().unwrap_or_default().iter(),
         buffers: buffers.collect::<Result<Vec<u64>, String>>()?.into_iter(),
+        has_union_validity: version < MetadataVersion::V5,
         variadic: batch.variadicBufferCounts().unwrap_or_default().iter().collect::<Vec<i64>>().into_iter(),
     };
     fields.iter().try_for_each(|field| walk.column(field, Some(rows)))
 }
 
-/// Checks the claimed lengths of compressed buffers, and returns how many bytes the batch takes in memory. `body` is the
-/// one that [`check`] was told of.
-pub(super) fn memory_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
-    let mut total = 0u64;
+/// Checks the claimed lengths of compressed buffers in `body`, the one that was passed to [`check`]: each against its bytes
+/// and the memory that there is, all of them against [`MAX_BATCH_BYTES`].
+pub(super) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<(), String> {
+    let (mut total, mut largest) = (0u64, 0u64);
     let codec = batch.compression().map(|compression| compression.codec());
     for buffer in batch.buffers().unwrap_or_default() {
         let (offset, bytes) = (length(buffer.offset())?, length(buffer.length())?);
@@ -70,8 +79,19 @@ pub(super) fn memory_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, 
             return Err(format!("a compressed buffer of {bytes} bytes that claims to hold {claimed}"));
         }
         total = total.saturating_add(claimed);
+        largest = largest.max(claimed);
     }
-    Ok(total)
+    if codec.is_some() && total > MAX_BATCH_BYTES {
+        return Err(format!(
+            "a batch of {total} bytes when decompressed, over the limit of {MAX_BATCH_BYTES}"
+        ));
+    }
+    // arrow-ipc allocates it at once, and an allocation that fails there aborts the process.
+    let reserved = usize::try_from(largest).map(|largest| Vec::<u8>::new().try_reserve_exact(largest));
+    match reserved {
+        Ok(Ok(())) => Ok(()),
+        _ => Err(format!("a buffer of {largest} bytes, more than memory holds")),
+    }
 }
 
 /// What a buffer that takes so many bytes can hold.
@@ -96,6 +116,8 @@ struct Walk<N, B, V> {
     nodes: N,
     /// The most bytes that each can hold.
     buffers: B,
+    /// Before version 5 of the metadata, unions had a validity buffer.
+    has_union_validity: bool,
     variadic: V,
 }
 
@@ -121,6 +143,9 @@ where
         let kind = field.data_type();
         if !matches!(kind, DataType::Null | DataType::Union(..) | DataType::RunEndEncoded(..)) {
             self.buffer(if nulls > 0 { rows.div_ceil(8) } else { 0 })?; // validity
+        }
+        if matches!(kind, DataType::Union(..)) && self.has_union_validity {
+            self.buffer(0)?;
         }
         match kind {
             DataType::Null => Ok(()),

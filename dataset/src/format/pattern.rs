@@ -20,8 +20,8 @@ pub(super) fn pattern_start(uri: &str) -> Option<usize> {
     uri[start..].find(specials(uri)).map(|at| at + start)
 }
 
-/// Up to where a URI means what it says: behind its scheme, and of this machine's files, behind all that is there by that
-/// very name.
+/// Returns the end of the part that is no pattern: the scheme, and for local paths every component that exists by that
+/// name.
 fn literal_end(uri: &str) -> usize {
     let scheme = uri.find("://").map_or(0, |at| at + 3);
     let is_there = |end: usize| {

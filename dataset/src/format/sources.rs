@@ -220,7 +220,7 @@ fn root_of(uri: &str, listed: &[ObjectRef]) -> String {
     if root.is_empty() && !uri.starts_with('/') { String::new() } else { format!("{root}/") }
 }
 
-/// A URI's folder with its `/`, and what it means in there, told from the URI alone: for what is kept beside the data.
+/// A URI's folder with its `/`, and what it means in there, for what is kept beside the data.
 pub(crate) fn split_root(uri: &str) -> (&str, &str) {
     let pattern = pattern_start(uri).unwrap_or(uri.len());
     let is_file = pattern < uri.len() || kind_of(uri).is_some();

@@ -134,7 +134,10 @@ fn judge_store(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -
     let code = tag(&text, "Code");
     let cause = cause_text(error, &text, answer, cleaner);
     if is_renewal(error) {
-        return Failure::new(Verdict::Transient, format!("the credentials could not be renewed: {cause}"));
+        let is_refusal =
+            matches!(answer.status, Some(400..=407 | 409..=428 | 430..=499)) && answer.for_credentials;
+        let verdict = if is_refusal { Verdict::Denied } else { Verdict::Transient };
+        return Failure::new(verdict, format!("the credentials could not be renewed: {cause}"));
     }
     if answer.for_credentials || lacks_credentials(&text) {
         return Failure::new(Verdict::NoCredentials, cause);

@@ -2,7 +2,7 @@
 //! than its bytes can hold.
 
 use crate::format_common::*;
-use arrow::array::{ArrayRef, DictionaryArray, ListArray};
+use arrow::array::{ArrayRef, BinaryArray, DictionaryArray, ListArray};
 use arrow::datatypes::{Int32Type, Int64Type};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::CompressionType;
@@ -125,6 +125,28 @@ async fn lengths_beyond_memory_are_refused() {
             }
         }
         assert!(refused > content.len() / 8, "{name}: {refused}");
+    }
+}
+
+/// A buffer of megabytes may hold a lot when decompressed; what no memory holds is refused all the same.
+#[tokio::test]
+async fn large_buffers_that_claim_too_much_are_refused() {
+    let bytes = picture(1, 4 << 20); // does not compress, so the buffer is 4 MiB
+    let value: ArrayRef = Arc::new(BinaryArray::from_iter_values([&bytes[..4 << 20], &bytes[..1000]]));
+    let batch = RecordBatch::try_from_iter([("image", value)]).unwrap();
+    for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
+        let mut content = file(&batch, Some(codec));
+        let length = ((4i64 << 20) + 1000).to_le_bytes();
+        let stored = (-1i64).to_le_bytes();
+        let is_place = |eight: &[u8]| eight == length || eight == stored;
+        let places: Vec<usize> =
+            (0..content.len() - 8).step_by(8).filter(|&at| is_place(&content[at..at + 8])).collect();
+        for claim in [60_000_000_000, 100_000_000_000] {
+            for &at in &places {
+                content[at..at + 8].copy_from_slice(&i64::to_le_bytes(claim));
+            }
+            assert!(is_refused("large.arrow", &content, &format!("{claim} bytes")).await);
+        }
     }
 }
 

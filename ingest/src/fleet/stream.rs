@@ -37,7 +37,7 @@ const DEAF: u64 = u64::MAX;
 /// Small rows and heads are read together up to this; larger rows go straight to their place.
 const READ_BYTES: usize = 64 << 10;
 
-/// A ragged row's buffer has this at once and doubles while bytes come: a worker's word alone takes no memory.
+/// A ragged row's buffer has this at once and doubles while bytes come, so a claimed length allocates nothing.
 const GROW_BYTES: usize = 4 << 20;
 
 /// A ragged row at most: an hour of speech at 48 kHz.
@@ -292,6 +292,11 @@ impl<'a> Stream<'a> {
             Claim::Written => self.bodies(&heads, None::<&mut Writing<D>>).await?,
             Claim::Mine(mut writing) => {
                 self.bodies(&heads, Some(&mut writing)).await?;
+                for (nth, head) in heads.iter().enumerate() {
+                    if let Some(memory) = writing.memory(nth) {
+                        memory.set_warnings(head.warnings);
+                    }
+                }
                 let failures = heads.into_iter().enumerate();
                 let failures = failures.filter_map(|(nth, head)| Some((nth, head.failure?))).collect();
                 writing.done(columns, failures);
@@ -308,9 +313,6 @@ impl<'a> Stream<'a> {
     ) -> io::Result<()> {
         let mut crc = crc32fast::Hasher::new();
         for (nth, head) in heads.iter().enumerate().filter(|(_, head)| head.failure.is_none()) {
-            if let Some(memory) = writing.as_mut().and_then(|writing| writing.memory(nth)) {
-                memory.set_warnings(head.warnings);
-            }
             let mut lengths = head.lengths.iter();
             for (column, spec) in self.tensors.iter().enumerate() {
                 let length = if spec.is_ragged() { lengths.next().copied().unwrap_or(0) } else { 0 };

@@ -5,7 +5,7 @@
 //!       │ head: Arrow IPC │ body: row after row, column after column │ body CRC u32
 //! ```
 //! Numbers are little-endian, CRCs are CRC-32 as in Ethernet (IEEE 802.3). Each is compared before what it covers is used:
-//! the memory of a receiver that is up to date depends on no damaged number. Tags differ from each other in four bits, so
+//! a receiver allocates only by numbers whose checksum matched. Tags differ from each other in four bits, so
 //! that three flipped ones make no other tag. The head is one message of an Arrow IPC stream (the first also brings its schema): sample
 //! ids, why a row failed, what is unusual about it, the lengths of ragged rows, and the columns that ride along. A failed row has no body.
 
@@ -16,6 +16,7 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, UInt8Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::reader::StreamDecoder;
+use arrow_ipc::root_as_message;
 use arrow_ipc::writer::StreamWriter;
 use bytes::Buf;
 use feedstock_dataset::SampleId;
@@ -25,11 +26,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+/// Before a message's metadata: a continuation marker and its length.
+const MESSAGE_PREFIX_BYTES: usize = 8;
+
 /// A head at most: 64 Ki rows with 4 KiB each of metadata.
-const HEAD_BYTES: u32 = 256 << 20;
+pub(crate) const HEAD_BYTES: u32 = 256 << 20;
 
 /// Rows of a frame at most.
-const ROWS: u32 = 1 << 20;
+pub(crate) const FRAME_ROWS: u32 = 1 << 20;
 
 /// Columns of a head before the lengths: sample ids, failures, warnings.
 const OWN_COLUMNS: usize = 3;
@@ -71,7 +75,7 @@ pub(crate) struct FrameHead {
     pub(crate) head_crc: u32,
 }
 
-/// Bytes of a [`FrameHead`] behind its tag, with its CRC.
+/// Bytes of a [`FrameHead`] after its tag, with its CRC.
 const FRAME_HEAD_BYTES: usize = 32;
 
 impl FrameHead {
@@ -102,7 +106,7 @@ impl FrameHead {
             head_bytes: fields.get_u32_le(),
             head_crc: fields.get_u32_le(),
         };
-        if head.head_bytes > HEAD_BYTES || head.rows > ROWS {
+        if head.head_bytes > HEAD_BYTES || head.rows > FRAME_ROWS {
             return Err(garbage(format!("a frame of {} rows and {} bytes", head.rows, head.head_bytes)));
         }
         Ok(head)
@@ -110,8 +114,7 @@ impl FrameHead {
 
     /// The bytes of the head, which follow. Memory is taken as they come.
     pub(crate) async fn read_head(&self, io: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        io.take(self.head_bytes.into()).read_to_end(&mut bytes).await?;
+        let bytes = read_up_to(io, self.head_bytes).await?;
         if bytes.len() < self.head_bytes as usize {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -122,8 +125,15 @@ impl FrameHead {
     }
 }
 
+/// Reads the next `most` bytes, fewer at the end.
+async fn read_up_to(io: &mut (impl AsyncRead + Unpin), most: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io.take(most.into()).read_to_end(&mut bytes).await?;
+    Ok(bytes)
+}
+
 pub(crate) fn damaged(what: &str) -> io::Error {
-    garbage(format!("{what} came damaged: its checksum is another"))
+    garbage(format!("{what} is damaged: its checksum does not match"))
 }
 
 /// What is told of each row before its bytes.
@@ -203,8 +213,9 @@ impl HeadReader {
     /// The rows and their columns from the bytes of the next head, which must tell of `rows` rows. After an error the
     /// reader is of no more use.
     pub(crate) fn read(&mut self, bytes: Vec<u8>, rows: u32) -> io::Result<(Vec<RowHead>, RecordBatch)> {
+        check_uncompressed(&bytes)?;
         let mut buffer = Buffer::from_vec(bytes);
-        // Arrow's reader checks less than it indexes by.
+        // Arrow's reader validates less than it indexes by.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&mut buffer)));
         let batch = decoded.map_err(|_| garbage("a head that cannot be decoded".into()))?;
         let batch = batch.map_err(|e| garbage(format!("a head: {e}")))?;
@@ -248,11 +259,36 @@ impl HeadReader {
     }
 }
 
+/// Refuses compressed messages, which no worker sends: arrow-ipc allocates the length that a compressed buffer claims.
+fn check_uncompressed(mut bytes: &[u8]) -> io::Result<()> {
+    let cut = || garbage("a head that is cut short".into());
+    while let Some((prefix, rest)) = bytes.split_first_chunk::<MESSAGE_PREFIX_BYTES>() {
+        let [.., a, b, c, d] = *prefix;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length == 0 {
+            return Ok(()); // the end of a stream
+        }
+        let (metadata, rest) = rest.split_at_checked(length).ok_or_else(cut)?;
+        let message = root_as_message(metadata).map_err(|e| garbage(format!("a head: {e}")))?;
+        let batch = message.header_as_record_batch();
+        let batch =
+            batch.or_else(|| message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()));
+        if batch.is_some_and(|batch| batch.compression().is_some()) {
+            return Err(garbage("a compressed head".into()));
+        }
+        let body = usize::try_from(message.bodyLength()).ok();
+        bytes = body.and_then(|body| rest.split_at_checked(body)).ok_or_else(cut)?.1;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::SampleContext;
     use arrow::array::Int64Array;
+    use arrow_ipc::CompressionType;
+    use arrow_ipc::writer::IpcWriteOptions;
     use feedstock_ops::Warning;
 
     #[test]
@@ -302,12 +338,24 @@ mod tests {
         assert!(reader(1).read(bytes.clone(), 0).is_err(), "a length is missing");
         let label = Arc::new(Schema::new(vec![Field::new("label", DataType::Int64, false)]));
         assert!(HeadReader::new(0, label).read(bytes.clone(), 0).is_err(), "a column is missing");
-        // None panics, whatever becomes of it: a worker's arithmetic may be broken before its checksum is.
-        for bit in 0..bytes.len() * 8 {
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            let _any = reader(0).read(bytes.clone(), 0);
-            bytes[bit / 8] ^= 1 << (bit % 8);
-        }
+        bytes.truncate(bytes.len() - 1);
+        assert!(reader(0).read(bytes, 0).is_err(), "the last byte is missing");
+    }
+
+    /// arrow-ipc would allocate what a compressed buffer claims to hold, and abort.
+    #[test]
+    fn compressed_heads_are_refused() {
+        let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
+        let samples: ArrayRef = Arc::new(UInt64Array::from(vec![7; 1000]));
+        let batch = RecordBatch::try_from_iter([("", samples)]).unwrap();
+        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        let mut bytes = std::mem::take(writer.get_mut());
+        let length = 8000i64.to_le_bytes();
+        let at = bytes.windows(8).position(|eight| eight == length).unwrap();
+        bytes[at..at + 8].copy_from_slice(&60_000_000_000i64.to_le_bytes());
+        let error = HeadReader::new(0, Arc::new(Schema::empty())).read(bytes, 1000).unwrap_err();
+        assert!(error.to_string().contains("compressed"), "{error}");
     }
 
     #[tokio::test]
@@ -336,9 +384,8 @@ mod tests {
 
     #[tokio::test]
     async fn memory_comes_with_the_bytes_and_not_with_their_number() {
-        let frame = FrameHead { epoch: 0, position: 0, rows: 1, head_bytes: HEAD_BYTES, head_crc: 0 };
-        let mut few = &[0; 1000][..];
-        let error = frame.read_head(&mut few).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let bytes = read_up_to(&mut &[0; 1000][..], HEAD_BYTES).await.unwrap();
+        assert_eq!(bytes.len(), 1000);
+        assert!(bytes.capacity() < 64 << 10, "{}", bytes.capacity());
     }
 }

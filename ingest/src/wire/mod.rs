@@ -23,7 +23,7 @@ mod frame;
 mod message;
 mod secure;
 
-pub(crate) use frame::{FrameHead, HeadReader, HeadWriter, RowHead, Tag, damaged};
+pub(crate) use frame::{FRAME_ROWS, FrameHead, HEAD_BYTES, HeadReader, HeadWriter, RowHead, Tag, damaged};
 pub use message::WorkerStatus;
 pub(crate) use message::{
     Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId,

@@ -2,9 +2,9 @@
 
 use super::lane::{Lane, Rows};
 use crate::wire::{
-    ALIVE_EVERY, Answer, Ask, Failure, FrameHead, HELLO_BYTES, HeadWriter, Hello, Io, LaneRequest, MAGIC,
-    MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Versions, Welcome, WorkerStatus, agree, read_message,
-    release, write_message,
+    ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
+    LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Versions, Welcome, WorkerStatus,
+    agree, read_message, release, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};
@@ -203,11 +203,15 @@ async fn send_rows(
         Ok(head) => head,
         Err(error) => return Ok(Err(error)),
     };
-    let (Ok(count), Ok(head_bytes)) = (u32::try_from(rows.heads.len()), u32::try_from(head.len())) else {
-        return Ok(Err(Error::new(
-            ErrorKind::BadConfig,
-            "a step whose columns are over 4 GiB; use a smaller batch",
-        )));
+    let sizes = (u32::try_from(rows.heads.len()), u32::try_from(head.len()));
+    let (Ok(count @ ..=FRAME_ROWS), Ok(head_bytes @ ..=HEAD_BYTES)) = sizes else {
+        let message = format!(
+            "a step of {} rows whose columns take {} bytes; workers send at most {FRAME_ROWS} rows and {HEAD_BYTES} bytes: \
+             use a smaller batch",
+            rows.heads.len(),
+            head.len()
+        );
+        return Ok(Err(Error::new(ErrorKind::BadConfig, message)));
     };
     let (epoch, position, head_crc) = (rows.epoch, rows.position, crc32fast::hash(&head));
     let frame = FrameHead { epoch, position, rows: count, head_bytes, head_crc };

@@ -223,7 +223,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let padding = samples.map_or(0..0, |samples| header.pre_skip.saturating_add(samples)..u64::MAX);
     let trim = Trim { start: header.pre_skip, end: padding };
     // Where no page is missing, counts of samples that jump are the writer's: libsndfile and ffmpeg ignore them.
-    let loses_in_gaps = || !is_complete(bytes, header.serial);
+    let complete = std::cell::LazyCell::new(|| is_complete(bytes, header.serial)); // reads every page: once at most
+    let loses_in_gaps = || !*complete;
     let track = Track {
         format,
         sample_rate,

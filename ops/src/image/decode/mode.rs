@@ -4,9 +4,9 @@ use super::jpeg_header::JpegHeader;
 use super::{ImageFormat, sniff};
 use crate::{Error, Result};
 
-/// Reads the colour mode that a picture is stored in from its header, named as Pillow names it: `L` grey, `RGB`, `CMYK`
-/// (JPEG), `P` palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` and `RGB;16` 16 bits a channel. Feedstock decodes
-/// all of them to RGB.
+/// Reads the colour mode that a picture is stored in from its header, in Pillow's terms: `L` grey, `RGB`, `CMYK` (JPEG), `P`
+/// palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` grey of 16 bits; and `RGB;16`, whose mode in Pillow is `RGB`.
+/// Feedstock decodes all of them to RGB.
 ///
 /// # Errors
 /// `BadSample` for bytes without such a header.
