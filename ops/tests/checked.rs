@@ -7,7 +7,8 @@ use symphonia::core::util::bits::mask_at;
 
 #[test]
 fn debug_assertions_are_on_in_the_tests_and_in_symphonia() {
-    assert!(cfg!(debug_assertions));
+    let is_on = cfg!(debug_assertions);
+    assert!(is_on);
     assert!(catch_unwind(|| mask_at(black_box(8))).is_err(), "a bit index above 7 breaks an assertion");
 }
 

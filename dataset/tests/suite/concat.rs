@@ -8,6 +8,7 @@ use feedstock_dataset::{
     Block, BlockId, CatalogStore, Dataset, DatasetSpec, Fingerprint, Plan, Position, Rank, SampleId, Shuffle,
     SourceSpec, StepShape, StepSize, Stop, Tail,
 };
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn concat<const N: usize>(parts: [Dataset; N]) -> Dataset {
@@ -31,8 +32,8 @@ async fn drawn(dataset: &Dataset, plan: &Plan, epoch: u64) -> BTreeMap<(String, 
     let (mut order, mut drawn) = (plan.epoch(epoch), BTreeMap::new());
     for p in 0..plan.len() {
         let at = order.sample_at(Position(p));
-        if !blocks.contains_key(&at.block) {
-            blocks.insert(at.block, reader.fetch(at.block, 0).await.unwrap());
+        if let Entry::Vacant(place) = blocks.entry(at.block) {
+            place.insert(reader.fetch(at.block, 0).await.unwrap());
         }
         *drawn.entry(identity(&blocks[&at.block], at.row as usize)).or_default() += 1;
     }
