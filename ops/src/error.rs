@@ -67,10 +67,6 @@ impl Error {
         &self.0.message
     }
 
-    #[cfg_attr(
-        not(any(feature = "image", feature = "audio", feature = "text")),
-        expect(dead_code, reason = "no op needs it")
-    )]
     pub(crate) fn sample(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::BadSample, message)
     }
