@@ -318,11 +318,12 @@ class Loader:
         return {"count": count, "samples": samples}
 
     def warning_report(self) -> dict[str, Any]:
-        """What decoders warned of in samples that were delivered all the same: ``counts``, the number of samples by kind,
-        and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``kinds``. Kinds: ``"end_unknown"``, the
-        container cannot prove where the clip ends, so a missing end goes unnoticed; ``"later_streams"``, the Ogg file is a
-        chain of streams, of which the first was decoded; ``"damaged_data"``, some pixels of the image may be wrong. nvJPEG
-        decodes its share of images without warnings."""
+        """What decoders warned of in samples that were delivered all the same: ``counts``, the number of samples by
+        kind, and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``kinds``. Kinds:
+
+        - ``"end_unknown"``: the container cannot prove where the clip ends, so a missing end goes unnoticed.
+        - ``"later_streams"``: the Ogg file is a chain of streams, of which the first was decoded.
+        - ``"damaged_data"``: some pixels of the image may be wrong. nvJPEG decodes its share without warnings."""
         counts, warned = self._native.warning_report()
         samples = [{"sample_id": s, "epoch": e, "kinds": kinds} for s, e, kinds in warned]
         return {"counts": counts, "samples": samples}
