@@ -9,27 +9,12 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import flight
+from served import worker
 
 import feedstock as fs
 from feedstock import _feedstock
 
 NAME = "feedstock-fleet"
-
-
-def worker(data: Path, **options: object) -> _feedstock.Worker:
-    chosen = {
-        "advertise": None,
-        "allow": [str(data)],
-        "threads": 1,
-        "memory_bytes": None,
-        "token": None,
-        "tls": None,
-        "client_ca": None,
-        "insecure": False,
-        "storage": {},
-        **options,
-    }
-    return _feedstock.Worker("127.0.0.1:0", **chosen)
 
 
 def pipeline(data: Path) -> fs.Pipeline:

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from served import worker
 
 import feedstock as fs
-from feedstock import _feedstock
 
 ROWS = 120
 WITHOUT = {50, 91}
@@ -91,18 +91,7 @@ def test_an_unforeseen_null_is_a_bad_sample(silent: Path) -> None:
 @pytest.mark.parametrize("source", ["counted", "silent"])
 def test_values_and_masks(source: str, request: pytest.FixtureRequest) -> None:
     chosen = pipeline(request.getfixturevalue(source)).nulls("mask").nulls({"label": np.int64(-1)})
-    options: dict[str, Any] = {
-        "advertise": None,
-        "allow": [str(request.getfixturevalue(source))],
-        "threads": 1,
-        "memory_bytes": None,
-        "token": None,
-        "tls": None,
-        "client_ca": None,
-        "insecure": False,
-        "storage": {},
-    }
-    served = _feedstock.Worker("127.0.0.1:0", **options)
+    served = worker(request.getfixturevalue(source))
     try:
         loaders = chosen.loader(output="numpy"), chosen.loader(output="numpy", workers=served.address)
         for here, there in zip(*loaders, strict=True):

@@ -106,22 +106,28 @@ fn a_worker_falls_silent_anywhere() {
     let quiet = quiet(&data, 1);
     let worker = Start::new(&data).without_socket().start();
     let points = points(&data, &worker);
+    through_relays(&worker, points, |relay, (place, after)| {
+        relay.silent_after(Some(after));
+        let begun = Instant::now();
+        // Unnoticed, silence would outlast the ranks' deadline, which is an error.
+        run_beside(&data, relay).end_like(&quiet);
+        say!("silent {place}, after {after} bytes: over after {:.1?}", begun.elapsed());
+    });
+}
+
+/// Runs `scenario` for every case at the same time, each with a relay before the worker.
+fn through_relays<T: Send>(worker: &Worker, cases: Vec<T>, scenario: impl Fn(&Relay, T) + Sync) {
     std::thread::scope(|scope| {
-        let (data, quiet, worker) = (&data, &quiet, &worker);
-        let run = |(where_, after): (&'static str, u64)| {
-            scope.spawn(move || {
-                let relay = Relay::start(worker.address()).unwrap();
-                relay.silent_after(Some(after));
-                let begun = Instant::now();
-                let fleet = Workers::at(&relay.address()).unwrap().local(Local::Fallback);
-                // Unnoticed, silence would outlast the ranks' deadline, which is an error.
-                Run::start(data, fleet, 1).end_like(quiet);
-                say!("silent {where_}, after {after} bytes: over after {:.1?}", begun.elapsed());
-            })
-        };
-        let running: Vec<_> = points.into_iter().map(run).collect();
+        let scenario = &scenario;
+        let run = |case| scope.spawn(move || scenario(&Relay::start(worker.address()).unwrap(), case));
+        let running: Vec<_> = cases.into_iter().map(run).collect();
         running.into_iter().for_each(|running| running.join().unwrap());
     });
+}
+
+/// A rank of the worker behind the relay; its own process serves if that one is lost.
+fn run_beside(data: &Data, relay: &Relay) -> Run {
+    Run::start(data, Workers::at(&relay.address()).unwrap().local(Local::Fallback), 1)
 }
 
 /// A bit of a frame is flipped on its way: the rank notices, and its batches are whole.
@@ -136,19 +142,10 @@ fn a_bit_of_a_frame_is_flipped() {
     let mut bits: Vec<u64> =
         points.iter().map(|(_, byte)| byte * 8 + 2).filter(|bit| *bit >= first).collect();
     bits.extend((0..10).map(|_| first + dice.below(64 << 10)));
-    std::thread::scope(|scope| {
-        let (data, quiet, worker) = (&data, &quiet, &worker);
-        let run = |bit: u64| {
-            scope.spawn(move || {
-                let relay = Relay::start(worker.address()).unwrap();
-                relay.flip(bit);
-                let fleet = Workers::at(&relay.address()).unwrap().local(Local::Fallback);
-                Run::start(data, fleet, 1).end_like(quiet);
-                assert!(relay.lost() > 0, "bit {bit} was flipped");
-            })
-        };
-        let running: Vec<_> = bits.into_iter().map(run).collect();
-        running.into_iter().for_each(|running| running.join().unwrap());
+    through_relays(&worker, bits, |relay, bit| {
+        relay.flip(bit);
+        run_beside(&data, relay).end_like(&quiet);
+        assert!(relay.lost() > 0, "bit {bit} was flipped");
     });
 }
 

@@ -94,7 +94,7 @@ pub(super) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<(), 
     }
 }
 
-/// What a buffer that takes so many bytes can hold.
+/// Returns the largest decompressed size of a buffer of `bytes` bytes.
 fn at_most(codec: Option<CompressionType>, bytes: u64) -> u64 {
     let ratio = match codec {
         None => return bytes,
@@ -127,7 +127,7 @@ where
     B: Iterator<Item = u64>,
     V: Iterator<Item = i64>,
 {
-    /// Takes what a column has; it must have so many `rows`, where that is known.
+    /// Takes the nodes and buffers of a column, which must have `rows` values if that is known.
     fn column(&mut self, field: &Field, rows: Option<u64>) -> Result<(), String> {
         let name = field.name();
         let node = self.nodes.next().ok_or_else(|| format!("no column {name}"))?;

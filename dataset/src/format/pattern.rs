@@ -14,16 +14,26 @@ const MAX_EXPANSIONS: usize = 1_000_000;
 /// Objects asked for at a time; storage bounds its own requests below that.
 const HEADS: usize = 64;
 
-/// Where the pattern of a URI begins; `None` where it has none.
+/// Returns where the pattern of a URI begins; `None` if it has none.
 pub(super) fn pattern_start(uri: &str) -> Option<usize> {
-    let start = literal_end(uri);
-    uri[start..].find(specials(uri)).map(|at| at + start)
+    pattern_place(uri).map(|(_, first)| first)
 }
 
-/// Returns the end of the part that is no pattern: the scheme, and for local paths every component that exists by that
-/// name.
-fn literal_end(uri: &str) -> usize {
-    let scheme = uri.find("://").map_or(0, |at| at + 3);
+/// Returns the end of the literal part and the first special character after it. Only a URI with such characters costs
+/// calls to the file system.
+fn pattern_place(uri: &str) -> Option<(usize, usize)> {
+    let scheme = scheme_end(uri);
+    uri[scheme..].find(specials(uri))?;
+    let literal = literal_end(uri, scheme);
+    uri[literal..].find(specials(uri)).map(|at| (literal, at + literal))
+}
+
+fn scheme_end(uri: &str) -> usize {
+    uri.find("://").map_or(0, |at| at + 3)
+}
+
+/// Returns the end of the literal part: the scheme, and for local paths every component that exists by that name.
+fn literal_end(uri: &str, scheme: usize) -> usize {
     let is_there = |end: usize| {
         let local = Location::parse(&uri[..end]).ok().filter(|at| at.scheme == Scheme::Local);
         local.is_some_and(|at| Path::new(&at.key).exists())
@@ -52,8 +62,7 @@ pub(crate) struct Pattern {
 impl Pattern {
     /// `None` for a URI without a pattern.
     pub(crate) fn parse(uri: &str) -> Result<Option<Self>> {
-        let Some(first) = pattern_start(uri) else { return Ok(None) };
-        let literal = literal_end(uri);
+        let Some((literal, first)) = pattern_place(uri) else { return Ok(None) };
         let root = uri[..first].rfind('/').map_or("", |at| &uri[..=at]).to_owned();
         let mut expanded = Vec::new();
         expand(literal, uri, &mut expanded)?;

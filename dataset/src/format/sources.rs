@@ -220,7 +220,7 @@ fn root_of(uri: &str, listed: &[ObjectRef]) -> String {
     if root.is_empty() && !uri.starts_with('/') { String::new() } else { format!("{root}/") }
 }
 
-/// A URI's folder with its `/`, and what it means in there, for what is kept beside the data.
+/// Returns a URI's folder with its `/`, and the rest of the URI: catalogs are stored beside the data by them.
 pub(crate) fn split_root(uri: &str) -> (&str, &str) {
     let pattern = pattern_start(uri).unwrap_or(uri.len());
     let is_file = pattern < uri.len() || kind_of(uri).is_some();

@@ -355,7 +355,7 @@ impl<'a> Stream<'a> {
         Ok(row.lengthen(length, bytes))
     }
 
-    /// Passes over so many bytes, which `crc` covers.
+    /// Skips `bytes` bytes, which `crc` covers.
     async fn pass(&mut self, mut bytes: usize, crc: &mut crc32fast::Hasher) -> io::Result<()> {
         while bytes > 0 {
             let here = self.read.fill_buf().await?;

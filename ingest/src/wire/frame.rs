@@ -205,7 +205,7 @@ pub(crate) struct HeadReader {
 }
 
 impl HeadReader {
-    /// For rows with so many ragged columns, beside which `columns` ride along.
+    /// A reader of rows with `ragged` ragged columns; `columns` ride along.
     pub(crate) fn new(ragged: usize, columns: SchemaRef) -> Self {
         Self { ragged, columns, decoder: StreamDecoder::new() }
     }
