@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
 from programs import torch_agreement, torch_ranks
 from synthetic import synth
 
 import feedstock as fs
-from feedstock._agreement import TIMEOUT_SECONDS
+from feedstock._agreement import TIMEOUT_SECONDS, _Ballot
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,17 @@ def test_what_ranks_may_differ_in(
 ) -> None:
     noted = launch(torch_agreement.differ, 2, tmp_path, [str(imagenet)] * 2, [{}, change], False)
     assert_all_fail(noted, 1, *names)
+
+
+def test_two_ranks_that_differ_from_the_first_tell_the_same() -> None:
+    store = dist.HashStore()
+    ballots = [
+        _Ballot(dist.PrefixStore("job", store), [0, 1, 2], "train.py:1", {"rank": rank, "seed": seed})
+        for rank, seed in enumerate([7, 8, 9])
+    ]
+    assert ballots[0].verdict() is None
+    assert "rank 1 and rank 0" in str(ballots[1].verdict())
+    assert len({ballot.verdict() for ballot in ballots}) == 1
 
 
 def test_ranks_that_agree_do_not_wait(imagenet: Path, tmp_path: Path) -> None:

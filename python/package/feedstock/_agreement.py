@@ -1,7 +1,7 @@
 """Ranks compare what they are about to load, at a loader's first batch, through torch.distributed's store.
 
     process k:  set  <loader>/first = its description, if it is the first to arrive (add <loader>/arrived is 1)
-                get  <loader>/first   ─▶ it differs: set <loader>/verdict = what differs
+                get  <loader>/first   ─▶ it differs: set <loader>/verdict = what differs, if it is the first that does
                 add  <loader>/agreed  ─▶ it was the last: set <loader>/verdict = agreed
                 poll <loader>/verdict, at most ``timeout`` seconds
 
@@ -180,7 +180,8 @@ class _Ballot:
     def _compare(self, first: dict[str, Any]) -> None:
         differing = difference(self._mine, first)
         if differing is not None:
-            self._store.set(f"{self._key}/verdict", _DIFFER + differing)
+            if self._store.add(f"{self._key}/differ", 1) == 1:  # a later one would tell another pair of ranks
+                self._store.set(f"{self._key}/verdict", _DIFFER + differing)
         elif self._store.add(f"{self._key}/agreed", 1) == self._processes:
             self._store.set(f"{self._key}/verdict", _AGREED)  # all are equal to the first, so no two differ
 
