@@ -12,7 +12,7 @@
 
 mod support;
 
-use feedstock::dataset::{Lengths, PlanInput, StepShape, StepSize, Stop};
+use feedstock::dataset::{DataHashes, Lengths, PlanInput, StepShape, StepSize, Stop};
 use feedstock::{Plan, Position, Rank, Shuffle, Tail};
 use std::time::Instant;
 use support::{median, memory_bytes};
@@ -27,7 +27,7 @@ fn main() {
     let input = PlanInput {
         block_starts: (0..=BLOCKS).map(|block| block * BLOCK_SAMPLES).collect(),
         selection: None,
-        catalog_hash: 1,
+        data: DataHashes { identity: 1, blocks: 1, legacy: 1 },
         filter: None,
         encoded_bytes: BLOCKS * BLOCK_SAMPLES * 110_000,
     };
@@ -70,7 +70,7 @@ fn clip_input(samples: u64) -> PlanInput {
     PlanInput {
         block_starts: (0..=samples / 100).map(|block| block * 100).collect(),
         selection: None,
-        catalog_hash: 1,
+        data: DataHashes { identity: 1, blocks: 1, legacy: 1 },
         filter: None,
         encoded_bytes: samples * 40_000,
     }

@@ -1,6 +1,6 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
-use crate::catalog::{absolute, open_or_build, project, resolved};
+use crate::catalog::{Place, absolute, changes_since, open_or_build, project, resolved};
 use crate::composition::{Composition, both};
 use crate::{
     AudioProbe, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations, Error,
@@ -43,8 +43,7 @@ pub struct OpenOptions {
     pub archives: Option<PathBuf>,
     /// `None`, the default: blocks are not cached on disk.
     pub disk_cache: Option<DiskCacheOptions>,
-    /// Encoded bytes a block aims at; default 4 MiB, at least 4 KiB. Part of the catalog's content hash: other
-    /// blocks are another order.
+    /// Encoded bytes a block aims at; default 4 MiB, at least 4 KiB. Other blocks are another order.
     pub block_bytes: u64,
     /// Functions for filters and queries, such as `image_width(image)`; default none.
     pub functions: Vec<Arc<ScalarUDF>>,
@@ -92,6 +91,8 @@ pub struct Dataset {
 pub(crate) struct Opened {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) storage: Storage,
+    /// Where the catalog is kept; `None` in memory only, and for what is made of several data sets.
+    pub(crate) stored_at: Option<Place>,
     pub(crate) cache: Option<DiskCache>,
     pub(crate) functions: Vec<Arc<ScalarUDF>>,
     /// What was opened, for another process.
@@ -100,10 +101,10 @@ pub(crate) struct Opened {
     pub(crate) place_hash: u64,
 }
 
-/// A hash of a catalog's content and of the places that it is read from.
+/// A hash of a catalog's content, its ETags included, and of the places that it is read from.
 pub(crate) fn place_hash<P: AsRef<[u8]>>(catalog: &Catalog, places: impl IntoIterator<Item = P>) -> u64 {
     let mut hasher = twox_hash::XxHash64::with_seed(0);
-    hasher.write_u64(catalog.content_hash());
+    hasher.write_u64(catalog.hashes().legacy); // of all hashes the one that a rewritten file of equal size changes
     for place in places {
         let place = place.as_ref();
         hasher.write_u64(place.len() as u64);
@@ -140,7 +141,8 @@ impl Dataset {
         let cache = options.disk_cache.clone().map(DiskCache::open).transpose()?;
         let uri = resolved(uri)?;
         io.run(async move {
-            let catalog = open_or_build(&uri, &options, &storage).await?;
+            let stored_at = Place::of(&uri, &options)?;
+            let catalog = open_or_build(&uri, stored_at.as_ref(), &options, &storage).await?;
             for note in catalog.notes() {
                 tracing::info!(uri, "{note}");
             }
@@ -148,8 +150,9 @@ impl Dataset {
             let source = SourceSpec::of(&uri, &options)?;
             let place_hash = place_hash(&catalog, [storage.place_key(&absolute(&uri)?)]);
             let catalog = Arc::new(catalog);
-            let opened = Opened { catalog, storage, cache, functions: options.functions, source, place_hash };
-            let opened = Arc::new(opened);
+            let functions = options.functions;
+            let opened =
+                Arc::new(Opened { catalog, storage, stored_at, cache, functions, source, place_hash });
             Ok(Self {
                 opened,
                 selection: None,
@@ -218,6 +221,21 @@ impl Dataset {
     /// other. Where the storage has no ETags, data sets of other bytes may have it, too. Their place hashes differ.
     pub fn place_hash(&self) -> u64 {
         self.opened.place_hash
+    }
+
+    /// Which files were added, removed or replaced since it had the identity `content_hash`, as a cursor's fingerprint
+    /// holds it ([`Fingerprint::catalog`](crate::Fingerprint)); `None` where no catalog of that identity is kept. A
+    /// catalog that another one replaces is kept for 30 days, in the same place.
+    pub async fn changes_since(&self, content_hash: u64) -> Option<String> {
+        let opened = self.opened.clone();
+        self.io()
+            .run(async move {
+                let Some(place) = &opened.stored_at else { return Ok(None) };
+                Ok(changes_since(content_hash, opened.catalog.objects(), place, &opened.storage).await)
+            })
+            .await
+            .ok()
+            .flatten()
     }
 
     /// The samples that the filters keep; `None`: everything.

@@ -37,8 +37,9 @@ pub use format::{AudioProbe, Durations, Layout};
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
 pub use lengths::Lengths;
 pub use plan::{
-    Bucketing, Cursor, Digest, EpochOrder, Fingerprint, Mixing, Plan, PlanInput, PlannedRow, PlannedSample,
-    Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
+    Bucketing, Cursor, DataHashes, Digest, EpochOrder, Fingerprint, Mixing, Plan, PlanInput, PlannedRow,
+    PlannedSample, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands,
+    Tail,
 };
 pub use process::PerProcess;
 pub use runtime::IoRuntime;

@@ -275,7 +275,7 @@ pub fn rewrite(dataset: &Dataset, destination: &str, options: &RewriteOptions) -
     let shards = (starts.len() - 1) as u64;
     let settings = settings(dataset, &plan, options);
     let target = Target::new(dataset.storage(), destination);
-    let found = target.open(&settings, shards)?;
+    let found = target.open(&plan, &settings, shards)?;
     let resumed_shards = found.as_ref().map_or(0, |state| state.finished.len() as u64);
     let run = Run { dataset, plan: &plan, shuffle, starts: &starts, target: &target, options };
     let mut state = match found {

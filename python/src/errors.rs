@@ -91,7 +91,7 @@ fn attach(py: Python<'_>, raised: &PyErr, sample: &SampleContext) -> PyResult<()
 }
 
 /// What the library's messages call by Rust's names, and Python by its own.
-const SPELLINGS: [(&str, &str); 8] = [
+const SPELLINGS: [(&str, &str); 9] = [
     ("Dataset::", "Dataset."),
     ("Pipeline::", "Pipeline."),
     ("Loader::", "Loader."),
@@ -99,6 +99,7 @@ const SPELLINGS: [(&str, &str); 8] = [
     (" with map_as", " with map(..., output=...)"),
     (" (Plan::regrouped_as)", ""),
     ("on_error=skip", "on_error=\"skip\""),
+    ("on_change=next_epoch", "on_change=\"next_epoch\""),
     ("on_error=raise", "on_error=\"raise\""),
 ];
 

@@ -142,10 +142,12 @@ impl Loader {
         json(py, &self.with(py, |loader| Ok(loader.state_at(epoch, Position(position))))?)
     }
 
-    fn load_state(&self, py: Python<'_>, cursor: &str) -> PyResult<()> {
+    #[pyo3(signature = (cursor, on_change = "error"))]
+    fn load_state(&self, py: Python<'_>, cursor: &str, on_change: &str) -> PyResult<()> {
+        let on_change = on_change.parse().map_err(|e| config(py, format!("on_change {e}")))?;
         let cursor: Cursor = serde_json::from_str(cursor)
             .map_err(|e| config(py, format!("state_dict: this is no cursor of feedstock: {e}")))?;
-        self.with(py, |loader| loader.load_state(cursor))
+        self.with(py, |loader| loader.load_state_with(cursor, on_change))
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {

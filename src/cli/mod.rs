@@ -6,6 +6,7 @@
 mod bench;
 mod bucket;
 mod catalog;
+mod cursor;
 mod doctor;
 mod failure;
 mod inspect;
@@ -82,6 +83,7 @@ enum Command {
     Inspect(inspect::Command),
     Catalog(catalog::Command),
     Doctor(doctor::Command),
+    Cursor(cursor::Command),
     Plan(plan::Command),
     Bench(bench::Command),
     Preview(preview::Command),
@@ -104,6 +106,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Inspect(command) => command.run(&common),
         Command::Catalog(command) => command.run(&common),
         Command::Doctor(command) => command.run(&common),
+        Command::Cursor(command) => command.run(&common),
         Command::Plan(command) => command.run(&common),
         Command::Bench(command) => command.run(&common),
         Command::Preview(command) => command.run(&common),

@@ -34,7 +34,7 @@ pub use device::{
 pub use device::{TensorView, compile_kernels, offer_libraries};
 pub use feedstock_ingest::{Error, ErrorKind, Local, Result, SampleContext, Workers};
 pub use ledger::Ledger;
-pub use loader::Loader;
+pub use loader::{Loader, OnChange};
 pub use nulls::{NullValue, Nulls};
 pub use numbers::Numbers;
 pub use pipeline::{BatchSize, Pipeline, RankBuilder};

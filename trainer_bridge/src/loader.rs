@@ -15,7 +15,31 @@ use crate::rank::{Next, RankIterator, RankStats, SLOW_WAIT, block, next_step};
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
+use std::str::FromStr;
 use std::time::Duration;
+
+/// What [`Loader::load_state_with`] does where the data changed since the state was saved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnChange {
+    /// An error that names what changed.
+    #[default]
+    Error,
+    /// Begins the next epoch, of the data as they are now: samples of the saved epoch that were not delivered are left
+    /// out. A state at an epoch's start loses nothing.
+    NextEpoch,
+}
+
+impl FromStr for OnChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "error" => Ok(Self::Error),
+            "next_epoch" => Ok(Self::NextEpoch),
+            _ => Err(format!("must be error or next_epoch; got {text}")),
+        }
+    }
+}
 
 /// One rank's share of a pipeline, as trainers use it.
 ///
@@ -165,9 +189,52 @@ impl Loader {
     /// # Errors
     /// `BadConfig` for a cursor of another order, naming the field that differs; the loader stays where it was.
     pub fn load_state(&mut self, cursor: Cursor) -> Result<()> {
+        self.load_state_with(cursor, OnChange::Error)
+    }
+
+    /// As [`load_state`](Self::load_state), with a choice for data that changed since `cursor` was saved: files added,
+    /// removed or replaced. A copy of the data, or other times and inodes, are no change.
+    ///
+    /// # Errors
+    /// As [`load_state`](Self::load_state); with [`OnChange::NextEpoch`] only for what a change of the data does not
+    /// explain: another seed, shuffle, mix or bucketing.
+    pub fn load_state_with(&mut self, cursor: Cursor, on_change: OnChange) -> Result<()> {
+        let cursor = match self.plan.is_of_same_data(&cursor) {
+            true => cursor,
+            false => self.after_change(cursor, on_change)?,
+        };
         self.restart(cursor, self.rank, None)?;
         self.end_untold = false;
         Ok(())
+    }
+
+    /// The cursor to go on from, for one of data that changed since.
+    fn after_change(&self, cursor: Cursor, on_change: OnChange) -> Result<Cursor> {
+        let dataset = self.pipeline.dataset();
+        let changes = || {
+            let changes = futures::executor::block_on(dataset.changes_since(cursor.fingerprint.catalog));
+            changes.map_or_else(String::new, |changes| format!(" ({changes})"))
+        };
+        match on_change {
+            OnChange::Error => {
+                let error = self.plan.check(&cursor).err();
+                let message = error.map_or_else(String::new, |error| error.to_string());
+                let advice = "to leave out what is left of its epoch, load it with on_change=next_epoch";
+                Err(Error::new(ErrorKind::BadConfig, format!("{message}{}; {advice}", changes())))
+            }
+            OnChange::NextEpoch => {
+                let next = self.plan.next_epoch_of(&cursor)?;
+                tracing::warn!(
+                    "the data set changed since the state was saved{}: the samples of epoch {} after position {} are \
+                     left out; epoch {} begins",
+                    changes(),
+                    cursor.epoch,
+                    cursor.position,
+                    next.epoch
+                );
+                Ok(next)
+            }
+        }
     }
 
     /// Goes to the start of `epoch`, unless the next batch belongs to it anyway: so a resumed loader stays in place, and

@@ -1,29 +1,42 @@
 //! Opening a catalog: the stored one if it still fits the data, else a new one.
 //!
 //! "Fits" is decided by one complete listing: names, sizes and ETags of the objects must hash to what the catalog was
-//! built from. A catalog of more than [`MAX_LISTED_OBJECTS`] objects is listed only if the caller requests it
-//! ([`CatalogCheck::List`]), because the listing takes longer than an open may. Otherwise only the tables among its
-//! objects (TSVs, manifests) are compared, and the log states that the rest was not checked.
+//! built from. If they do not, the data set is catalogued anew: footers and headers are read again, and the identity, which
+//! holds no ETags, states whether it is still the same. A catalog of more than [`MAX_LISTED_OBJECTS`] objects is listed
+//! only if the caller requests it ([`CatalogCheck::List`]) or one of a few objects differs, because the listing takes
+//! longer than an open may. Otherwise only the tables among its objects (TSVs, manifests) are compared, and the log
+//! states that the rest was not checked.
 
 use super::store::{self, Place, Stored};
-use super::{Catalog, CatalogCheck, Draft, Objects};
+use super::{Catalog, CatalogCheck, Objects, identity};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
-use std::hash::Hasher;
 
 /// 100 listing requests of 1,000 objects: about five seconds on S3.
 const MAX_LISTED_OBJECTS: usize = 100_000;
+/// Objects of a larger catalog that are compared without a listing.
+const COMPARED_OBJECTS: usize = 16;
 
-/// Opens the catalog of `uri`; runs on the I/O threads.
-pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
-    let place = Place::of(uri, options)?;
-    if let Some(place) = place.as_ref().filter(|_| !options.catalog.rebuild) {
+/// Opens the catalog of `uri`, which is kept at `place`; runs on the I/O threads.
+pub(crate) async fn open_or_build(
+    uri: &str,
+    place: Option<&Place>,
+    options: &OpenOptions,
+    storage: &Storage,
+) -> Result<Catalog> {
+    if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match store::load(place, storage).await? {
-            Stored::Found(found) if still_fits(uri, options, storage, &found).await? => {
+            Stored::Found(mut found) if still_fits(uri, options, storage, &found).await? => {
+                if found.converted {
+                    keep(&mut found.catalog, found.fingerprint, place, storage, options).await?;
+                }
                 return Ok(found.catalog);
             }
             Stored::Found(_) => {
-                tracing::info!(uri, "the data set changed since it was catalogued; cataloguing anew")
+                tracing::info!(
+                    uri,
+                    "files changed, were touched or copied since they were catalogued; cataloguing anew"
+                )
             }
             Stored::Nothing => {}
             Stored::Unusable(why) => {
@@ -36,7 +49,7 @@ pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &St
     let sources = find_sources(uri, choice, storage).await?;
     let fingerprint = sources.fingerprint();
     let mut catalog = build(sources, options, storage).await?;
-    if let Some(place) = &place {
+    if let Some(place) = place {
         keep(&mut catalog, fingerprint, place, storage, options).await?;
     }
     Ok(catalog)
@@ -50,7 +63,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
     if draft.blocks.samples() == 0 {
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
     }
-    let content_hash = content_hash(&draft, layout, options.block_bytes)?;
+    let hashes = identity::hashes(&draft, layout, options.block_bytes, storage).await?;
     let catalog = Catalog {
         uri,
         layout,
@@ -63,40 +76,9 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         audio: draft.audio,
         notes: draft.notes,
         null_columns: draft.null_columns,
-        content_hash,
+        hashes,
     };
     format::with_durations(catalog, &with).await
-}
-
-/// Raised when the hash would differ for the same data: cursors hold it, so it has a version of its own and a catalog may
-/// be stored otherwise without making them foreign.
-const HASH_VERSION: u64 = 2;
-
-/// Everything the order depends on.
-fn content_hash(draft: &Draft, layout: Layout, block_bytes: u64) -> Result<u64> {
-    let mut hasher = twox_hash::XxHash64::with_seed(HASH_VERSION);
-    hasher.write(layout.name().as_bytes());
-    hasher.write_u64(block_bytes);
-    let objects = draft.copied_from.as_ref().map_or(&draft.objects, |from| &from.objects);
-    if let Some(from) = &draft.copied_from {
-        hasher.write(from.detail.as_bytes());
-        hasher.write_u8(0xff);
-    }
-    for i in 0..objects.len() {
-        let object = objects.get(i);
-        hasher.write(objects.name(i).as_bytes());
-        hasher.write_u8(0xff); // no UTF-8 text holds it
-        hasher.write_u64(object.size);
-        hasher.write(object.etag.as_deref().unwrap_or("").as_bytes());
-        hasher.write_u8(0xff);
-    }
-    hasher.write_u64(draft.blocks.len() as u64);
-    for column in draft.blocks.to_batch()?.columns() {
-        for buffer in column.to_data().buffers() {
-            hasher.write(buffer.as_slice());
-        }
-    }
-    Ok(hasher.finish())
 }
 
 async fn still_fits(
@@ -106,10 +88,14 @@ async fn still_fits(
     stored: &store::Found,
 ) -> Result<bool> {
     let objects = &stored.catalog.objects;
-    if stored.catalog.layout == Layout::CommonVoiceTar && !still_there(objects, |_| true, storage).await? {
+    let all = 0..objects.len();
+    if stored.catalog.layout == Layout::CommonVoiceTar && !still_there(objects, all.clone(), storage).await? {
         return Ok(false); // the seekable copies were removed
     }
-    if options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS {
+    let is_large = options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS;
+    // A copy has other inodes or ETags, all of them: a few tell.
+    let some = all.clone().step_by(objects.len().div_ceil(COMPARED_OBJECTS).max(1));
+    if is_large && still_there(objects, some, storage).await? {
         tracing::warn!(
             uri,
             objects = objects.len(),
@@ -117,7 +103,7 @@ async fn still_fits(
              objects; if the data may have changed, open it with check=\"list\" (command line: --check list) or \
              rebuild=True (feedstock catalog --rebuild)"
         );
-        return still_there(objects, format::is_table, storage).await;
+        return still_there(objects, all.filter(|&i| format::is_table(objects.name(i))), storage).await;
     }
     let layout = options.layout.unwrap_or(stored.catalog.layout);
     let choice = Choice { layout: Some(layout), split: options.split.as_deref() };
@@ -129,9 +115,13 @@ async fn still_fits(
     }
 }
 
-/// Are the objects that `checked` picks by name still what they were? For the few that decide about all others.
-async fn still_there(objects: &Objects, checked: fn(&str) -> bool, storage: &Storage) -> Result<bool> {
-    for i in (0..objects.len()).filter(|&i| checked(objects.name(i))) {
+/// Are these objects still what they were? For the few that decide about all others.
+async fn still_there(
+    objects: &Objects,
+    checked: impl Iterator<Item = usize>,
+    storage: &Storage,
+) -> Result<bool> {
+    for i in checked {
         let then = objects.get(i);
         match storage.head(&then.uri).await {
             Ok(now) if now.size == then.size && (then.etag.is_none() || now.etag == then.etag) => {}

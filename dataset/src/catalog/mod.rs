@@ -14,6 +14,8 @@
 mod added;
 mod blocks;
 mod build;
+mod identity;
+mod kept;
 mod nulls;
 mod objects;
 mod samples;
@@ -26,14 +28,16 @@ mod units;
 pub(crate) use added::{Added, FoundIn};
 pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder};
 pub(crate) use build::open_or_build;
+pub(crate) use kept::changes_since;
 pub use objects::Objects;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};
-pub(crate) use store::{absolute, resolved};
+pub(crate) use store::{Place, absolute, resolved};
 pub(crate) use table::CatalogTable;
 pub(crate) use union::{Union, UnionInput, UnionReader};
 pub(crate) use units::{UnitStore, UnitStoreBuilder};
 
 use crate::format::columns::Mapping;
+use crate::plan::DataHashes;
 use crate::{BlockId, Layout, Result, SampleId};
 use arrow::datatypes::SchemaRef;
 use std::fmt;
@@ -205,9 +209,9 @@ pub struct Catalog {
     pub(crate) payload: Vec<String>,
     pub(crate) audio: Vec<String>,
     pub(crate) notes: Vec<String>,
-    /// Columns that statistics of the files prove to have nulls; not part of the content hash.
+    /// Columns that statistics of the files prove to have nulls; not part of the identity.
     pub(crate) null_columns: Vec<String>,
-    pub(crate) content_hash: u64,
+    pub(crate) hashes: DataHashes,
 }
 
 impl Catalog {
@@ -261,10 +265,16 @@ impl Catalog {
         self.blocks.block_of(sample)
     }
 
-    /// A hash of everything the order depends on: names, sizes and ETags of the objects, the layout and how blocks
-    /// were cut. Changes when the data do.
+    /// The identity of the data set: a hash of the layout, names, sizes, and what cataloguing reads (footers of Parquet and
+    /// IPC files, where samples lie in tars, the files that a list names). Copies have the same, whatever their times,
+    /// inodes and ETags; it changes when files are added, removed or written anew.
     pub fn content_hash(&self) -> u64 {
-        self.content_hash
+        self.hashes.identity
+    }
+
+    /// The identity, the cut into blocks, and the hash of both that releases before 0.2 saved.
+    pub fn hashes(&self) -> DataHashes {
+        self.hashes
     }
 
     /// Metadata columns, then payload columns ([`arrow::datatypes::DataType::BinaryView`]).

@@ -8,6 +8,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt32Array, UInt64Ar
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -224,6 +225,20 @@ impl SampleTable {
 
     pub(crate) fn place_batches(&self) -> Result<Vec<RecordBatch>> {
         self.chunks.iter().map(|c| c.places.to_batch()).collect()
+    }
+
+    /// Hashes where every sample lies, whatever runs the table is kept in.
+    pub(super) fn hash_places(&self, hash: &mut impl Hasher) {
+        for places in self.chunks.iter().map(|chunk| &chunk.places) {
+            for row in 0..places.object.len() {
+                hash.write_u32(places.object.value(row));
+                for payload in 0..places.ranges.len() {
+                    let range = places.range(payload, row).unwrap_or(u64::MAX..u64::MAX);
+                    hash.write_u64(range.start);
+                    hash.write_u64(range.end);
+                }
+            }
+        }
     }
 
     /// Back from stored tables; refuses those that do not fit each other.

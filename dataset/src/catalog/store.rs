@@ -1,10 +1,14 @@
 //! Catalogs on disk or beside the data: Arrow IPC tables, and a small `catalog.json` written last.
 //!
-//! The tables carry the content hash in their names, so that writers of different catalogs never meet, and the JSON
-//! holds each table's size and CRC-32: what does not match is rebuilt, never trusted.
+//! The tables carry the hash of their bytes in their names, so that writers of different catalogs never meet, and the JSON
+//! holds each table's size and CRC-32: what does not match is rebuilt, never trusted. A catalog that is replaced is kept
+//! for a while ([`super::kept`]).
 
-use super::{Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore};
+use super::{
+    Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore, identity, kept,
+};
 use crate::format::columns::map_columns;
+use crate::plan::DataHashes;
 use crate::storage::endpoints;
 use crate::{Error, ErrorKind, Layout, ObjectRef, OpenOptions, Result, Storage};
 use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
@@ -19,9 +23,12 @@ use std::hash::Hasher;
 use std::io::Cursor;
 use std::sync::Arc;
 
-/// Raised whenever what is stored changes its form or its meaning; catalogs of other versions are rebuilt. 3: durations
-/// that a data set's list lacks are those of the clips' headers.
-const VERSION: u32 = 3;
+/// Raised whenever what is stored changes its form or its meaning. 4: the identity and the cut into blocks have a hash
+/// each. Catalogs of version 3 are converted, others are rebuilt.
+const VERSION: u32 = 4;
+const CONVERTED_VERSION: u32 = 3;
+/// Folders are named as version 3 named them, so that its catalogs are found.
+const FOLDER_SEED: u64 = 3;
 const INDEX: &str = "catalog.json";
 
 /// Raised when the columns of a layout are made otherwise: its older catalogs are rebuilt. The order stays the same, and
@@ -39,15 +46,15 @@ fn columns_version(layout: Layout) -> u32 {
 const UNITS_IN_MEMORY_BYTES: u64 = 8 << 20;
 
 /// The folder of one stored catalog.
-pub(super) struct Place {
+pub(crate) struct Place {
     folder: String,
     cache: bool,
 }
 
 impl Place {
     /// `None` where catalogs are not kept.
-    pub(super) fn of(uri: &str, options: &OpenOptions) -> Result<Option<Self>> {
-        let mut hasher = twox_hash::XxHash64::with_seed(u64::from(VERSION));
+    pub(crate) fn of(uri: &str, options: &OpenOptions) -> Result<Option<Self>> {
+        let mut hasher = twox_hash::XxHash64::with_seed(FOLDER_SEED);
         hasher.write(options.layout.map_or("", Layout::name).as_bytes());
         hasher.write_u64(options.block_bytes);
         hasher.write(options.split.as_deref().unwrap_or("").as_bytes());
@@ -85,7 +92,7 @@ impl Place {
         &self.folder
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(super) fn file(&self, name: &str) -> String {
         format!("{}/{name}", self.folder)
     }
 }
@@ -108,7 +115,10 @@ pub(crate) fn absolute(uri: &str) -> Result<String> {
 /// A stored catalog and what it was built from.
 pub(super) struct Found {
     pub(super) catalog: Catalog,
+    /// A hash of the listing: names, sizes, ETags.
     pub(super) fingerprint: u64,
+    /// It is of an older version, and to be stored again.
+    pub(super) converted: bool,
 }
 
 pub(super) enum Stored {
@@ -117,14 +127,23 @@ pub(super) enum Stored {
     Unusable(String),
 }
 
-#[derive(Serialize, Deserialize)]
-struct Index {
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Index {
     version: u32,
     uri: String,
     layout: Layout,
     block_bytes: u64,
+    /// `None` in version 3, as `blocks`.
+    #[serde(default)]
+    pub(super) identity: Option<u64>,
+    #[serde(default)]
+    blocks: Option<u64>,
+    /// The legacy hash, under the name that it had.
     content_hash: u64,
     fingerprint: u64,
+    /// Seconds since 1970 when another catalog took its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) superseded: Option<u64>,
     base: String,
     payload: Vec<String>,
     audio: Vec<String>,
@@ -136,12 +155,12 @@ struct Index {
     null_columns: Vec<String>,
     #[serde(default)]
     columns_version: u32,
-    tables: BTreeMap<String, Table>,
+    pub(super) tables: BTreeMap<String, Table>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Table {
-    file: String,
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Table {
+    pub(super) file: String,
     bytes: u64,
     /// `None` for the units, which are checked one by one as they are read.
     crc32: Option<u32>,
@@ -191,8 +210,8 @@ pub(super) async fn save(
         }
     }
     for (name, bytes) in files {
-        let file =
-            format!("{name}-{:016x}.{}", catalog.content_hash, if name == "units" { "bin" } else { "arrow" });
+        let extension = if name == "units" { "bin" } else { "arrow" };
+        let file = format!("{name}-{:016x}.{extension}", twox_hash::XxHash64::oneshot(0, &bytes));
         let crc32 = (name != "units").then(|| crc32fast::hash(&bytes));
         tables.insert(name.to_owned(), Table { file: file.clone(), bytes: bytes.len() as u64, crc32 });
         storage.write(&place.file(&file), bytes).await?;
@@ -202,8 +221,11 @@ pub(super) async fn save(
         uri: catalog.uri.clone(),
         layout: catalog.layout,
         block_bytes: catalog.block_bytes,
-        content_hash: catalog.content_hash,
+        identity: Some(catalog.hashes.identity),
+        blocks: Some(catalog.hashes.blocks),
+        content_hash: catalog.hashes.legacy,
         fingerprint,
+        superseded: None,
         base: catalog.objects.base().to_owned(),
         payload: catalog.payload.clone(),
         audio: catalog.audio.clone(),
@@ -214,24 +236,26 @@ pub(super) async fn save(
         columns_version: columns_version(catalog.layout),
         tables,
     };
-    let json = serde_json::to_vec_pretty(&index)
-        .map_err(|e| Error::new(ErrorKind::Bug, "the catalog's index is not JSON").with_source(e))?;
-    storage.write(&place.file(INDEX), Bytes::from(json)).await?;
-    drop_old_tables(&index, place, storage).await;
+    if let Ok(before) = read_index(&place.file(INDEX), storage).await
+        && before.tables != index.tables
+    {
+        kept::keep(before, place, storage).await?;
+    }
+    write_index(&index, &place.file(INDEX), storage).await?;
+    kept::drop_expired(&index, place, storage).await;
     release_units(catalog, &index, place);
     Ok(())
 }
 
-/// Tables of catalogs that this one replaces; leaving them behind costs space only.
-async fn drop_old_tables(index: &Index, place: &Place, storage: &Storage) {
-    let Ok(found) = storage.list_some(&format!("{}/", place.folder), 1_000).await else { return };
-    for object in found {
-        let name = object.uri.rsplit('/').next().unwrap_or_default();
-        let is_old = name != INDEX && !index.tables.values().any(|t| t.file == name);
-        if is_old && let Err(error) = storage.delete(&object.uri).await {
-            tracing::debug!(uri = object.uri, %error, "an old catalog table could not be deleted");
-        }
-    }
+pub(super) async fn write_index(index: &Index, uri: &str, storage: &Storage) -> Result<()> {
+    let json = serde_json::to_vec_pretty(index)
+        .map_err(|e| Error::new(ErrorKind::Bug, "the catalog's index is not JSON").with_source(e))?;
+    storage.write(uri, Bytes::from(json)).await
+}
+
+pub(super) async fn read_index(uri: &str, storage: &Storage) -> Result<Index> {
+    let json = read_whole(uri, storage).await?;
+    serde_json::from_slice(&json).map_err(|e| Error::config(format!("{uri}: {e}")))
 }
 
 /// Large units go back to the store once they are written.
@@ -259,7 +283,7 @@ pub(super) async fn load(place: &Place, storage: &Storage) -> Result<Stored> {
         Ok(index) => index,
         Err(error) => return Ok(Stored::Unusable(format!("{INDEX}: {error}"))),
     };
-    if index.version != VERSION {
+    if index.version != VERSION && index.version != CONVERTED_VERSION {
         return Ok(Stored::Unusable(format!(
             "it has version {}, this program reads {VERSION}",
             index.version
@@ -270,6 +294,9 @@ pub(super) async fn load(place: &Place, storage: &Storage) -> Result<Stored> {
             "it was stored by a release that made other columns of the layout {}",
             index.layout
         )));
+    }
+    if index.version == CONVERTED_VERSION && index.layout == Layout::CommonVoiceTar {
+        return Ok(Stored::Unusable("an older release stored it, without the names of its archives".into()));
     }
     match load_tables(index, place, storage).await {
         Ok(found) => Ok(Stored::Found(Box::new(found))),
@@ -283,16 +310,31 @@ async fn read_whole(uri: &str, storage: &Storage) -> Result<Bytes> {
     storage.read(&object, 0..size).await
 }
 
+/// The objects of one catalog, without the rest of it.
+pub(super) async fn read_objects(index: &Index, place: &Place, storage: &Storage) -> Result<Objects, String> {
+    let (_, batches) =
+        read_table(index.tables.get("objects").ok_or("no table objects")?, place, storage).await?;
+    let [batch] = batches.as_slice() else { return Err("no table objects".into()) };
+    Objects::from_batch(index.base.clone(), batch)
+}
+
+async fn read_table(
+    table: &Table,
+    place: &Place,
+    storage: &Storage,
+) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
+    let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
+    let bytes = storage.read(&object, 0..table.bytes).await.map_err(|e| e.to_string())?;
+    if table.crc32 != Some(crc32fast::hash(&bytes)) {
+        return Err(format!("{} is damaged", table.file));
+    }
+    parse_table(bytes).map_err(|e| format!("{}: {e}", table.file))
+}
+
 async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<Found, String> {
     let mut found: BTreeMap<&str, (SchemaRef, Vec<RecordBatch>)> = BTreeMap::new();
-    for (name, table) in &index.tables {
-        let Some(crc32) = table.crc32 else { continue };
-        let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
-        let bytes = storage.read(&object, 0..table.bytes).await.map_err(|e| e.to_string())?;
-        if crc32fast::hash(&bytes) != crc32 {
-            return Err(format!("{} is damaged", table.file));
-        }
-        found.insert(name, parse_table(bytes).map_err(|e| format!("{}: {e}", table.file))?);
+    for (name, table) in index.tables.iter().filter(|(_, table)| table.crc32.is_some()) {
+        found.insert(name, read_table(table, place, storage).await?);
     }
     let one = |name: &str| -> Result<&RecordBatch, String> {
         match found.get(name).map(|(_, batches)| batches.as_slice()) {
@@ -355,6 +397,17 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         };
         Content::Units { units, source_schema, mapping: Arc::new(mapping), added }
     };
+    let hashes = match (index.identity, index.blocks) {
+        (Some(identity), Some(blocks)) => DataHashes { identity, blocks, legacy: index.content_hash },
+        _ => {
+            let identity = identity::identity(index.layout, None, &objects, &content, storage).await;
+            DataHashes {
+                identity: identity.map_err(|e| e.to_string())?,
+                blocks: identity::blocks(&blocks, index.block_bytes).map_err(|e| e.to_string())?,
+                legacy: index.content_hash,
+            }
+        }
+    };
     let catalog = Catalog {
         uri: index.uri,
         layout: index.layout,
@@ -367,9 +420,9 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         audio: index.audio,
         notes: index.notes,
         null_columns: index.null_columns,
-        content_hash: index.content_hash,
+        hashes,
     };
-    Ok(Found { catalog, fingerprint: index.fingerprint })
+    Ok(Found { catalog, fingerprint: index.fingerprint, converted: index.version != VERSION })
 }
 
 fn empty() -> (SchemaRef, Vec<RecordBatch>) {
@@ -452,7 +505,7 @@ mod tests {
             audio: Vec::new(),
             notes: Vec::new(),
             null_columns: Vec::new(),
-            content_hash: 7,
+            hashes: DataHashes { identity: 7, blocks: 7, legacy: 7 },
         }
     }
 

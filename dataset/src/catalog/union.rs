@@ -10,6 +10,7 @@ use super::{BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects};
 use crate::composition::index;
 use crate::dataset::Opened;
 use crate::format::widen;
+use crate::plan::DataHashes;
 use crate::{BlockId, BlockReader, Error, ErrorKind, Result, SampleId};
 use arrow::array::{ArrayRef, StringArray, new_null_array};
 use arrow::buffer::BooleanBuffer;
@@ -56,12 +57,11 @@ impl Union {
         let (schema, payload) = schema_of(what, &inputs)?;
         let blocks = blocks_of(what, &inputs)?;
         let mut objects = Vec::new();
-        let (mut parts, mut hash): (Vec<Part>, _) =
-            (Vec::new(), twox_hash::XxHash64::with_seed(inputs.len() as u64));
+        let mut parts: Vec<Part> = Vec::new();
+        let hashes: Vec<DataHashes> = inputs.iter().map(|input| input.opened.catalog.hashes).collect();
         let (mut first_block, mut first_unit, mut first_sample) = (0, 0, 0);
         for input in inputs {
             let catalog = &input.opened.catalog;
-            std::hash::Hasher::write_u64(&mut hash, catalog.content_hash);
             let first_object = id(what, objects.len())?;
             objects.extend((0..catalog.objects.len()).map(|object| catalog.objects.get(object)));
             let columns = schema.fields().iter().map(|field| {
@@ -106,7 +106,7 @@ impl Union {
                 .collect(),
             schema,
             null_columns: Vec::new(),
-            content_hash: std::hash::Hasher::finish(&hash),
+            hashes: super::identity::joined(&hashes),
             content: Content::Union(Arc::new(Self { parts })),
         })
     }

@@ -76,6 +76,18 @@ impl UnitStore {
         start..self.ends[unit]
     }
 
+    /// All descriptions in their order, read with one request and checked.
+    pub(crate) async fn all(&self, storage: &Storage) -> Result<Vec<Bytes>> {
+        let held = match &self.source {
+            Source::Memory(_) => self.clone(),
+            Source::Stored(object) => {
+                let bytes = storage.read(object, 0..object.size).await?;
+                self.clone().held(bytes).map_err(|why| damaged(&object.uri, &why))?
+            }
+        };
+        Ok((0..held.len()).map(|unit| held.slice(unit).unwrap_or_default()).collect())
+    }
+
     /// One unit's description, checked.
     pub(crate) async fn read(&self, unit: usize, storage: &Storage) -> Result<Bytes> {
         assert!(unit < self.len(), "unit {unit} of {}", self.len());
@@ -84,15 +96,16 @@ impl UnitStore {
             Source::Stored(object) => (storage.read(object, self.range(unit)).await?, object.uri.as_str()),
         };
         if crc32fast::hash(&bytes) != self.checks[unit] {
-            return Err(Error::new(
-                ErrorKind::Gone,
-                format!(
-                    "the stored catalog is damaged ({place}, unit {unit}); open the data set with rebuild = true"
-                ),
-            ));
+            return Err(damaged(place, &format!("unit {unit}")));
         }
         Ok(bytes)
     }
+}
+
+fn damaged(place: &str, what: &str) -> Error {
+    let message =
+        format!("the stored catalog is damaged ({place}, {what}); open the data set with rebuild = true");
+    Error::new(ErrorKind::Gone, message)
 }
 
 /// Collects descriptions in catalog order.

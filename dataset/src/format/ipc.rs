@@ -24,6 +24,7 @@ use arrow_ipc::{Block as IpcBlock, MessageHeader, MetadataVersion, root_as_foote
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -346,6 +347,19 @@ fn pack(unit: &Unit, metadata: &[u8]) -> Result<Vec<u8>> {
     let json = serde_json::to_vec(unit).map_err(bug)?;
     let length = u32::try_from(json.len()).map_err(|_| Error::config("a batch with over 4 GiB of cuts"))?;
     Ok([&length.to_le_bytes(), json.as_slice(), metadata].concat())
+}
+
+/// A hash of a unit's message and of where it and its dictionaries lie.
+pub(super) fn unit_digest(unit: &Bytes) -> Result<u64> {
+    let (unit, metadata) = unpack(unit)?;
+    let mut hash = twox_hash::XxHash64::default();
+    for place in std::iter::once(&unit.batch).chain(&unit.dictionaries) {
+        hash.write_u64(place.offset);
+        hash.write_u64(place.meta);
+        hash.write_u64(place.body);
+    }
+    hash.write(&metadata);
+    Ok(hash.finish())
 }
 
 fn unpack(bytes: &Bytes) -> Result<(Unit, Bytes)> {

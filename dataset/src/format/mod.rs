@@ -34,10 +34,11 @@ pub(crate) use durations::with_durations;
 pub use durations::{AudioProbe, Durations};
 pub(crate) use json::widen;
 pub use layout::Layout;
-pub(crate) use sources::{Choice, Sources, find_sources, is_table, split_root};
+pub(crate) use sources::{Choice, Sources, counted, find_sources, is_table, split_root};
 
 use crate::catalog::{CatalogOptions, Draft};
-use crate::{OpenOptions, Result, Storage};
+use crate::{Error, ErrorKind, OpenOptions, Result, Storage};
+use bytes::Bytes;
 
 /// What a format needs in order to catalog a data set.
 pub(crate) struct Cataloguing<'a> {
@@ -64,5 +65,15 @@ pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
         Layout::CommonVoice => common_voice::clips::catalog(sources, with).await,
         Layout::CommonVoiceTar => common_voice::archives::catalog(sources, with).await,
         Layout::CommonVoiceHf => common_voice::hf::catalog(sources, with).await,
+    }
+}
+
+/// A hash of what a unit (a row group's footer, a record batch's message) tells of the data, whatever blocks it was cut
+/// into and whichever release stored it.
+pub(crate) fn unit_digest(layout: Layout, unit: &Bytes) -> Result<u64> {
+    match layout {
+        Layout::HfParquet => parquet::unit_digest(unit),
+        Layout::ArrowIpc => ipc::unit_digest(unit),
+        other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
     }
 }

@@ -36,6 +36,7 @@ use parquet::file::metadata::{
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 use parquet::file::statistics::Statistics;
 use std::collections::BTreeSet;
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -383,6 +384,29 @@ pub(crate) fn parse_unit(bytes: &Bytes) -> Result<ParquetMetaData> {
         .with_offset_index_policy(PageIndexPolicy::Optional)
         .parse_and_finish(bytes)
         .map_err(|e| Error::new(ErrorKind::Bug, "a footer in the catalog cannot be parsed").with_source(e))
+}
+
+/// A hash of a unit's fields; its bytes are another writer's with each release of the parquet crate.
+pub(super) fn unit_digest(unit: &Bytes) -> Result<u64> {
+    let metadata = parse_unit(unit)?;
+    let mut hash = twox_hash::XxHash64::default();
+    for group in metadata.row_groups() {
+        hash.write_i64(group.num_rows());
+        for column in group.columns() {
+            hash.write(column.column_path().string().as_bytes());
+            hash.write_u8(0xff); // no UTF-8 text holds it
+            hash.write_i64(column.num_values());
+            hash.write_i64(column.data_page_offset());
+            hash.write_i64(column.compressed_size());
+            hash.write_i64(column.uncompressed_size());
+            for bytes in column.statistics().into_iter().flat_map(|s| [s.min_bytes_opt(), s.max_bytes_opt()])
+            {
+                hash.write(bytes.unwrap_or_default());
+                hash.write_u8(0xff);
+            }
+        }
+    }
+    Ok(hash.finish())
 }
 
 /// Rows of one row group, as one batch of the catalog's `columns`.

@@ -3,13 +3,27 @@
 use crate::{Error, Position, Result};
 use serde::{Deserialize, Serialize};
 
+/// What a cursor knows of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataHashes {
+    /// What the data set is: layout, names, sizes, footers and headers. Equal for copies of it.
+    pub identity: u64,
+    /// How its samples are cut into blocks.
+    pub blocks: u64,
+    /// The one hash that cursors of releases before 0.2 have in place of both; other ETags or times change it.
+    pub legacy: u64,
+}
+
 /// What the order depends on. Equal fingerprints mean the same order, sample for sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The version of the order's arithmetic.
     pub version: u32,
-    /// The catalog's content hash: names, sizes, ETags, blocks.
+    /// The data set's identity; in cursors without `blocks`, which releases before 0.2 saved, [`DataHashes::legacy`].
     pub catalog: u64,
+    /// How the samples are cut into blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<u64>,
     /// A hash of the filter's text and of the samples that it keeps; 0 without a filter.
     pub filter: u64,
     /// `none`, `window` or `full`.
@@ -59,6 +73,28 @@ impl Cursor {
 }
 
 impl Fingerprint {
+    /// Is `found` of the same data, cut into the same blocks? All other fields may differ.
+    pub fn is_of_same_data(&self, found: &Self) -> bool {
+        let parts = |print: &Self| print.mixing.as_ref().map(|mixing| mixing.parts);
+        (self.catalog, self.blocks, parts(self)) == (found.catalog, found.blocks, parts(found))
+    }
+
+    /// Refuses a fingerprint that differs in what a caller sets, naming it. What follows from the data may differ: the
+    /// catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
+    pub fn check_settings(&self, found: &Self) -> Result<()> {
+        let (seed, kind) = (found.seed, found.shuffle);
+        let mut derived = Self { seed, shuffle: kind, version: found.version, ..self.clone() };
+        derived.mixing.clone_from(&found.mixing);
+        derived.bucketing.clone_from(&found.bucketing);
+        if let (Some(here), Some(there)) = (&self.mixing, &mut derived.mixing) {
+            there.parts = here.parts;
+        }
+        if let (Some(here), Some(there)) = (&self.bucketing, &mut derived.bucketing) {
+            (there.window, there.lengths, there.group) = (here.window, here.lengths, here.group);
+        }
+        self.check(&derived)
+    }
+
     /// Refuses a foreign fingerprint and names the first field that differs.
     pub fn check(&self, found: &Self) -> Result<()> {
         let hex = |hash: u64| format!("{hash:016x}");
@@ -70,7 +106,19 @@ impl Fingerprint {
                 "catalog",
                 hex(self.catalog),
                 hex(found.catalog),
-                "the data set's files changed since, or it is another data set",
+                match found.blocks {
+                    Some(_) => "files were added, removed or replaced since, or it is another data set",
+                    None => {
+                        "files changed since, were copied or touched (the cursor is of a release before 0.2, which \
+                         told copies apart), or it is another data set"
+                    }
+                },
+            ),
+            (
+                "cut into blocks",
+                self.blocks.map_or(String::new(), hex),
+                found.blocks.map_or(String::new(), hex),
+                "open the data set with the saved block_bytes",
             ),
             (
                 "filter",

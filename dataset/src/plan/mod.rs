@@ -35,7 +35,7 @@ mod step;
 mod strand;
 
 pub use bucket::Bucketing;
-pub use cursor::{Cursor, Fingerprint};
+pub use cursor::{Cursor, DataHashes, Fingerprint};
 pub use digest::Digest;
 pub use mixed::{Mixing, Stop};
 pub use order::EpochOrder;
@@ -69,8 +69,8 @@ pub struct PlanInput {
     pub block_starts: Arc<[u64]>,
     /// The samples that take part; `None` for all.
     pub selection: Option<Selection>,
-    /// The catalog's content hash.
-    pub catalog_hash: u64,
+    /// What the data set is and how it was cut.
+    pub data: DataHashes,
     /// The filter's text, for the fingerprint.
     pub filter: Option<String>,
     /// Encoded bytes of all blocks, from which the default window follows.
@@ -85,6 +85,8 @@ struct Facts {
     lengths: Option<KnownLengths>,
     bucketing: Option<Arc<BucketFacts>>,
     fingerprint: Fingerprint,
+    /// What stands in its place in cursors of releases before 0.2: `catalog`, and `mixing.parts` of a mix.
+    legacy: (u64, Option<u64>),
     counters: Counters,
 }
 
@@ -95,11 +97,12 @@ impl Plan {
     /// `BadConfig` where nothing is selected, or where lanes or window are out of range.
     pub fn new(input: PlanInput, shuffle: &Shuffle) -> Result<Self> {
         let sample_bytes = shuffle::sample_bytes(&input.block_starts, input.encoded_bytes);
-        let (catalog, filter) = (input.catalog_hash, hash_filter(&input));
+        let (data, filter) = (input.data, hash_filter(&input));
         let (base, window) = PlainFacts::new(input, shuffle)?;
         let fingerprint = Fingerprint {
             version: PLAN_VERSION,
-            catalog,
+            catalog: data.identity,
+            blocks: Some(data.blocks),
             filter,
             shuffle: shuffle.kind(),
             seed: shuffle.seed(),
@@ -108,14 +111,14 @@ impl Plan {
             bucketing: None,
             mixing: None,
         };
-        Ok(Self::from_base(Base::Plain(Arc::new(base)), sample_bytes, fingerprint))
+        Ok(Self::from_base(Base::Plain(Arc::new(base)), sample_bytes, fingerprint, (data.legacy, None)))
     }
 
     /// The plan of a weighted mix: of every so many positions, each part has a share that is its weight's, exactly.
     ///
     /// Block and sample ids count through the parts in their order. W, the shuffle's window, is shared out by weight,
-    /// so that the mix holds no more in memory than one data set would; lanes are each part's own. `catalog_hash` of
-    /// the fingerprint is that of the first part; the others are in [`Mixing`].
+    /// so that the mix holds no more in memory than one data set would; lanes are each part's own. `catalog` and
+    /// `blocks` of the fingerprint are those of the first part; the others are in [`Mixing`].
     ///
     /// # Errors
     /// As [`new`](Self::new), and `BadConfig` for a weight that is not a finite number above zero, one too small to
@@ -141,23 +144,28 @@ impl Plan {
             u128::from(shuffle::sample_bytes(&input.block_starts, input.encoded_bytes)) * u128::from(*quota)
         });
         let sample_bytes = u64::try_from(bytes.sum::<u128>() / u128::from(cycle)).unwrap_or(u64::MAX).max(1);
-        let catalog = parts[0].0.catalog_hash;
-        let (mut facts, mut words, mut filters) = (Vec::new(), Vec::new(), Vec::new());
+        let data = parts[0].0.data;
+        let (mut facts, mut filters) = (Vec::new(), Vec::new());
+        let (mut words, mut legacy_words) = (Vec::new(), Vec::new());
         let (mut lanes, mut window) = (0u32, 0u64);
         for (index, ((input, _), quota)) in parts.into_iter().zip(&quotas).enumerate() {
             let part_filter = hash_filter(&input);
-            words.extend([input.catalog_hash, part_filter]);
+            words.extend([input.data.identity, input.data.blocks, part_filter]);
+            legacy_words.extend([input.data.legacy, part_filter]);
             filters.push(part_filter);
             let shuffle = shuffle.of_part(index, (*quota, cycle), sample_bytes);
             let (part, part_window) = PlainFacts::new(input, &shuffle)
                 .map_err(|e| e.context(format!("{} in the mix", name(index))))?;
-            words.extend([part.lanes.lanes, part_window, part.lanes.samples]);
+            for words in [&mut words, &mut legacy_words] {
+                words.extend([part.lanes.lanes, part_window, part.lanes.samples]);
+            }
             (lanes, window) = (lanes.saturating_add(part.lanes.count()), window + part_window);
             facts.push((part, *quota));
         }
         let fingerprint = Fingerprint {
             version: PLAN_VERSION,
-            catalog,
+            catalog: data.identity,
+            blocks: Some(data.blocks),
             filter: if filters.iter().all(|filter| *filter == 0) { 0 } else { random::hash(&filters) },
             shuffle: shuffle.kind(),
             seed: shuffle.seed(),
@@ -168,7 +176,8 @@ impl Plan {
         };
         let shuffled = shuffle.kind() != ShuffleKind::None;
         let base = MixedFacts::new(facts, shuffle.seed(), shuffled, stop);
-        Ok(Self::from_base(Base::Mixed(Arc::new(base)), sample_bytes, fingerprint))
+        let legacy = (data.legacy, Some(random::hash(&legacy_words)));
+        Ok(Self::from_base(Base::Mixed(Arc::new(base)), sample_bytes, fingerprint, legacy))
     }
 
     /// Refuses weights that no mix can have. Of those that it can have about: the part, the share that its weight is,
@@ -177,9 +186,22 @@ impl Plan {
         Ok(mixed::rounded(weights, &mixed::quotas(weights, name)?))
     }
 
-    fn from_base(base: Base, sample_bytes: u64, fingerprint: Fingerprint) -> Self {
+    fn from_base(
+        base: Base,
+        sample_bytes: u64,
+        fingerprint: Fingerprint,
+        legacy: (u64, Option<u64>),
+    ) -> Self {
         let counters = Counters::default();
-        Self(Arc::new(Facts { base, sample_bytes, lengths: None, bucketing: None, fingerprint, counters }))
+        Self(Arc::new(Facts {
+            base,
+            sample_bytes,
+            lengths: None,
+            bucketing: None,
+            fingerprint,
+            legacy,
+            counters,
+        }))
     }
 
     /// N, the number of selected samples; of a mix, of positions in an epoch.
@@ -203,9 +225,39 @@ impl Plan {
         Cursor { fingerprint: self.0.fingerprint.clone(), epoch, position, ops: None }
     }
 
+    /// The same fingerprint; one that a release before 0.2 saved of this plan's data, as this release saves it.
+    pub fn in_current_form(&self, found: &Fingerprint) -> Fingerprint {
+        let (mut found, own) = (found.clone(), &self.0.fingerprint);
+        let parts = found.mixing.as_ref().map(|mixing| mixing.parts);
+        if found.blocks.is_none() && (found.catalog, parts) == self.0.legacy {
+            (found.catalog, found.blocks) = (own.catalog, own.blocks);
+            if let (Some(found), Some(own)) = (&mut found.mixing, &own.mixing) {
+                found.parts = own.parts;
+            }
+        }
+        found
+    }
+
+    /// Is `cursor` of the same data, cut into the same blocks? The rest of its order may differ.
+    pub fn is_of_same_data(&self, cursor: &Cursor) -> bool {
+        self.0.fingerprint.is_of_same_data(&self.in_current_form(&cursor.fingerprint))
+    }
+
+    /// The start of the epoch after the cursor's, in this order: for a cursor whose data changed since. A cursor at the
+    /// start of an epoch keeps that epoch, of which nothing was delivered.
+    ///
+    /// # Errors
+    /// `BadConfig` for a cursor whose seed, shuffle, mix or bucketing differs, which no change of the data explains.
+    pub fn next_epoch_of(&self, cursor: &Cursor) -> Result<Cursor> {
+        self.0.fingerprint.check_settings(&cursor.fingerprint)?;
+        let epoch = cursor.epoch + u64::from(cursor.position > Position(0));
+        self.check_epoch(epoch)?;
+        Ok(Cursor { ops: cursor.ops, ..self.cursor(epoch, Position(0)) })
+    }
+
     /// Refuses a cursor of another order, naming the field that differs, or one past the epoch's end.
     pub fn check(&self, cursor: &Cursor) -> Result<()> {
-        self.0.fingerprint.check(&cursor.fingerprint)?;
+        self.0.fingerprint.check(&self.in_current_form(&cursor.fingerprint))?;
         self.check_epoch(cursor.epoch)?;
         if cursor.position.0 > self.len() {
             let (position, len) = (cursor.position, self.len());
@@ -273,7 +325,7 @@ impl PlanInput {
         Self {
             block_starts: catalog.block_starts().into(),
             selection: None,
-            catalog_hash: catalog.content_hash(),
+            data: catalog.hashes(),
             filter: None,
             encoded_bytes: (0..blocks).map(|id| catalog.block(BlockId(id)).bytes).sum(),
         }

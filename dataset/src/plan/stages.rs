@@ -82,7 +82,7 @@ impl Plan {
     /// As [`check`](Self::check): `BadConfig` where anything else differs.
     pub fn regrouped_as(&self, cursor: &Cursor) -> Result<Self> {
         let mut fingerprint = self.facts().fingerprint.clone();
-        let mut foreign = cursor.fingerprint.clone();
+        let mut foreign = self.in_current_form(&cursor.fingerprint);
         if let (Some(here), Some(there)) = (&fingerprint.bucketing, &mut foreign.bucketing) {
             there.group = here.group;
         }

@@ -15,6 +15,7 @@ mod format_parquet;
 mod format_real_tools;
 mod format_speech;
 mod format_tars;
+mod identity;
 mod plan;
 mod plan_bucket;
 mod plan_mix;

@@ -2,8 +2,8 @@
 
 use arrow::buffer::BooleanBuffer;
 use feedstock_dataset::{
-    BlockId, Cursor, Plan, PlanInput, PlannedRow, Position, Rank, SampleId, Selection, Shuffle, StepShape,
-    StepSize, Tail,
+    BlockId, Cursor, DataHashes, Plan, PlanInput, PlannedRow, Position, Rank, SampleId, Selection, Shuffle,
+    StepShape, StepSize, Tail,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,7 +23,7 @@ pub(crate) fn input_of(blocks: &[u64], sample_bytes: u64) -> PlanInput {
         encoded_bytes: starts.last().unwrap() * sample_bytes,
         block_starts: starts.into(),
         selection: None,
-        catalog_hash: 0xFEED,
+        data: DataHashes { identity: 0xFEED, blocks: 1, legacy: 0xFEED },
         filter: None,
     }
 }
@@ -247,7 +247,7 @@ fn a_foreign_cursor_is_refused_by_name() {
     let plan = Plan::new(input(&[40; 100]), &Shuffle::seeded(1)).unwrap();
     let cursor = plan.cursor(0, Position(12));
     let mut other_catalog = input(&[40; 100]);
-    other_catalog.catalog_hash += 1;
+    other_catalog.data.identity += 1;
     let mut filtered = input(&[40; 100]);
     filtered.filter = Some("label < 3".into());
     let foreign = [

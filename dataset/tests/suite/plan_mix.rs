@@ -1,8 +1,8 @@
 //! Weighted mixing: exact shares, ends, passes, and all that the plain order promises.
 
 use feedstock_dataset::{
-    BlockId, Cursor, Lengths, Plan, PlanInput, PlannedRow, Position, Rank, SampleId, Shuffle, StepShape,
-    StepSize, Stop, Tail,
+    BlockId, Cursor, DataHashes, Lengths, Plan, PlanInput, PlannedRow, Position, Rank, SampleId, Shuffle,
+    StepShape, StepSize, Stop, Tail,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ fn input(samples: u64, hash: u64) -> PlanInput {
         encoded_bytes: samples * 40_000,
         block_starts: block_starts.into(),
         selection: None,
-        catalog_hash: hash,
+        data: DataHashes { identity: hash, blocks: 1, legacy: hash },
         filter: None,
     }
 }

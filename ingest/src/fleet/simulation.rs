@@ -20,7 +20,8 @@ use arrow::array::{ArrayRef, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{
-    DatasetSpec, Durations, Plan, PlanInput, Rank, SampleId, Shuffle, SourceSpec, StepShape, StepSize, Tail,
+    DataHashes, DatasetSpec, Durations, Plan, PlanInput, Rank, SampleId, Shuffle, SourceSpec, StepShape,
+    StepSize, Tail,
 };
 use feedstock_ops::{DType, Layout, TensorSpec, Warning, Warnings};
 use futures::future::BoxFuture;
@@ -59,7 +60,7 @@ fn plan() -> Plan {
     let input = PlanInput {
         block_starts: (0..=SAMPLES / 20).map(|block| block * 20).collect(),
         selection: None,
-        catalog_hash: 1,
+        data: DataHashes { identity: 1, blocks: 1, legacy: 1 },
         filter: None,
         encoded_bytes: SAMPLES * 1000,
     };

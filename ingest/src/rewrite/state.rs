@@ -8,7 +8,7 @@ use super::schema::PayloadKind;
 use super::{KeptSample, NAMED_SAMPLES, Recode, RewriteFormat};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use feedstock_dataset::{Digest, Fingerprint, Storage};
+use feedstock_dataset::{Digest, Fingerprint, Plan, Storage};
 use feedstock_ops::image::Unmarked;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -144,12 +144,15 @@ impl Target {
     }
 
     /// Looks at what is there: a state to go on from, or nothing yet. Anything foreign is refused.
-    pub(super) fn open(&self, settings: &Settings, shards: u64) -> Result<Option<State>> {
+    pub(super) fn open(&self, plan: &Plan, settings: &Settings, shards: u64) -> Result<Option<State>> {
         let there = self.objects()?;
-        let state = match there.contains_key(FILE) {
+        let mut state = match there.contains_key(FILE) {
             true => Some(self.read_state()?),
             false => None,
         };
+        if let Some(state) = &mut state {
+            state.settings.plan = plan.in_current_form(&state.settings.plan);
+        }
         if let Some(state) = &state {
             settings.check(&state.settings, &self.uri)?;
             if state.shards != shards || state.finished.len() as u64 > shards {

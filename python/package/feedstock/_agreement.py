@@ -190,7 +190,7 @@ def description(loader: Loader) -> dict[str, Any]:
     """What has to be equal on all ranks, by the name that an error gives it."""
     cursor = json.loads(loader.state_dict()["cursor"])
     fingerprint = dict(cursor["fingerprint"])
-    for name in ("catalog", "filter"):
+    for name in ("catalog", "blocks", "filter"):
         fingerprint[name] = f"{fingerprint[name]:016x}"  # hashes, as other messages show them
     return {
         "samples": len(loader.pipeline.dataset),

@@ -228,8 +228,17 @@ class Loader:
         epoch, position, cursor = self._state()
         return {"version": _STATE_VERSION, "epoch": epoch, "position": position, "cursor": cursor}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(
+        self, state_dict: dict[str, Any], on_change: Literal["error", "next_epoch"] = "error"
+    ) -> None:
         """Goes on where ``state_dict`` was taken.
+
+        Args:
+            state_dict: What `state_dict` returned.
+            on_change: What to do where files of the data set were added, removed or replaced since. ``"error"``
+                (default): ConfigError, which names them. ``"next_epoch"``: begin the next epoch of the data as they are
+                now; samples of the saved epoch that were not delivered are left out, and a warning states so. A copy of
+                the data, or other times and inodes, are no change.
 
         Raises:
             ConfigError: It was saved from another order (data, filter, seed …); the message names what differs.
@@ -239,7 +248,7 @@ class Loader:
             raise ConfigError(
                 f"state_dict must be of version {_STATE_VERSION}, which this release reads; got version {version!r}"
             )
-        self._go(state_dict["cursor"])
+        self._go(state_dict["cursor"], on_change)
         self._placed = True
 
     def seek(self, step: int) -> None:
@@ -366,8 +375,8 @@ class Loader:
         """(epoch, position) of the first batch that came from the library and did not reach the caller."""
         return self._taken if self._ahead is None else self._ahead.first()
 
-    def _go(self, cursor: str) -> None:
-        self._native.load_state(cursor)
+    def _go(self, cursor: str, on_change: str = "error") -> None:
+        self._native.load_state(cursor, on_change)
         self._discard()  # only now: a refused move must lose nothing
 
     def _discard(self) -> None:

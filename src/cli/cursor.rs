@@ -1,0 +1,169 @@
+//! `feedstock cursor`: what a saved state says, and whether it fits a data set.
+
+use super::Common;
+use super::failure::{Failure, Outcome};
+use super::output::{Output, count};
+use super::source::SourceArgs;
+use clap::Args;
+use feedstock_dataset::{Cursor, Dataset, Fingerprint, Plan, Shuffle, ShuffleKind, StepSize};
+use futures::executor::block_on;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedstock cursor state.json                      # what was saved: epoch, position, order
+  feedstock cursor state.json /data/imagenet       # does it fit this copy of the data? if not, what differs?
+  feedstock cursor state.json s3://bucket/train --filter 'label < 100' --json
+
+FILE holds a loader's state as JSON: what state_dict() returns (json.dump(loader.state_dict(), file)), or the cursor in
+it. The filter has to be given as it was when the state was saved. Exit codes: 0 it fits, or no URI was given · 2 it does
+not fit, or is no state.";
+
+/// Explain a saved state, and say whether it fits a data set.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Command {
+    /// The state, as JSON.
+    file: PathBuf,
+    #[command(flatten)]
+    source: Option<SourceArgs>,
+}
+
+impl Command {
+    pub(crate) fn run(&self, common: &Common) -> Outcome {
+        let cursor = read(&self.file)?;
+        let dataset = self.source.as_ref().map(|source| source.open(common)).transpose()?;
+        let fit = dataset.as_ref().map(|dataset| Fit::of(dataset, &cursor)).transpose()?;
+        let mut output = Output::new();
+        match common.json {
+            true => output.json(&as_json(&cursor, fit.as_ref())?)?,
+            false => print(&mut output, &cursor, fit.as_ref())?,
+        }
+        output.end()?;
+        match fit.and_then(|fit| fit.differs) {
+            Some(differs) => Err(Failure::config(differs)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A state of `state_dict`, or the cursor in it.
+fn read(path: &Path) -> Outcome<Cursor> {
+    let named = |why: String| Failure::config(format!("{}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|e| named(format!("cannot be read: {e}")))?;
+    let no_state = |e: serde_json::Error| {
+        named(format!(
+            "this is no state of a feedstock loader ({e}); write json.dump(loader.state_dict(), file)"
+        ))
+    };
+    let state: Value = serde_json::from_str(&text).map_err(no_state)?;
+    match state.get("cursor").and_then(Value::as_str) {
+        Some(cursor) => serde_json::from_str(cursor).map_err(no_state),
+        None => serde_json::from_value(state).map_err(no_state),
+    }
+}
+
+/// How a cursor and a data set go together.
+struct Fit {
+    samples: u64,
+    /// Why it does not fit.
+    differs: Option<String>,
+}
+
+impl Fit {
+    fn of(dataset: &Dataset, cursor: &Cursor) -> Outcome<Self> {
+        let plan = plan(dataset, &cursor.fingerprint)?;
+        let differs = plan.check(cursor).err().map(|error| {
+            let changes = (!plan.is_of_same_data(cursor))
+                .then(|| block_on(dataset.changes_since(cursor.fingerprint.catalog)))
+                .flatten();
+            changes.map_or_else(|| error.to_string(), |changes| format!("{error} ({changes})"))
+        });
+        Ok(Self { samples: plan.len(), differs })
+    }
+}
+
+/// The order that the fingerprint describes, over this data set.
+fn plan(dataset: &Dataset, print: &Fingerprint) -> Outcome<Plan> {
+    let shuffle = match print.shuffle {
+        ShuffleKind::None => Shuffle::none(),
+        ShuffleKind::Window => Shuffle::seeded(print.seed).window(print.window),
+        ShuffleKind::Full => Shuffle::full(print.seed),
+    };
+    let plan = dataset.plan(&shuffle.lanes(print.lanes))?;
+    let Some(bucketing) = &print.bucketing else { return Ok(plan) };
+    let lengths = block_on(dataset.lengths(&bucketing.column))?;
+    Ok(plan.bucketed(&lengths, Some(bucketing.window), bucketing.group)?)
+}
+
+fn as_json(cursor: &Cursor, fit: Option<&Fit>) -> Outcome<Value> {
+    let bug = |e| Failure::bug(format!("a cursor is no JSON: {e}"));
+    let mut value = json!({ "cursor": serde_json::to_value(cursor).map_err(bug)? });
+    if let Some(fit) = fit {
+        value["samples"] = json!(fit.samples);
+        value["fits"] = json!(fit.differs.is_none());
+        value["differs"] = json!(fit.differs);
+    }
+    Ok(value)
+}
+
+fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
+    let print = &cursor.fingerprint;
+    output.fact("epoch", count(cursor.epoch))?;
+    let position = count(cursor.position.0);
+    output.fact(
+        "position",
+        match fit {
+            Some(fit) if fit.differs.is_none() => format!("{position} of {} samples", count(fit.samples)),
+            _ => format!("{position} samples of the epoch were delivered before it"),
+        },
+    )?;
+    let identity = format!("{:016x}", print.catalog);
+    match print.blocks {
+        Some(blocks) => {
+            output.fact("data set", format!("identity {identity}, cut into blocks {blocks:016x}"))?
+        }
+        None => output.fact("data set", format!("{identity}, saved by a release before 0.2"))?,
+    }
+    if print.filter != 0 {
+        output.fact("filter", format!("{:016x}", print.filter))?;
+    }
+    output.fact("order", order(print))?;
+    if let Some(bucketing) = &print.bucketing {
+        let group = match bucketing.group {
+            StepSize::Rows(rows) => format!("{} rows", count(rows)),
+            StepSize::Total { total, .. } => format!("a total of {total}"),
+        };
+        let (column, window) = (&bucketing.column, count(bucketing.window));
+        output.fact(
+            "bucketing",
+            format!("by {column}, groups of {group}, macro-windows of {window} samples"),
+        )?;
+    }
+    if let Some(mixing) = &print.mixing {
+        output.fact("mix", format!("of {} data sets, quotas {:?}", mixing.quotas.len(), mixing.quotas))?;
+    }
+    if let Some(ops) = cursor.ops {
+        output.fact("ops", format!("{ops:016x}"))?;
+    }
+    if fit.is_some_and(|fit| fit.differs.is_none()) {
+        output.fact("fits", "yes: a loader of this data set goes on there")?;
+    }
+    Ok(())
+}
+
+fn order(print: &Fingerprint) -> String {
+    let (version, seed) = (print.version, print.seed);
+    match print.shuffle {
+        ShuffleKind::None => format!("the catalog's, {} lanes (plan version {version})", print.lanes),
+        ShuffleKind::Full => {
+            format!("full shuffle, seed {seed}, {} lanes (plan version {version})", print.lanes)
+        }
+        ShuffleKind::Window => format!(
+            "shuffled in windows of {} samples, seed {seed}, {} lanes (plan version {version})",
+            count(print.window),
+            print.lanes
+        ),
+    }
+}
