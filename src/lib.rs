@@ -38,9 +38,9 @@ pub use feedstock_ops as ops;
 pub use feedstock_trainer_bridge as trainer_bridge;
 
 pub use feedstock_dataset::{
-    Catalog, CatalogCheck, CatalogOptions, CatalogStore, Cursor, Digest, DiskCacheOptions, Fingerprint,
-    Layout, Lengths, OpenOptions, Plan, Position, Rank, SampleId, Secret, Shuffle, StepSize, Stop,
-    StorageOptions, Tail,
+    BadShards, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Cursor, Digest, DiskCacheOptions,
+    Fingerprint, Layout, Lengths, OpenOptions, Plan, Position, Rank, SampleId, Secret, Shuffle, StepSize,
+    Stop, StorageOptions, Tail,
 };
 pub use feedstock_ingest::doctor;
 pub use feedstock_ingest::{

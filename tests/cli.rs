@@ -339,6 +339,41 @@ fn preview_shows_why_a_picture_is_unusable() {
 }
 
 #[test]
+fn cursor_explains_a_state_and_whether_it_fits() {
+    let place = Place::with_pictures("folder");
+    let (file, data) = (place.path("state.json").display().to_string(), place.data());
+    let order = ["--seed", "7", "--window", "32", "--global-batch", "8"];
+    place.run(&[&["plan", &data, "--epoch", "2", "--from", "16", "--cursor", &file], &order[..]].concat());
+    let told = text(&place.run(&["cursor", &file]).stdout);
+    for fact in
+        ["epoch            2", "position         16 samples", "windows of 32 samples, seed 7", "identity"]
+    {
+        assert!(told.contains(fact), "{told}");
+    }
+    // a copy of the data is the same data
+    let copy = place.path("copy").display().to_string();
+    let copied = Command::new("cp").args(["-r", &data, &copy]).status().unwrap();
+    assert!(copied.success());
+    let fit = &place.json(&["cursor", &file, &copy])[0];
+    assert_eq!(
+        (&fit["fits"], &fit["samples"]),
+        (&Value::Bool(true), &place.json(&["inspect", &data])[0]["samples"])
+    );
+    // as a loader's state_dict has it
+    let cursor = std::fs::read_to_string(&file).unwrap();
+    let state = serde_json::json!({ "version": 1, "epoch": 2, "position": 16, "cursor": cursor });
+    std::fs::write(&file, state.to_string()).unwrap();
+    assert!(place.run(&["cursor", &file, &copy]).status.success());
+    let first = files_below(Path::new(&copy)).into_iter().next().unwrap();
+    std::fs::remove_file(&first).unwrap();
+    let refused = place.complaint(2, &["cursor", &file, &copy]);
+    assert!(refused.contains("catalog") && refused.contains("1 file removed"), "{refused}");
+    assert!(refused.contains(first.file_name().unwrap().to_str().unwrap()), "{refused}");
+    std::fs::write(&file, "{}").unwrap();
+    assert!(place.complaint(2, &["cursor", &file]).contains("state_dict()"));
+}
+
+#[test]
 fn catalog_is_kept_where_it_says() {
     let place = Place::with_pictures("parquet");
     let built = &place.json(&["catalog", &place.data()])[0];

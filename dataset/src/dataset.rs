@@ -3,8 +3,8 @@
 use crate::catalog::{Place, absolute, changes_since, open_or_build, project, resolved};
 use crate::composition::{Composition, both};
 use crate::{
-    AudioProbe, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations, Error,
-    IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
+    AudioProbe, BadShards, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations,
+    Error, IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
 };
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::ScalarUDF;
@@ -45,6 +45,8 @@ pub struct OpenOptions {
     pub disk_cache: Option<DiskCacheOptions>,
     /// Encoded bytes a block aims at; default 4 MiB, at least 4 KiB. Other blocks are another order.
     pub block_bytes: u64,
+    /// What happens to a damaged shard; default [`BadShards::Raise`].
+    pub bad_shards: BadShards,
     /// Functions for filters and queries, such as `image_width(image)`; default none.
     pub functions: Vec<Arc<ScalarUDF>>,
 }
@@ -61,6 +63,7 @@ impl Default for OpenOptions {
             archives: crate::catalog::cache_folder("archives"),
             disk_cache: None,
             block_bytes: DEFAULT_BLOCK_BYTES,
+            bad_shards: BadShards::default(),
             functions: Vec::new(),
         }
     }

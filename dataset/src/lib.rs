@@ -33,7 +33,7 @@ pub use catalog::{
 };
 pub use dataset::{Dataset, OpenOptions};
 pub use error::{Error, ErrorKind, Result};
-pub use format::{AudioProbe, Durations, Layout};
+pub use format::{AudioProbe, BadShards, Durations, Layout};
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
 pub use lengths::Lengths;
 pub use plan::{

@@ -1,6 +1,6 @@
 //! The description of a data set: what another process needs to open the same one.
 
-use crate::{Dataset, Durations, Error, Layout, OpenOptions, Result, Stop};
+use crate::{BadShards, Dataset, Durations, Error, Layout, OpenOptions, Result, Stop};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,9 @@ pub enum SourceSpec {
         durations: Durations,
         /// Encoded bytes a block aims at.
         block_bytes: u64,
+        /// What happens to damaged shards.
+        #[serde(default, skip_serializing_if = "BadShards::is_default")]
+        bad_shards: BadShards,
     },
     /// A weighted mix.
     Mix {
@@ -106,12 +109,13 @@ impl DatasetSpec {
 impl SourceSpec {
     async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
         match self {
-            Self::Uri { uri, layout, split, durations, block_bytes } => {
+            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards } => {
                 let options = OpenOptions {
                     layout: *layout,
                     split: split.clone(),
                     durations: *durations,
                     block_bytes: *block_bytes,
+                    bad_shards: *bad_shards,
                     ..options()
                 };
                 Dataset::open_with(uri, options).await
@@ -140,6 +144,7 @@ impl SourceSpec {
             split: options.split.clone(),
             durations: if options.probes() { Durations::Auto } else { Durations::Never },
             block_bytes: options.block_bytes,
+            bad_shards: options.bad_shards,
         })
     }
 }

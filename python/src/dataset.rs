@@ -69,7 +69,7 @@ fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Duration> {
 impl Dataset {
     /// Opens `uri`; `progress(stage, done, total)` is called from another thread while the catalog is built.
     #[staticmethod]
-    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, check, rebuild, disk_cache, block_bytes, progress))]
+    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, check, rebuild, disk_cache, block_bytes, bad_shards, progress))]
     #[expect(clippy::too_many_arguments, reason = "all by name, from one place: feedstock/_dataset.py")]
     fn open(
         py: Python<'_>,
@@ -83,6 +83,7 @@ impl Dataset {
         rebuild: bool,
         disk_cache: Option<(String, u64)>,
         block_bytes: Option<u64>,
+        bad_shards: &str,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let mut options = OpenOptions {
@@ -104,6 +105,7 @@ impl Dataset {
             Some(folder) => CatalogStore::Cache(folder.into()),
         };
         options.catalog.check = text(py, "check", Some(check))?.unwrap_or_default();
+        options.bad_shards = text(py, "bad_shards", Some(bad_shards))?.unwrap_or_default();
         options.catalog.rebuild = rebuild;
         options.catalog.progress = progress.map(|told| {
             Arc::new(move |now: Progress| {

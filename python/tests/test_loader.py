@@ -128,6 +128,23 @@ def test_state_is_small_and_round_trips(raw):
     assert next(iter(other)).sample_ids.tolist() == next(iter(loader)).sample_ids.tolist()
 
 
+def test_a_state_of_changed_data_is_refused_or_begins_the_next_epoch(tmp_path):
+    for number in range(60):
+        (tmp_path / f"{number:02}.jpg").write_bytes(b"x")
+    with fs.Dataset(tmp_path).columns(["path"]).batch(10).loader() as loader:
+        assert next(iter(loader)).sample_ids.size == 10
+        saved = loader.state_dict()
+    (tmp_path / "60.jpg").write_bytes(b"x")
+    with fs.Dataset(tmp_path).columns(["path"]).batch(10).loader() as loader:
+        with pytest.raises(fs.ConfigError, match=r'1 file added: .*60.jpg.*on_change="next_epoch"'):
+            loader.load_state_dict(saved)
+        with pytest.raises(fs.ConfigError, match="on_change must be error or next_epoch; got later"):
+            loader.load_state_dict(saved, on_change="later")
+        loader.load_state_dict(saved, on_change="next_epoch")
+        assert loader.state_dict()["epoch"] == 1
+        assert loader.state_dict()["position"] == 0
+
+
 def test_a_foreign_state_is_refused_and_changes_nothing(raw, data):
     loader = raw.batch(8).loader()
     foreign = data.columns(["label"]).shuffle(seed=4, window=64).batch(8).loader().state_dict()

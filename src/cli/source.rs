@@ -5,7 +5,8 @@ use super::failure::{Failure, Outcome};
 use super::progress::Reporter;
 use clap::Args;
 use feedstock_dataset::{
-    CatalogCheck, CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions, Secret, Shuffle, StorageOptions,
+    BadShards, CatalogCheck, CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions, Secret, Shuffle,
+    StorageOptions,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,6 +65,9 @@ pub(crate) struct SourceArgs {
     /// common_voice_tar, common_voice_hf.
     #[arg(long)]
     layout: Option<Layout>,
+    /// What happens to a shard whose footer or headers are damaged: raise is an error, skip leaves it out.
+    #[arg(long, value_name = "HOW", default_value = "raise")]
+    bad_shards: BadShards,
     /// The split, where a place holds several: train, dev, test, validated …
     #[arg(long)]
     split: Option<String>,
@@ -131,6 +135,7 @@ impl SourceArgs {
             },
             layout: self.layout,
             split: self.split.clone(),
+            bad_shards: self.bad_shards,
             audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
             functions: feedstock_ops::sql_functions(),
             ..OpenOptions::default()

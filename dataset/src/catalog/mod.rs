@@ -14,6 +14,7 @@
 mod added;
 mod blocks;
 mod build;
+mod files;
 mod identity;
 mod kept;
 mod nulls;

@@ -4,9 +4,8 @@
 //! holds each table's size and CRC-32: what does not match is rebuilt, never trusted. A catalog that is replaced is kept
 //! for a while ([`super::kept`]).
 
-use super::{
-    Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore, identity, kept,
-};
+use super::{Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore};
+use super::{files, identity, kept};
 use crate::format::columns::map_columns;
 use crate::plan::DataHashes;
 use crate::storage::endpoints;
@@ -14,13 +13,10 @@ use crate::{Error, ErrorKind, Layout, ObjectRef, OpenOptions, Result, Storage};
 use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
-use arrow_ipc::reader::FileReader;
-use arrow_ipc::writer::FileWriter;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hasher;
-use std::io::Cursor;
 use std::sync::Arc;
 
 /// Raised whenever what is stored changes its form or its meaning. 4: the identity and the cut into blocks have a hash
@@ -59,6 +55,9 @@ impl Place {
         hasher.write_u64(options.block_bytes);
         hasher.write(options.split.as_deref().unwrap_or("").as_bytes());
         hasher.write_u8(u8::from(options.probes())); // a catalog with durations is another one
+        if !options.bad_shards.is_default() {
+            hasher.write(b"bad_shards"); // one that leaves shards out is another one, too
+        }
         match &options.catalog.store {
             CatalogStore::Nowhere => Ok(None),
             CatalogStore::Cache(root) => {
@@ -173,10 +172,10 @@ pub(super) async fn save(
     storage: &Storage,
 ) -> Result<()> {
     let mut tables = BTreeMap::new();
-    let mut files: Vec<(&str, Bytes)> = vec![
-        ("objects", table(&catalog.objects.to_batch()?.schema(), &[catalog.objects.to_batch()?])?),
-        ("blocks", table(&catalog.blocks.to_batch()?.schema(), &[catalog.blocks.to_batch()?])?),
-        ("schema", table(&catalog.schema, &[])?),
+    let mut written: Vec<(&str, Bytes)> = vec![
+        ("objects", files::encode(&catalog.objects.to_batch()?.schema(), &[catalog.objects.to_batch()?])?),
+        ("blocks", files::encode(&catalog.blocks.to_batch()?.schema(), &[catalog.blocks.to_batch()?])?),
+        ("schema", files::encode(&catalog.schema, &[])?),
     ];
     let (mut key, mut lists) = (None, Vec::new());
     match &catalog.content {
@@ -188,18 +187,18 @@ pub(super) async fn save(
             let first = |batches: &[RecordBatch]| {
                 batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema)
             };
-            files.push(("samples", table(&first(&metadata), &metadata)?));
-            files.push(("places", table(&first(&places), &places)?));
+            written.push(("samples", files::encode(&first(&metadata), &metadata)?));
+            written.push(("places", files::encode(&first(&places), &places)?));
         }
         Content::Units { units, source_schema, added, .. } => {
             if let Some(added) = added {
-                files.push(("added", table(&added.rows().schema(), &[added.rows().clone()])?));
+                written.push(("added", files::encode(&added.rows().schema(), &[added.rows().clone()])?));
             }
             let index = unit_index(units)?;
-            files.push(("source", table(source_schema, &[])?));
-            files.push(("unit_index", table(&index.schema(), &[index])?));
+            written.push(("source", files::encode(source_schema, &[])?));
+            written.push(("unit_index", files::encode(&index.schema(), &[index])?));
             if let Some(bytes) = units.bytes() {
-                files.push(("units", bytes.clone()));
+                written.push(("units", bytes.clone()));
             }
         }
         Content::Union(_) => {
@@ -209,7 +208,7 @@ pub(super) async fn save(
             ));
         }
     }
-    for (name, bytes) in files {
+    for (name, bytes) in written {
         let extension = if name == "units" { "bin" } else { "arrow" };
         let file = format!("{name}-{:016x}.{extension}", twox_hash::XxHash64::oneshot(0, &bytes));
         let crc32 = (name != "units").then(|| crc32fast::hash(&bytes));
@@ -323,12 +322,11 @@ async fn read_table(
     place: &Place,
     storage: &Storage,
 ) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
-    let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
-    let bytes = storage.read(&object, 0..table.bytes).await.map_err(|e| e.to_string())?;
+    let bytes = files::read(&place.file(&table.file), table.bytes, storage).await?;
     if table.crc32 != Some(crc32fast::hash(&bytes)) {
         return Err(format!("{} is damaged", table.file));
     }
-    parse_table(bytes).map_err(|e| format!("{}: {e}", table.file))
+    files::decode(bytes).map_err(|e| format!("{}: {e}", table.file))
 }
 
 async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<Found, String> {
@@ -440,26 +438,6 @@ fn unit_index(units: &UnitStore) -> Result<RecordBatch> {
     ];
     RecordBatch::try_new(Arc::new(schema), columns)
         .map_err(|e| Error::new(ErrorKind::Bug, "units do not make a table").with_source(e))
-}
-
-fn table(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
-    let write = || {
-        let mut writer = FileWriter::try_new(Vec::new(), schema)?;
-        for batch in batches {
-            writer.write(batch)?;
-        }
-        writer.into_inner()
-    };
-    let bytes = write()
-        .map_err(|e| Error::new(ErrorKind::Bug, "a catalog table cannot be written").with_source(e))?;
-    Ok(Bytes::from(bytes))
-}
-
-fn parse_table(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
-    let reader = FileReader::try_new(Cursor::new(bytes), None).map_err(|e| e.to_string())?;
-    let schema = reader.schema();
-    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
-    Ok((schema, batches))
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ struct Found {
     metadata: Bytes,
 }
 
-pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let total = Some(sources.objects.len() as u64);
     let mut files = stream::iter(sources.objects.clone())
         .map(|object| async move { read_object(&object, with).await })
@@ -103,7 +103,8 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     let mut units = UnitStoreBuilder::default();
     let mut first: Option<SchemaRef> = None;
     let mut shard = 0u32;
-    while let Some(file) = files.try_next().await? {
+    while let Some(file) = files.next().await {
+        let Some(file) = with.unless_bad(file, shard as usize, &mut sources)? else { continue };
         match &first {
             None => first = Some(file.schema),
             Some(schema) => {

@@ -18,6 +18,8 @@ use std::sync::Arc;
 const FILE_READS: usize = 32;
 /// Samples a block may hold, whatever their size: empty payloads would otherwise never fill one.
 const MAX_BLOCK_SAMPLES: u32 = 1 << 14;
+/// Files that a block may lie in: each costs a request, however small it is.
+const MAX_BLOCK_OBJECTS: u32 = 256;
 
 /// One sample on its way into a block.
 #[derive(Debug, Clone, Copy)]
@@ -32,21 +34,30 @@ pub(super) struct Row {
 pub(super) struct BlockCut {
     block_bytes: u64,
     open: Option<BlockRow>,
+    /// Objects that the open block lies in, and the last of them.
+    objects: (u32, u32),
     blocks: BlockTableBuilder,
 }
 
 impl BlockCut {
     pub(super) fn new(block_bytes: u64) -> Self {
-        Self { block_bytes, open: None, blocks: BlockTableBuilder::default() }
+        Self { block_bytes, open: None, objects: (0, 0), blocks: BlockTableBuilder::default() }
     }
 
     pub(super) fn add(&mut self, row: Row) -> Result<()> {
+        let is_other = row.shard != self.objects.1;
         let full = self.open.is_some_and(|b| {
-            b.samples >= MAX_BLOCK_SAMPLES || b.bytes.saturating_add(row.bytes) > self.block_bytes
+            b.samples >= MAX_BLOCK_SAMPLES
+                || b.bytes.saturating_add(row.bytes) > self.block_bytes
+                || (is_other && self.objects.0 >= MAX_BLOCK_OBJECTS)
         });
         if full {
             self.close()?;
         }
+        self.objects = match self.open {
+            Some(_) => (self.objects.0 + u32::from(is_other), row.shard),
+            None => (1, row.shard),
+        };
         let block = self.open.get_or_insert(BlockRow {
             shard: row.shard,
             samples: 0,

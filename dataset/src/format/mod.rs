@@ -9,6 +9,7 @@
 //! delivered.
 
 mod archive;
+mod bad_shards;
 pub(crate) mod columns;
 mod common_voice;
 mod durations;
@@ -30,6 +31,7 @@ mod sources;
 mod tars;
 mod webdataset;
 
+pub use bad_shards::BadShards;
 pub(crate) use durations::with_durations;
 pub use durations::{AudioProbe, Durations};
 pub(crate) use json::widen;

@@ -60,7 +60,7 @@ struct Group {
     blocks: Vec<(u64, u32, u64)>,
 }
 
-pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let total = Some(sources.objects.len() as u64);
     let mut files = stream::iter(sources.objects.clone())
         .map(|object| async move { read_file(&object, with).await.map_err(|e| name_file(e, &object)) })
@@ -70,7 +70,8 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     let mut first: Option<(SchemaRef, Features)> = None;
     let mut nulls: BTreeSet<Vec<String>> = BTreeSet::new();
     let mut shard = 0u32;
-    while let Some(file) = files.try_next().await? {
+    while let Some(file) = files.next().await {
+        let Some(file) = with.unless_bad(file, shard as usize, &mut sources)? else { continue };
         match &first {
             None => first = Some((file.schema, file.features)),
             Some((schema, _)) => {

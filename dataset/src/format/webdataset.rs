@@ -19,7 +19,7 @@ use crate::{Error, ObjectRef, Result};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use arrow::record_batch::RecordBatch;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn is_meta(name: &str) -> bool {
     first.len() > 4 && first.starts_with("__") && first.ends_with("__")
 }
 
-pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let total = Some(sources.objects.len() as u64);
     let mut found = stream::iter(sources.objects.clone())
         .map(|object| async move {
@@ -80,8 +80,8 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
         })
         .buffered(CATALOG_READS);
     let mut read = Vec::with_capacity(sources.objects.len());
-    while let Some(tar) = found.try_next().await? {
-        read.push(tar);
+    while let Some(tar) = found.next().await {
+        read.extend(with.unless_bad(tar, read.len(), &mut sources)?);
         with.options.report("reading tar headers", read.len() as u64, total);
     }
     drop(found);

@@ -6,7 +6,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
-use feedstock_dataset::{BlockId, Dataset, ErrorKind, Layout, OpenOptions};
+use feedstock_dataset::{BadShards, BlockId, CatalogStore, Dataset, ErrorKind, Layout, OpenOptions};
 use parquet::arrow::ArrowWriter;
 use std::path::Path;
 use std::sync::Arc;
@@ -206,4 +206,46 @@ async fn several_layouts_in_one_place_ask_for_a_name() {
     assert!(
         Dataset::open_with(path(folder.path()), tiny).await.unwrap_err().message().contains("block_bytes")
     );
+}
+
+/// A damaged shard ends the opening, or is left out: another data set, reported, and the same each time.
+#[tokio::test]
+async fn damaged_shards_are_left_out_where_asked() {
+    let (tars, columnar) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_parquet(columnar.path());
+    for (name, samples) in [("a", 4), ("b", 3)] {
+        let mut tar =
+            tar::Builder::new(std::fs::File::create(tars.path().join(format!("{name}.tar"))).unwrap());
+        for i in 0..samples {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(700);
+            tar.append_data(&mut header, format!("{i}.jpg"), vec![1; 700].as_slice()).unwrap();
+        }
+        tar.finish().unwrap();
+    }
+    for (folder, whole, left, damaged) in
+        [(columnar.path(), 450, 150, "a.parquet"), (tars.path(), 7, 3, "a.tar")]
+    {
+        let cache = tempfile::tempdir().unwrap();
+        let open = |bad_shards| {
+            let options = OpenOptions { bad_shards, ..options(CatalogStore::Cache(cache.path().to_owned())) };
+            Dataset::open_with(path(folder), options)
+        };
+        let before = open(BadShards::Skip).await.unwrap();
+        assert_eq!((before.len(), before.catalog().notes().len()), (whole, 0));
+        let at = folder.join(damaged);
+        let bytes = std::fs::read(&at).unwrap();
+        std::fs::write(&at, &bytes[..bytes.len() / 2 - 100]).unwrap();
+        let error = open(BadShards::Raise).await.unwrap_err();
+        assert!(error.to_string().contains(damaged), "{error}");
+        let opened = [open(BadShards::Skip).await.unwrap(), open(BadShards::Skip).await.unwrap()];
+        for dataset in &opened {
+            assert_eq!((dataset.len(), dataset.catalog().objects().len()), (left, 1), "{damaged}");
+            let notes = dataset.catalog().notes();
+            assert!(notes.iter().any(|note| note.contains(damaged)), "{notes:?}");
+        }
+        assert_eq!(opened[0].catalog().content_hash(), opened[1].catalog().content_hash());
+        assert_ne!(opened[0].catalog().content_hash(), before.catalog().content_hash());
+        assert_eq!(all_rows(&opened[1]).await.iter().map(|rows| rows.num_rows()).sum::<usize>() as u64, left);
+    }
 }

@@ -1,7 +1,7 @@
 //! Folders of pictures.
 
 use crate::format_common::*;
-use feedstock_dataset::{ErrorKind, Layout, SampleId};
+use feedstock_dataset::{BlockId, ErrorKind, Layout, SampleId};
 use std::path::Path;
 
 fn put(root: &Path, name: &str, bytes: &[u8]) {
@@ -100,4 +100,17 @@ async fn a_manifest_names_files_and_carries_columns() {
     let error = open(&root.path().join("list.csv")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
     assert!(error.message().contains("row 1") && error.message().contains("none.jpg"), "{error}");
+}
+
+/// A request a file: a block of many tiny files would cost thousands.
+#[tokio::test]
+async fn tiny_files_do_not_make_blocks_of_thousands_of_files() {
+    let folder = tempfile::tempdir().unwrap();
+    for i in 0..1_000 {
+        std::fs::write(folder.path().join(format!("{i:04}.jpg")), b"x").unwrap();
+    }
+    let dataset = open(folder.path()).await.unwrap();
+    let blocks =
+        (0..dataset.catalog().blocks() as u32).map(|id| dataset.catalog().block(BlockId(id)).samples);
+    assert_eq!(blocks.collect::<Vec<_>>(), [256, 256, 256, 232]);
 }

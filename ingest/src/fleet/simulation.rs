@@ -20,8 +20,8 @@ use arrow::array::{ArrayRef, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{
-    DataHashes, DatasetSpec, Durations, Plan, PlanInput, Rank, SampleId, Shuffle, SourceSpec, StepShape,
-    StepSize, Tail,
+    BadShards, DataHashes, DatasetSpec, Durations, Plan, PlanInput, Rank, SampleId, Shuffle, SourceSpec,
+    StepShape, StepSize, Tail,
 };
 use feedstock_ops::{DType, Layout, TensorSpec, Warning, Warnings};
 use futures::future::BoxFuture;
@@ -94,6 +94,7 @@ fn spec() -> RecipeSpec {
         split: None,
         durations: Durations::Never,
         block_bytes: 1 << 20,
+        bad_shards: BadShards::Raise,
     };
     let dataset = DatasetSpec { source, filter: None, columns: None, name: None };
     RecipeSpec {

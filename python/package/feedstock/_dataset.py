@@ -50,6 +50,10 @@ class Dataset:
         rebuild: Builds the catalog anew even if a stored one fits; default ``False``.
         disk_cache: (folder, bytes): keeps fetched blocks on local disk; default not.
         block_bytes: Encoded bytes that one read aims at, default 4 MiB. Other blocks are another order.
+        bad_shards: ``"raise"`` (default): a Parquet file, IPC file or WebDataset tar whose footer or headers are damaged
+            is a ConfigError. ``"skip"``: it is left out, with a warning in the log and a note of the catalog. The data set
+            is then another one than the whole: cursors of one are refused by the other, and so are ranks of which
+            some could read the shard.
         progress: Called with (stage, done, total or None) while the catalog is built, from another thread; default: a
             line on standard error where that is a terminal; ``False``: nothing.
 
@@ -76,10 +80,12 @@ class Dataset:
         rebuild: bool = False,
         disk_cache: tuple[str | os.PathLike[str], int] | None = None,
         block_bytes: int | None = None,
+        bad_shards: Literal["raise", "skip"] = "raise",
         progress: Progress | Literal[False] | None = None,
     ) -> None:
         one_of("durations", durations, ("auto", "never"))
         one_of("check", check, ("auto", "list"))
+        one_of("bad_shards", bad_shards, ("raise", "skip"))
         one_of("rebuild", rebuild, (True, False))
         arguments: dict[str, Any] = {
             "layout": layout,
@@ -91,6 +97,7 @@ class Dataset:
             "rebuild": rebuild,
             "disk_cache": None if disk_cache is None else (os.path.abspath(disk_cache[0]), disk_cache[1]),
             "block_bytes": whole_or_none("block_bytes", block_bytes, 1),
+            "bad_shards": bad_shards,
         }
         self._open(os.fspath(uri), arguments, _reporter(progress))
         if columns is not None:

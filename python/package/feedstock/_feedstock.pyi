@@ -116,6 +116,7 @@ class Dataset:
         rebuild: bool,
         disk_cache: tuple[str, int] | None,
         block_bytes: int | None,
+        bad_shards: str,
         progress: Any,
     ) -> Dataset: ...
     @staticmethod

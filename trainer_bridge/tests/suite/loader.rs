@@ -1,11 +1,11 @@
 //! A loader: jumps, resizing and state, all from the same order.
 
 use crate::common::{Delivered, open, pipeline, run_epochs, synth};
-use feedstock_dataset::{Cursor, Rank, SampleId, Shuffle, Tail};
+use feedstock_dataset::{CatalogOptions, CatalogStore, Cursor, OpenOptions, Rank, SampleId, Shuffle, Tail};
 use feedstock_ingest::ErrorKind;
 use feedstock_ops::image::DecodeImage;
 use feedstock_ops::random_resized_crop;
-use feedstock_trainer_bridge::{Batch, BatchSize, Loader, Next};
+use feedstock_trainer_bridge::{Batch, BatchSize, Dataset, Loader, Next, OnChange};
 use std::time::{Duration, Instant};
 
 const SAMPLES: u64 = 120;
@@ -266,4 +266,58 @@ fn a_bad_sample_fails_every_try_and_never_makes_an_empty_epoch() {
         assert_eq!(here.next().unwrap().unwrap_err().kind(), ErrorKind::BadSample);
         assert_eq!(here.state().position.0, 0);
     }
+}
+
+/// A shard was added since: the error names it, or the next epoch begins with all there is now.
+#[test]
+fn a_state_of_data_that_changed_is_refused_or_begins_the_next_epoch() {
+    let (dir, cache, more) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    synth(dir.path(), SAMPLES);
+    synth(more.path(), 20);
+    let open = || {
+        let options = OpenOptions {
+            catalog: CatalogOptions {
+                store: CatalogStore::Cache(cache.path().into()),
+                ..CatalogOptions::default()
+            },
+            ..OpenOptions::default()
+        };
+        futures::executor::block_on(Dataset::open_with(dir.path().to_str().unwrap(), options)).unwrap()
+    };
+    let mut before = pipeline(open(), 20).loader(one()).unwrap();
+    let at_start = before.state();
+    (0..2).for_each(|_| drop(next(&mut before)));
+    let saved = before.state();
+    let added = std::fs::read_dir(more.path()).unwrap().next().unwrap().unwrap();
+    std::fs::copy(added.path(), dir.path().join("train-added.parquet")).unwrap();
+
+    let mut now = pipeline(open(), 20).loader(one()).unwrap();
+    let here = now.state();
+    let error = now.load_state(saved.clone()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    let message = error.to_string();
+    for said in ["catalog", "1 file added: ", "train-added.parquet", "on_change=next_epoch"] {
+        assert!(message.contains(said), "{message}");
+    }
+    assert_eq!(now.state(), here, "a refused state moves nothing");
+    let other_seed = pipeline(open(), 20).shuffle(Shuffle::seeded(99)).loader(one()).unwrap().state();
+    let mut other_seed = Cursor { epoch: 3, ..other_seed };
+    other_seed.fingerprint.catalog = saved.fingerprint.catalog;
+    let error = now.load_state_with(other_seed, OnChange::NextEpoch).unwrap_err();
+    assert!(error.to_string().contains("its seed is 99"), "{error}");
+
+    now.load_state_with(saved, OnChange::NextEpoch).unwrap();
+    assert_eq!((now.state().epoch, now.state().position.0), (1, 0));
+    let mut ids: Vec<u64> = Vec::new();
+    while let Some(batch) = now.next() {
+        ids.extend(batch.unwrap().sample_ids().iter().map(|id| id.0));
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..140).collect::<Vec<_>>());
+    now.load_state_with(at_start, OnChange::NextEpoch).unwrap();
+    assert_eq!(now.state().epoch, 0, "of an epoch that was not begun nothing is left out");
+    let state = now.state();
+    now.load_state_with(state.clone(), OnChange::NextEpoch).unwrap();
+    assert_eq!(now.state(), state, "unchanged data go on where they were");
 }

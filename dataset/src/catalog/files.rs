@@ -1,0 +1,87 @@
+//! A catalog's tables as Arrow IPC files. Local ones are mapped, so that the processes of a machine share their pages.
+//!
+//! ```text
+//! local file ─▶ mapping ─▶ CRC-32 ─▶ arrays that are views of it          other store ─▶ one read ─▶ the same
+//! ```
+//! 10⁷ files make tables of about 1 GB. Mapped, they are in memory once a machine, and only as long as the machine has
+//! no better use for the pages. Files are replaced by renaming, never written in place, so a mapping stays what it was.
+
+use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use arrow::buffer::Buffer;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use arrow_ipc::convert::fb_to_schema;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
+use arrow_ipc::root_as_footer;
+use arrow_ipc::writer::FileWriter;
+use bytes::Bytes;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Footer length and magic at a file's end.
+const TRAILER_BYTES: usize = 10;
+
+/// A table as a file's bytes.
+pub(super) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
+    let write = || {
+        let mut writer = FileWriter::try_new(Vec::new(), schema)?;
+        for batch in batches {
+            writer.write(batch)?;
+        }
+        writer.into_inner()
+    };
+    let bytes = write()
+        .map_err(|e| Error::new(ErrorKind::Bug, "a catalog table cannot be written").with_source(e))?;
+    Ok(Bytes::from(bytes))
+}
+
+/// The bytes of a file that should have `size` of them.
+pub(super) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Bytes, String> {
+    if let Some(path) = storage.local_path(uri) {
+        return map(&path, size).map_err(|e| format!("{uri}: {e}"));
+    }
+    let object = ObjectRef { uri: uri.to_owned(), size, etag: None };
+    storage.read(&object, 0..size).await.map_err(|e| e.to_string())
+}
+
+fn map(path: &Path, size: u64) -> std::io::Result<Bytes> {
+    let file = File::open(path)?;
+    if file.metadata()?.len() != size {
+        return Err(std::io::Error::other(format!("it should have {size} bytes")));
+    }
+    if size == 0 {
+        return Ok(Bytes::new());
+    }
+    // SAFETY: The file is one that feedstock wrote whole and renamed into place. It is replaced by renaming and removed by
+    // unlinking, neither of which changes a mapped file.
+    let mapping = unsafe { memmap2::Mmap::map(&file)? };
+    Ok(Bytes::from_owner(mapping))
+}
+
+/// The table in a file's bytes: its arrays are views of them.
+pub(super) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
+    let told = |e: arrow::error::ArrowError| e.to_string();
+    let cut = || "it is cut off".to_owned();
+    let body = bytes.len().checked_sub(TRAILER_BYTES).ok_or_else(cut)?;
+    let trailer = bytes[body..].try_into().map_err(|_| cut())?;
+    let start = body.checked_sub(read_footer_length(trailer).map_err(told)?).ok_or_else(cut)?;
+    let footer = root_as_footer(&bytes[start..body]).map_err(|e| e.to_string())?;
+    let schema = Arc::new(fb_to_schema(footer.schema().ok_or("it has no schema")?));
+    let decoder = FileDecoder::new(schema.clone(), footer.version());
+    let buffer = Buffer::from(bytes.clone());
+    let mut batches = Vec::new();
+    for block in footer.recordBatches().into_iter().flatten() {
+        let (offset, head) = (usize::try_from(block.offset()), usize::try_from(block.metaDataLength()));
+        let (Ok(offset), Ok(head), Ok(body)) = (offset, head, usize::try_from(block.bodyLength())) else {
+            return Err("a batch lies nowhere".into());
+        };
+        if offset.checked_add(head).and_then(|end| end.checked_add(body)).is_none_or(|end| end > buffer.len())
+        {
+            return Err(cut());
+        }
+        let message = buffer.slice_with_length(offset, head + body);
+        batches.extend(decoder.read_record_batch(block, &message).map_err(told)?);
+    }
+    Ok((schema, batches))
+}
