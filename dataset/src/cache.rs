@@ -5,34 +5,38 @@
 //!           └ no ─▶ storage ─▶ bytes ─▶ needed sooner than what would go? ─▶ temporary file ─▶ rename
 //! ```
 //! Invariants
-//! - The files hold at most `max_bytes` at every moment: space is reserved before a byte is written.
+//! - The files in the folder hold at most `max_bytes` at every moment, those of all processes together: space is reserved
+//!   before a byte is written, under a lock of the folder.
 //! - What is handed out is what was put in: the key names endpoint, object (without the signature of its URL), ETag and
 //!   range, and a checksum covers the bytes. A damaged entry is dropped and fetched again. Objects without an ETag are
 //!   not cached.
 //! - A crash leaves at worst a temporary file, which the next owner removes.
-//! - What the plan needs last goes first (Belady's rule; the future is known), and an entry that is needed
-//!   later than all residents is not admitted.
-//! - A full disk or a read-only one turns caching off with one warning; data still flows.
+//! - Entries whose use has passed go first, then those that the plan needs last (Belady's rule; the future is known). An
+//!   entry that is needed later than all residents is not admitted.
+//! - A full disk or a read-only one turns caching off for five minutes with a warning; data still flows.
 //!
-//! Several processes: the folder has `shares` parts, each with an equal part of the cap and one owner at a
-//! time (an advisory lock). A process takes the first free part; when all are taken it runs uncached.
+//! One cache a folder ([`folder`]): the data sets of a process share it, and so do processes. A process writes and removes
+//! in a part of its own, and reads what all parts hold.
 //!
 //! Cost: a hit of 4 MiB is one `read` and a CRC-32 (about 1 ms from the page cache).
 
+mod folder;
 mod index;
 
-use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use crate::{Error, ErrorKind, ObjectRef, PerProcess, Result, Storage};
 use bytes::Bytes;
-use index::{Admission, Index, Key};
-use std::collections::HashSet;
+use folder::{Folder, our_files, remove_file};
+use index::{Admission, Index, Key, Stream, Use};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use twox_hash::XxHash64;
 
 /// Where the cache is and how much it may hold.
@@ -40,16 +44,15 @@ use twox_hash::XxHash64;
 pub struct DiskCacheOptions {
     /// The folder; made when missing. Nothing but caches should be in it.
     pub folder: PathBuf,
-    /// The most bytes that all files in the folder take together, rounded up to 4 KiB each.
+    /// The most bytes that all files in the folder take together, rounded up to 4 KiB each: those of all data sets and
+    /// processes that share the folder. Where data sets of one process give several, the largest counts.
     pub max_bytes: u64,
-    /// How many processes share the folder (ranks of one machine), 1 … 1024. Default 1.
-    pub shares: u32,
 }
 
 impl DiskCacheOptions {
-    /// A cache for one process in `folder`, of at most `max_bytes`.
+    /// A cache in `folder`, of at most `max_bytes`.
     pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
-        Self { folder: folder.into(), max_bytes, shares: 1 }
+        Self { folder: folder.into(), max_bytes }
     }
 }
 
@@ -64,104 +67,130 @@ pub struct DiskCacheStats {
     pub damaged: u64,
     /// Entries that went to make room.
     pub evicted: u64,
-    /// Entries held.
+    /// Entries that this process wrote, or took over, and holds.
     pub entries: usize,
-    /// Bytes on disk, those being written included.
+    /// Bytes of those on disk, those being written included.
     pub used_bytes: u64,
-    /// Caching has turned itself off, or no part of the folder was free.
+    /// Caching has turned itself off, for a time.
     pub off: bool,
 }
 
-/// Fetched ranges on local disk; clones share everything.
+/// Fetched ranges on local disk; clones share everything, and caches of one folder share what is held.
 ///
 /// `get` and `put` do file I/O: call them off the async threads, or use [`read_through`](Self::read_through).
 #[derive(Clone)]
-pub struct DiskCache(Arc<Inner>);
+pub struct DiskCache {
+    inner: Arc<Inner>,
+    /// Whose uses it tells.
+    stream: Arc<OpenStream>,
+}
 
 type WriteFile = fn(&Path, &[&[u8]]) -> io::Result<()>;
 
 struct Inner {
-    /// This process's part of the folder; `None` when every part has another owner.
-    part: Option<Part>,
+    folder: Folder,
     state: Mutex<State>,
-    off: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
     damaged: AtomicU64,
     evicted: AtomicU64,
     temps: AtomicU64,
+    streams: AtomicU64,
     write_file: WriteFile,
-}
-
-struct Part {
-    folder: PathBuf,
-    /// Held open for its lock, which the kernel releases when the process ends, however it ends.
-    _lock: File,
+    /// Keeps the list of this process's caches.
+    _open: Arc<OpenCaches>,
 }
 
 struct State {
     index: Index,
+    max_bytes: u64,
     /// Being written now, so that two fetches of one range write one file.
     writing: HashSet<Key>,
+    /// Since when nothing is written.
+    off: Option<Instant>,
 }
+
+/// One data set's use of the cache.
+struct OpenStream {
+    inner: Arc<Inner>,
+    number: Stream,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.inner.lock().index.end(self.number);
+    }
+}
+
+/// The caches that this process has open, by folder.
+type OpenCaches = Mutex<HashMap<PathBuf, Weak<Inner>>>;
+
+static OPEN: PerProcess<OpenCaches> = PerProcess::new();
 
 /// Name and format version · CRC-32 of the bytes · key · length: 8 + 4 + 16 + 8 bytes, little-endian.
 const MAGIC: [u8; 8] = *b"fscache1";
 const HEADER_BYTES: usize = 36;
 /// Files take whole file-system blocks.
 const DISK_BLOCK_BYTES: u64 = 4096;
-const SHARES_MAX: u32 = 1024;
-const ENTRY: &str = "block";
-const TEMP: &str = "tmp";
+/// After an error of the disk, nothing is written for so long.
+const OFF: Duration = Duration::from_secs(300);
+/// Entries of earlier runs: needed never, until a stream says otherwise.
+const NEVER: Use = Use { stream: 0, at: u64::MAX };
 
 impl DiskCache {
-    /// Opens the cache: takes a free part of the folder, removes half-written files, and lists what is held.
-    /// Entries of earlier runs count as never needed until [`update_next_use`](Self::update_next_use).
+    /// Opens the cache of a folder. The first of a process takes over what ended processes left, removes half-written files
+    /// and lists what is held; its entries count as never needed until [`update_next_use`](Self::update_next_use).
     ///
     /// # Errors
-    /// `BadConfig` when the folder cannot be made or read, or `shares` is out of range.
+    /// `BadConfig` when the folder cannot be made or read.
     pub fn open(options: DiskCacheOptions) -> Result<Self> {
         Self::open_with(options, write_file)
     }
 
     fn open_with(options: DiskCacheOptions, write_file: WriteFile) -> Result<Self> {
-        if !(1..=SHARES_MAX).contains(&options.shares) {
-            return Err(Error::config(format!(
-                "cache shares: {} is not in 1 … {SHARES_MAX}",
-                options.shares
-            )));
-        }
         let folder = &options.folder;
         let failed = |e| {
             Error::config(format!("cache folder {}: it cannot be used; name another", folder.display()))
                 .with_source(e)
         };
         fs::create_dir_all(folder).map_err(failed)?;
-        let part = take_part(folder, options.shares).map_err(failed)?;
-        let mut index = Index::new(options.max_bytes / u64::from(options.shares));
-        match &part {
-            Some(part) => load(&part.folder, &mut index).map_err(failed)?,
-            None => tracing::warn!(
-                "cache folder {}: all {} parts are in use by other processes; running without a cache",
-                folder.display(),
-                options.shares
-            ),
-        }
-        Ok(Self(Arc::new(Inner {
-            off: AtomicBool::new(part.is_none()),
-            part,
-            state: Mutex::new(State { index, writing: HashSet::new() }),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-            damaged: AtomicU64::new(0),
-            evicted: AtomicU64::new(0),
-            temps: AtomicU64::new(0),
-            write_file,
-        })))
+        let at = folder.canonicalize().map_err(failed)?;
+        let caches = {
+            let mut open = OPEN.lock();
+            open.upgrade().unwrap_or_else(|| {
+                let caches = Arc::new(OpenCaches::default());
+                *open = Arc::downgrade(&caches);
+                caches
+            })
+        };
+        let mut known = caches.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, inner| inner.strong_count() > 0);
+        let inner = match known.get(&at).and_then(Weak::upgrade) {
+            Some(inner) => {
+                let mut state = inner.lock();
+                state.max_bytes = state.max_bytes.max(options.max_bytes);
+                drop(state);
+                inner
+            }
+            None => {
+                let inner =
+                    Inner::open(&at, options.max_bytes, write_file, caches.clone()).map_err(failed)?;
+                let inner = Arc::new(inner);
+                known.insert(at, Arc::downgrade(&inner));
+                inner
+            }
+        };
+        drop(known);
+        let number = 1 + inner.streams.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { stream: Arc::new(OpenStream { inner: inner.clone(), number }), inner })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
+    }
+
+    fn next(&self, at: u64) -> Use {
+        Use { stream: self.stream.number, at }
     }
 
     /// The bytes of `range`, if they are held and whole.
@@ -170,27 +199,28 @@ impl DiskCache {
     /// signatures, use [`read_through`](Self::read_through).
     pub fn get(&self, object: &ObjectRef, range: &Range<u64>) -> Option<Bytes> {
         let found = self.find(object, range);
-        let counter = if found.is_some() { &self.0.hits } else { &self.0.misses };
+        let counter = if found.is_some() { &self.inner.hits } else { &self.inner.misses };
         counter.fetch_add(1, Ordering::Relaxed);
         found
     }
 
     fn find(&self, object: &ObjectRef, range: &Range<u64>) -> Option<Bytes> {
-        let part = self.0.part.as_ref()?;
         let key = key(object, range)?;
         if !self.lock().index.hold(key) {
-            return None;
+            let others = self.inner.folder.entries_of_others(key);
+            return others.into_iter().find_map(|path| check(fs::read(path).ok()?, key, range));
         }
-        let path = part.entry(key);
+        let path = self.inner.folder.entry(key);
         let read = fs::read(&path).map(|file| check(file, key, range));
         let mut state = self.lock();
         let alone = state.index.let_go(key);
         if let Ok(Some(bytes)) = read {
             return Some(bytes);
         }
-        self.0.damaged.fetch_add(1, Ordering::Relaxed);
+        self.inner.damaged.fetch_add(1, Ordering::Relaxed);
         if alone && remove_file(&path).is_ok() {
             state.index.remove(key);
+            self.inner.publish(&state);
         }
         None
     }
@@ -203,54 +233,78 @@ impl DiskCache {
     /// distances from now: those stay true while the plan goes on.
     pub fn put(&self, object: &ObjectRef, range: &Range<u64>, bytes: &Bytes, next_use: u64) -> bool {
         assert_eq!(bytes.len() as u64, range.end - range.start, "the bytes are not the range's");
-        let (Some(part), Some(key)) = (&self.0.part, key(object, range)) else { return false };
+        let Some(key) = key(object, range) else { return false };
         let size = size_on_disk(bytes.len() as u64);
-        if self.0.off.load(Ordering::Relaxed) {
-            return false;
-        }
-        {
-            let mut state = self.lock();
-            if state.writing.contains(&key) {
+        match self.reserve(key, size, self.next(next_use)) {
+            Ok(Reserved::Space) => {}
+            Ok(Reserved::Resident) => return true,
+            Ok(Reserved::Refused) => return false,
+            Err(error) => {
+                self.turn_off(&error);
                 return false;
             }
-            match state.index.admit(key, size, next_use) {
-                Admission::Resident => return true,
-                Admission::Refused => return false,
-                Admission::Evict(victims) => {
-                    // gone from the disk before their space is given away
-                    for victim in victims {
-                        if let Err(e) = remove_file(&part.entry(victim)) {
-                            self.turn_off(&e);
-                            return false;
-                        }
-                        state.index.remove(victim);
-                        self.0.evicted.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            }
-            state.index.reserve(size);
-            state.writing.insert(key);
         }
-        let written = self.write(part, key, bytes);
+        let written = self.write(key, bytes);
         let mut state = self.lock();
         state.writing.remove(&key);
-        match written {
-            Ok(()) => state.index.insert(key, size, next_use),
-            Err(e) => {
-                state.index.release(size);
-                self.turn_off(&e);
-                return false;
-            }
+        if let Err(error) = written {
+            state.index.release(size);
+            self.inner.publish(&state);
+            drop(state);
+            self.turn_off(&error);
+            return false;
         }
+        state.index.insert(key, size, self.next(next_use));
         true
     }
 
-    fn write(&self, part: &Part, key: Key, bytes: &Bytes) -> io::Result<()> {
-        let number = self.0.temps.fetch_add(1, Ordering::Relaxed);
-        let temp = part.folder.join(format!("{key:032x}-{number}.{TEMP}"));
+    /// Sets space aside, and removes what has to go for it, under the folder's lock.
+    fn reserve(&self, key: Key, size: u64, next: Use) -> io::Result<Reserved> {
+        let inner = &self.inner;
+        if inner.folder.entries_of_others(key).iter().any(|path| path.exists()) {
+            return Ok(Reserved::Resident);
+        }
+        let mut state = self.lock();
+        if state.off.is_some_and(|since| since.elapsed() < OFF) || state.writing.contains(&key) {
+            return Ok(Reserved::Refused);
+        }
+        state.off = None;
+        let _locked = inner.folder.lock()?;
+        let cap = state.max_bytes.saturating_sub(inner.folder.used_by_others()?);
+        state.index.set_cap(cap);
+        let victims = loop {
+            let victims = match state.index.admit(key, size, next) {
+                Admission::Resident => return Ok(Reserved::Resident),
+                Admission::Refused => return Ok(Reserved::Refused),
+                Admission::Evict(victims) => victims,
+            };
+            // Another process may have made the use that seems to have passed, and told the next one.
+            let postponed = victims.iter().filter(|victim| {
+                state.index.has_passed(**victim) && inner.folder.told_use(**victim).is_some()
+            });
+            let postponed: Vec<Key> = postponed.copied().collect();
+            let told = postponed.into_iter().filter_map(|key| Some((key, inner.folder.told_use(key)?)));
+            if !told.fold(false, |any, (key, at)| state.index.postpone(key, at) || any) {
+                break victims;
+            }
+        };
+        for victim in victims {
+            remove_file(&inner.folder.entry(victim))?; // gone from the disk before its space is given away
+            state.index.remove(victim);
+            inner.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+        state.index.reserve(size);
+        state.writing.insert(key);
+        inner.publish(&state);
+        Ok(Reserved::Space)
+    }
+
+    fn write(&self, key: Key, bytes: &Bytes) -> io::Result<()> {
+        let number = self.inner.temps.fetch_add(1, Ordering::Relaxed);
+        let temp = self.inner.folder.temporary(key, number);
         let header = header(key, bytes);
-        let result =
-            (self.0.write_file)(&temp, &[&header, bytes]).and_then(|()| fs::rename(&temp, part.entry(key)));
+        let result = (self.inner.write_file)(&temp, &[&header, bytes])
+            .and_then(|()| fs::rename(&temp, self.inner.folder.entry(key)));
         if result.is_err() {
             remove_file(&temp)?;
         }
@@ -258,15 +312,30 @@ impl DiskCache {
     }
 
     fn turn_off(&self, error: &io::Error) {
-        if !self.0.off.swap(true, Ordering::Relaxed) {
-            let folder = self.0.part.as_ref().map(|p| p.folder.display().to_string()).unwrap_or_default();
-            tracing::warn!("cache folder {folder}: {error}; nothing more is cached, data comes from storage");
+        if self.lock().off.replace(Instant::now()).is_none() {
+            let folder = self.inner.folder.path().display();
+            tracing::warn!(
+                "cache folder {folder}: {error}; nothing is cached for {} minutes, data comes from storage",
+                OFF.as_secs() / 60
+            );
         }
     }
 
-    /// Tells when the plan needs a held range next; `false` when it is not held.
+    /// Tells when the plan needs a held range next; `false` when this process does not hold it.
     pub fn update_next_use(&self, object: &ObjectRef, range: &Range<u64>, next_use: u64) -> bool {
-        key(object, range).is_some_and(|key| self.lock().index.update(key, next_use))
+        key(object, range).is_some_and(|key| self.lock().index.update(key, self.next(next_use)))
+    }
+
+    /// A held range was used, and is needed again at `next_use`: the owner of its file learns it.
+    fn used(&self, object: &ObjectRef, range: &Range<u64>, next_use: u64) {
+        let Some(key) = key(object, range) else { return };
+        let mut state = self.lock();
+        if state.index.holds(key) {
+            state.index.used_at(key, self.next(next_use));
+        } else {
+            drop(state);
+            self.inner.folder.tell_use(key, next_use);
+        }
     }
 
     /// The bytes of `range` from the cache, else from `storage` and then kept until `next_use` as
@@ -287,7 +356,7 @@ impl DiskCache {
             blocking(storage, move || {
                 let held = this.get(&keyed, &range);
                 if held.is_some() {
-                    this.update_next_use(&keyed, &range, next_use);
+                    this.used(&keyed, &range, next_use);
                 }
                 held
             })
@@ -303,33 +372,68 @@ impl DiskCache {
 
     /// What it did so far and holds now.
     pub fn stats(&self) -> DiskCacheStats {
-        let (entries, used_bytes) = {
+        let (entries, used_bytes, off) = {
             let state = self.lock();
-            (state.index.len(), state.index.used())
+            (state.index.len(), state.index.used(), state.off.is_some_and(|since| since.elapsed() < OFF))
         };
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DiskCacheStats {
-            hits: read(&self.0.hits),
-            misses: read(&self.0.misses),
-            damaged: read(&self.0.damaged),
-            evicted: read(&self.0.evicted),
+            hits: read(&self.inner.hits),
+            misses: read(&self.inner.misses),
+            damaged: read(&self.inner.damaged),
+            evicted: read(&self.inner.evicted),
             entries,
             used_bytes,
-            off: self.0.off.load(Ordering::Relaxed),
+            off,
         }
     }
 }
 
 impl fmt::Debug for DiskCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let folder = self.0.part.as_ref().map(|part| &part.folder);
+        let folder = self.inner.folder.path();
         f.debug_struct("DiskCache").field("folder", &folder).field("stats", &self.stats()).finish()
     }
 }
 
-impl Part {
-    fn entry(&self, key: Key) -> PathBuf {
-        self.folder.join(format!("{key:032x}.{ENTRY}"))
+enum Reserved {
+    Space,
+    /// It is held already, by this process or another.
+    Resident,
+    Refused,
+}
+
+impl Inner {
+    fn open(at: &Path, max_bytes: u64, write_file: WriteFile, open: Arc<OpenCaches>) -> io::Result<Self> {
+        let folder = Folder::open(at)?;
+        let mut index = Index::new(0);
+        {
+            let _locked = folder.lock()?;
+            index.set_cap(max_bytes.saturating_sub(folder.used_by_others()?));
+            load(&folder, &mut index)?;
+            folder.publish(index.used());
+        }
+        Ok(Self {
+            folder,
+            state: Mutex::new(State { index, max_bytes, writing: HashSet::new(), off: None }),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            temps: AtomicU64::new(0),
+            streams: AtomicU64::new(0),
+            write_file,
+            _open: open,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells other processes how much this one holds.
+    fn publish(&self, state: &State) {
+        self.folder.publish(state.index.used());
     }
 }
 
@@ -385,73 +489,15 @@ fn write_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     parts.iter().try_for_each(|part| file.write_all(part))
 }
 
-fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
-
-/// Locks the first free part. Parts beyond `shares`, left by a run with more, are emptied when free.
-fn take_part(folder: &Path, shares: u32) -> io::Result<Option<Part>> {
-    for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        let number = name.to_str().and_then(|n| n.strip_prefix("part-")?.parse::<u32>().ok());
-        if let Some(number) = number.filter(|n| *n >= shares) {
-            let old = folder.join(format!("part-{number}"));
-            if let Some(_lock) = lock(&old)? {
-                for (path, _) in our_files(&old)? {
-                    remove_file(&path)?;
-                }
-            }
-        }
-    }
-    for number in 0..shares {
-        let part = folder.join(format!("part-{number}"));
-        fs::create_dir_all(&part)?;
-        if let Some(lock) = lock(&part)? {
-            return Ok(Some(Part { folder: part, _lock: lock }));
-        }
-    }
-    Ok(None)
-}
-
-fn lock(part: &Path) -> io::Result<Option<File>> {
-    let file = File::options().create(true).truncate(false).write(true).open(part.join("lock"))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(e)) => Err(e),
-    }
-}
-
-/// The files in a part that a cache wrote, whole (with their key) or half.
-fn our_files(part: &Path) -> io::Result<Vec<(PathBuf, Option<Key>)>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(part)? {
-        let path = entry?.path();
-        let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
-        match path.extension().and_then(|e| e.to_str()) {
-            Some(TEMP) => files.push((path, None)),
-            Some(ENTRY) if stem.len() == 32 => {
-                let key = Key::from_str_radix(stem, 16).ok();
-                files.push((path, key));
-            }
-            _ => {} // the lock, or not ours
-        }
-    }
-    Ok(files)
-}
-
-/// Lists what an earlier run left. Half files go, and so do entries beyond the cap.
-fn load(part: &Path, index: &mut Index) -> io::Result<()> {
-    for (path, key) in our_files(part)? {
+/// Lists what earlier runs left. Half files go, and so do entries beyond the cap.
+fn load(folder: &Folder, index: &mut Index) -> io::Result<()> {
+    for (path, key) in our_files(folder.part())? {
         let bytes = fs::metadata(&path)?.len().next_multiple_of(DISK_BLOCK_BYTES);
         match key {
-            // never needed until the plan says so; nothing is evicted for it
-            Some(key) if index.admit(key, bytes, u64::MAX) == Admission::Evict(Vec::new()) => {
+            // nothing is evicted for it
+            Some(key) if index.admit(key, bytes, NEVER) == Admission::Evict(Vec::new()) => {
                 index.reserve(bytes);
-                index.insert(key, bytes, u64::MAX);
+                index.insert(key, bytes, NEVER);
             }
             _ => remove_file(&path)?,
         }

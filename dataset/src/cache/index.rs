@@ -1,7 +1,10 @@
-//! What the cache holds and what goes first: pure bookkeeping, no files.
+//! What one process's part of the cache holds and what goes first: pure bookkeeping, no files.
 //!
-//! Invariant: `used + reserved ≤ cap`, always. Space is reserved before a byte is written and given back only
-//! after a file is gone, so the disk never holds more either.
+//! Invariant: `used + reserved ≤ cap` whenever space is reserved. Space is reserved before a byte is written and given back
+//! only after a file is gone, so the disk never holds more either.
+//!
+//! Uses are places in the order of a *stream*: one data set that is read through the cache. Streams count on their own; the
+//! place that a stream has reached is the latest use that was made.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
@@ -9,10 +12,21 @@ use std::ops::Bound;
 /// 128 bits of (object, version, range).
 pub(super) type Key = u128;
 
+/// A data set that is read through the cache, by a number of this process.
+pub(super) type Stream = u64;
+
+/// When a stream needs an entry next; `u64::MAX` is never.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Use {
+    pub(super) stream: Stream,
+    pub(super) at: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     bytes: u64,
     next_use: u64,
+    stream: Stream,
     /// Readers that have the file open; such an entry stays.
     readers: u32,
 }
@@ -25,6 +39,8 @@ pub(super) struct Index {
     reserved: u64,
     entries: HashMap<Key, Entry>,
     by_next_use: BTreeSet<(u64, Key)>,
+    /// The place that each stream has reached.
+    reached: HashMap<Stream, u64>,
 }
 
 /// Whether a new entry may come in.
@@ -40,7 +56,19 @@ pub(super) enum Admission {
 
 impl Index {
     pub(super) fn new(cap: u64) -> Self {
-        Self { cap, used: 0, reserved: 0, entries: HashMap::new(), by_next_use: BTreeSet::new() }
+        Self {
+            cap,
+            used: 0,
+            reserved: 0,
+            entries: HashMap::new(),
+            by_next_use: BTreeSet::new(),
+            reached: HashMap::new(),
+        }
+    }
+
+    /// Other processes hold more or less.
+    pub(super) fn set_cap(&mut self, cap: u64) {
+        self.cap = cap;
     }
 
     pub(super) fn used(&self) -> u64 {
@@ -51,17 +79,20 @@ impl Index {
         self.entries.len()
     }
 
-    /// Decides about `bytes` bytes that are needed at `next_use`: those needed last go first (Belady), and
-    /// only those needed later than the new entry.
-    pub(super) fn admit(&mut self, key: Key, bytes: u64, next_use: u64) -> Admission {
+    /// Decides about `bytes` bytes that are needed at `next`: entries whose use has passed go first, then those needed last
+    /// (Belady), and of these only what is needed later than the new entry.
+    pub(super) fn admit(&mut self, key: Key, bytes: u64, next: Use) -> Admission {
         if self.entries.contains_key(&key) {
-            self.update(key, next_use);
+            self.update(key, next);
             return Admission::Resident;
         }
-        let mut free = self.cap - self.used - self.reserved;
+        let mut free = self.cap.saturating_sub(self.used + self.reserved);
         let mut victims = Vec::new();
-        let later = (Bound::Excluded((next_use, Key::MAX)), Bound::Unbounded);
-        let mut candidates = self.by_next_use.range(later).rev();
+        let later = (Bound::Excluded((next.at, Key::MAX)), Bound::Unbounded);
+        let last_first = self.by_next_use.range(later).rev();
+        let furthest = self.reached.values().copied().max().unwrap_or(0);
+        let passed = self.by_next_use.range(..(furthest, 0)).filter(|(_, key)| self.has_passed(*key));
+        let mut candidates = passed.chain(last_first.filter(|(_, key)| !self.has_passed(*key)));
         while free < bytes {
             let Some((_, victim)) = candidates.next() else { return Admission::Refused };
             let entry = self.entries[victim];
@@ -71,6 +102,44 @@ impl Index {
             }
         }
         Admission::Evict(victims)
+    }
+
+    /// The use that was foretold was not made: the plan changed, or another process made it.
+    pub(super) fn has_passed(&self, key: Key) -> bool {
+        let reached = |entry: &Entry| self.reached.get(&entry.stream).is_some_and(|at| entry.next_use < *at);
+        self.entries.get(&key).is_some_and(reached)
+    }
+
+    /// Takes over a later use that another process foretold; `false` where there is none.
+    pub(super) fn postpone(&mut self, key: Key, at: u64) -> bool {
+        match self.entries.get(&key) {
+            Some(entry) if entry.next_use < at => {
+                let stream = entry.stream;
+                self.update(key, Use { stream, at })
+            }
+            _ => false,
+        }
+    }
+
+    /// An entry was used, and is needed next at `next`: the stream has come to the place of the use that was foretold.
+    pub(super) fn used_at(&mut self, key: Key, next: Use) {
+        if let Some(entry) =
+            self.entries.get(&key).filter(|e| e.stream == next.stream && e.next_use != u64::MAX)
+        {
+            let reached = self.reached.entry(next.stream).or_default();
+            *reached = entry.next_use.max(*reached);
+        }
+        self.update(key, next);
+    }
+
+    /// Nobody reads the stream any more: its entries are needed never.
+    pub(super) fn end(&mut self, stream: Stream) {
+        self.reached.remove(&stream);
+        let of_stream: Vec<Key> =
+            self.entries.iter().filter(|(_, entry)| entry.stream == stream).map(|(key, _)| *key).collect();
+        for key in of_stream {
+            self.update(key, Use { stream, at: u64::MAX });
+        }
     }
 
     /// Sets space aside for a file about to be written.
@@ -86,11 +155,12 @@ impl Index {
     }
 
     /// The reserved file is in place.
-    pub(super) fn insert(&mut self, key: Key, bytes: u64, next_use: u64) {
+    pub(super) fn insert(&mut self, key: Key, bytes: u64, next: Use) {
         self.release(bytes);
-        let fresh = self.entries.insert(key, Entry { bytes, next_use, readers: 0 }).is_none();
+        let entry = Entry { bytes, next_use: next.at, stream: next.stream, readers: 0 };
+        let fresh = self.entries.insert(key, entry).is_none();
         assert!(fresh, "an entry was written twice");
-        self.by_next_use.insert((next_use, key));
+        self.by_next_use.insert((next.at, key));
         self.used += bytes;
     }
 
@@ -102,12 +172,16 @@ impl Index {
         }
     }
 
-    pub(super) fn update(&mut self, key: Key, next_use: u64) -> bool {
+    pub(super) fn update(&mut self, key: Key, next: Use) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else { return false };
         self.by_next_use.remove(&(entry.next_use, key));
-        entry.next_use = next_use;
-        self.by_next_use.insert((next_use, key));
+        (entry.next_use, entry.stream) = (next.at, next.stream);
+        self.by_next_use.insert((next.at, key));
         true
+    }
+
+    pub(super) fn holds(&self, key: Key) -> bool {
+        self.entries.contains_key(&key)
     }
 
     /// Keeps the entry while it is read; `false` when there is none.
@@ -150,11 +224,15 @@ mod tests {
         *model = after;
     }
 
+    fn at(at: u64) -> Use {
+        Use { stream: 0, at }
+    }
+
     fn put(index: &mut Index, key: Key, bytes: u64, next_use: u64) {
-        if let Admission::Evict(victims) = index.admit(key, bytes, next_use) {
+        if let Admission::Evict(victims) = index.admit(key, bytes, at(next_use)) {
             victims.into_iter().for_each(|victim| index.remove(victim));
             index.reserve(bytes);
-            index.insert(key, bytes, next_use);
+            index.insert(key, bytes, at(next_use));
         }
     }
 
@@ -169,7 +247,7 @@ mod tests {
             for (key, bytes, next_use, action) in steps {
                 match action {
                     0 => {
-                        index.update(key, next_use);
+                        index.update(key, at(next_use));
                         model.entry(key).and_modify(|e: &mut (u64, u64)| e.1 = next_use);
                     }
                     1 => {
@@ -238,8 +316,30 @@ mod tests {
         let mut index = Index::new(10);
         put(&mut index, 1, 10, 100);
         assert!(index.hold(1));
-        assert_eq!(index.admit(2, 10, 1), Admission::Refused);
+        assert_eq!(index.admit(2, 10, at(1)), Admission::Refused);
         assert!(index.let_go(1));
-        assert_eq!(index.admit(2, 10, 1), Admission::Evict(vec![1]));
+        assert_eq!(index.admit(2, 10, at(1)), Admission::Evict(vec![1]));
+    }
+
+    #[test]
+    fn entries_whose_use_has_passed_go_first() {
+        let mut index = Index::new(3);
+        let of = |stream, at| Use { stream, at };
+        for (key, next) in [(1, of(1, 10)), (2, of(1, 20)), (3, of(2, 5))] {
+            assert_eq!(index.admit(key, 1, next), Admission::Evict(Vec::new()));
+            index.reserve(1);
+            index.insert(key, 1, next);
+        }
+        assert_eq!(index.admit(4, 1, of(1, 30)), Admission::Refused, "all are needed sooner");
+        index.used_at(2, of(1, 120)); // the stream has come to place 20, and 1 was not used at 10
+        assert!(
+            index.has_passed(1) && !index.has_passed(2) && !index.has_passed(3),
+            "each stream counts on its own"
+        );
+        assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Evict(vec![1]));
+        assert!(index.postpone(1, 110) && !index.postpone(1, 90));
+        assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Refused, "another process needs it");
+        index.end(2);
+        assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Evict(vec![3]));
     }
 }

@@ -6,6 +6,7 @@ use feedstock_dataset::{DiskCache, DiskCacheOptions, ObjectRef};
 use feedstock_testkit::{Fault, Rule};
 use proptest::prelude::*;
 use std::fs;
+use std::io::BufRead as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,9 +32,15 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What the files take, by whole blocks. A file may vanish while it is looked at.
+/// What the entries take, whole or half-written, by whole blocks. A file may vanish while it is looked at.
 fn bytes_on_disk(folder: &Path) -> u64 {
-    files(folder).iter().filter_map(|f| fs::metadata(f).ok()).map(|m| m.len().next_multiple_of(4096)).sum()
+    let is_entry = |file: &&PathBuf| file.extension().is_some_and(|e| e == "block" || e == "tmp");
+    files(folder)
+        .iter()
+        .filter(is_entry)
+        .filter_map(|f| fs::metadata(f).ok())
+        .map(|m| m.len().next_multiple_of(4096))
+        .sum()
 }
 
 #[test]
@@ -134,22 +141,112 @@ fn objects_without_an_etag_are_not_cached() {
 }
 
 #[test]
-fn each_process_owns_a_part_and_one_too_many_runs_uncached() {
+fn data_sets_of_a_process_share_a_folder_and_the_larger_cap() {
     let dir = tempfile::tempdir().unwrap();
-    let shared = DiskCacheOptions { shares: 2, ..DiskCacheOptions::new(dir.path(), 4 * 4096) };
-    let caches: Vec<_> = (0..3).map(|_| DiskCache::open(shared.clone()).unwrap()).collect();
-    assert_eq!(caches.iter().map(|c| c.stats().off).collect::<Vec<_>>(), [false, false, true]);
-    for cache in &caches {
-        for n in 0..9 {
-            cache.put(&object(n), &(0..100), &data(100, n), n);
+    let (first, second) = (open(dir.path(), 2 * 4096), open(&dir.path().join("."), 3 * 4096));
+    assert!(first.put(&object(1), &(0..100), &data(100, 1), 1));
+    assert_eq!(second.get(&object(1), &(0..100)).unwrap(), data(100, 1));
+    assert!(
+        second.put(&object(2), &(0..100), &data(100, 2), 2)
+            && second.put(&object(3), &(0..100), &data(100, 3), 3)
+    );
+    assert!(!second.put(&object(4), &(0..100), &data(100, 4), 4), "the cap is one for both");
+    drop(first); // what it needed nobody needs now
+    assert!(second.put(&object(4), &(0..100), &data(100, 4), 4));
+    assert_eq!(second.get(&object(1), &(0..100)), None);
+    assert!(!second.stats().off);
+}
+
+/// Another process: the test program itself, with the folder and what to do in its environment.
+fn in_another_process(folder: &Path, what: &str) -> std::process::Child {
+    std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cache_disk::a_process_beside", "--nocapture"])
+        .env("FEEDSTOCK_TEST_CACHE", folder)
+        .env("FEEDSTOCK_TEST_CACHE_DOES", what)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+const PROCESSES_CAP: u64 = 8 * 4096;
+
+/// Not a test of its own: what [`in_another_process`] runs.
+#[test]
+fn a_process_beside() {
+    let (Ok(folder), Ok(what)) =
+        (std::env::var("FEEDSTOCK_TEST_CACHE"), std::env::var("FEEDSTOCK_TEST_CACHE_DOES"))
+    else {
+        return;
+    };
+    let cache = open(Path::new(&folder), PROCESSES_CAP);
+    for n in 0..4 {
+        match what.as_str() {
+            "puts" => assert!(cache.put(&object(n), &(0..100), &data(100, n), n)),
+            _ => assert_eq!(cache.get(&object(n), &(0..100)).unwrap(), data(100, n)),
         }
     }
-    assert_eq!(caches.iter().map(|c| c.stats().entries).collect::<Vec<_>>(), [2, 2, 0]);
-    assert!(bytes_on_disk(dir.path()) <= 4 * 4096);
-    drop(caches);
-    let alone = open(dir.path(), 4 * 4096); // the second part is given up
-    assert_eq!(alone.stats().entries, 2);
-    assert!(bytes_on_disk(dir.path()) <= 2 * 4096);
+    println!("done");
+    std::io::stdin().read_line(&mut String::new()).unwrap(); // holds its part until it is told to end, or killed
+}
+
+fn wait_until_done(process: &mut std::process::Child) {
+    let mut lines = std::io::BufReader::new(process.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("done")), "the process failed");
+}
+
+/// A node's ranks: each reads what another has fetched, the cap is one for all, and what a killed one held is taken over.
+#[test]
+fn processes_share_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut beside = in_another_process(dir.path(), "puts");
+    wait_until_done(&mut beside);
+    let cache = open(dir.path(), PROCESSES_CAP);
+    for n in 0..4 {
+        assert_eq!(cache.get(&object(n), &(0..100)).unwrap(), data(100, n), "what the other process holds");
+        assert!(cache.put(&object(n), &(0..100), &data(100, n), n), "and does not write again");
+    }
+    assert_eq!((cache.stats().hits, cache.stats().entries), (4, 0));
+    let kept = (10..20).filter(|n| cache.put(&object(*n), &(0..100), &data(100, *n), *n)).count();
+    assert_eq!(kept, 4, "the two hold the cap together");
+    assert_eq!(bytes_on_disk(dir.path()), PROCESSES_CAP);
+    let mut third = in_another_process(dir.path(), "gets");
+    wait_until_done(&mut third);
+    for process in [&mut beside, &mut third] {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    drop(cache);
+    let alone = open(dir.path(), PROCESSES_CAP);
+    assert_eq!(alone.stats().entries, 8, "all that the killed ones held");
+    assert_eq!(alone.get(&object(3), &(0..100)).unwrap(), data(100, 3));
+}
+
+/// An entry that another process has used meanwhile, and will use again, is no victim.
+#[tokio::test]
+async fn the_owner_learns_when_others_need_an_entry_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = storage(options());
+    storage.write("memory://m/x", data(30_000, 1)).await.unwrap();
+    let seen = storage.head("memory://m/x").await.unwrap();
+    let cache = open(dir.path(), 3 * 4096);
+    let read = |range: std::ops::Range<u64>, next_use| {
+        let (cache, storage, seen) = (&cache, &storage, &seen);
+        async move { cache.read_through(storage, seen, range, next_use).await.unwrap() }
+    };
+    for n in 0..3 {
+        read(n * 1000..n * 1000 + 100, 10 + n).await;
+    }
+    read(2000..2100, 100).await; // the stream has come to place 12: those of 10 and 11 have passed
+    let of_place_10 = data(30_000, 1).slice(0..100);
+    let first = files(dir.path()).into_iter().find(|f| fs::read(f).unwrap().ends_with(&of_place_10)).unwrap();
+    let place_110 = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(110);
+    fs::File::options().write(true).open(&first).unwrap().set_modified(place_110).unwrap();
+    read(5000..5100, 90).await;
+    assert!(first.exists(), "another process needs it at place 110");
+    let before = cache.stats().misses;
+    read(1000..1100, 200).await;
+    assert_eq!(cache.stats().misses, before + 1, "the one of place 11 went");
 }
 
 /// Many threads put, get and update; a watcher measures the disk all the time.

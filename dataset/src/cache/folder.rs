@@ -1,0 +1,191 @@
+//! A cache's folder, which processes share.
+//!
+//! ```text
+//! <folder>/lock                       held while space is reserved or parts change owners
+//! <folder>/part-0/lock                held by the part's owner; its length is what the part holds, in 4-KiB blocks
+//! <folder>/part-0/<key>.block         an entry: written and removed by the owner, read by all
+//! ```
+//! A process takes a part of its own. Parts whose owners ended, however they ended, are free; the next process that opens
+//! the folder takes over their entries.
+//!
+//! A file's time of modification tells its owner when the plan needs it next, where another process has used it: the place
+//! in the order, in microseconds since 1970.
+
+use super::DISK_BLOCK_BYTES;
+use super::index::Key;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const ENTRY: &str = "block";
+const TEMP: &str = "tmp";
+const LOCK: &str = "lock";
+/// Places from here on are no places but times of writing: in 2001, 10¹⁵ microseconds.
+const MAX_TOLD: u64 = 1_000_000_000_000_000;
+
+pub(super) struct Folder {
+    path: PathBuf,
+    part: PathBuf,
+    /// Held open for its lock, which the kernel releases when the process ends, however it ends.
+    owned: File,
+    guard: File,
+}
+
+/// The folder's lock, released when dropped.
+pub(super) struct Locked<'a>(&'a File);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let _a_closed_file_is_unlocked = self.0.unlock();
+    }
+}
+
+impl Folder {
+    /// Takes a part of the folder, with the entries of all parts that are free.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let guard = lock_file(path)?;
+        guard.lock()?;
+        let locked = Locked(&guard);
+        let mut own: Option<(PathBuf, File)> = None;
+        let mut next = 0;
+        for (number, part) in parts(path)? {
+            next = next.max(number + 1);
+            let file = lock_file(&part)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            match &own {
+                None => own = Some((part, file)),
+                Some((own, _)) => {
+                    for (entry, _) in our_files(&part)? {
+                        fs::rename(&entry, own.join(entry.file_name().unwrap_or_default()))?;
+                    }
+                    file.set_len(0)?;
+                }
+            }
+        }
+        let (part, owned) = match own {
+            Some(own) => own,
+            None => {
+                let part = path.join(format!("part-{next}"));
+                fs::create_dir_all(&part)?;
+                let file = lock_file(&part)?;
+                file.lock()?;
+                (part, file)
+            }
+        };
+        drop(locked);
+        Ok(Self { path: path.to_owned(), part, owned, guard })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn part(&self) -> &Path {
+        &self.part
+    }
+
+    pub(super) fn entry(&self, key: Key) -> PathBuf {
+        entry(&self.part, key)
+    }
+
+    pub(super) fn temporary(&self, key: Key, number: u64) -> PathBuf {
+        self.part.join(format!("{key:032x}-{number}.{TEMP}"))
+    }
+
+    pub(super) fn lock(&self) -> io::Result<Locked<'_>> {
+        self.guard.lock()?;
+        Ok(Locked(&self.guard))
+    }
+
+    /// Where other processes would hold the entry.
+    pub(super) fn entries_of_others(&self, key: Key) -> Vec<PathBuf> {
+        let others = parts(&self.path).unwrap_or_default().into_iter().filter(|(_, part)| *part != self.part);
+        others.map(|(_, part)| entry(&part, key)).collect()
+    }
+
+    /// Bytes that other parts hold.
+    pub(super) fn used_by_others(&self) -> io::Result<u64> {
+        let mut blocks = 0;
+        for (_, part) in parts(&self.path)?.into_iter().filter(|(_, part)| *part != self.part) {
+            blocks += fs::metadata(part.join(LOCK)).map_or(0, |lock| lock.len());
+        }
+        Ok(blocks * DISK_BLOCK_BYTES)
+    }
+
+    /// Tells other processes what this part holds.
+    pub(super) fn publish(&self, bytes: u64) {
+        if let Err(error) = self.owned.set_len(bytes.div_ceil(DISK_BLOCK_BYTES)) {
+            tracing::debug!(%error, "what the cache holds could not be told to other processes");
+        }
+    }
+
+    /// Tells the owner of an entry when it is needed next.
+    pub(super) fn tell_use(&self, key: Key, at: u64) {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(at.min(MAX_TOLD - 1));
+        for path in self.entries_of_others(key) {
+            // What is gone, or belongs to another user, learns nothing.
+            if let Ok(file) = File::open(&path) {
+                let _told = file.set_modified(time);
+            }
+        }
+    }
+
+    /// When an entry of this part is needed next, as another process told.
+    pub(super) fn told_use(&self, key: Key) -> Option<u64> {
+        let modified = fs::metadata(self.entry(key)).ok()?.modified().ok()?;
+        let at = u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros()).ok()?;
+        (at < MAX_TOLD).then_some(at)
+    }
+}
+
+fn entry(part: &Path, key: Key) -> PathBuf {
+    part.join(format!("{key:032x}.{ENTRY}"))
+}
+
+fn lock_file(folder: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).write(true).open(folder.join(LOCK))
+}
+
+/// The parts of a folder, by number.
+fn parts(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
+    let mut parts = Vec::new();
+    for found in fs::read_dir(folder)? {
+        let found = found?;
+        let name = found.file_name();
+        if let Some(number) = name.to_str().and_then(|n| n.strip_prefix("part-")?.parse::<u32>().ok()) {
+            parts.push((number, found.path()));
+        }
+    }
+    parts.sort_unstable();
+    Ok(parts)
+}
+
+/// The files in a part that a cache wrote, whole (with their key) or half.
+pub(super) fn our_files(part: &Path) -> io::Result<Vec<(PathBuf, Option<Key>)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(part)? {
+        let path = entry?.path();
+        let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+        match path.extension().and_then(|e| e.to_str()) {
+            Some(TEMP) => files.push((path, None)),
+            Some(ENTRY) if stem.len() == 32 => {
+                let key = Key::from_str_radix(stem, 16).ok();
+                files.push((path, key));
+            }
+            _ => {} // the lock, or not ours
+        }
+    }
+    Ok(files)
+}
+
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
