@@ -32,7 +32,8 @@ pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &St
         }
     }
     options.catalog.report("listing", 0, None);
-    let choice = Choice { layout: options.layout, split: options.split.as_deref() };
+    let choice =
+        Choice { layout: options.layout, split: options.split.as_deref(), told: Some(&options.catalog) };
     let sources = find_sources(uri, choice, storage).await?;
     let fingerprint = sources.fingerprint();
     let mut catalog = build(sources, options, storage).await?;
@@ -120,7 +121,8 @@ async fn still_fits(
         return still_there(objects, format::is_table, storage).await;
     }
     let layout = options.layout.unwrap_or(stored.catalog.layout);
-    let choice = Choice { layout: Some(layout), split: options.split.as_deref() };
+    let choice =
+        Choice { layout: Some(layout), split: options.split.as_deref(), told: Some(&options.catalog) };
     match find_sources(uri, choice, storage).await {
         Ok(sources) => Ok(sources.fingerprint() == stored.fingerprint),
         // What is there now is no such data set: building says what it is.

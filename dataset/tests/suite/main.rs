@@ -22,4 +22,5 @@ mod plan_sets;
 mod storage_contract;
 mod storage_errors;
 mod storage_faults;
+mod storage_redirects;
 mod storage_support;
