@@ -2,9 +2,11 @@
 
 use crate::catalog::{absolute, open_or_build, project, resolved};
 use crate::composition::{Composition, both};
+use crate::home;
+use crate::storage::{hide_urls, shown};
 use crate::{
-    AudioProbe, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations, Error,
-    IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
+    AudioProbe, BlockReader, Catalog, CatalogOptions, CatalogStore, DiskCache, DiskCacheOptions, Durations,
+    Error, IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
 };
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::ScalarUDF;
@@ -68,6 +70,18 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
+    /// Creates the default cache folder, `~/.cache/feedstock`, for this user alone. Folders that were named explicitly follow
+    /// the umask, as does what is stored next to the data.
+    fn make_private_folders(&self) {
+        let stored = match &self.catalog.store {
+            CatalogStore::Cache(folder) => Some(folder),
+            CatalogStore::Beside | CatalogStore::Nowhere => None,
+        };
+        for folder in stored.into_iter().chain(&self.archives) {
+            home::make_private(folder);
+        }
+    }
+
     /// Are durations looked for in clips' headers?
     pub(crate) fn probes(&self) -> bool {
         self.audio_probe.is_some() && self.durations == Durations::Auto
@@ -138,14 +152,19 @@ impl Dataset {
         let storage = Storage::new(options.storage.clone(), IoRuntime::shared()?)?;
         let io = storage.io().clone();
         let cache = options.disk_cache.clone().map(DiskCache::open).transpose()?;
-        let uri = resolved(uri)?;
+        let (with_credentials, uri) = {
+            let resolved = resolved(uri)?;
+            let uri = storage.keep_credentials(&resolved);
+            (resolved, uri)
+        };
+        options.make_private_folders();
         io.run(async move {
             let catalog = open_or_build(&uri, &options, &storage).await?;
             for note in catalog.notes() {
-                tracing::info!(uri, "{note}");
+                tracing::info!(uri = shown(&uri), "{}", hide_urls(note));
             }
             let columns = (0..catalog.schema().fields().len()).collect();
-            let source = SourceSpec::of(&uri, &options)?;
+            let source = SourceSpec::of(&with_credentials, &options)?;
             let place_hash = place_hash(&catalog, [storage.place_key(&absolute(&uri)?)]);
             let catalog = Arc::new(catalog);
             let opened = Opened { catalog, storage, cache, functions: options.functions, source, place_hash };
@@ -201,9 +220,19 @@ impl Dataset {
         Ok(self)
     }
 
-    /// The URI it was opened by.
+    /// The URI it was opened by, without credentials: an http(s) URL lacks user name, password, and what signs its query.
+    /// [`spec`](Self::spec) has them.
     pub fn uri(&self) -> &str {
         self.opened.catalog.uri()
+    }
+
+    /// The URI it was opened by, with the credentials of a URL: to open it again, never to print. Of a mix or a
+    /// concatenation, [`uri`](Self::uri).
+    pub fn opened_uri(&self) -> &str {
+        match &self.opened.source {
+            SourceSpec::Uri { uri, .. } => uri,
+            SourceSpec::Mix { .. } | SourceSpec::Concat { .. } => self.uri(),
+        }
     }
 
     /// All of its samples and blocks, filtered or not.

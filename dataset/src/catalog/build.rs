@@ -8,6 +8,7 @@
 use super::store::{self, Place, Stored};
 use super::{Catalog, CatalogCheck, Draft, Objects};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
+use crate::storage::shown;
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
 use std::hash::Hasher;
 
@@ -23,11 +24,14 @@ pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &St
                 return Ok(found.catalog);
             }
             Stored::Found(_) => {
-                tracing::info!(uri, "the data set changed since it was catalogued; cataloguing anew")
+                tracing::info!(
+                    uri = shown(uri),
+                    "the data set changed since it was catalogued; cataloguing anew"
+                )
             }
             Stored::Nothing => {}
             Stored::Unusable(why) => {
-                tracing::warn!(uri, why, "the stored catalog cannot be used; cataloguing anew");
+                tracing::warn!(uri = shown(uri), why, "the stored catalog cannot be used; cataloguing anew");
             }
         }
     }
@@ -37,7 +41,12 @@ pub(crate) async fn open_or_build(uri: &str, options: &OpenOptions, storage: &St
     let sources = find_sources(uri, choice, storage).await?;
     let fingerprint = sources.fingerprint();
     let mut catalog = build(sources, options, storage).await?;
-    if let Some(place) = &place {
+    if place.is_some() && storage.has_signed_objects() {
+        tracing::info!(
+            uri = shown(uri),
+            "the catalog is not stored: its objects' URLs are signed, and signatures are not stored"
+        );
+    } else if let Some(place) = &place {
         keep(&mut catalog, fingerprint, place, storage, options).await?;
     }
     Ok(catalog)
@@ -112,7 +121,7 @@ async fn still_fits(
     }
     if options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS {
         tracing::warn!(
-            uri,
+            uri = shown(uri),
             objects = objects.len(),
             "the stored catalog was not compared with the storage, because it has more than {MAX_LISTED_OBJECTS} \
              objects; if the data may have changed, open it with check=\"list\" (command line: --check list) or \

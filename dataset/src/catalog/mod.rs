@@ -77,7 +77,8 @@ pub enum CatalogStore {
 }
 
 impl Default for CatalogStore {
-    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs`, else nowhere.
+    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs`, else nowhere. `~/.cache/feedstock` is created with mode
+    /// 0700; other folders follow the umask.
     fn default() -> Self {
         cache_folder("catalogs").map_or(Self::Nowhere, Self::Cache)
     }
@@ -86,7 +87,7 @@ impl Default for CatalogStore {
 /// A folder of feedstock's cache: below `$FEEDSTOCK_CACHE`, else below `~/.cache/feedstock`.
 pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let root = set("FEEDSTOCK_CACHE").or_else(|| set("HOME").map(|home| home.join(".cache/feedstock")))?;
+    let root = set("FEEDSTOCK_CACHE").or_else(crate::home::default_cache)?;
     Some(root.join(name))
 }
 
@@ -211,7 +212,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The URI it was built from; of a mix, its parts' names.
+    /// The URI it was built from, without credentials; of a mix, its parts' names.
     pub fn uri(&self) -> &str {
         &self.uri
     }
@@ -356,7 +357,7 @@ impl Catalog {
 impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Catalog")
-            .field("uri", &self.uri)
+            .field("uri", &crate::storage::shown(&self.uri))
             .field("layout", &self.layout)
             .field("objects", &self.objects.len())
             .field("blocks", &self.blocks())

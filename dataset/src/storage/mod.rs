@@ -37,6 +37,7 @@ mod redirect;
 mod retry;
 mod secret;
 mod seen;
+mod signed;
 mod store;
 mod uri;
 mod version;
@@ -56,8 +57,10 @@ use failure::Fault;
 use futures::{StreamExt, TryStreamExt};
 use retry::Shared;
 use secret::Cleaner;
+pub use secret::hide_urls;
 pub(crate) use secret::shown;
 pub(crate) use seen::ListingFn;
+use signed::Signed;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
@@ -154,6 +157,7 @@ struct Inner {
     io: IoRuntime,
     shared: Arc<Shared>,
     places: Places,
+    signed: Signed,
     stores: Mutex<HashMap<String, Arc<Store>>>,
 }
 
@@ -181,7 +185,8 @@ impl Storage {
         let cleaner = Cleaner::new(environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).chain(config));
         let shared = Arc::new(Shared::new(options.deadline, options.stall_timeout, cleaner));
         let places = Places::new(&options, &std::env::vars_os().collect::<Vec<_>>());
-        Ok(Self(Arc::new(Inner { options, io, shared, places, stores: Mutex::default() })))
+        let (signed, stores) = (Signed::default(), Mutex::default());
+        Ok(Self(Arc::new(Inner { options, io, shared, places, signed, stores })))
     }
 
     /// All objects below `uri` (a folder or prefix), or the object itself; sorted bytewise by name.
@@ -208,7 +213,11 @@ impl Storage {
         told: Option<ListingFn>,
     ) -> Result<Vec<ObjectRef>> {
         let (store, at) = self.store(uri)?;
-        self.0.io.run(async move { store.list(&at, limit, told).await }).await
+        let mut found = self.0.io.run(async move { store.list(&at, limit, told).await }).await?;
+        if self.0.signed.complete(uri) != uri {
+            found.iter_mut().for_each(|object| object.uri = without_credentials(&object.uri));
+        }
+        Ok(found)
     }
 
     /// The one object at `uri`.
@@ -217,7 +226,11 @@ impl Storage {
     /// `Gone` when there is none (the message says if the whole bucket is missing), `Denied`.
     pub async fn head(&self, uri: &str) -> Result<ObjectRef> {
         let (store, at) = self.store(uri)?;
-        self.0.io.run(async move { store.head(&at).await }).await
+        let found = self.0.io.run(async move { store.head(&at).await }).await?;
+        Ok(match self.0.signed.complete(uri) == uri {
+            true => found,
+            false => ObjectRef { uri: without_credentials(&found.uri), ..found },
+        })
     }
 
     /// Exactly `range` of exactly this version of the object.
@@ -341,8 +354,24 @@ impl Storage {
         }
     }
 
+    /// Keeps the credentials of a URL (user name, password, and what signs it) for requests, and returns the URL without
+    /// them. All else is known by that: a URL that is signed anew is the same one.
+    pub(crate) fn keep_credentials(&self, uri: &str) -> String {
+        self.0.signed.keep(uri)
+    }
+
+    /// As [`keep_credentials`](Self::keep_credentials), of a URL that the data set lists.
+    pub(crate) fn keep_object_credentials(&self, uri: &str) -> String {
+        self.0.signed.keep_object(uri)
+    }
+
+    /// Whether objects of the data set are listed with credentials, which a stored catalog does not have.
+    pub(crate) fn has_signed_objects(&self) -> bool {
+        self.0.signed.has_objects()
+    }
+
     fn store(&self, uri: &str) -> Result<(Arc<Store>, Location)> {
-        let at = Location::parse(uri)?;
+        let at = Location::parse(&self.0.signed.complete(uri))?;
         if let Some(allow) = &self.0.options.allow {
             allow.check(uri)?;
         }

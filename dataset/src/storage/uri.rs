@@ -133,7 +133,8 @@ const SIGNED_WITH: [&str; 20] = [
 /// Returns an http(s) URL without user name, password and the parameters that sign it; any other URI unchanged. Two results
 /// are equal if both URLs name one object, whatever their credentials and signatures.
 pub(crate) fn without_credentials(uri: &str) -> String {
-    let Some((scheme, rest)) = uri.split_once("://").filter(|(s, _)| matches!(*s, "http" | "https")) else {
+    let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let Some((scheme, rest)) = uri.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
         return uri.to_owned();
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

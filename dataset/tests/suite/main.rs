@@ -19,6 +19,7 @@ mod plan;
 mod plan_bucket;
 mod plan_mix;
 mod plan_sets;
+mod signed_urls;
 mod storage_contract;
 mod storage_errors;
 mod storage_faults;
