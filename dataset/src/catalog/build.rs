@@ -61,6 +61,14 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
     }
     let content_hash = content_hash(&draft, layout, options.block_bytes)?;
+    let mut notes = draft.notes;
+    if let by_size @ 1.. = draft.objects.pinned_by_size() {
+        notes.push(format!(
+            "{by_size} of {} objects have neither an ETag nor a time of change: if one is replaced, only a change of its size \
+             is noticed",
+            draft.objects.len()
+        ));
+    }
     let catalog = Catalog {
         uri,
         layout,
@@ -71,7 +79,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         schema: draft.schema,
         payload: draft.payload,
         audio: draft.audio,
-        notes: draft.notes,
+        notes,
         null_columns: draft.null_columns,
         content_hash,
     };

@@ -25,3 +25,4 @@ mod storage_errors;
 mod storage_faults;
 mod storage_redirects;
 mod storage_support;
+mod storage_versions;
