@@ -2,9 +2,11 @@
 
 use crate::catalog::{Place, absolute, changes_since, open_or_build, project, resolved};
 use crate::composition::{Composition, both};
+use crate::home;
+use crate::storage::{hide_urls, shown};
 use crate::{
-    AudioProbe, BadShards, BlockReader, Catalog, CatalogOptions, DiskCache, DiskCacheOptions, Durations,
-    Error, IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
+    AudioProbe, BadShards, BlockReader, Catalog, CatalogOptions, CatalogStore, DiskCache, DiskCacheOptions,
+    Durations, Error, IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
 };
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::ScalarUDF;
@@ -70,6 +72,18 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
+    /// Creates the default cache folder, `~/.cache/feedstock`, for this user alone. Folders that were named explicitly follow
+    /// the umask, as does what is stored next to the data.
+    fn make_private_folders(&self) {
+        let stored = match &self.catalog.store {
+            CatalogStore::Cache(folder) => Some(folder),
+            CatalogStore::Beside | CatalogStore::Nowhere => None,
+        };
+        for folder in stored.into_iter().chain(&self.archives) {
+            home::make_private(folder);
+        }
+    }
+
     /// Are durations looked for in clips' headers?
     pub(crate) fn probes(&self) -> bool {
         self.audio_probe.is_some() && self.durations == Durations::Auto
@@ -107,7 +121,9 @@ pub(crate) struct Opened {
 /// A hash of a catalog's content, its ETags included, and of the places that it is read from.
 pub(crate) fn place_hash<P: AsRef<[u8]>>(catalog: &Catalog, places: impl IntoIterator<Item = P>) -> u64 {
     let mut hasher = twox_hash::XxHash64::with_seed(0);
-    hasher.write_u64(catalog.hashes().legacy); // of all hashes the one that a rewritten file of equal size changes
+    hasher.write_u64(catalog.hashes().identity);
+    hasher.write_u64(catalog.hashes().blocks);
+    hasher.write_u64(catalog.listing); // a file that is rewritten with an equal size changes it
     for place in places {
         let place = place.as_ref();
         hasher.write_u64(place.len() as u64);
@@ -142,15 +158,20 @@ impl Dataset {
         let storage = Storage::new(options.storage.clone(), IoRuntime::shared()?)?;
         let io = storage.io().clone();
         let cache = options.disk_cache.clone().map(DiskCache::open).transpose()?;
-        let uri = resolved(uri)?;
+        let (with_credentials, uri) = {
+            let resolved = resolved(uri)?;
+            let uri = storage.keep_credentials(&resolved);
+            (resolved, uri)
+        };
+        options.make_private_folders();
         io.run(async move {
             let stored_at = Place::of(&uri, &options)?;
             let catalog = open_or_build(&uri, stored_at.as_ref(), &options, &storage).await?;
             for note in catalog.notes() {
-                tracing::info!(uri, "{note}");
+                tracing::info!(uri = shown(&uri), "{}", hide_urls(note));
             }
             let columns = (0..catalog.schema().fields().len()).collect();
-            let source = SourceSpec::of(&uri, &options)?;
+            let source = SourceSpec::of(&with_credentials, &options)?;
             let place_hash = place_hash(&catalog, [storage.place_key(&absolute(&uri)?)]);
             let catalog = Arc::new(catalog);
             let functions = options.functions;
@@ -207,9 +228,19 @@ impl Dataset {
         Ok(self)
     }
 
-    /// The URI it was opened by.
+    /// The URI it was opened by, without credentials: an http(s) URL lacks user name, password, and what signs its query.
+    /// [`spec`](Self::spec) has them.
     pub fn uri(&self) -> &str {
         self.opened.catalog.uri()
+    }
+
+    /// The URI it was opened by, with the credentials of a URL: to open it again, never to print. Of a mix or a
+    /// concatenation, [`uri`](Self::uri).
+    pub fn opened_uri(&self) -> &str {
+        match &self.opened.source {
+            SourceSpec::Uri { uri, .. } => uri,
+            SourceSpec::Mix { .. } | SourceSpec::Concat { .. } => self.uri(),
+        }
     }
 
     /// All of its samples and blocks, filtered or not.

@@ -1,5 +1,6 @@
 //! The one error of this crate.
 
+use crate::storage::hide_urls;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
@@ -37,9 +38,10 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` whose message says what, which, the limit and the next step.
+    /// An error of `kind` whose message says what, which, the limit and the next step. Queries and passwords of http(s) URLs
+    /// in it are replaced by `***`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
+        Self(Arc::new(Inner { kind, message: hide_urls(&message.into()), source: None }))
     }
 
     /// The same error, caused by `source`.
@@ -57,7 +59,7 @@ impl Error {
     pub fn context(self, context: impl fmt::Display) -> Self {
         Self(Arc::new(Inner {
             kind: self.0.kind,
-            message: format!("{context}: {}", self.0.message),
+            message: hide_urls(&format!("{context}: {}", self.0.message)),
             source: self.0.source.clone(),
         }))
     }

@@ -15,6 +15,7 @@ mod dataset;
 mod error;
 mod filter;
 mod format;
+mod home;
 mod ids;
 mod lengths;
 mod mix;
@@ -44,4 +45,4 @@ pub use plan::{
 pub use process::PerProcess;
 pub use runtime::IoRuntime;
 pub use spec::{DatasetSpec, SourceSpec};
-pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats};
+pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats, hide_urls};

@@ -1,13 +1,16 @@
 //! The description of a data set: what another process needs to open the same one.
 
+use crate::storage::shown;
 use crate::{BadShards, Dataset, Durations, Error, Layout, OpenOptions, Result, Stop};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Stored data sets at most in a description from outside.
 const PARTS_MAX: usize = 4096;
 
-/// Which samples and columns, of which data set. It holds no credentials and no endpoints: whoever opens it brings them.
+/// Which samples and columns, of which data set. It holds no endpoints and no credentials but those in URLs; the
+/// process that opens it brings the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetSpec {
@@ -22,12 +25,13 @@ pub struct DatasetSpec {
 }
 
 /// One data set or several.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SourceSpec {
     /// A data set, and the [`OpenOptions`] that its order depends on.
     Uri {
-        /// A folder, an object or a pattern; absolute.
+        /// A folder, an object or a pattern; absolute. It has the credentials of a URL, since the other process needs them;
+        /// `Debug` does not print them.
         uri: String,
         /// The layout; `None`: recognised.
         layout: Option<Layout>,
@@ -53,6 +57,26 @@ pub enum SourceSpec {
         /// The parts, in their order; a part may be a concatenation itself.
         parts: Vec<DatasetSpec>,
     },
+}
+
+impl fmt::Debug for SourceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards } => f
+                .debug_struct("Uri")
+                .field("uri", &shown(uri))
+                .field("layout", layout)
+                .field("split", split)
+                .field("durations", durations)
+                .field("block_bytes", block_bytes)
+                .field("bad_shards", bad_shards)
+                .finish(),
+            Self::Mix { parts, stop } => {
+                f.debug_struct("Mix").field("parts", parts).field("stop", stop).finish()
+            }
+            Self::Concat { parts } => f.debug_struct("Concat").field("parts", parts).finish(),
+        }
+    }
 }
 
 impl DatasetSpec {

@@ -40,9 +40,10 @@ enum Source {
 }
 
 impl Error {
-    /// An error of `kind`; the message says what, which, the limit and the next step.
+    /// An error of `kind`; the message says what, which, the limit and the next step. Queries and passwords of http(s) URLs in
+    /// it are replaced by `***`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None, sample: None }
+        Self { kind, message: dataset::hide_urls(&message.into()), source: None, sample: None }
     }
 
     /// What the caller can do.

@@ -105,7 +105,13 @@ fn read_noise(dataset: &Dataset, uri: &str, sample_rate: u32) -> Result<Noise> {
             break;
         }
     }
-    tracing::info!(uri, clips = clips.len(), of = samples, bytes, "noise loaded");
+    tracing::info!(
+        uri = feedstock_dataset::hide_urls(uri),
+        clips = clips.len(),
+        of = samples,
+        bytes,
+        "noise loaded"
+    );
     Ok(Noise { sample_rate, clips })
 }
 

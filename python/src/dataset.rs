@@ -203,6 +203,11 @@ impl Dataset {
         Ok(self.0.get(py)?.uri().to_owned())
     }
 
+    /// With the credentials of a URL: for pickling, never to print.
+    fn opened_uri(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.0.get(py)?.opened_uri().to_owned())
+    }
+
     fn samples(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.0.get(py)?.len())
     }

@@ -35,7 +35,7 @@ const RETRYABLE: u8 = 6;
 impl Failure {
     /// An option does not fit.
     pub(crate) fn config(message: impl Into<String>) -> Self {
-        Self::Told { code: BAD_CONFIG, message: message.into() }
+        Self::Told { code: BAD_CONFIG, message: dataset::hide_urls(&message.into()) }
     }
 
     /// A defect in feedstock.

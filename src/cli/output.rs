@@ -1,6 +1,7 @@
-//! What is printed: results to standard output, complaints to standard error.
+//! What is printed: results to standard output, complaints to standard error. Queries and passwords of URLs are not.
 
 use super::failure::Outcome;
+use feedstock_dataset::hide_urls;
 use serde_json::Value;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -14,7 +15,7 @@ impl Output {
 
     /// One line.
     pub(crate) fn line(&mut self, line: impl AsRef<str>) -> Outcome {
-        Ok(writeln!(self.0, "{}", line.as_ref())?)
+        Ok(writeln!(self.0, "{}", hide_urls(line.as_ref()))?)
     }
 
     /// One line of JSON.
@@ -24,7 +25,7 @@ impl Output {
 
     /// `name   value`, the names in one column.
     pub(crate) fn fact(&mut self, name: &str, value: impl AsRef<str>) -> Outcome {
-        Ok(writeln!(self.0, "{name:<16} {}", value.as_ref())?)
+        Ok(writeln!(self.0, "{name:<16} {}", hide_urls(value.as_ref()))?)
     }
 
     /// Everything is out; an error if it could not be.
@@ -36,7 +37,7 @@ impl Output {
 /// `feedstock: …` on standard error, on one line whatever a library's message looks like.
 pub(crate) fn complain(message: &str) {
     let words: Vec<&str> = message.split_whitespace().collect();
-    let _nowhere_left_to_say_it = writeln!(io::stderr(), "feedstock: {}", words.join(" "));
+    let _nowhere_left_to_say_it = writeln!(io::stderr(), "feedstock: {}", hide_urls(&words.join(" ")));
 }
 
 /// 1234567 as `1,234,567`.

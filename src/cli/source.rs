@@ -28,7 +28,7 @@ pub(crate) struct StorageArgs {
     /// Any other setting of the store, as aws_session_token=… (may be repeated).
     #[arg(long = "storage", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, Secret)>,
-    /// Seconds that one storage operation is retried for.
+    /// Seconds that one storage operation may go on without progress.
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 120)]
     deadline: u64,
 }

@@ -36,8 +36,12 @@ pub enum Fault {
     StallMidBody(usize, Duration),
     /// The answer comes this much later.
     Latency(Duration),
+    /// After this many bytes of the body the rest comes at this rate in bytes/s, at least 1, in steps of 50 ms or one byte.
+    TrickleMidBody(usize, u64),
     /// The answer carries this ETag: another version of the object.
     OtherEtag(String),
+    /// Answered with this status and `Location`; the request does not reach the server.
+    Redirect(u16, String),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -129,10 +133,19 @@ pub struct Exchange {
     pub range: Option<String>,
     /// The `If-Match` header.
     pub if_match: Option<String>,
+    /// All headers, in the order in which they were sent.
+    pub headers: Vec<(String, String)>,
     /// The status sent to the client; `None` when the connection broke first.
     pub status: Option<u16>,
     /// Whether a rule applied.
     pub faulty: bool,
+}
+
+impl Exchange {
+    /// The value of the first header with this name, in whatever case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
 }
 
 #[derive(Default)]
@@ -257,6 +270,7 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
             state.log.push(Exchange {
                 range: head.get("range").map(str::to_owned),
                 if_match: head.get("if-match").map(str::to_owned),
+                headers: head.headers.clone(),
                 method,
                 path,
                 status: None,
@@ -297,6 +311,14 @@ async fn answer(
         }
         Some(Fault::StatusRetryAfter(code, seconds)) => {
             return refuse(client, code, Some(seconds), note).await;
+        }
+        Some(Fault::Redirect(code, location)) => {
+            let mut head = Head { first_line: format!("HTTP/1.1 {code} Injected"), headers: Vec::new() };
+            head.set("location", location);
+            head.set("content-length", "0");
+            note(Some(code));
+            client.write_all(&head.to_bytes()).await?;
+            return Ok(true);
         }
         Some(Fault::ResetBeforeHead) => {
             client.set_zero_linger()?;
@@ -344,6 +366,11 @@ async fn answer(
             tokio::time::sleep(time).await;
             client.write_all(&body[cut(n)..]).await?;
         }
+        Some(Fault::TrickleMidBody(n, bytes_per_s)) => {
+            client.write_all(&answer.to_bytes()).await?;
+            client.write_all(&body[..cut(n)]).await?;
+            trickle(client, &body[cut(n)..], bytes_per_s.max(1)).await?;
+        }
         _ => {
             client.write_all(&answer.to_bytes()).await?;
             client.write_all(&body).await?;
@@ -351,6 +378,18 @@ async fn answer(
     }
     client.flush().await?;
     Ok(true)
+}
+
+/// Sends `body` at about `bytes_per_s`.
+async fn trickle(client: &mut TcpStream, body: &[u8], bytes_per_s: u64) -> io::Result<()> {
+    let step = usize::try_from(bytes_per_s / 20).map_err(io::Error::other)?.max(1);
+    let pause = Duration::from_secs(step as u64).div_f64(bytes_per_s as f64);
+    for part in body.chunks(step) {
+        tokio::time::sleep(pause).await;
+        client.write_all(part).await?;
+        client.flush().await?;
+    }
+    Ok(())
 }
 
 /// Between looks at whether all requests that are waited for have come.

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH, RANGE,
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH,
+    LAST_MODIFIED, RANGE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -30,6 +31,7 @@ pub struct StaticServer {
 struct Abilities {
     ranges: bool,
     etags: bool,
+    times: bool,
 }
 
 impl StaticServer {
@@ -38,7 +40,7 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: true, etags: true })
+        Self::with(root.into(), Abilities { ranges: true, etags: true, times: false })
     }
 
     /// Serves `root` and answers ranged requests with the whole file, as simple servers do.
@@ -46,7 +48,7 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start_without_ranges(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: false, etags: true })
+        Self::with(root.into(), Abilities { ranges: false, etags: true, times: false })
     }
 
     /// Serves `root` without ETags and ignores conditions on them, so that clients see names and sizes only.
@@ -54,7 +56,15 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start_without_etags(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: true, etags: false })
+        Self::with(root.into(), Abilities { ranges: true, etags: false, times: false })
+    }
+
+    /// Serves `root` without ETags, but with `Last-Modified`, as Python's `http.server` does. Conditions are ignored.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn start_with_times(root: impl Into<PathBuf>) -> io::Result<Self> {
+        Self::with(root.into(), Abilities { ranges: true, etags: false, times: true })
     }
 
     fn with(root: PathBuf, abilities: Abilities) -> io::Result<Self> {
@@ -131,6 +141,9 @@ fn respond<B>(root: &Path, abilities: Abilities, request: &Request<B>) -> io::Re
     let mut builder = Response::builder().header(CONTENT_LENGTH, length);
     if let Some(etag) = &etag {
         builder = builder.header(ETAG, etag);
+    }
+    if abilities.times {
+        builder = builder.header(LAST_MODIFIED, httpdate::fmt_http_date(meta.modified()?));
     }
     if abilities.ranges {
         builder = builder.header(ACCEPT_RANGES, "bytes");

@@ -10,6 +10,7 @@
 use super::store::{self, Place, Stored};
 use super::{Catalog, CatalogCheck, Objects, identity};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
+use crate::storage::shown;
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
 
 /// 100 listing requests of 1,000 objects: about five seconds on S3.
@@ -28,35 +29,40 @@ pub(crate) async fn open_or_build(
         match store::load(place, storage).await? {
             Stored::Found(mut found) if still_fits(uri, options, storage, &found).await? => {
                 if found.converted {
-                    keep(&mut found.catalog, found.fingerprint, place, storage, options).await?;
+                    keep(&mut found.catalog, place, storage, options).await?;
                 }
                 return Ok(found.catalog);
             }
             Stored::Found(_) => {
                 tracing::info!(
-                    uri,
+                    uri = shown(uri),
                     "files changed, were touched or copied since they were catalogued; cataloguing anew"
                 )
             }
             Stored::Nothing => {}
             Stored::Unusable(why) => {
-                tracing::warn!(uri, why, "the stored catalog cannot be used; cataloguing anew");
+                tracing::warn!(uri = shown(uri), why, "the stored catalog cannot be used; cataloguing anew");
             }
         }
     }
     options.catalog.report("listing", 0, None);
-    let choice = Choice { layout: options.layout, split: options.split.as_deref() };
+    let choice =
+        Choice { layout: options.layout, split: options.split.as_deref(), told: Some(&options.catalog) };
     let sources = find_sources(uri, choice, storage).await?;
-    let fingerprint = sources.fingerprint();
     let mut catalog = build(sources, options, storage).await?;
-    if let Some(place) = place {
-        keep(&mut catalog, fingerprint, place, storage, options).await?;
+    if place.is_some() && storage.has_signed_objects() {
+        tracing::info!(
+            uri = shown(uri),
+            "the catalog is not stored: its objects' URLs are signed, and signatures are not stored"
+        );
+    } else if let Some(place) = place {
+        keep(&mut catalog, place, storage, options).await?;
     }
     Ok(catalog)
 }
 
 async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
-    let (uri, layout) = (sources.uri.clone(), sources.layout);
+    let (uri, layout, listing) = (sources.uri.clone(), sources.layout, sources.fingerprint());
     let with =
         Cataloguing { storage, options: &options.catalog, block_bytes: options.block_bytes, open: options };
     let draft = format::catalog(sources, &with).await?;
@@ -64,6 +70,14 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
     }
     let hashes = identity::hashes(&draft, layout, options.block_bytes, storage).await?;
+    let mut notes = draft.notes;
+    if let by_size @ 1.. = draft.objects.pinned_by_size() {
+        notes.push(format!(
+            "{by_size} of {} objects have neither an ETag nor a time of change: if one is replaced, only a change of its size \
+             is noticed",
+            draft.objects.len()
+        ));
+    }
     let catalog = Catalog {
         uri,
         layout,
@@ -74,9 +88,10 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         schema: draft.schema,
         payload: draft.payload,
         audio: draft.audio,
-        notes: draft.notes,
+        notes,
         null_columns: draft.null_columns,
         hashes,
+        listing,
     };
     format::with_durations(catalog, &with).await
 }
@@ -97,7 +112,7 @@ async fn still_fits(
     let some = all.clone().step_by(objects.len().div_ceil(COMPARED_OBJECTS).max(1));
     if is_large && still_there(objects, some, storage).await? {
         tracing::warn!(
-            uri,
+            uri = shown(uri),
             objects = objects.len(),
             "the stored catalog was not compared with the storage, because it has more than {MAX_LISTED_OBJECTS} \
              objects; if the data may have changed, open it with check=\"list\" (command line: --check list) or \
@@ -106,9 +121,10 @@ async fn still_fits(
         return still_there(objects, all.filter(|&i| format::is_table(objects.name(i))), storage).await;
     }
     let layout = options.layout.unwrap_or(stored.catalog.layout);
-    let choice = Choice { layout: Some(layout), split: options.split.as_deref() };
+    let choice =
+        Choice { layout: Some(layout), split: options.split.as_deref(), told: Some(&options.catalog) };
     match find_sources(uri, choice, storage).await {
-        Ok(sources) => Ok(sources.fingerprint() == stored.fingerprint),
+        Ok(sources) => Ok(sources.fingerprint() == stored.catalog.listing),
         // What is there now is no such data set: building says what it is.
         Err(error) if error.kind() == ErrorKind::BadConfig => Ok(false),
         Err(error) => Err(error),
@@ -135,15 +151,9 @@ async fn still_there(
 
 /// Stores the catalog. Where the user asked for a place beside the data, failing is an error; the cache folder is
 /// ours, and doing without it only costs time.
-async fn keep(
-    catalog: &mut Catalog,
-    fingerprint: u64,
-    place: &Place,
-    storage: &Storage,
-    options: &OpenOptions,
-) -> Result<()> {
+async fn keep(catalog: &mut Catalog, place: &Place, storage: &Storage, options: &OpenOptions) -> Result<()> {
     options.catalog.report("storing the catalog", 0, None);
-    match store::save(catalog, fingerprint, place, storage).await {
+    match store::save(catalog, place, storage).await {
         Ok(()) => Ok(()),
         Err(error) if place.is_cache() => {
             tracing::warn!(folder = place.folder(), %error, "the catalog could not be kept; the next open builds it again");

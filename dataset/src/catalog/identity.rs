@@ -12,6 +12,7 @@
 use super::{BlockTable, Content, CopiedFrom, Draft, Objects};
 use crate::format::unit_digest;
 use crate::plan::DataHashes;
+use crate::storage::is_etag;
 use crate::{Layout, Result, Storage};
 use arrow::array::Array;
 use std::hash::Hasher;
@@ -49,6 +50,12 @@ pub(super) fn joined(parts: &[DataHashes]) -> DataHashes {
         blocks: of(VERSION + (seed << 8), |part| part.blocks),
         legacy: of(seed, |part| part.legacy),
     }
+}
+
+pub(super) fn joined_listing(listings: &[u64]) -> u64 {
+    let mut joined = XxHash64::with_seed(listings.len() as u64);
+    listings.iter().for_each(|listing| joined.write_u64(*listing));
+    joined.finish()
 }
 
 /// What the data set is, without where it lies and how it was cut.
@@ -103,7 +110,7 @@ fn legacy(draft: &Draft, layout: Layout, block_bytes: u64) -> Result<u64> {
         let object = objects.get(i);
         text(&mut hash, objects.name(i));
         hash.write_u64(object.size);
-        text(&mut hash, object.etag.as_deref().unwrap_or(""));
+        text(&mut hash, object.etag.as_deref().filter(|version| is_etag(version)).unwrap_or(""));
     }
     write_blocks(&mut hash, &draft.blocks)?;
     Ok(hash.finish())

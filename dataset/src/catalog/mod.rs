@@ -82,7 +82,8 @@ pub enum CatalogStore {
 }
 
 impl Default for CatalogStore {
-    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs`, else nowhere.
+    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs`, else nowhere. `~/.cache/feedstock` is created with mode
+    /// 0700; other folders follow the umask.
     fn default() -> Self {
         cache_folder("catalogs").map_or(Self::Nowhere, Self::Cache)
     }
@@ -91,7 +92,7 @@ impl Default for CatalogStore {
 /// A folder of feedstock's cache: below `$FEEDSTOCK_CACHE`, else below `~/.cache/feedstock`.
 pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let root = set("FEEDSTOCK_CACHE").or_else(|| set("HOME").map(|home| home.join(".cache/feedstock")))?;
+    let root = set("FEEDSTOCK_CACHE").or_else(crate::home::default_cache)?;
     Some(root.join(name))
 }
 
@@ -213,10 +214,12 @@ pub struct Catalog {
     /// Columns that statistics of the files prove to have nulls; not part of the identity.
     pub(crate) null_columns: Vec<String>,
     pub(crate) hashes: DataHashes,
+    /// A hash of the listing that it was made of: names, sizes, versions.
+    pub(crate) listing: u64,
 }
 
 impl Catalog {
-    /// The URI it was built from; of a mix, its parts' names.
+    /// The URI it was built from, without credentials; of a mix, its parts' names.
     pub fn uri(&self) -> &str {
         &self.uri
     }
@@ -367,7 +370,7 @@ impl Catalog {
 impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Catalog")
-            .field("uri", &self.uri)
+            .field("uri", &crate::storage::shown(&self.uri))
             .field("layout", &self.layout)
             .field("objects", &self.objects.len())
             .field("blocks", &self.blocks())

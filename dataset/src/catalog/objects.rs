@@ -70,6 +70,11 @@ impl Objects {
         self.sizes.values().iter().sum()
     }
 
+    /// How many have neither an ETag nor a time of change, so that their size alone tells versions apart.
+    pub(crate) fn pinned_by_size(&self) -> usize {
+        self.etags.null_count()
+    }
+
     /// The folder that all objects share, ending in `/` (or empty).
     pub(crate) fn base(&self) -> &str {
         &self.base

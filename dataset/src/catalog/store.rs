@@ -114,8 +114,6 @@ pub(crate) fn absolute(uri: &str) -> Result<String> {
 /// A stored catalog and what it was built from.
 pub(super) struct Found {
     pub(super) catalog: Catalog,
-    /// A hash of the listing: names, sizes, ETags.
-    pub(super) fingerprint: u64,
     /// It is of an older version, and to be stored again.
     pub(super) converted: bool,
 }
@@ -139,6 +137,7 @@ pub(super) struct Index {
     blocks: Option<u64>,
     /// The legacy hash, under the name that it had.
     content_hash: u64,
+    /// The hash of the listing.
     fingerprint: u64,
     /// Seconds since 1970 when another catalog took its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,12 +164,7 @@ pub(super) struct Table {
     crc32: Option<u32>,
 }
 
-pub(super) async fn save(
-    catalog: &mut Catalog,
-    fingerprint: u64,
-    place: &Place,
-    storage: &Storage,
-) -> Result<()> {
+pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage) -> Result<()> {
     let mut tables = BTreeMap::new();
     let mut written: Vec<(&str, Bytes)> = vec![
         ("objects", files::encode(&catalog.objects.to_batch()?.schema(), &[catalog.objects.to_batch()?])?),
@@ -223,7 +217,7 @@ pub(super) async fn save(
         identity: Some(catalog.hashes.identity),
         blocks: Some(catalog.hashes.blocks),
         content_hash: catalog.hashes.legacy,
-        fingerprint,
+        fingerprint: catalog.listing,
         superseded: None,
         base: catalog.objects.base().to_owned(),
         payload: catalog.payload.clone(),
@@ -419,8 +413,9 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         notes: index.notes,
         null_columns: index.null_columns,
         hashes,
+        listing: index.fingerprint,
     };
-    Ok(Found { catalog, fingerprint: index.fingerprint, converted: index.version != VERSION })
+    Ok(Found { catalog, converted: index.version != VERSION })
 }
 
 fn empty() -> (SchemaRef, Vec<RecordBatch>) {
@@ -484,6 +479,7 @@ mod tests {
             notes: Vec::new(),
             null_columns: Vec::new(),
             hashes: DataHashes { identity: 7, blocks: 7, legacy: 7 },
+            listing: 1,
         }
     }
 
@@ -519,7 +515,7 @@ mod tests {
         let shared = (storage.clone(), Arc::new(place));
         let (storage, place) = shared.clone();
         io.block_on(async move {
-            save(&mut built, 1, &place, &storage).await?;
+            save(&mut built, &place, &storage).await?;
             assert!(matches!(&built.content, Content::Units { units, .. } if units.bytes().is_none()));
             Ok(())
         })

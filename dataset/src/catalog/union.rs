@@ -59,6 +59,7 @@ impl Union {
         let mut objects = Vec::new();
         let mut parts: Vec<Part> = Vec::new();
         let hashes: Vec<DataHashes> = inputs.iter().map(|input| input.opened.catalog.hashes).collect();
+        let listings: Vec<u64> = inputs.iter().map(|input| input.opened.catalog.listing).collect();
         let (mut first_block, mut first_unit, mut first_sample) = (0, 0, 0);
         for input in inputs {
             let catalog = &input.opened.catalog;
@@ -107,6 +108,7 @@ impl Union {
             schema,
             null_columns: Vec::new(),
             hashes: super::identity::joined(&hashes),
+            listing: super::identity::joined_listing(&listings),
             content: Content::Union(Arc::new(Self { parts })),
         })
     }

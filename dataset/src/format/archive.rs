@@ -13,11 +13,14 @@
 //!
 //! Cost: time as gunzip takes, about 0.3 GB/s of output on one core (MP3s do not shrink, so that is nearly a copy), or as
 //! the storage delivers; disk as large as the tar, about the clips' size; memory about 18 MiB. Processes that open the
-//! same archive at once wait for the first: a lock file beside the copy. A cut-off archive, or a full disk, is an error
-//! and leaves nothing behind.
+//! same archive at once wait for the first: a lock file next to the copy.
+//!
+//! A cut-off archive, a full disk and a gzip bomb are errors and leave nothing behind. A bomb is what unpacks to more than
+//! [`RATIO_MAX`] times its size, or would leave less than [`SPARE_BYTES`] of the disk free. A copy whose content is refused
+//! ([`remove_refused`]) is removed, too.
 
 use super::{Cataloguing, tars};
-use crate::storage::endpoints;
+use crate::storage::{endpoints, shown, without_credentials};
 use crate::{CatalogOptions, Error, ErrorKind, ObjectReader, ObjectRef, Result, StorageOptions};
 use flate2::bufread::MultiGzDecoder;
 use std::fs::{self, File, FileTimes, Metadata};
@@ -31,6 +34,14 @@ const READ_BYTES: usize = 8 << 20;
 /// Written at a time, and how often progress is told.
 const WRITE_BYTES: usize = 1 << 20;
 const MIB: u64 = 1 << 20;
+/// Unpacked bytes for each byte of an archive: TSVs alone shrink to a tenth, clips hardly, and gzip can do 1,032.
+const RATIO_MAX: u64 = 100;
+/// Archives may unpack to this whatever their size: a few short TSVs shrink more.
+const ANY_RATIO_BYTES: u64 = 16 << 20;
+/// Bytes that stay free on the disk: other programs need some, and a cache's disk that is full fails them, too.
+const SPARE_BYTES: u64 = 256 << 20;
+/// Written between two looks at the free space.
+const LOOK_EVERY_BYTES: u64 = 64 << 20;
 /// A copy of another version stays that long after it was last opened: a training run opens its data set anew, and so
 /// marks the copy, when it resumes, and runs for longer than a week without that are rare.
 const KEEP_OTHERS: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -68,6 +79,24 @@ struct Copy {
 enum Failed {
     Read(io::Error),
     Write(io::Error),
+    /// It unpacks to more than this many bytes.
+    Bomb(u64),
+}
+
+/// Removes the seekable copy of an archive whose content was refused: nobody can use it.
+pub(super) fn remove_refused(copy: &ObjectRef, archive: &ObjectRef) {
+    if copy.uri != archive.uri
+        && let Err(error) = fs::remove_file(&copy.uri)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(copy = copy.uri, %error, "the copy of a refused archive could not be removed");
+    }
+}
+
+/// Bytes that may still be written in `folder`.
+fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(folder)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 impl Copy {
@@ -109,7 +138,8 @@ impl Copy {
             return Ok(target); // another process made it meanwhile
         }
         let temp = self.folder.join(format!(".{}.tmp-{}", self.file, std::process::id()));
-        let done = unpack(reader, size, &temp, told)
+        let free = || free_bytes(&self.folder);
+        let done = unpack(reader, size, &temp, told, free)
             .and_then(|()| fs::rename(&temp, &target).map_err(Failed::Write));
         if done.is_err() {
             let _unremoved = fs::remove_file(&temp); // the first error says more
@@ -158,39 +188,16 @@ fn is_unused(meta: &Metadata) -> bool {
 
 /// What tells one archive from another: a local path made absolute, and a URL without what signs it.
 fn unsigned(uri: &str) -> String {
-    if !uri.contains("://") {
-        let absolute = std::path::absolute(uri).ok().and_then(|path| path.to_str().map(str::to_owned));
-        return absolute.unwrap_or_else(|| uri.to_owned());
+    if uri.contains("://") {
+        return without_credentials(uri);
     }
-    let is_url = ["http://", "https://"].iter().any(|scheme| uri.starts_with(scheme));
-    match uri.split_once('?').filter(|_| is_url) {
-        Some((place, query)) => {
-            let is_azure = query.split('&').any(|p| p.starts_with("sig="));
-            let kept: Vec<&str> = query.split('&').filter(|p| !p.is_empty() && !signs(p, is_azure)).collect();
-            format!("{place}?{}", kept.join("&"))
-        }
-        None => uri.to_owned(),
-    }
-}
-
-/// Is `parameter` (`name=value`) part of a URL's signature? Those of Azure are so short that they count only together
-/// with its `sig`.
-fn signs(parameter: &str, is_azure: bool) -> bool {
-    const NAMES: [&str; 7] =
-        ["signature", "expires", "awsaccesskeyid", "googleaccessid", "key-pair-id", "policy", "token"];
-    const AZURE: [&str; 16] = [
-        "sig", "se", "sp", "sv", "sr", "st", "ss", "srt", "spr", "sip", "skoid", "sktid", "skt", "ske",
-        "sks", "skv",
-    ];
-    let name = parameter.split('=').next().unwrap_or_default().to_ascii_lowercase();
-    name.starts_with("x-amz-")
-        || name.starts_with("x-goog-")
-        || NAMES.contains(&name.as_str())
-        || is_azure && AZURE.contains(&name.as_str())
+    let absolute = std::path::absolute(uri).ok().and_then(|path| path.to_str().map(str::to_owned));
+    absolute.unwrap_or_else(|| uri.to_owned())
 }
 
 impl Failed {
     fn explain(self, uri: &str, copy: &Copy) -> Error {
+        let uri = shown(uri);
         let folder = copy.folder.display();
         match self {
             Self::Read(error) => match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
@@ -204,11 +211,16 @@ impl Failed {
                 ))
                 .with_source(error),
             },
+            Self::Bomb(most) => Error::config(format!(
+                "{uri}: it unpacks to more than {most} bytes, over {RATIO_MAX} times its size, which no archive of clips \
+                 does; it is damaged or hostile. If you trust it, unpack it yourself and open the .tar"
+            )),
             Self::Write(error) if is_full(&error) => Error::new(
                 ErrorKind::BadConfig,
                 format!(
-                    "{uri}: no space in {folder} for its seekable copy, which is as large as its content; free some, or set \
-                     FEEDSTOCK_CACHE (OpenOptions::archives) to a larger disk"
+                    "{uri}: no space in {folder} for its seekable copy, which is as large as its content, with {} MiB to \
+                     spare; free some, or set FEEDSTOCK_CACHE (OpenOptions::archives) to a larger disk",
+                    SPARE_BYTES / MIB
                 ),
             )
             .with_source(error),
@@ -242,8 +254,16 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-fn unpack(reader: ObjectReader, size: u64, to: &Path, told: &CatalogOptions) -> Result<(), Failed> {
+fn unpack(
+    reader: impl Read,
+    size: u64,
+    to: &Path,
+    told: &CatalogOptions,
+    free: impl Fn() -> io::Result<u64>,
+) -> Result<(), Failed> {
     const STAGE: &str = "unpacking the archive (MiB)";
+    let most = size.saturating_mul(RATIO_MAX).max(ANY_RATIO_BYTES);
+    let (mut written, mut looked_at) = (0_u64, None);
     let mut gzip =
         MultiGzDecoder::new(BufReader::with_capacity(WRITE_BYTES, Counted { inner: reader, read: 0 }));
     if gzip.get_mut().fill_buf().map_err(Failed::Read)?.is_empty() {
@@ -259,6 +279,16 @@ fn unpack(reader: ObjectReader, size: u64, to: &Path, told: &CatalogOptions) -> 
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(Failed::Read(e)),
         };
+        written += read as u64;
+        if written > most {
+            return Err(Failed::Bomb(most));
+        }
+        if looked_at.is_none_or(|at| written - at >= LOOK_EVERY_BYTES) {
+            looked_at = Some(written);
+            if free().map_err(Failed::Write)? < SPARE_BYTES {
+                return Err(Failed::Write(io::ErrorKind::StorageFull.into()));
+            }
+        }
         out.write_all(&buffer[..read]).map_err(Failed::Write)?;
         told.report(STAGE, gzip.get_ref().get_ref().read / MIB, Some(size.div_ceil(MIB)));
     }
@@ -287,11 +317,47 @@ mod tests {
         let copy = Copy::of(&archive, folder.path().join("copies"), storage.options());
         let reader = storage.reader(&archive, READ_BYTES);
         let full = Path::new("/dev/full"); // every write to it finds the disk full
-        let failed = unpack(reader, archive.size, full, &CatalogOptions::default()).err().unwrap();
+        let failed =
+            unpack(reader, archive.size, full, &CatalogOptions::default(), || Ok(1 << 40)).err().unwrap();
         let error = failed.explain(&archive.uri, &copy);
         for part in ["x.tar.gz: no space in", "copies", "FEEDSTOCK_CACHE"] {
             assert!(error.message().contains(part), "{part} is missing in: {error}");
         }
+    }
+
+    /// A gzip file of `len` zeros.
+    fn zeros(len: usize) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&vec![0; len]).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn unpacked(gz: &[u8], to: &Path, free: impl Fn() -> io::Result<u64>) -> Result<u64, Failed> {
+        unpack(gz, gz.len() as u64, to, &CatalogOptions::default(), free)?;
+        Ok(fs::metadata(to).unwrap().len())
+    }
+
+    #[test]
+    fn a_bomb_is_cut_at_the_largest_ratio() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("x.tar");
+        let small = zeros(16 << 20);
+        assert_eq!(unpacked(&small, &to, || Ok(1 << 40)).ok(), Some(16 << 20));
+        let bomb = zeros(64 << 20);
+        assert!(matches!(unpacked(&bomb, &to, || Ok(1 << 40)), Err(Failed::Bomb(_))));
+        assert!(fs::metadata(&to).unwrap().len() <= 16 << 20);
+    }
+
+    #[test]
+    fn a_disk_that_runs_full_ends_the_unpacking_before_it_is_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("x.tar");
+        let is_full = |free: u64| match unpacked(&zeros(1 << 20), &to, || Ok(free)) {
+            Err(Failed::Write(error)) => super::is_full(&error),
+            _ => false,
+        };
+        assert!(is_full(SPARE_BYTES - 1) && !is_full(SPARE_BYTES));
+        assert!(free_bytes(folder.path()).unwrap() > 0);
     }
 
     #[test]
@@ -321,7 +387,8 @@ mod tests {
         for same in [
             "https://h/get.tar.gz?id=1&X-Amz-Date=1&X-Amz-Signature=ab",
             "https://h/get.tar.gz?Expires=7&id=1&Signature=x&Key-Pair-Id=k",
-            "https://h/get.tar.gz?X-Goog-Expires=7&id=1",
+            "https://h/get.tar.gz?X-Goog-Expires=7&id=1&X-Goog-Signature=x",
+            "https://u:p@h/get.tar.gz?id=1&token=x",
             "https://h/get.tar.gz?sv=2024&sp=r&se=2026&id=1&sig=x%3D",
         ] {
             assert_eq!(stem(same), plain, "{same}");

@@ -303,7 +303,7 @@ async fn of_units(
     let blocks = catalog.blocks() as u32;
     let bytes: u64 = (0..blocks).map(|block| catalog.block(BlockId(block)).bytes).sum();
     tracing::info!(
-        uri = catalog.uri(),
+        uri = crate::storage::shown(catalog.uri()),
         "no durations are told: reading all {:.1} GB of audio for those of the clips' headers, once; \
          Durations::Never does without",
         bytes as f64 / 1e9

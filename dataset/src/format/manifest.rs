@@ -3,13 +3,15 @@
 //! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image`, `audio` that is text; its
 //! values are relative to the manifest or absolute. The other columns are metadata; the files' bytes are the payload
 //! `image` if all are pictures, `audio` if all are clips, else `data`. Every file is asked for its size and
-//! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order.
+//! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order. If URLs in it
+//! are signed, the catalog is not stored, because a stored one would lack the signatures.
 
 use super::columns::{bug, payload_field};
 use super::located::{BlockCut, Row};
 use super::sources::{Sources, extension, is_audio, is_picture};
 use super::{Cataloguing, tars};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
+use crate::storage::without_credentials;
 use crate::{Error, ObjectRef, Result};
 use arrow::array::{Array, ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::compute::{cast, concat_batches};
@@ -56,7 +58,19 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     let uris = cast(table.column(column), &DataType::Utf8).map_err(bug)?;
     let uris: &StringArray = arrow::array::AsArray::as_string(&uris);
     let (objects, object_of_row) = find_files(manifest, uris, &sources.root, with).await?;
+    let table = match with.storage.has_signed_objects() {
+        true => without_signatures(&table, column, uris)?,
+        false => table,
+    };
     draft(&sources, &table, column, objects, &object_of_row, with.block_bytes)
+}
+
+/// The table with URLs that lack what signs them.
+fn without_signatures(table: &RecordBatch, column: usize, uris: &StringArray) -> Result<RecordBatch> {
+    let bare: StringArray = uris.iter().map(|uri| uri.map(without_credentials)).collect();
+    let mut columns = table.columns().to_vec();
+    columns[column] = cast(&bare, table.schema_ref().field(column).data_type()).map_err(bug)?;
+    RecordBatch::try_new(table.schema(), columns).map_err(bug)
 }
 
 fn parse(manifest: &ObjectRef, bytes: Bytes) -> Result<RecordBatch> {
@@ -130,6 +144,7 @@ async fn find_files(
     let total = Some(distinct.len() as u64);
     let mut heads = stream::iter(distinct)
         .map(|(row, uri)| async move {
+            let uri = with.storage.keep_object_credentials(&uri);
             let found = with.storage.head(&uri).await;
             found.map_err(|e| e.context(format!("{} row {}", manifest.uri, row + 1)))
         })

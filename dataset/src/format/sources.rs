@@ -6,9 +6,11 @@
 use super::common_voice;
 use super::layout::Layout;
 use super::pattern::{Pattern, pattern_start};
-use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use crate::storage::ListingFn;
+use crate::{CatalogOptions, Error, ErrorKind, ObjectRef, Result, Storage};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
+use std::sync::Arc;
 
 /// Names that mean "a part of the data set, not a class": mixing two of them is never meant.
 const SPLITS: [&str; 9] =
@@ -99,6 +101,15 @@ fn kind_of(name: &str) -> Option<Kind> {
 pub(crate) struct Choice<'a> {
     pub(crate) layout: Option<Layout>,
     pub(crate) split: Option<&'a str>,
+    /// Receives the progress of the listing.
+    pub(crate) told: Option<&'a CatalogOptions>,
+}
+
+impl Choice<'_> {
+    fn listing(&self) -> Option<ListingFn> {
+        let told = self.told.filter(|told| told.progress.is_some())?.clone();
+        Some(Arc::new(move |found| told.report("listing", found, None)))
+    }
 }
 
 /// The objects that a URI means, with their names.
@@ -115,14 +126,14 @@ pub(super) struct Listing {
 pub(super) type Named = (String, ObjectRef);
 
 impl Listing {
-    async fn of(uri: &str, storage: &Storage) -> Result<Self> {
+    async fn of(uri: &str, choice: Choice<'_>, storage: &Storage) -> Result<Self> {
         let (root, objects, below) = match Pattern::parse(uri)? {
             Some(pattern) => {
                 let (objects, below) = pattern.objects(storage).await?;
                 (pattern.root().to_owned(), objects, below)
             }
             None => {
-                let listed = storage.list(uri).await?;
+                let listed = storage.list_telling(uri, usize::MAX, choice.listing()).await?;
                 (root_of(uri, &listed), listed, None)
             }
         };
@@ -145,7 +156,7 @@ pub(super) fn named(root: &str, objects: Vec<ObjectRef>) -> Vec<Named> {
 
 /// Lists what `uri` means and recognises it, or takes it as the layout that was named.
 pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storage) -> Result<Sources> {
-    let mut listing = Listing::of(uri, storage).await?;
+    let mut listing = Listing::of(uri, choice, storage).await?;
     if listing.objects.is_empty() {
         return Err(Error::new(
             ErrorKind::Gone,

@@ -15,6 +15,7 @@ use super::sources::{Sources, extension, is_audio, is_picture};
 use super::tars::{self, Member};
 use super::{CATALOG_READS, Cataloguing};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
+use crate::storage::shown;
 use crate::{Error, ObjectRef, Result};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
@@ -142,7 +143,10 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
         tar.columns.insert(name, array);
     }
     if without_key > 0 {
-        tar.note = Some(format!("{}: {without_key} members without a key and extension ignored", object.uri));
+        tar.note = Some(format!(
+            "{}: {without_key} members without a key and extension ignored",
+            shown(&object.uri)
+        ));
     }
     Ok(tar)
 }

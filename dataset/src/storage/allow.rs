@@ -1,7 +1,7 @@
 //! What may be reached at all: a list of URI prefixes, for servers whose requests come from others.
 
 use super::secret::shown;
-use super::uri::{Location, Scheme};
+use super::uri::{Location, Scheme, without_credentials};
 use crate::{Error, ErrorKind, Result};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 /// URI prefixes: folders, buckets or single objects. Whatever lies outside of all of them is `Denied`.
 ///
 /// A prefix ends at a `/` of the key: `s3://corpus/train` allows `s3://corpus/train/a.tar`, not `s3://corpus/train2`. Paths
-/// of this machine are compared as they really are, links and `..` resolved.
+/// of this machine are compared as they really are, links and `..` resolved. The list also bounds where a store's redirects
+/// lead: name a content network's URL, too, as `https://cdn.example/`.
 #[derive(Clone, Default)]
 pub struct Allow(Vec<Location>);
 
@@ -73,9 +74,9 @@ impl Location {
     }
 }
 
-/// The place of a URI; of a path on this machine the real one.
+/// The place of a URI, without a URL's credentials; of a path on this machine the real one.
 fn located(uri: &str) -> Result<Location> {
-    let mut at = Location::parse(uri)?;
+    let mut at = Location::parse(&without_credentials(uri))?;
     if at.scheme == Scheme::Local {
         at.key = real_path(Path::new(&at.key)).to_string_lossy().into_owned();
     }
@@ -122,6 +123,9 @@ mod tests {
         assert!(!allows(&["s3://corpus/"], "gs://corpus/a"));
         assert!(!allows(&["https://host/data/"], "https://host/data/../private/a"));
         assert!(!allows(&[], "s3://corpus/a"));
+        assert!(allows(&["https://u:p@host/data/?sig=1"], "https://host/data/a"));
+        assert!(allows(&["https://host/data/"], "https://u:p@host/data/a?sig=1"));
+        assert!(!allows(&["https://host/data/"], "https://host@other/data/a"));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A pure state machine: time and randomness are arguments. The n-th wait is uniform in
 //! [0, min(10 s, 50 ms · 2ⁿ)] ("full jitter": clients that failed together do not come back together), or
 //! what the store asked for in `Retry-After` where that is longer. With the default deadline of 120 s that
-//! is about 28 attempts: eight that double, then one every 5 s on average.
+//! is about 28 attempts: eight that double, then one every 5 s on average. An attempt that made progress starts the doubling
+//! again.
 
 use std::time::Duration;
 
@@ -14,36 +15,38 @@ const CAP: Duration = Duration::from_secs(10);
 /// A store that fails at once must not be asked more often than this inside a very long deadline.
 pub(crate) const MAX_ATTEMPTS: u32 = 1_000;
 
-/// Attempts so far and the time they may take.
-#[derive(Debug, Clone)]
+/// Attempts so far.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Backoff {
-    deadline: Duration,
     attempts: u32,
+    doublings: u32,
 }
 
 impl Backoff {
-    pub(crate) fn new(deadline: Duration) -> Self {
-        Self { deadline, attempts: 0 }
-    }
-
     /// Attempts that failed.
     pub(crate) fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// An attempt failed `elapsed` after the first one began: wait this long, or give up (`None`).
+    /// The attempt that is about to fail made progress: the store is there.
+    pub(crate) fn on_progress(&mut self) {
+        self.doublings = 0;
+    }
+
+    /// An attempt failed with `left` of the operation's time: wait this long, or give up (`None`).
     /// `random` is uniform in [0, 1).
     pub(crate) fn on_failure(
         &mut self,
-        elapsed: Duration,
+        left: Duration,
         random: f64,
         retry_after: Option<Duration>,
     ) -> Option<Duration> {
-        let doublings = self.attempts.min(20); // 50 ms · 2²⁰ is far over the cap
+        let doublings = self.doublings.min(20); // 50 ms · 2²⁰ is far over the cap
         self.attempts += 1;
+        self.doublings += 1;
         let ceiling = BASE.saturating_mul(1 << doublings).min(CAP);
         let wait = ceiling.mul_f64(random.clamp(0.0, 1.0)).max(retry_after.unwrap_or_default());
-        (self.attempts < MAX_ATTEMPTS && elapsed.saturating_add(wait) < self.deadline).then_some(wait)
+        (self.attempts < MAX_ATTEMPTS && wait < left).then_some(wait)
     }
 }
 
@@ -54,10 +57,22 @@ mod tests {
 
     #[test]
     fn a_longer_retry_after_is_obeyed_and_one_beyond_the_deadline_ends_the_wait() {
-        let mut backoff = Backoff::new(Duration::from_secs(60));
+        let (mut backoff, left) = (Backoff::default(), Duration::from_secs(60));
         let asked = Duration::from_secs(7);
-        assert_eq!(backoff.on_failure(Duration::ZERO, 0.5, Some(asked)), Some(asked));
-        assert_eq!(backoff.on_failure(Duration::ZERO, 0.5, Some(Duration::from_secs(61))), None);
+        assert_eq!(backoff.on_failure(left, 0.5, Some(asked)), Some(asked));
+        assert_eq!(backoff.on_failure(left, 0.5, Some(Duration::from_secs(61))), None);
+    }
+
+    #[test]
+    fn progress_starts_the_doubling_again() {
+        let (mut backoff, left) = (Backoff::default(), Duration::from_secs(60));
+        let waits = |backoff: &mut Backoff| -> Vec<_> {
+            (0..3).map(|_| backoff.on_failure(left, 0.5, None).unwrap()).collect()
+        };
+        let first = waits(&mut backoff);
+        backoff.on_progress();
+        assert_eq!(waits(&mut backoff), first);
+        assert_eq!(backoff.attempts(), 6);
     }
 
     proptest! {
@@ -67,10 +82,10 @@ mod tests {
             randoms in proptest::collection::vec(0.0_f64..1.0, 1..200),
         ) {
             let deadline = Duration::from_millis(deadline_ms);
-            let mut backoff = Backoff::new(deadline);
+            let mut backoff = Backoff::default();
             let mut elapsed = Duration::ZERO;
             for (n, random) in randoms.into_iter().enumerate() {
-                let Some(wait) = backoff.on_failure(elapsed, random, None) else { break };
+                let Some(wait) = backoff.on_failure(deadline - elapsed, random, None) else { break };
                 let doubled = BASE * 2_u32.pow(u32::try_from(n.min(20)).unwrap());
                 prop_assert!(wait <= doubled && wait <= CAP);
                 elapsed += wait;
@@ -80,9 +95,9 @@ mod tests {
 
         #[test]
         fn it_always_ends(random in 0.0_f64..1.0) {
-            let mut backoff = Backoff::new(Duration::MAX);
+            let mut backoff = Backoff::default();
             let mut waits = 0;
-            while backoff.on_failure(Duration::ZERO, random, None).is_some() {
+            while backoff.on_failure(Duration::MAX, random, None).is_some() {
                 waits += 1;
             }
             prop_assert_eq!(waits, MAX_ATTEMPTS - 1);

@@ -2,6 +2,8 @@
 
 use super::credentials::is_renewal;
 use super::observe::Answer;
+use super::progress::LEAST_BYTES_PER_S;
+use super::redirect::Refused;
 use super::secret::Cleaner;
 use crate::{Error, ErrorKind};
 use std::error::Error as StdError;
@@ -18,8 +20,15 @@ pub(crate) enum Fault {
         expected: u64,
         got: u64,
     },
-    /// Nothing arrived for this long.
+    /// No complete answer within this time.
     Stalled(Duration),
+    /// A body brought this many bytes in this time, less than the least rate.
+    Slow {
+        bytes: u64,
+        window: Duration,
+    },
+    /// The operation's time was over this long after the attempt began.
+    Unfinished(Duration),
     /// The object is not the one that the catalog saw.
     Changed(String),
     /// Nothing to retry; the message says why.
@@ -50,6 +59,8 @@ pub(crate) enum Verdict {
     NoStore,
     Changed,
     Denied,
+    /// Refused by us, not by the store.
+    Forbidden,
     NoCredentials,
     Exists,
     Config,
@@ -64,7 +75,7 @@ impl Verdict {
         match self {
             Self::Throttled | Self::Transient => ErrorKind::Retryable,
             Self::Missing | Self::NoStore | Self::Changed => ErrorKind::Gone,
-            Self::Denied | Self::NoCredentials => ErrorKind::Denied,
+            Self::Denied | Self::Forbidden | Self::NoCredentials => ErrorKind::Denied,
             Self::Exists | Self::Config => ErrorKind::BadConfig,
         }
     }
@@ -91,8 +102,22 @@ impl Failure {
             Fault::Length { expected, got } => {
                 Self::new(Verdict::Transient, format!("the answer holds {got} bytes, not {expected}"))
             }
-            Fault::Stalled(limit) => {
-                Self::new(Verdict::Transient, format!("nothing arrived for {:.1} s", limit.as_secs_f64()))
+            Fault::Stalled(limit) => Self::new(
+                Verdict::Transient,
+                format!("no complete answer within {:.1} s", limit.as_secs_f64()),
+            ),
+            Fault::Slow { bytes, window } => {
+                let (least, window) = (LEAST_BYTES_PER_S >> 10, window.as_secs_f64());
+                let text = match bytes {
+                    0 => format!("nothing arrived for {window:.1} s"),
+                    _ => format!(
+                        "{bytes} bytes arrived in {window:.1} s, below the least rate of {least} KiB/s"
+                    ),
+                };
+                Self::new(Verdict::Transient, text)
+            }
+            Fault::Unfinished(after) => {
+                Self::new(Verdict::Transient, format!("it was not done after {:.1} s", after.as_secs_f64()))
             }
             Fault::Changed(how) => Self::new(Verdict::Changed, how),
             Fault::Refused(why) => Self::new(Verdict::Config, cleaner.clean(&why)),
@@ -122,7 +147,7 @@ impl Failure {
                  (or the cloud's own variables), or ask for anonymous access"
             ),
             Verdict::Exists => format!("{what}: it exists already ({cause})"),
-            Verdict::Config => format!("{what}: {cause}"),
+            Verdict::Forbidden | Verdict::Config => format!("{what}: {cause}"),
         };
         Error::new(self.verdict.kind(), message)
     }
@@ -130,6 +155,9 @@ impl Failure {
 
 fn judge_store(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -> Failure {
     use object_store::Error as E;
+    if let Some(refused) = Refused::within(error) {
+        return Failure::new(Verdict::Forbidden, cleaner.clean(&refused.to_string()));
+    }
     let text = chain(error);
     let code = tag(&text, "Code");
     let cause = cause_text(error, &text, answer, cleaner);

@@ -5,6 +5,7 @@
 //! (inode, modification time, size), so that a replaced or touched file is noticed.
 
 use super::failure::Fault;
+use super::progress::Progress;
 use crate::recycled::{LEAST_BYTES, Recycled};
 use bytes::Bytes;
 use std::fs::{self, File, Metadata};
@@ -22,14 +23,14 @@ pub(crate) struct Found {
 }
 
 /// Half-written files carry this in their name and are never listed.
-const TEMP_MARK: &str = ".feedstock-tmp-";
+pub(super) const TEMP_MARK: &str = ".feedstock-tmp-";
 
 fn etag(meta: &Metadata) -> String {
     let nanos = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
     format!("{:x}-{nanos:x}-{:x}", meta.ino(), meta.len())
 }
 
-fn found(path: String, meta: &Metadata) -> Found {
+pub(super) fn found(path: String, meta: &Metadata) -> Found {
     Found { path, size: meta.len(), etag: etag(meta) }
 }
 
@@ -42,8 +43,18 @@ pub(crate) fn head(path: &str) -> Result<Found, Fault> {
     Ok(found(path.to_owned(), &meta))
 }
 
+/// Read at a time, so that a slow file system shows its progress.
+const STEP_BYTES: usize = 4 << 20;
+
 /// Exactly `range` of the file, if it is still the one that `etag` names.
-pub(crate) fn read(path: &str, range: &Range<u64>, pinned: Option<&str>, size: u64) -> Result<Bytes, Fault> {
+pub(crate) fn read(
+    path: &str,
+    range: &Range<u64>,
+    pinned: Option<&str>,
+    size: u64,
+    progress: &Progress,
+) -> Result<Bytes, Fault> {
+    progress.lose(); // an attempt begins anew
     let mut file = File::open(path)?;
     let meta = file.metadata()?;
     let now = etag(&meta);
@@ -64,7 +75,7 @@ pub(crate) fn read(path: &str, range: &Range<u64>, pinned: Option<&str>, size: u
         (Bytes::from(bytes), got)
     } else {
         let mut bytes = Recycled::new(capacity)?;
-        let got = read_up_to(&mut file, &mut bytes)?;
+        let got = read_up_to(&mut file, &mut bytes, progress)?;
         (Bytes::from_owner(bytes), got)
     };
     if got != capacity {
@@ -74,81 +85,21 @@ pub(crate) fn read(path: &str, range: &Range<u64>, pinned: Option<&str>, size: u
 }
 
 /// Fills `bytes` as far as the file goes.
-fn read_up_to(file: &mut File, bytes: &mut [u8]) -> io::Result<usize> {
+fn read_up_to(file: &mut impl Read, bytes: &mut [u8], progress: &Progress) -> io::Result<usize> {
     let mut got = 0;
     while got < bytes.len() {
-        match file.read(&mut bytes[got..]) {
+        let end = bytes.len().min(got + STEP_BYTES);
+        match file.read(&mut bytes[got..end]) {
             Ok(0) => break,
-            Ok(n) => got += n,
+            Ok(n) => {
+                got += n;
+                progress.add(n as u64);
+            }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
     Ok(got)
-}
-
-/// The files below `root`, or `root` itself when it is one; at most `limit`, in bytewise order of their paths.
-pub(crate) fn list(root: &str, limit: usize) -> Result<Vec<Found>, Fault> {
-    let meta = fs::metadata(root)?;
-    if !meta.is_dir() {
-        return Ok(if root.ends_with('/') { Vec::new() } else { vec![found(root.to_owned(), &meta)] });
-    }
-    let base = root.trim_end_matches('/');
-    let mut out = Vec::new();
-    walk(if base.is_empty() { "/" } else { base }, limit, &mut vec![], &mut out)?;
-    Ok(out)
-}
-
-/// Depth first, each folder sorted as if its subfolders' names ended with `/`: that makes the whole sorted.
-/// `open` holds the (device, inode) of the folders above, so that a link to one of them ends the walk.
-fn walk(folder: &str, limit: usize, open: &mut Vec<(u64, u64)>, out: &mut Vec<Found>) -> Result<(), Fault> {
-    let meta = fs::metadata(folder)?;
-    let id = (meta.dev(), meta.ino());
-    if open.contains(&id) {
-        return Err(Fault::Refused(format!("{folder} links to a folder above itself; remove the link")));
-    }
-    open.push(id);
-    for (name, is_folder) in entries(folder)? {
-        if out.len() >= limit {
-            break;
-        }
-        let path = if folder == "/" { format!("/{name}") } else { format!("{folder}/{name}") };
-        if is_folder {
-            walk(path.trim_end_matches('/'), limit, open, out)?;
-            continue;
-        }
-        match fs::metadata(&path) {
-            Ok(meta) if meta.is_file() => out.push(found(path, &meta)),
-            Ok(_) => {} // a socket or device holds no samples
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {} // removed meanwhile, or a dangling link
-            Err(e) => return Err(e.into()),
-        }
-    }
-    open.pop();
-    Ok(())
-}
-
-/// Names in `folder`, sorted; subfolders end with `/`.
-fn entries(folder: &str) -> Result<Vec<(String, bool)>, Fault> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let mut name = entry.file_name().into_string().map_err(|name| {
-            Fault::Refused(format!("{folder}: the file name {name:?} is not UTF-8; rename it"))
-        })?;
-        if name.contains(TEMP_MARK) {
-            continue;
-        }
-        let kind = entry.file_type()?;
-        let is_folder =
-            kind.is_dir() || (kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|m| m.is_dir()));
-        if is_folder {
-            name.push('/');
-        }
-        names.push((name, is_folder));
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 static TEMP_COUNT: AtomicU64 = AtomicU64::new(0);
@@ -201,42 +152,39 @@ pub(crate) fn delete(path: &str) -> Result<(), Fault> {
 mod tests {
     use super::*;
 
-    fn names(root: &str, limit: usize) -> Vec<String> {
-        list(root, limit).unwrap().into_iter().map(|f| f.path[root.len()..].to_owned()).collect()
-    }
-
-    #[test]
-    fn odd_names_are_listed_in_bytewise_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().to_str().unwrap();
-        let mut all = ["/a/x", "/a-b", "/a.b/#1%20 ü", "/a#1", "/b", "/a/y z", "/~", "/A"].map(String::from);
-        for name in &all {
-            write(&format!("{root}{name}"), name.as_bytes(), false).unwrap();
-        }
-        all.sort_unstable();
-        assert_eq!(names(root, usize::MAX), all);
-        assert_eq!(names(root, 3), all[..3]);
-    }
-
-    #[test]
-    fn a_half_written_file_is_never_listed_and_a_link_loop_ends() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().to_str().unwrap();
-        fs::write(dir.path().join(".x.feedstock-tmp-1-2"), b"half").unwrap();
-        assert!(names(root, usize::MAX).is_empty());
-        std::os::unix::fs::symlink(dir.path(), dir.path().join("up")).unwrap();
-        assert!(matches!(list(root, usize::MAX), Err(Fault::Refused(_))));
-    }
-
     #[test]
     fn a_replaced_file_is_noticed_even_at_the_same_size() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x").to_str().unwrap().to_owned();
         write(&path, b"abcd", false).unwrap();
         let seen = head(&path).unwrap();
-        assert_eq!(&read(&path, &(1..3), Some(&seen.etag), 4).unwrap()[..], b"bc");
+        assert_eq!(&read(&path, &(1..3), Some(&seen.etag), 4, &Progress::bytes(2)).unwrap()[..], b"bc");
         write(&path, b"efgh", false).unwrap();
-        assert!(matches!(read(&path, &(1..3), Some(&seen.etag), 4), Err(Fault::Changed(_))));
+        assert!(matches!(
+            read(&path, &(1..3), Some(&seen.etag), 4, &Progress::bytes(2)),
+            Err(Fault::Changed(_))
+        ));
+    }
+
+    /// Sevens without end, and how often they were read.
+    struct Steps(u32);
+
+    impl Read for Steps {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0 += 1;
+            buffer.fill(7);
+            Ok(buffer.len())
+        }
+    }
+
+    #[test]
+    fn a_large_read_shows_its_progress() {
+        let progress = Progress::bytes(20 << 20);
+        let mut bytes = vec![0; 20 << 20];
+        let mut steps = Steps(0);
+        assert_eq!(read_up_to(&mut steps, &mut bytes, &progress).unwrap(), 20 << 20);
+        assert_eq!((steps.0, progress.done()), (5, 20 << 20));
+        assert!(bytes.iter().all(|byte| *byte == 7));
     }
 
     #[test]

@@ -7,8 +7,11 @@
 //! ```
 //! Invariants
 //! - A read is exactly the asked bytes of exactly the catalog's version of the object, or an error.
-//! - There is one retry loop (ours) and one deadline; a stalled request is cut and sent again.
+//! - There is one retry loop (ours) and one deadline, which counts time without progress. A request that stalls, or brings
+//!   less than 64 KiB/s, is cut; the next one goes on where it ended, on another connection.
 //! - All requests run on feedstock's own I/O threads, whatever runtime the caller has.
+//! - Redirects are followed only where `redirect.rs` lets them go: within the allow list, without credentials, and never
+//!   from elsewhere to this machine or to its metadata service.
 //! - No credential and no signed URL reaches a message, a log or a Debug print.
 //!
 //! Cost on one busy 2-core machine: 1.3 CPU-seconds per GB over HTTP in 8 MiB ranges, 2.5 in 128 KiB ranges,
@@ -17,19 +20,28 @@
 mod aimd;
 mod allow;
 mod backoff;
+mod client;
 mod credentials;
 mod endpoint;
 mod failure;
+mod fetch;
 mod limiter;
 mod list;
 mod local;
 mod observe;
+mod pace;
+mod progress;
 mod read;
 mod reader;
+mod redirect;
 mod retry;
 mod secret;
+mod seen;
+mod signed;
 mod store;
 mod uri;
+mod version;
+mod walk;
 mod write;
 
 pub use allow::Allow;
@@ -44,7 +56,11 @@ use bytes::Bytes;
 use failure::Fault;
 use futures::{StreamExt, TryStreamExt};
 use retry::Shared;
-use secret::{Cleaner, shown};
+use secret::Cleaner;
+pub use secret::hide_urls;
+pub(crate) use secret::shown;
+pub(crate) use seen::ListingFn;
+use signed::Signed;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
@@ -52,7 +68,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::Store;
-pub(crate) use uri::{Location, Scheme};
+pub(crate) use uri::{Location, Scheme, without_credentials};
+pub(crate) use version::is_etag;
 
 /// How storage is reached.
 #[derive(Debug, Clone)]
@@ -66,15 +83,23 @@ pub struct StorageOptions {
     /// `Some(true)`: `endpoint/bucket/key`; `Some(false)`: `bucket.endpoint/key`. Default: the store's own
     /// (path style).
     pub path_style: Option<bool>,
-    /// How long one operation is retried, waits included. Default 120 s: a store's short outage passes, a
-    /// trainer's collective time-out (10 min or more) does not.
+    /// How long one operation may go on without progress, waits between attempts included. Default 120 s: a store's short
+    /// outage passes, a trainer's collective time-out (10 min or more) does not.
+    ///
+    /// Progress begins the deadline anew: bytes of a read that arrive, files that a walk through a local folder finds. In all,
+    /// an operation may take the deadline plus 1 s for each 64 KiB (100 files) so far. A read of 32 MiB that trickles ends
+    /// after at most 632 s. Uploads, whose progress is not visible, have 1 s for each 64 KiB in addition to the deadline.
     pub deadline: Duration,
-    /// A request without a byte for this long is cut and sent again. Default 20 s.
+    /// A request without an answer for this long is cut and sent again. Default 20 s; at most a third of `deadline` counts.
+    ///
+    /// A body that brings less than 64 KiB/s for a while is cut, too, and the next request asks for what is missing. The
+    /// while is 10 s, but at most half of this time-out, a sixth of `deadline`, and not less than 1 s.
     pub stall_timeout: Duration,
     /// The most requests under way at once per bucket or host; throttling lowers it. Default 32: at 8 MiB
     /// and 60 MB/s a connection that is 1.9 GB/s.
     pub max_concurrency: usize,
-    /// What may be reached at all; `None`, the default: everything that the credentials open.
+    /// What may be reached at all; `None`, the default: everything that the credentials open. Redirects are followed within
+    /// the list only, so the list needs the places that a store redirects to, such as a content network's.
     pub allow: Option<Allow>,
 }
 
@@ -108,7 +133,9 @@ pub struct ObjectRef {
     pub uri: String,
     /// Its length in bytes.
     pub size: u64,
-    /// Its version; every read asks for this one.
+    /// Its version; every read asks for this one. The ETag; where the store sends none, `modified:` and the time of the last
+    /// change in seconds since 1970 (a replacement within that second is not noticed); `None` where the store sends neither,
+    /// and only the size is compared.
     pub etag: Option<String>,
 }
 
@@ -131,6 +158,7 @@ struct Inner {
     io: IoRuntime,
     shared: Arc<Shared>,
     places: Places,
+    signed: Signed,
     stores: Mutex<HashMap<String, Arc<Store>>>,
 }
 
@@ -158,13 +186,14 @@ impl Storage {
         let cleaner = Cleaner::new(environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).chain(config));
         let shared = Arc::new(Shared::new(options.deadline, options.stall_timeout, cleaner));
         let places = Places::new(&options, &std::env::vars_os().collect::<Vec<_>>());
-        Ok(Self(Arc::new(Inner { options, io, shared, places, stores: Mutex::default() })))
+        let (signed, stores) = (Signed::default(), Mutex::default());
+        Ok(Self(Arc::new(Inner { options, io, shared, places, signed, stores })))
     }
 
     /// All objects below `uri` (a folder or prefix), or the object itself; sorted bytewise by name.
     ///
-    /// Empty when a bucket has nothing there. Of more than 4,096 objects without an ETag in the listing,
-    /// only the size is pinned.
+    /// Empty when a bucket has nothing there. Objects without an ETag in the listing are asked for it, up to 4,096 of them;
+    /// see [`ObjectRef::etag`] for what pins the others.
     ///
     /// # Errors
     /// `Gone` for a missing bucket, file or local folder; `Denied`; `BadConfig` where a web server cannot list.
@@ -174,8 +203,22 @@ impl Storage {
 
     /// The first `limit` objects of [`list`](Self::list), for recognising layouts of huge folders.
     pub async fn list_some(&self, uri: &str, limit: usize) -> Result<Vec<ObjectRef>> {
+        self.list_telling(uri, limit, None).await
+    }
+
+    /// As [`list_some`](Self::list_some); `told` receives the number of objects found so far.
+    pub(crate) async fn list_telling(
+        &self,
+        uri: &str,
+        limit: usize,
+        told: Option<ListingFn>,
+    ) -> Result<Vec<ObjectRef>> {
         let (store, at) = self.store(uri)?;
-        self.0.io.run(async move { store.list(&at, limit).await }).await
+        let mut found = self.0.io.run(async move { store.list(&at, limit, told).await }).await?;
+        if self.0.signed.complete(uri) != uri {
+            found.iter_mut().for_each(|object| object.uri = without_credentials(&object.uri));
+        }
+        Ok(found)
     }
 
     /// The one object at `uri`.
@@ -184,7 +227,11 @@ impl Storage {
     /// `Gone` when there is none (the message says if the whole bucket is missing), `Denied`.
     pub async fn head(&self, uri: &str) -> Result<ObjectRef> {
         let (store, at) = self.store(uri)?;
-        self.0.io.run(async move { store.head(&at).await }).await
+        let found = self.0.io.run(async move { store.head(&at).await }).await?;
+        Ok(match self.0.signed.complete(uri) == uri {
+            true => found,
+            false => ObjectRef { uri: without_credentials(&found.uri), ..found },
+        })
     }
 
     /// Exactly `range` of exactly this version of the object.
@@ -308,8 +355,24 @@ impl Storage {
         }
     }
 
+    /// Keeps the credentials of a URL (user name, password, and what signs it) for requests, and returns the URL without
+    /// them. All else is known by that: a URL that is signed anew is the same one.
+    pub(crate) fn keep_credentials(&self, uri: &str) -> String {
+        self.0.signed.keep(uri)
+    }
+
+    /// As [`keep_credentials`](Self::keep_credentials), of a URL that the data set lists.
+    pub(crate) fn keep_object_credentials(&self, uri: &str) -> String {
+        self.0.signed.keep_object(uri)
+    }
+
+    /// Whether objects of the data set are listed with credentials, which a stored catalog does not have.
+    pub(crate) fn has_signed_objects(&self) -> bool {
+        self.0.signed.has_objects()
+    }
+
     fn store(&self, uri: &str) -> Result<(Arc<Store>, Location)> {
-        let at = Location::parse(uri)?;
+        let at = Location::parse(&self.0.signed.complete(uri))?;
         if let Some(allow) = &self.0.options.allow {
             allow.check(uri)?;
         }

@@ -3,11 +3,11 @@
 //! object_store keeps status codes and `Retry-After` to itself, and the retry decision needs both. The
 //! connector here notes them in a task-local that the retry loop opens around every attempt.
 
+use super::allow::Allow;
+use super::redirect::Redirecting;
 use async_trait::async_trait;
 use object_store::ClientOptions;
-use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
-};
+use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
 use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
@@ -41,13 +41,17 @@ fn note(answer: Answer) {
     let _ = ANSWER.try_with(|cell| *cell.borrow_mut() = answer); // nobody asks outside an attempt
 }
 
-/// Makes clients that note their answers.
+/// Makes clients that note their answers and check redirects.
 #[derive(Debug)]
-pub(crate) struct ObservedConnector;
+pub(crate) struct ObservedConnector {
+    /// What redirects may lead to.
+    pub(crate) allow: Option<Allow>,
+}
 
 impl HttpConnector for ObservedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Observed(ReqwestConnector::default().connect(options)?)))
+        let redirecting = Redirecting::new(options, self.allow.clone())?;
+        Ok(HttpClient::new(Observed(HttpClient::new(redirecting))))
     }
 }
 

@@ -1,16 +1,21 @@
 //! The one retry loop: permits, attempts, backoff, deadline. object_store's own retries are turned off.
+//!
+//! The deadline counts time without progress; [`Progress`] has the bound on the whole.
 
 use super::aimd::Event;
 use super::backoff::Backoff;
 use super::failure::{Failure, Fault, Verdict};
 use super::limiter::Limiter;
 use super::observe::observed;
+use super::pace::Limits;
+use super::progress::{Progress, Spent};
 use super::secret::Cleaner;
 use crate::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Attempts to reach the machine's metadata service before "no credentials" is believed.
 const CREDENTIAL_ATTEMPTS: u32 = 3;
@@ -50,7 +55,7 @@ pub struct StorageStats {
 /// What every store of one `Storage` shares.
 pub(crate) struct Shared {
     pub(crate) deadline: Duration,
-    pub(crate) stall: Duration,
+    pub(crate) limits: Limits,
     pub(crate) cleaner: Cleaner,
     pub(crate) counters: Counters,
     jitter: RandomState, // jitter exists to tell processes apart, so it is the one ambient draw
@@ -61,7 +66,7 @@ impl Shared {
     pub(crate) fn new(deadline: Duration, stall: Duration, cleaner: Cleaner) -> Self {
         Self {
             deadline,
-            stall,
+            limits: Limits::new(deadline, stall),
             cleaner,
             counters: Counters::default(),
             jitter: RandomState::new(),
@@ -84,13 +89,18 @@ pub(crate) struct Ended {
     pub(crate) attempts: u32,
     elapsed: Duration,
     deadline: Duration,
+    /// What was done until then, for the message.
+    done: Option<String>,
 }
 
 impl Ended {
     /// The error about `what`, an object or a listing.
     pub(crate) fn into_error(self, what: &str) -> Error {
+        let plural = if self.attempts == 1 { "" } else { "s" };
+        let done = self.done.map_or(String::new(), |done| format!(" {done};"));
         let tries = format!(
-            "gave up after {} attempts in {:.1} s (deadline {:.0} s; raise it with `deadline`), the last because",
+            "gave up after {} attempt{plural} in {:.1} s (deadline {:.0} s; raise it with `deadline`);{done} the last \
+             attempt failed because",
             self.attempts,
             self.elapsed.as_secs_f64(),
             self.deadline.as_secs_f64()
@@ -99,27 +109,41 @@ impl Ended {
     }
 }
 
-/// Runs `attempt` until it succeeds, fails for good or the deadline passes. Each attempt holds one permit
-/// of `limiter`; the time spent waiting for permits does not count, for it is our own doing.
+/// Runs `attempt` until it succeeds, fails for good, or the deadline passes without `progress`. Each attempt holds one
+/// permit of `limiter`; the time spent waiting for permits does not count, for it is our own doing.
 pub(crate) async fn until_done<T, F, Fut>(
     shared: &Shared,
     limiter: &Arc<Limiter>,
+    progress: &Progress,
     attempt: F,
 ) -> Result<T, Ended>
 where
     F: Fn(u32) -> Fut,
     Fut: Future<Output = Result<T, Fault>>,
 {
-    let mut backoff = Backoff::new(shared.deadline);
-    let mut elapsed = Duration::ZERO;
+    let deadline = progress.deadline(shared.deadline);
+    let mut backoff = Backoff::default();
+    let mut spent = Spent::default();
+    let mut before: Option<String> = None;
     loop {
         let permit = limiter.acquire().await;
         let began = Instant::now();
         shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         let number = backoff.attempts() + 1;
-        let left = shared.deadline.saturating_sub(elapsed);
-        let cut = tokio::time::timeout(left, attempt(number));
-        let (result, answer) = observed(async { cut.await.unwrap_or(Err(Fault::Stalled(left))) }).await;
+        let spent_now = || spent.with_attempt(began, Instant::now(), progress.last());
+        let watched = async {
+            let mut attempt = std::pin::pin!(attempt(number));
+            loop {
+                let left = spent_now().left(deadline, progress.earned());
+                if left.is_zero() {
+                    return Err(Fault::Unfinished(began.elapsed()));
+                }
+                if let Ok(result) = tokio::time::timeout(left, &mut attempt).await {
+                    return result;
+                }
+            }
+        };
+        let (result, answer) = observed(watched).await;
         let fault = match result {
             Ok(value) => {
                 permit.finish(Event::Success);
@@ -127,31 +151,42 @@ where
             }
             Err(fault) => fault,
         };
-        let failure = Failure::judge(fault, answer, &shared.cleaner);
+        let is_unfinished = matches!(fault, Fault::Unfinished(_));
+        let mut failure = Failure::judge(fault, answer, &shared.cleaner);
+        match before.take().filter(|_| is_unfinished) {
+            // That the time was over says little.
+            Some(before) => failure.cause.push_str(&format!("; the one before it failed because {before}")),
+            None => before = Some(failure.cause.clone()),
+        }
         if failure.verdict == Verdict::Throttled {
             shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
             permit.finish(Event::Throttled);
         } else {
             drop(permit);
         }
-        elapsed += began.elapsed();
+        spent = spent_now();
+        if progress.last().is_some_and(|last| last >= began) {
+            backoff.on_progress();
+        }
         let again = failure.verdict.retryable()
             || (failure.verdict == Verdict::NoCredentials
                 && answer.for_credentials
                 && number < CREDENTIAL_ATTEMPTS);
-        let wait = backoff.on_failure(elapsed, shared.random(), failure.retry_after).filter(|_| again);
+        let left = spent.left(deadline, progress.earned());
+        let wait = backoff.on_failure(left, shared.random(), failure.retry_after).filter(|_| again);
         let Some(wait) = wait else {
             shared.counters.failed.fetch_add(1, Ordering::Relaxed);
-            return Err(Ended { failure, attempts: number, elapsed, deadline: shared.deadline });
+            let (elapsed, done) = (spent.elapsed, progress.describe());
+            return Err(Ended { failure, attempts: number, elapsed, deadline, done });
         };
         tracing::debug!(attempt = number, wait_s = wait.as_secs_f64(), cause = %failure.cause, "storage: trying again");
         shared.counters.retries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(wait).await;
-        elapsed += wait;
+        spent = spent.with_wait(wait);
     }
 }
 
-/// `future`, cut off when it takes longer than `limit`.
+/// `future`, which is a whole answer, cut off when it takes longer than `limit`.
 pub(crate) async fn within<T, E>(
     limit: Duration,
     future: impl Future<Output = Result<T, E>>,
@@ -162,5 +197,60 @@ where
     match tokio::time::timeout(limit, future).await {
         Ok(result) => result.map_err(Fault::from),
         Err(_) => Err(Fault::Stalled(limit)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    /// An operation with a deadline of 10 s whose one attempt makes progress every `every`, `times` times, and then ends or
+    /// stands still.
+    async fn run(
+        progress: Progress,
+        every: Duration,
+        times: u32,
+        units: u64,
+        ends: bool,
+    ) -> Result<(), Ended> {
+        let shared = Shared::new(S * 10, S * 20, Cleaner::default());
+        let (progress, limiter) = (&progress, Limiter::new(1));
+        until_done(&shared, &limiter, progress, |_| async move {
+            for _ in 0..times {
+                tokio::time::sleep(every).await;
+                progress.add(units);
+            }
+            if !ends {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_counts_time_without_progress() {
+        let began = Instant::now();
+        run(Progress::bytes(1 << 30), S * 9, 20, 1 << 20, true).await.unwrap();
+        assert_eq!(began.elapsed(), S * 180);
+        let began = Instant::now();
+        let ended = run(Progress::bytes(1 << 30), S * 9, 20, 1 << 20, false).await.unwrap_err();
+        let took = began.elapsed();
+        assert!(took >= S * 190 && took < S * 191, "{took:?}");
+        let error = ended.into_error("x");
+        assert!(error.message().contains("20971520 of 1073741824 bytes had arrived"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn progress_below_the_least_rate_ends_too() {
+        let began = Instant::now();
+        run(Progress::bytes(1 << 30), S, 1_000, 100, true).await.unwrap_err();
+        let took = began.elapsed();
+        assert!(took >= S * 10 && took < S * 12, "{took:?}");
+        let began = Instant::now();
+        run(Progress::whole(), S * 9, 2, 0, true).await.unwrap_err();
+        assert!(began.elapsed() < S * 20);
     }
 }

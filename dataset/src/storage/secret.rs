@@ -99,36 +99,39 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// Hides the query and the password of every http(s) URL in `text`: signed URLs carry their key there.
-fn hide_urls(text: &str) -> String {
+/// Returns `text` as it may be printed: the query, the user name and the password of every http(s) URL in it are replaced by
+/// `***`. A URL ends at white space, `"`, `<` or `>`.
+pub fn hide_urls(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = ["http://", "https://"].iter().filter_map(|s| rest.find(s)).min() {
-        out.push_str(&rest[..at]);
-        let end = rest[at..]
-            .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ')' | '>' | '<' | ','))
-            .map_or(rest.len(), |n| at + n);
-        out.push_str(&shown(&rest[at..end]));
-        rest = &rest[end..];
+    let mut from = 0;
+    while let Some(at) = ["http://", "https://"].iter().filter_map(|s| lower[from..].find(s)).min() {
+        let start = from + at;
+        let end = text[start..].find(|c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>'));
+        let end = end.map_or(text.len(), |n| start + n);
+        let url = text[start..end].trim_end_matches(|c: char| ",;:.)]}'`…".contains(c));
+        out.push_str(&text[from..start]);
+        out.push_str(&shown(url));
+        from = start + url.len();
     }
-    out.push_str(rest);
+    out.push_str(&text[from..]);
     out
 }
 
 /// `uri` as it may be printed: an http(s) URL without its query and password.
 pub(crate) fn shown(uri: &str) -> String {
-    let Some(scheme) = ["http://", "https://"].iter().find(|s| uri.starts_with(**s)) else {
+    let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let Some((scheme, rest)) = uri.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
         return uri.to_owned();
     };
-    let rest = &uri[scheme.len()..];
     let (rest, query) = match rest.split_once('?') {
         Some((rest, _)) => (rest, "?***"),
         None => (rest, ""),
     };
     let slash = rest.find('/').unwrap_or(rest.len());
     match rest[..slash].rfind('@') {
-        Some(at) => format!("{scheme}***@{}{query}", &rest[at + 1..]),
-        None => format!("{scheme}{rest}{query}"),
+        Some(at) => format!("{scheme}://***@{}{query}", &rest[at + 1..]),
+        None => format!("{scheme}://{rest}{query}"),
     }
 }
 
@@ -147,7 +150,23 @@ mod tests {
     fn a_signed_url_loses_its_query_and_password() {
         assert_eq!(shown("https://u:pw@h.example/a/b?X-Amz-Signature=1f"), "https://***@h.example/a/b?***");
         assert_eq!(shown("http://h/a@b"), "http://h/a@b");
+        assert_eq!(shown("HTTPS://u:pw@h/a?x=1"), "HTTPS://***@h/a?***");
         assert_eq!(shown("s3://bucket/what?not"), "s3://bucket/what?not");
+    }
+
+    #[test]
+    fn urls_in_a_text_lose_theirs_and_nothing_else_changes() {
+        for (text, hidden) in [
+            (
+                "Http://h/a,b(1)?k=v,w, then (https://u:p@h/y?z): no",
+                "Http://h/a,b(1)?***, then (https://***@h/y?***): no",
+            ),
+            ("'http://h/x?k=v': damaged", "'http://h/x?***': damaged"),
+            ("http://h/x: HTTP 404. See http://h/y.", "http://h/x: HTTP 404. See http://h/y."),
+            ("http://h/x?*** again, s3://b/x?y, Grüße", "http://h/x?*** again, s3://b/x?y, Grüße"),
+        ] {
+            assert_eq!(hide_urls(text), hidden);
+        }
     }
 
     #[test]

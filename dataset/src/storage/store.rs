@@ -3,6 +3,7 @@
 use super::credentials::Steady;
 use super::limiter::Limiter;
 use super::observe::ObservedConnector;
+use super::progress::Progress;
 use super::retry::{Ended, Shared, until_done};
 use super::secret::{Secret, shown};
 use super::uri::{Location, Scheme};
@@ -67,17 +68,26 @@ impl Store {
         })
     }
 
-    /// The retry loop with this store's limiter.
+    /// The retry loop with this store's limiter, for what succeeds as a whole or not at all.
     pub(crate) async fn until_done<T, F, Fut>(&self, attempt: F) -> Result<T, Ended>
     where
         F: Fn(u32) -> Fut,
         Fut: Future<Output = Result<T, Fault>>,
     {
-        until_done(&self.shared, &self.limiter, attempt).await
+        self.until_done_with(&Progress::whole(), attempt).await
+    }
+
+    /// The retry loop for what counts its progress.
+    pub(crate) async fn until_done_with<T, F, Fut>(&self, progress: &Progress, attempt: F) -> Result<T, Ended>
+    where
+        F: Fn(u32) -> Fut,
+        Fut: Future<Output = Result<T, Fault>>,
+    {
+        until_done(&self.shared, &self.limiter, progress, attempt).await
     }
 
     pub(crate) fn stall(&self) -> Duration {
-        self.shared.stall
+        self.shared.limits.stall
     }
 }
 
@@ -97,6 +107,10 @@ fn client(allow_http: bool) -> ClientOptions {
         .with_timeout_disabled()
         .with_connect_timeout(CONNECT_TIMEOUT)
         .with_allow_http(allow_http)
+}
+
+fn connector(options: &StorageOptions) -> ObservedConnector {
+    ObservedConnector { allow: options.allow.clone() }
 }
 
 fn memory() -> Backend {
@@ -131,7 +145,7 @@ fn s3(at: &Location, options: &StorageOptions) -> Opened {
     let builder = builder
         .with_bucket_name(at.authority())
         .with_retry(no_retries())
-        .with_http_connector(ObservedConnector);
+        .with_http_connector(connector(options));
     let credentials = Steady::new(builder.clone().build()?.credentials().clone());
     Ok(bucket(builder.with_credentials(Arc::new(credentials)).build()?))
 }
@@ -157,7 +171,7 @@ fn gcs(at: &Location, options: &StorageOptions) -> Opened {
     let builder = builder
         .with_bucket_name(at.authority())
         .with_retry(no_retries())
-        .with_http_connector(ObservedConnector);
+        .with_http_connector(connector(options));
     let credentials = Steady::new(builder.clone().build()?.credentials().clone());
     Ok(bucket(builder.with_credentials(Arc::new(credentials)).build()?))
 }
@@ -177,7 +191,7 @@ fn azure(at: &Location, options: &StorageOptions) -> Opened {
     // `az://container` or `abfs://container@account.dfs.core.windows.net`
     let url =
         format!("{}{}", if at.authority().contains('@') { "abfss://" } else { "az://" }, at.authority());
-    let builder = builder.with_url(url).with_retry(no_retries()).with_http_connector(ObservedConnector);
+    let builder = builder.with_url(url).with_retry(no_retries()).with_http_connector(connector(options));
     let credentials = Steady::new(builder.clone().build()?.credentials().clone());
     Ok(bucket(builder.with_credentials(Arc::new(credentials)).build()?))
 }
@@ -192,7 +206,7 @@ fn http(at: &Location, options: &StorageOptions) -> Opened {
         .with_url(format!("{}{}", at.prefix, at.suffix))
         .with_client_options(client)
         .with_retry(no_retries())
-        .with_http_connector(ObservedConnector)
+        .with_http_connector(connector(options))
         .build()?;
     Ok(Backend::Remote(Remote { objects: Arc::new(store), pages: None, parts: None }))
 }

@@ -102,9 +102,12 @@ impl Location {
 
 /// Parameters of a signed http query that hold the signature, in lower case: S3, Google, CloudFront, Azure.
 const SIGNATURES: [&str; 4] = ["x-amz-signature", "x-goog-signature", "signature", "sig"];
+/// Parameters that are credentials alone.
+const TOKENS: [&str; 6] =
+    ["token", "access_token", "auth_token", "api_key", "apikey", "x-amz-security-token"];
 /// Those that belong to it, in addition to `x-amz-…` and `x-goog-…`: CloudFront's, S3's older form, and Azure's shared
 /// access signatures.
-const SIGNED_WITH: [&str; 19] = [
+const SIGNED_WITH: [&str; 20] = [
     "expires",
     "awsaccesskeyid",
     "googleaccessid",
@@ -124,12 +127,14 @@ const SIGNED_WITH: [&str; 19] = [
     "skt",
     "ske",
     "sks",
+    "skv",
 ];
 
 /// Returns an http(s) URL without user name, password and the parameters that sign it; any other URI unchanged. Two results
 /// are equal if both URLs name one object, whatever their credentials and signatures.
-pub(super) fn without_credentials(uri: &str) -> String {
-    let Some((scheme, rest)) = uri.split_once("://").filter(|(s, _)| matches!(*s, "http" | "https")) else {
+pub(crate) fn without_credentials(uri: &str) -> String {
+    let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let Some((scheme, rest)) = uri.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
         return uri.to_owned();
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -139,7 +144,8 @@ pub(super) fn without_credentials(uri: &str) -> String {
     let signed = query.split('&').any(|parameter| SIGNATURES.contains(&name(parameter).as_str()));
     let signs = |name: String| {
         let of_cloud = name.starts_with("x-amz-") || name.starts_with("x-goog-");
-        signed && (of_cloud || [&SIGNATURES[..], &SIGNED_WITH].concat().contains(&name.as_str()))
+        let signs = of_cloud || SIGNATURES.contains(&name.as_str()) || SIGNED_WITH.contains(&name.as_str());
+        signed && signs || TOKENS.contains(&name.as_str())
     };
     let kept: Vec<&str> = query.split('&').filter(|p| !p.is_empty() && !signs(name(p))).collect();
     let mark = if kept.is_empty() { "" } else { "?" };
@@ -244,6 +250,7 @@ mod tests {
         assert_eq!(bare("https://u:p@h:1/a@b?x=1&X-Amz-Date=2&sig=3"), "https://h:1/a@b?x=1");
         assert_eq!(bare("http://h/a?Expires=1&Signature=2&Key-Pair-Id=3"), "http://h/a");
         assert_eq!(bare("http://u:p@h"), "http://h");
+        assert_eq!(bare("http://h/a?b=1&Token=2"), "http://h/a?b=1");
         assert_eq!(bare("http://h/a?se=1&policy=2"), "http://h/a?se=1&policy=2", "not signed");
         assert_eq!(bare("s3://b/what?sig=1"), "s3://b/what?sig=1");
     }

@@ -1,7 +1,8 @@
 //! Writes: whole or not at all, large objects part by part.
 
 use super::failure::Verdict;
-use super::read::{blocking, path};
+use super::fetch::{blocking, path};
+use super::progress::{LEAST_BYTES_PER_S, Progress};
 use super::retry::within;
 use super::secret::shown;
 use super::store::{Backend, Remote, Store};
@@ -20,8 +21,6 @@ const PART_BYTES: usize = 8 << 20;
 const PARTS_MAX: usize = 10_000;
 /// Parts of one object under way at once: 4 × 8 MiB fill a line without filling memory.
 const PARTS_AT_ONCE: usize = 4;
-/// A line slower than this counts as stalled while it sends.
-const SLOWEST_UPLOAD_BYTES_PER_S: usize = 64 << 10;
 
 impl Store {
     /// `false` when `only_new` and the object exists already.
@@ -31,7 +30,7 @@ impl Store {
         let written = match &self.backend {
             Backend::Local => {
                 let result = self
-                    .until_done(|_| {
+                    .until_done_with(&Progress::upload(bytes.len()), |_| {
                         let (key, bytes) = (key.to_owned(), bytes.clone());
                         blocking(move || local::write(&key, &bytes, only_new))
                     })
@@ -63,9 +62,10 @@ impl Store {
         what: &str,
     ) -> Result<bool> {
         let limit = upload_limit(self.stall(), bytes.len());
+        let progress = Progress::upload(bytes.len());
         let mode = if only_new { PutMode::Create } else { PutMode::Overwrite };
         let result = self
-            .until_done(|_| {
+            .until_done_with(&progress, |_| {
                 let put = remote.objects.put_opts(path, bytes.clone().into(), PutOptions::from(mode.clone()));
                 async move { within(limit, put).await.map(|_| ()) }
             })
@@ -84,7 +84,7 @@ impl Store {
         }
         // a lost answer to an earlier attempt looks like somebody else's object: compare
         let there = self
-            .until_done(|_| async move {
+            .until_done_with(&progress, |_| async move {
                 let answer = within(self.stall(), remote.objects.get(path)).await?;
                 within(limit, answer.bytes()).await
             })
@@ -109,7 +109,11 @@ impl Store {
         let id = &id;
         let sent = futures::stream::iter(cuts.into_iter().enumerate())
             .map(|(index, part)| async move {
-                self.until_done(|_| within(limit, store.put_part(path, id, index, part.clone().into()))).await
+                let progress = Progress::upload(part.len());
+                self.until_done_with(&progress, |_| {
+                    within(limit, store.put_part(path, id, index, part.clone().into()))
+                })
+                .await
             })
             .buffered(PARTS_AT_ONCE)
             .try_collect::<Vec<_>>()
@@ -159,7 +163,7 @@ impl Store {
 }
 
 fn upload_limit(stall: Duration, len: usize) -> Duration {
-    stall + Duration::from_secs((len / SLOWEST_UPLOAD_BYTES_PER_S) as u64)
+    stall + Duration::from_secs(len as u64 / LEAST_BYTES_PER_S)
 }
 
 /// What kind of fault, without the library's text, which may name credentials.

@@ -39,7 +39,8 @@ class Dataset:
         durations: ``"auto"`` (default) reads clips' lengths from their headers when the data set has no table of
             them, once, when the catalog is built; ``"never"`` does not.
         storage: Settings of the store: ``endpoint``, ``region``, ``anonymous``, ``path_style``, ``deadline`` (seconds
-            that an operation is retried for, default 120), ``stall_timeout``, ``max_concurrency``, and any key of
+            that an operation may go on without progress, default 120), ``stall_timeout`` (seconds without an answer,
+            default 20), ``max_concurrency``, and any key of
             object_store (``aws_access_key_id`` …). They override the environment (``AWS_*``, ``GOOGLE_*``,
             ``AZURE_*``). They are pickled with the data set, secrets included.
         catalog: Where the catalog is kept: a folder, ``"beside"`` the data, or only in ``"memory"``; default
@@ -109,7 +110,7 @@ class Dataset:
         self._native = _feedstock.Dataset.open(uri, **arguments, progress=progress)
         # The resolved URI, because the process that unpickles this may run in another folder. The catalog is rebuilt
         # only once.
-        self._recipe = ("open", self._native.uri(), {**arguments, "rebuild": False})
+        self._recipe = ("open", self._native.opened_uri(), {**arguments, "rebuild": False})
 
     @classmethod
     def mix(
@@ -217,7 +218,7 @@ class Dataset:
 
     @property
     def uri(self) -> str:
-        """The URI that it was opened by."""
+        """The URI that it was opened by. A URL lacks its user name, its password, and what signs it."""
         return self._native.uri()
 
     def __len__(self) -> int:

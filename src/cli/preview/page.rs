@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use feedstock_dataset::hide_urls;
 use std::fmt::Write as _;
 
 /// One sample.
@@ -53,7 +54,7 @@ b{font-family:ui-monospace,monospace}.bad{border:1px solid #b00;color:#b00;paddi
 impl Page<'_> {
     pub(super) fn html(&self) -> String {
         let mut html = String::new();
-        let (uri, ops, output) = (escape(self.uri), escape(self.ops), escape(self.output));
+        let (uri, ops, output) = (escape(&hide_urls(self.uri)), escape(self.ops), escape(self.output));
         let (seed, epoch, count) = (self.seed, self.epoch, self.tiles.len());
         let _infallible = write!(
             html,

@@ -12,7 +12,8 @@ use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::tsv::{self, Durations};
 use super::{DURATION_LISTS, List, above_clips, choose, locale_of, read, split_folder};
 use crate::catalog::{CopiedFrom, Draft, Objects};
-use crate::{Error, ObjectRef, Result};
+use crate::storage::shown;
+use crate::{Error, ErrorKind, ObjectRef, Result};
 use std::collections::HashMap;
 
 /// One archive's members, by their names without `./`.
@@ -25,7 +26,7 @@ struct Archive {
 
 pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let mut notes = sources.notes.clone();
-    let mut archives = Vec::with_capacity(sources.objects.len());
+    let mut archives: Vec<Archive> = Vec::with_capacity(sources.objects.len());
     let total = Some(sources.objects.len() as u64);
     for (object, name) in sources.objects.iter().zip(&sources.names) {
         let tar = match extension(name).as_str() {
@@ -33,7 +34,12 @@ pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) 
             _ => archive::seekable(object, with).await?,
         };
         let found = tars::members(&tar, 0..tar.size, |_| false, with.storage).await;
-        let found = found.map_err(|e| if tar.uri == object.uri { e } else { e.context(&object.uri) })?;
+        let found = found.map_err(|error| {
+            if matches!(error.kind(), ErrorKind::BadConfig | ErrorKind::BadSample) {
+                archive::remove_refused(&tar, object);
+            }
+            if tar.uri == object.uri { error } else { error.context(shown(&object.uri)) }
+        })?;
         let bare = |name: String| name.strip_prefix("./").map_or(name.clone(), str::to_owned);
         let members = found.into_iter().map(|m| (bare(m.name), m.offset, m.bytes)).collect();
         archives.push(Archive { tar, name: name.clone(), members });
@@ -51,6 +57,9 @@ pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) 
     let lists: Vec<List> =
         places.iter().enumerate().filter_map(|(i, place)| List::of(name_of(place), i)).collect();
     if lists.is_empty() {
+        for (archive, object) in archives.iter().zip(&sources.objects) {
+            archive::remove_refused(&archive.tar, object);
+        }
         return Err(Error::config(format!(
             "{}: no train.tsv, validated.tsv … in it, so it is no archive of Common Voice; unpack it, or name its layout",
             sources.uri

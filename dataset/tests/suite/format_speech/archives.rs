@@ -209,3 +209,21 @@ async fn a_damaged_archive_leaves_nothing_behind() {
     let error = error.unwrap_err();
     assert!(error.message().contains("FEEDSTOCK_CACHE"), "{error}");
 }
+
+/// A `.tar.gz` of 64 KiB that unpacks to 64 MiB, and one that is no archive of Common Voice.
+#[tokio::test]
+async fn what_is_refused_leaves_nothing_on_the_disk() {
+    let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    put(data.path(), "bomb.tar.gz", gzip(&vec![0; 64 << 20]));
+    put(data.path(), "pictures.tar.gz", gzip(&tar_of(&[("a.jpg".into(), b"x".to_vec())])));
+    put(data.path(), "text.tar.gz", gzip(&vec![b'x'; 100_000]));
+    for (name, said) in
+        [("bomb", "100 times its size"), ("pictures", "no archive of Common Voice"), ("text", "text.tar.gz")]
+    {
+        let at = data.path().join(format!("{name}.tar.gz"));
+        let error = open_archive(path(&at), cache.path(), StorageOptions::default()).await.err().unwrap();
+        assert!(error.message().contains(said), "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+        assert_eq!(copies(cache.path()), [] as [PathBuf; 0], "{name}: {error}");
+    }
+}

@@ -1,0 +1,193 @@
+//! One request's worth of an object: attempts that go on where the last one ended.
+//!
+//! ```text
+//! attempt 1  ████████░░░░░░░░  cut: reset, stalled, or below the least rate
+//! attempt 2          ████░░░░  Range from the offset reached, of the same version
+//! attempt 3              ████  done
+//! ```
+//! What arrived is kept only if the version is pinned by more than the size; otherwise the next attempt begins anew, because
+//! its bytes may be those of another version.
+
+use super::pace::{Limits, Pace};
+use super::progress::Progress;
+use super::retry::{Ended, within};
+use super::store::{Remote, Store};
+use super::version::{check_version, conditions};
+use super::{Fault, ObjectRef};
+use crate::{Error, Result};
+use bytes::{Bytes, BytesMut};
+use futures::{FutureExt, StreamExt};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
+
+/// What is read.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) remote: &'a Remote,
+    pub(super) path: &'a Path,
+    pub(super) object: &'a ObjectRef,
+}
+
+/// The part of a range that has arrived.
+pub(super) struct Partial {
+    range: Range<u64>,
+    /// The range is the whole object, which is asked for without a range.
+    is_whole: bool,
+    /// The bytes belong into `buffer`, whose memory has their size and must stay where it is.
+    is_in_place: bool,
+    buffer: Mutex<BytesMut>,
+}
+
+impl Partial {
+    /// Nothing of `range` yet.
+    pub(super) fn new(range: Range<u64>, is_whole: bool) -> Self {
+        Self { range, is_whole, is_in_place: false, buffer: Mutex::default() }
+    }
+
+    /// Nothing of `range` yet; it goes into `buffer`, which is empty and has room for it.
+    pub(super) fn in_place(range: Range<u64>, buffer: BytesMut) -> Self {
+        Self { range, is_whole: false, is_in_place: true, buffer: Mutex::new(buffer) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BytesMut> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner) // bytes are appended whole
+    }
+
+    fn arrived(&self) -> u64 {
+        self.lock().len() as u64
+    }
+
+    fn missing(&self) -> Range<u64> {
+        self.range.start + self.arrived()..self.range.end
+    }
+
+    fn append(&self, part: &[u8]) -> Result<(), Fault> {
+        let mut buffer = self.lock();
+        if buffer.capacity() == 0 {
+            let len = self.range.end - self.range.start;
+            let len =
+                usize::try_from(len).map_err(|_| Fault::Refused(format!("{len} bytes do not fit memory")))?;
+            buffer.reserve(len);
+        }
+        buffer.extend_from_slice(part);
+        Ok(())
+    }
+
+    fn lose(&self, progress: &Progress) {
+        self.lock().clear();
+        progress.lose();
+    }
+
+    /// The bytes that arrived.
+    pub(super) fn take(&self) -> BytesMut {
+        std::mem::take(&mut self.lock())
+    }
+}
+
+impl Store {
+    /// Fills `partial`, or returns its bytes if they came in one part.
+    pub(super) async fn fetch(&self, asked: Asked<'_>, partial: &Partial) -> Result<Option<Bytes>, Ended> {
+        let progress = Progress::bytes(partial.range.end - partial.range.start);
+        let (progress, limits) = (&progress, self.shared.limits);
+        let conditions = conditions(asked.object, self.scheme);
+        self.until_done_with(progress, |_| attempt(asked, conditions.clone(), partial, progress, limits))
+            .await
+    }
+}
+
+/// One attempt. The length is compared with the range, size and version with the catalog's.
+async fn attempt(
+    asked: Asked<'_>,
+    conditions: GetOptions,
+    partial: &Partial,
+    progress: &Progress,
+    limits: Limits,
+) -> Result<Option<Bytes>, Fault> {
+    if asked.object.etag.is_none() && partial.arrived() > 0 {
+        partial.lose(progress);
+    }
+    let answer = request(asked, conditions, partial, progress, limits).await?;
+    check_version(&answer.meta, asked.object)?;
+    let missing = partial.missing();
+    let expected = missing.end - missing.start;
+    if answer.range != missing {
+        let got = answer.range.end.saturating_sub(answer.range.start);
+        return Err(Fault::Length { expected, got });
+    }
+    let mut body = answer.into_stream();
+    let mut pace = Pace::new(limits.window, Instant::now());
+    let mut got = 0_u64;
+    loop {
+        let left =
+            pace.check(Instant::now()).map_err(|bytes| Fault::Slow { bytes, window: limits.window })?;
+        let Ok(part) = tokio::time::timeout(left, body.next()).await else { continue };
+        let Some(part) = part else { break };
+        let part = part?;
+        pace.on_bytes(part.len() as u64);
+        got += part.len() as u64;
+        if got > expected {
+            partial.lose(progress); // a server that counts wrong may have sent anything
+            return Err(Fault::Length { expected, got });
+        }
+        progress.add(part.len() as u64);
+        let is_all = part.len() as u64 == partial.range.end - partial.range.start;
+        let alone = (is_all && !partial.is_in_place).then_some(part.clone()); // nothing to copy
+        if alone.is_none() {
+            partial.append(&part)?;
+        }
+        if got == expected {
+            // Reading the end, too, lets the connection serve the next request.
+            return match body.next().now_or_never().flatten() {
+                Some(Ok(more)) if !more.is_empty() => {
+                    partial.lose(progress);
+                    Err(Fault::Length { expected, got: got + more.len() as u64 })
+                }
+                _ => Ok(alone),
+            };
+        }
+    }
+    Err(Fault::Length { expected, got })
+}
+
+/// Asks for what is missing.
+async fn request(
+    asked: Asked<'_>,
+    conditions: GetOptions,
+    partial: &Partial,
+    progress: &Progress,
+    limits: Limits,
+) -> Result<GetResult, Fault> {
+    let ask = |range: Option<Range<u64>>| {
+        let options = GetOptions { range: range.map(GetRange::Bounded), ..conditions.clone() };
+        within(limits.stall, asked.remote.objects.get_opts(asked.path, options))
+    };
+    if !partial.is_whole {
+        return ask(Some(partial.missing())).await;
+    }
+    if partial.arrived() > 0 {
+        match ask(Some(partial.missing())).await {
+            // the server sends whole objects only
+            Err(Fault::Store(object_store::Error::NotSupported { .. })) => partial.lose(progress),
+            answered => return answered,
+        }
+    }
+    ask(None).await
+}
+
+/// The key as object_store's type; keys that it cannot hold are refused by name.
+pub(super) fn path(key: &str) -> Result<Path> {
+    Path::parse(key).map_err(|e| Error::config(format!("the key '{key}' cannot be addressed: {e}")))
+}
+
+/// File I/O off the async threads.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(e) => Err(Fault::Refused(format!("a file operation ended without a result: {e}"))),
+    }
+}

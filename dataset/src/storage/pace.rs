@@ -1,0 +1,95 @@
+//! The least rate of one attempt: a connection that trickles is given up for another one.
+//!
+//! A pure state machine: times are arguments. Bytes are counted in windows; an attempt that brings less than
+//! [`LEAST_BYTES_PER_S`] over a whole window is slow. The window is 10 s with the default options. It is at most half of
+//! `stall_timeout` and a sixth of `deadline`, so that a short deadline, too, leaves time for several attempts.
+
+use super::progress::LEAST_BYTES_PER_S;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The longest window: a pause of TCP after a lost packet lasts about a second.
+const WINDOW_MAX: Duration = Duration::from_secs(10);
+/// Shorter windows would cut attempts because this machine is busy.
+const WINDOW_MIN: Duration = Duration::from_secs(1);
+
+/// Time limits of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Until the head of an answer.
+    pub(crate) stall: Duration,
+    /// In which a body must bring its least.
+    pub(crate) window: Duration,
+}
+
+impl Limits {
+    /// For these options of a storage.
+    pub(crate) fn new(deadline: Duration, stall: Duration) -> Self {
+        let stall = stall.min(deadline / 3);
+        let window = WINDOW_MAX.min(stall / 2).min(deadline / 6);
+        Self { stall, window: window.max(WINDOW_MIN).min(stall) }
+    }
+}
+
+/// What arrived in the window that began last.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    window: Duration,
+    began: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(window: Duration, now: Instant) -> Self {
+        Self { window, began: now, bytes: 0 }
+    }
+
+    /// `bytes` more arrived.
+    pub(crate) fn on_bytes(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// The time left in the window, or the bytes of one that brought too little.
+    pub(crate) fn check(&mut self, now: Instant) -> Result<Duration, u64> {
+        let left = (self.began + self.window).saturating_duration_since(now);
+        if !left.is_zero() {
+            return Ok(left);
+        }
+        let took = now.saturating_duration_since(self.began).as_millis();
+        if u128::from(self.bytes) * 1_000 < u128::from(LEAST_BYTES_PER_S) * took {
+            return Err(self.bytes);
+        }
+        *self = Self::new(self.window, now);
+        Ok(self.window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn short_deadlines_leave_time_for_several_attempts() {
+        let limits = |deadline: u32, stall: u32| Limits::new(S * deadline, S * stall);
+        assert_eq!(limits(120, 20), Limits { stall: S * 20, window: S * 10 });
+        assert_eq!(limits(6, 20), Limits { stall: S * 2, window: S });
+        assert_eq!(limits(120, 1), Limits { stall: S, window: S });
+        let millis = Duration::from_millis(300);
+        assert_eq!(Limits::new(millis, S * 20), Limits { stall: millis / 3, window: millis / 3 });
+    }
+
+    #[test]
+    fn a_window_below_the_least_rate_is_slow_and_one_above_begins_the_next() {
+        let began = Instant::now();
+        let mut pace = Pace::new(S * 10, began);
+        pace.on_bytes(LEAST_BYTES_PER_S * 10);
+        assert_eq!(pace.check(began + S * 4), Ok(S * 6));
+        assert_eq!(pace.check(began + S * 10), Ok(S * 10));
+        pace.on_bytes(LEAST_BYTES_PER_S * 10 - 1);
+        assert_eq!(pace.check(began + S * 19), Ok(S));
+        assert_eq!(pace.check(began + S * 20), Err(LEAST_BYTES_PER_S * 10 - 1));
+        assert_eq!(Pace::new(S, began).check(began + S), Err(0));
+    }
+}

@@ -1,0 +1,258 @@
+//! Redirects, each hop checked.
+//!
+//! Stores redirect: S3 to a bucket's region, Hugging Face to its content network. A hop may go anywhere, so none is followed
+//! unseen:
+//! - Where there is an allow list, it covers the hop's URL, too.
+//! - A hop to another host, port or scheme has no credentials: of the request's headers only those that choose bytes and
+//!   versions remain, and there is no `Referer`, which could contain a signed URL.
+//! - No hop leads to a link-local address or to a cloud's metadata service, and none to this machine unless all hops before
+//!   it were on this machine. Names are checked by the addresses that they resolve to when the connection is made. A proxy
+//!   (`proxy_url`, `HTTPS_PROXY`) resolves names itself; then only addresses in URLs are checked.
+
+use super::allow::Allow;
+use super::client::{Reach, client};
+use super::secret::shown;
+use super::uri::without_credentials;
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+use std::error::Error as StdError;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use url::{Host, Url};
+
+/// Hops of one request; the clouds need one or two.
+const HOPS_MAX: usize = 10;
+
+/// Headers that a hop to another place keeps.
+const KEPT: [&str; 8] = [
+    "accept",
+    "content-length",
+    "content-type",
+    "depth",
+    "if-match",
+    "if-none-match",
+    "if-unmodified-since",
+    "range",
+];
+
+/// A redirect that is not followed.
+#[derive(Debug)]
+pub(super) struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Refused {}
+
+impl Refused {
+    pub(super) fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+
+    /// The refusal that caused `error`, if one did.
+    pub(super) fn within<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        let mut cause = Some(error);
+        while let Some(one) = cause {
+            if let Some(refused) = one.downcast_ref() {
+                return Some(refused);
+            }
+            cause = one.source();
+        }
+        None
+    }
+}
+
+/// Sends requests and follows checked redirects.
+#[derive(Debug)]
+pub(super) struct Redirecting {
+    options: ClientOptions,
+    allow: Option<Allow>,
+    first: HttpClient,
+    /// For hops from this machine to wherever it allows, and for hops from elsewhere.
+    local: OnceLock<HttpClient>,
+    public: OnceLock<HttpClient>,
+}
+
+impl Redirecting {
+    pub(super) fn new(options: &ClientOptions, allow: Option<Allow>) -> object_store::Result<Self> {
+        Ok(Self {
+            options: options.clone(),
+            allow,
+            first: client(options, Reach::Any)?,
+            local: OnceLock::new(),
+            public: OnceLock::new(),
+        })
+    }
+
+    /// The client of hops.
+    fn client(&self, is_local: bool) -> Result<&HttpClient, HttpError> {
+        let (cell, reach) = match is_local {
+            true => (&self.local, Reach::NotLinkLocal),
+            false => (&self.public, Reach::Public),
+        };
+        if let Some(made) = cell.get() {
+            return Ok(made);
+        }
+        let made = client(&self.options, reach).map_err(failed)?;
+        Ok(cell.get_or_init(|| made))
+    }
+
+    fn check(&self, from: &Url, to: &Url, is_local: bool) -> Result<(), Refused> {
+        let (shown_from, shown_to) = (shown(from.as_str()), shown(to.as_str()));
+        let hop = format!("it is redirected from {shown_from} to {shown_to}");
+        if !matches!(to.scheme(), "http" | "https") {
+            return Err(Refused(format!("{hop}, which is not an http(s) URL")));
+        }
+        if let Some(allow) = &self.allow
+            && allow.check(&without_credentials(to.as_str())).is_err()
+        {
+            return Err(Refused(format!(
+                "{hop}, which is outside of what is allowed here: {allow:?}; allow that place, too, if you trust it"
+            )));
+        }
+        let reach = if is_local { Reach::NotLinkLocal } else { Reach::Public };
+        if address(to).is_some_and(|ip| !reach.covers(ip)) {
+            return Err(Refused(format!("{hop}, which is {}", reach.beyond())));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl HttpService for Redirecting {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let mut at: Url = request.uri().to_string().parse().map_err(failed)?;
+        let (mut client, mut is_local) = (&self.first, None);
+        for _ in 0..=HOPS_MAX {
+            let mut next = request.clone();
+            let response = client.execute(request).await?;
+            let Some(to) = target(&at, next.method().as_str(), &response) else { return Ok(response) };
+            let was_local = match is_local {
+                Some(false) => false,
+                _ => is_on_this_machine(&at).await,
+            };
+            is_local = Some(was_local);
+            self.check(&at, &to, was_local).map_err(failed)?;
+            if (at.scheme(), at.host(), at.port()) != (to.scheme(), to.host(), to.port()) {
+                let headers = next.headers_mut();
+                let dropped: Vec<_> =
+                    headers.keys().filter(|name| !KEPT.contains(&name.as_str())).cloned().collect();
+                for name in dropped {
+                    headers.remove(name);
+                }
+            }
+            *next.uri_mut() = to.as_str().parse().map_err(failed)?;
+            tracing::debug!(
+                from = shown(at.as_str()),
+                to = shown(to.as_str()),
+                "storage: following a redirect"
+            );
+            client = self.client(was_local)?;
+            (at, request) = (to, next);
+        }
+        Err(failed(Refused(format!(
+            "it is redirected more than {HOPS_MAX} times, last to {}",
+            shown(at.as_str())
+        ))))
+    }
+}
+
+fn failed(error: impl StdError + Send + Sync + 'static) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, error)
+}
+
+/// Where the answer redirects a request with this method to. A write is followed only if it stays the same write.
+fn target(at: &Url, method: &str, answer: &HttpResponse) -> Option<Url> {
+    let is_followed = match answer.status().as_u16() {
+        301 | 302 => matches!(method, "GET" | "HEAD" | "PROPFIND"),
+        303 => matches!(method, "GET" | "HEAD"),
+        307 | 308 => true,
+        _ => false,
+    };
+    let location = answer.headers().get("location").filter(|_| is_followed)?;
+    let mut to = at.join(location.to_str().ok()?).ok()?;
+    to.set_fragment(None);
+    Some(to)
+}
+
+/// The address in the URL, if its host is one.
+fn address(url: &Url) -> Option<IpAddr> {
+    match url.host()? {
+        Host::Ipv4(ip) => Some(ip.into()),
+        Host::Ipv6(ip) => Some(ip.into()),
+        Host::Domain(_) => None,
+    }
+}
+
+async fn is_on_this_machine(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => {
+            let Ok(found) = tokio::net::lookup_host((name, 0)).await else { return false };
+            let mut found = found.peekable();
+            found.peek().is_some() && found.all(|at| Reach::is_loopback(at.ip()))
+        }
+        _ => address(url).is_some_and(Reach::is_loopback),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(allow: Option<Allow>, from: &str, to: &str) -> Option<String> {
+        let redirecting = Redirecting::new(&ClientOptions::new().with_allow_http(true), allow).unwrap();
+        let from: Url = from.parse().unwrap();
+        let is_local = address(&from).is_some_and(Reach::is_loopback);
+        redirecting.check(&from, &to.parse().unwrap(), is_local).err().map(|refused| refused.to_string())
+    }
+
+    #[test]
+    fn no_hop_leads_to_this_machine_or_its_metadata() {
+        let hop = |from, to| refused(None, from, to);
+        assert_eq!(hop("https://h/x", "https://cdn/x?sig=1"), None);
+        assert_eq!(hop("http://127.0.0.1:1/x", "http://127.0.0.1:2/x"), None);
+        assert_eq!(hop("http://127.0.0.1:1/x", "https://cdn/x"), None);
+        for to in [
+            "http://127.0.0.1/x",
+            "http://127.9.9.9/x",
+            "http://0.0.0.0/x",
+            "http://2130706433/x",
+            "http://[::1]/x",
+            "http://[::ffff:127.0.0.1]/x",
+            "http://169.254.169.254/latest/meta-data",
+            "http://[fe80::1]/x",
+            "http://[fd00:ec2::254]/x",
+            "http://[64:ff9b::a9fe:a9fe]/x",
+            "ftp://h/x",
+        ] {
+            assert!(hop("https://h/x", to).is_some(), "{to}");
+        }
+        assert!(hop("http://127.0.0.1:1/x", "http://169.254.169.254/x").is_some());
+        let text = hop("https://h/x?sig=SECRET", "http://u:SECRET@127.0.0.1/x?sig=SECRET").unwrap();
+        assert!(!text.contains("SECRET"), "{text}");
+    }
+
+    #[test]
+    fn hops_are_within_the_allow_list() {
+        let allow = |list: &[&str]| Some(Allow::new(list).unwrap());
+        assert_eq!(
+            refused(allow(&["https://h/", "https://cdn/a"]), "https://h/x", "https://cdn/a/x?sig=1"),
+            None
+        );
+        let text = refused(allow(&["https://h/"]), "https://h/x", "https://cdn/a/x").unwrap();
+        assert!(text.contains("outside of what is allowed here: https://h/"), "{text}");
+        assert!(refused(allow(&["https://h/a/"]), "https://h/a/x", "https://h/b/x").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_machine_is_known_by_the_addresses_of_its_name() {
+        assert!(is_on_this_machine(&"http://localhost:1/".parse().unwrap()).await);
+        assert!(is_on_this_machine(&"http://[::1]:1/".parse().unwrap()).await);
+        assert!(!is_on_this_machine(&"http://192.0.2.1/".parse().unwrap()).await);
+    }
+}

@@ -1,0 +1,123 @@
+//! Which version of an object an answer is of.
+//!
+//! There are three guards. The first that the store offers is used:
+//! 1. the ETag;
+//! 2. the time of the last change (`Last-Modified`), which has a resolution of one second;
+//! 3. the size alone.
+//!
+//! The size is compared in every case.
+
+use super::uri::Scheme;
+use super::{Fault, ObjectRef};
+use object_store::{GetOptions, ObjectMeta};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Marks versions that are times of change, in seconds since 1970. ETags do not begin so: they are quoted, or hex digits.
+const MODIFIED: &str = "modified:";
+
+/// Is this version an ETag, and no time of change?
+pub(crate) fn is_etag(version: &str) -> bool {
+    !version.starts_with(MODIFIED)
+}
+
+/// The version of the object that `meta` describes: its ETag, else `modified:` and the time of its last change in seconds
+/// since 1970, else nothing.
+pub(super) fn version(meta: &ObjectMeta) -> Option<String> {
+    let seconds = meta.last_modified.timestamp(); // 0 where the store does not send it
+    meta.e_tag.clone().or_else(|| (seconds > 0).then(|| format!("{MODIFIED}{seconds}")))
+}
+
+/// Whether the object is pinned by an ETag.
+pub(super) fn has_etag(object: &ObjectRef) -> bool {
+    object.etag.as_deref().is_some_and(|version| modified(version).is_none())
+}
+
+/// The seconds of a version that is a time of change.
+fn modified(version: &str) -> Option<u64> {
+    version.strip_prefix(MODIFIED)?.parse().ok()
+}
+
+/// The conditions of a read of this version.
+pub(super) fn conditions(object: &ObjectRef, scheme: Scheme) -> GetOptions {
+    let Some(version) = object.etag.as_deref() else { return GetOptions::default() };
+    match modified(version) {
+        Some(seconds) => GetOptions {
+            if_unmodified_since: Some((UNIX_EPOCH + Duration::from_secs(seconds)).into()),
+            ..GetOptions::default()
+        },
+        None => GetOptions { if_match: if_match(version, scheme), ..GetOptions::default() },
+    }
+}
+
+/// Some stores ignore conditions, so what the answer tells of its version is compared, too.
+pub(super) fn check_version(now: &ObjectMeta, then: &ObjectRef) -> Result<(), Fault> {
+    if now.size != then.size {
+        return Err(Fault::Changed(format!("{} bytes then, {} now", then.size, now.size)));
+    }
+    let Some(version) = then.etag.as_deref() else { return Ok(()) };
+    if let Some(seconds) = modified(version) {
+        let at = now.last_modified.timestamp();
+        if at > 0 && u64::try_from(at) != Ok(seconds) {
+            let later = i128::from(at) - i128::from(seconds);
+            return Err(Fault::Changed(format!(
+                "last modified at {}, {later} s after the version then",
+                now.last_modified
+            )));
+        }
+        return Ok(());
+    }
+    match now.e_tag.as_deref() {
+        Some(etag) if bare(etag) != bare(version) => {
+            Err(Fault::Changed(format!("ETag {version} then, {etag} now")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An ETag without quotes and weakness: listings and headers of one store differ in them.
+fn bare(etag: &str) -> &str {
+    etag.trim().trim_start_matches("W/").trim_matches('"')
+}
+
+/// The header's value; weak tags never match by RFC 9110 §13.1.1, so they are not sent.
+fn if_match(etag: &str, scheme: Scheme) -> Option<String> {
+    match scheme {
+        _ if etag.starts_with("W/") => None,
+        Scheme::Memory => Some(etag.to_owned()),
+        _ => Some(format!("\"{}\"", bare(etag))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weak_etags_are_compared_but_not_sent() {
+        assert_eq!(if_match("W/\"a\"", Scheme::Http), None);
+        assert_eq!(if_match("0x8D", Scheme::Azure).as_deref(), Some("\"0x8D\""));
+        assert_eq!(if_match("\"a\"", Scheme::S3).as_deref(), Some("\"a\""));
+        assert_eq!(bare("W/\"a\""), bare("\"a\""));
+    }
+
+    #[test]
+    fn the_time_of_the_last_change_pins_what_has_no_etag() {
+        let meta = |etag: Option<&str>, seconds: u64, size| ObjectMeta {
+            location: "x".into(),
+            last_modified: (UNIX_EPOCH + Duration::from_secs(seconds)).into(),
+            size,
+            e_tag: etag.map(str::to_owned),
+            version: None,
+        };
+        assert_eq!(version(&meta(Some("a"), 7, 1)).as_deref(), Some("a"));
+        assert_eq!(version(&meta(None, 7, 1)).as_deref(), Some("modified:7"));
+        assert_eq!(version(&meta(None, 0, 1)), None);
+        let object = ObjectRef { uri: "http://h/x".into(), size: 1, etag: Some("modified:7".into()) };
+        assert!(!has_etag(&object));
+        assert!(conditions(&object, Scheme::Http).if_unmodified_since.is_some());
+        assert!(check_version(&meta(None, 7, 1), &object).is_ok());
+        assert!(check_version(&meta(None, 0, 1), &object).is_ok(), "the answer does not tell it");
+        assert!(matches!(check_version(&meta(None, 8, 1), &object), Err(Fault::Changed(_))));
+        assert!(matches!(check_version(&meta(None, 7, 2), &object), Err(Fault::Changed(_))));
+    }
+}

@@ -1,0 +1,380 @@
+//! Walks through folders of this machine: several threads, in bytewise order, with visible progress.
+//!
+//! A network file system answers a `stat` in about a millisecond, so one thread finds 1,000 files a second. A walk of all
+//! files therefore has up to [`WALKERS`] threads, which take folders and runs of names from one queue. A walk of the first
+//! few files has one: it must not look at the others.
+
+use super::failure::Fault;
+use super::local::{Found, TEMP_MARK, found};
+use super::progress::Progress;
+use super::seen::Seen;
+use std::collections::VecDeque;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Threads of one walk: they wait for the file system, so their number does not follow the CPUs.
+pub(crate) const WALKERS: usize = 8;
+/// Names that one thread looks at in a row.
+const RUN_NAMES: usize = 256;
+
+/// Asks for a file's metadata; another function in tests.
+pub(crate) type StatFn = fn(&str) -> io::Result<Metadata>;
+
+/// What a walk tells, and when it stops.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) seen: Arc<Seen>,
+    /// Nobody waits for the result any more.
+    pub(crate) is_abandoned: Arc<AtomicBool>,
+    pub(crate) stat: StatFn,
+}
+
+impl Watch {
+    fn count(&self) -> Result<(), Fault> {
+        self.progress.add(1);
+        self.seen.add(1);
+        match self.is_abandoned.load(Ordering::Relaxed) {
+            true => Err(Fault::Refused("the walk was abandoned".into())),
+            false => Ok(()),
+        }
+    }
+
+    /// The file at `path`; `None` for what holds no samples or is no longer there.
+    fn file(&self, path: String) -> Result<Option<Found>, Fault> {
+        self.count()?;
+        match (self.stat)(&path) {
+            Ok(meta) if meta.is_file() => Ok(Some(found(path, &meta))),
+            Ok(_) => Ok(None),                                         // a socket or device
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None), // removed meanwhile, or a dangling link
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// The files below `root`, or `root` itself when it is one; at most `limit`, in bytewise order of their paths.
+pub(crate) fn list(root: &str, limit: usize, watch: &Watch) -> Result<Vec<Found>, Fault> {
+    let meta = fs::metadata(root)?;
+    if !meta.is_dir() {
+        return Ok(if root.ends_with('/') { Vec::new() } else { vec![found(root.to_owned(), &meta)] });
+    }
+    let base = root.trim_end_matches('/');
+    let base = if base.is_empty() { "/" } else { base };
+    if limit == usize::MAX {
+        return all(base, watch);
+    }
+    let mut out = Vec::new();
+    first(base, limit, None, watch, &mut out)?;
+    Ok(out)
+}
+
+/// A folder and those above it, by (device, inode), so that a link to one of them ends the walk.
+struct Above {
+    id: (u64, u64),
+    next: Option<Arc<Above>>,
+}
+
+/// `folder` below `above`.
+fn enter(folder: &str, above: Option<Arc<Above>>) -> Result<Arc<Above>, Fault> {
+    let meta = fs::metadata(folder)?;
+    let id = (meta.dev(), meta.ino());
+    let mut next = above.as_ref();
+    while let Some(one) = next {
+        if one.id == id {
+            return Err(Fault::Refused(format!("{folder} links to a folder above itself; remove the link")));
+        }
+        next = one.next.as_ref();
+    }
+    Ok(Arc::new(Above { id, next: above }))
+}
+
+fn below(folder: &str, name: &str) -> String {
+    if folder == "/" { format!("/{name}") } else { format!("{folder}/{name}") }
+}
+
+/// Depth first, each folder sorted as if its subfolders' names ended with `/`: that makes the whole sorted.
+fn first(
+    folder: &str,
+    limit: usize,
+    above: Option<Arc<Above>>,
+    watch: &Watch,
+    out: &mut Vec<Found>,
+) -> Result<(), Fault> {
+    let here = enter(folder, above)?;
+    for (name, is_folder) in entries(folder, watch)? {
+        if out.len() >= limit {
+            break;
+        }
+        let path = below(folder, &name);
+        if is_folder {
+            first(path.trim_end_matches('/'), limit, Some(Arc::clone(&here)), watch, out)?;
+        } else {
+            out.extend(watch.file(path)?);
+        }
+    }
+    Ok(())
+}
+
+/// Names in `folder`, sorted; subfolders end with `/`.
+fn entries(folder: &str, watch: &Watch) -> Result<Vec<(String, bool)>, Fault> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let mut name = entry.file_name().into_string().map_err(|name| {
+            Fault::Refused(format!("{folder}: the file name {name:?} is not UTF-8; rename it"))
+        })?;
+        if name.contains(TEMP_MARK) {
+            continue;
+        }
+        let kind = entry.file_type()?;
+        let is_folder =
+            kind.is_dir() || (kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|m| m.is_dir()));
+        if is_folder {
+            name.push('/');
+        }
+        names.push((name, is_folder));
+    }
+    watch.progress.add(0); // a large folder was read
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// What one thread does in a row.
+enum Work {
+    Folder(String, Option<Arc<Above>>),
+    Files(Vec<String>),
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Work>,
+    /// Work that is queued or being done.
+    pending: usize,
+    out: Vec<Found>,
+    failed: Option<Fault>,
+}
+
+#[derive(Default)]
+struct Walk {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// All files, found by up to [`WALKERS`] threads.
+fn all(folder: &str, watch: &Watch) -> Result<Vec<Found>, Fault> {
+    let walk = Walk::default();
+    walk.add([Work::Folder(folder.to_owned(), None)]);
+    std::thread::scope(|scope| {
+        let mut walkers = 1;
+        while let Some(work) = walk.next() {
+            walk.done(walk.step(work, watch));
+            // Small folders need no other thread.
+            while walkers < WALKERS && walk.queued() >= walkers {
+                let name = std::thread::Builder::new().name("feedstock-walk".into());
+                let walker = || {
+                    while let Some(work) = walk.next() {
+                        walk.done(walk.step(work, watch));
+                    }
+                };
+                match name.spawn_scoped(scope, walker) {
+                    Ok(_) => walkers += 1,
+                    Err(_) => break, // the system has no thread left: those that run do it
+                }
+            }
+        }
+    });
+    let state = walk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(fault) = state.failed {
+        return Err(fault);
+    }
+    let mut out = state.out;
+    out.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(out)
+}
+
+impl Walk {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // a panic of a walker ends the scope with it
+    }
+
+    fn add(&self, work: impl IntoIterator<Item = Work>) {
+        let mut state = self.lock();
+        let before = state.queue.len();
+        state.queue.extend(work);
+        state.pending += state.queue.len() - before;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn queued(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// Waits for work; `None` when there will be none.
+    fn next(&self) -> Option<Work> {
+        let mut state = self.lock();
+        loop {
+            if state.failed.is_some() || state.pending == 0 {
+                return None;
+            }
+            if let Some(work) = state.queue.pop_front() {
+                return Some(work);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// One piece of work was done.
+    fn done(&self, result: Result<Vec<Found>, Fault>) {
+        let mut state = self.lock();
+        assert!(state.pending > 0, "work was done twice");
+        state.pending -= 1;
+        match result {
+            Ok(found) => state.out.extend(found),
+            Err(fault) => {
+                state.failed.get_or_insert(fault);
+            }
+        }
+        let is_over = state.pending == 0 || state.failed.is_some();
+        drop(state);
+        if is_over {
+            self.changed.notify_all();
+        }
+    }
+
+    fn step(&self, work: Work, watch: &Watch) -> Result<Vec<Found>, Fault> {
+        match work {
+            Work::Files(paths) => {
+                let found: Result<Vec<_>, Fault> = paths.into_iter().map(|path| watch.file(path)).collect();
+                Ok(found?.into_iter().flatten().collect())
+            }
+            Work::Folder(folder, above) => {
+                let here = enter(&folder, above)?;
+                let (mut work, mut files) = (Vec::new(), Vec::new());
+                for (name, is_folder) in entries(&folder, watch)? {
+                    let path = below(&folder, &name);
+                    if is_folder {
+                        let path = path.trim_end_matches('/').to_owned();
+                        work.push(Work::Folder(path, Some(Arc::clone(&here))));
+                        continue;
+                    }
+                    files.push(path);
+                    if files.len() == RUN_NAMES {
+                        work.push(Work::Files(std::mem::take(&mut files)));
+                    }
+                }
+                self.add(work);
+                self.step(Work::Files(files), watch)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limiter::Limiter;
+    use super::super::local::write;
+    use super::super::retry::{Shared, until_done};
+    use super::super::secret::Cleaner;
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    fn watch(stat: StatFn) -> Watch {
+        Watch {
+            progress: Arc::new(Progress::files()),
+            seen: Seen::new("x", None),
+            is_abandoned: Arc::default(),
+            stat,
+        }
+    }
+
+    fn listed(root: &str, limit: usize) -> Result<Vec<Found>, Fault> {
+        list(root, limit, &watch(|path| fs::metadata(path)))
+    }
+
+    fn names(root: &str, limit: usize) -> Vec<String> {
+        listed(root, limit).unwrap().into_iter().map(|f| f.path[root.len()..].to_owned()).collect()
+    }
+
+    #[test]
+    fn odd_names_are_listed_in_bytewise_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_str().unwrap();
+        let mut all = ["/a/x", "/a-b", "/a.b/#1%20 ü", "/a#1", "/b", "/a/y z", "/~", "/A"].map(String::from);
+        for name in &all {
+            write(&format!("{root}{name}"), name.as_bytes(), false).unwrap();
+        }
+        all.sort_unstable();
+        assert_eq!(names(root, usize::MAX), all);
+        assert_eq!(names(root, 1_000), all);
+        assert_eq!(names(root, 3), all[..3]);
+    }
+
+    #[test]
+    fn a_half_written_file_is_never_listed_and_a_link_loop_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_str().unwrap();
+        fs::write(dir.path().join(".x.feedstock-tmp-1-2"), b"half").unwrap();
+        assert!(names(root, usize::MAX).is_empty());
+        fs::create_dir(dir.path().join("below")).unwrap();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("below/up")).unwrap();
+        for limit in [10, usize::MAX] {
+            assert!(matches!(listed(root, limit), Err(Fault::Refused(_))));
+        }
+    }
+
+    static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
+    static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+    fn slow(path: &str) -> io::Result<Metadata> {
+        PEAK.fetch_max(AT_ONCE.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(3));
+        AT_ONCE.fetch_sub(1, Ordering::SeqCst);
+        fs::metadata(path)
+    }
+
+    /// One after the other, the files take at least 6 s; the deadline is 0.6 s.
+    #[tokio::test]
+    async fn a_walk_that_makes_progress_outlasts_its_deadline_and_has_several_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        for i in 0..2_000 {
+            if i % 500 == 0 {
+                fs::create_dir(dir.path().join(format!("{}", i / 500))).unwrap();
+            }
+            fs::write(dir.path().join(format!("{}/{i:04}", i / 500)), b"").unwrap();
+        }
+        let root = dir.path().to_str().unwrap().to_owned();
+        let shared = Shared::new(Duration::from_millis(600), Duration::from_secs(20), Cleaner::default());
+        let watch = watch(slow);
+        let began = std::time::Instant::now();
+        let found = until_done(&shared, &Limiter::new(1), &watch.progress, |_| {
+            let (root, watch) = (root.clone(), watch.clone());
+            super::super::fetch::blocking(move || list(&root, usize::MAX, &watch))
+        })
+        .await
+        .unwrap();
+        let took = began.elapsed();
+        assert_eq!((found.len(), watch.progress.done()), (2_000, 2_000));
+        assert!(found.is_sorted_by(|a, b| a.path < b.path));
+        let peak = PEAK.load(Ordering::SeqCst);
+        assert!((2..=WALKERS).contains(&peak), "{peak} threads");
+        assert!(
+            took > Duration::from_millis(600),
+            "{took:?}: it does not show that the deadline is outlasted"
+        );
+        assert!(took < Duration::from_secs(6), "{took:?}: no faster than one thread");
+    }
+
+    #[test]
+    fn an_abandoned_walk_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("x"), b"").unwrap();
+        let watch = watch(|path| fs::metadata(path));
+        watch.is_abandoned.store(true, Ordering::Relaxed);
+        assert!(list(dir.path().to_str().unwrap(), usize::MAX, &watch).is_err());
+    }
+}
