@@ -11,6 +11,7 @@ use crate::share::Sharing;
 use crate::stats::{Shared, Stage, Waiting, add_time};
 use crate::value::is_mappable;
 use crate::walk::Walk;
+use crate::watchdog::LOOK_EVERY;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use feedstock_dataset::{Block, BlockId, BlockReader, Dataset};
@@ -20,6 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// Steps planned ahead of the running ones at most, however large the budget: at 10 ms a step that is over half a
 /// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
@@ -146,6 +148,8 @@ impl<D: Destination> Driver<D> {
 
     /// Until every step is delivered, or one has failed and those before it are delivered.
     pub(crate) async fn run(mut self) {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.plan_ahead();
             self.start_steps();
@@ -165,6 +169,9 @@ impl<D: Destination> Driver<D> {
                     None => return, // the context holds a sender, so this is unreachable while we live
                 },
                 Some(fetched) = self.fetches.join_next(), if !self.fetches.is_empty() => self.on_fetch(fetched),
+                _ = look.tick(), if !self.active.is_empty() => {
+                    self.active.values().for_each(|active| active.running.warn_of_stuck(Instant::now()));
+                }
             }
         }
     }

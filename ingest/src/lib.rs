@@ -34,6 +34,7 @@ mod stats;
 mod threads;
 mod value;
 mod walk;
+mod watchdog;
 mod wire;
 mod worker;
 

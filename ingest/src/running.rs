@@ -7,6 +7,7 @@ use crate::row::{RowMemory, RowPlace};
 use crate::share::Sharing;
 use crate::stats::{Shared, add_time};
 use crate::value::value;
+use crate::watchdog::AtWork;
 use crate::{Error, ErrorKind, Result, SampleContext};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::interleave;
@@ -39,6 +40,7 @@ pub(crate) struct Running<D> {
     pub(crate) index: u64,
     pub(crate) step: Step,
     left: AtomicUsize,
+    at_work: AtWork,
     parts: Mutex<Parts<D>>,
 }
 
@@ -59,12 +61,31 @@ impl<D: Destination> Running<D> {
             failures: Vec::new(),
             warnings: Vec::new(),
         };
-        Arc::new(Self { context, index, step, left: AtomicUsize::new(rows), parts: Mutex::new(parts) })
+        let (left, at_work) = (AtomicUsize::new(rows), AtWork::default());
+        Arc::new(Self { context, index, step, left, at_work, parts: Mutex::new(parts) })
     }
 
     /// Rows not yet written.
     pub(crate) fn rows_left(&self) -> usize {
         self.left.load(Ordering::Acquire)
+    }
+
+    /// Warns, once, of each sample that has run for unusually long.
+    pub(crate) fn warn_of_stuck(&self, now: Instant) {
+        for (row, ran) in self.at_work.stuck(now) {
+            tracing::warn!(
+                "stuck: {} has run for {:.0} s and still runs; the limits of decode_image and decode_audio bound what a \
+                 sample may cost",
+                self.name(row),
+                ran.as_secs_f64()
+            );
+        }
+    }
+
+    /// The row's sample, as people find it.
+    fn name(&self, row: usize) -> String {
+        let sample = self.step.rows[row].sample;
+        format!("{} (sample {sample})", self.context.catalog.describe_sample(sample))
     }
 
     /// The task that writes `row` from row `block_row` of `block`.
@@ -109,13 +130,7 @@ impl<D: Destination> Running<D> {
         }
         scratch.take_warnings(); // of a sample that failed
         for (index, map) in self.context.maps.iter().enumerate() {
-            let name = || {
-                format!(
-                    "{} (sample {})",
-                    self.context.catalog.describe_sample(planned.sample),
-                    planned.sample
-                )
-            };
+            let name = || self.name(row);
             let about = |error: Error| {
                 error.with_sample(SampleContext {
                     sample: planned.sample,
@@ -208,6 +223,7 @@ impl<D: Destination> RowGuard<D> {
             return;
         }
         let begun = Instant::now();
+        self.running.at_work.begin(self.row, begun);
         let outcome = self.running.write(self.row, self.memory.as_mut(), block, block_row, scratch);
         add_time(&shared.ops_ns, begun);
         self.outcome = Some(outcome);
@@ -216,13 +232,13 @@ impl<D: Destination> RowGuard<D> {
 
 impl<D: Destination> Drop for RowGuard<D> {
     fn drop(&mut self) {
+        if let Some(ran) = self.running.at_work.end(self.row, Instant::now()) {
+            let name = self.running.name(self.row);
+            tracing::warn!("{name}, reported as stuck, has ended after {:.0} s", ran.as_secs_f64());
+        }
         let outcome = self.outcome.take().unwrap_or_else(|| {
-            let sample = self.running.step.rows[self.row].sample;
-            let name = self.running.context.catalog.describe_sample(sample);
-            Err(Error::new(
-                ErrorKind::Bug,
-                format!("{name} (sample {sample}): an op panicked; please report it"),
-            ))
+            let name = self.running.name(self.row);
+            Err(Error::new(ErrorKind::Bug, format!("{name}: an op panicked; please report it")))
         });
         self.running.row_done(self.row, self.memory.take(), outcome);
     }

@@ -61,6 +61,8 @@ mod check;
 mod error;
 #[cfg(test)]
 mod golden;
+#[cfg(any(feature = "audio", feature = "image"))]
+mod limits;
 mod ragged;
 mod resources;
 mod scratch;

@@ -55,11 +55,15 @@ def test_every_op_is_known_with_all_its_parameters(module, name, function):
     "op",
     [
         [
-            fs.decode_image(exif_orientation=True, scaled=False, max_pixels=10**6, max_pixels_per_byte=100),
+            fs.decode_image(
+                exif_orientation=True, scaled=False, max_pixels=10**6, max_pixels_per_byte=100, max_scans=20,
+                max_scan_blocks=10**6, max_coefficient_bytes=10**7,
+            ),
             fs.resize((8, 8)),
         ],
         fs.decode_audio(
-            max_seconds=9, max_samples=10**6, max_sample_rate=48_000, max_channels=2, max_lost_share=0.1
+            max_seconds=9, max_samples=10**6, max_sample_rate=48_000, max_channels=2, max_lost_share=0.1,
+            max_packets=10**4, max_steps=10**6, max_codebook_bytes=10**6,
         ),
         fs.tokenize_chars("ab ", unknown=1, lowercase=True),
     ],

@@ -13,6 +13,7 @@
 //! is.
 
 use super::assign::assign;
+use super::member::{self, Member};
 use crate::{Error, ErrorKind};
 use feedstock_dataset::StrandSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,13 +21,6 @@ use std::time::Duration;
 
 /// This process itself, as a member.
 pub(crate) const HERE: &str = "this machine";
-
-/// A member that failed is asked again after this, then twice as long, up to [`BACKOFF_MAX`].
-const BACKOFF: Duration = Duration::from_millis(500);
-const BACKOFF_MAX: Duration = Duration::from_secs(15);
-
-/// A member that has served for so long since it last failed has no failures behind it.
-const FORGIVEN_AFTER: Duration = Duration::from_secs(30);
 
 /// A stream whose rows the oldest step has lacked for so long, while others have delivered theirs, gets a rival. Three times
 /// what a step of 64 pictures takes on a fifth of a core; less than the silence after which a worker is given up.
@@ -62,18 +56,6 @@ pub enum Local {
     Fallback,
     /// Always, as one of the members.
     Share,
-}
-
-#[derive(Debug, Default)]
-struct Member {
-    /// Until when it is left alone; `None`: it is up.
-    suspect: Option<Duration>,
-    /// It is being probed.
-    probing: bool,
-    failures: u32,
-    /// When the last of them was.
-    failed: Duration,
-    error: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -165,10 +147,7 @@ impl Dispatch {
         stream.since = now;
         let (strands, rival) = (stream.strands.clone(), stream.rival.take());
         if let Some(member) = self.members.get_mut(&stream.member) {
-            member.error = None;
-            if now >= member.failed + FORGIVEN_AFTER {
-                member.failures = 0;
-            }
+            member.brought(now, id.0);
         }
         if let Some(step) = self.steps.get_mut(&index) {
             step.retain(|strand| !strands.contains(*strand));
@@ -198,7 +177,12 @@ impl Dispatch {
     /// A stream has ended before its time, or could not be opened.
     pub(crate) fn lost(&mut self, now: Duration, id: StreamId, error: Error) -> Vec<Action> {
         let Some(stream) = self.streams.remove(&id) else { return Vec::new() };
-        self.suspect(now, &stream.member, Some(error));
+        if let Some(member) = self.members.get_mut(&stream.member)
+            && member.lost(now, error, self.next_stream)
+            && member::none_serves(self.members.values())
+        {
+            self.members.values_mut().for_each(|member| member.hurry(now));
+        }
         let mut actions = Vec::new();
         if let Some(rival) = stream.rival.and_then(|rival| self.streams.get_mut(&rival)) {
             rival.rival = None; // the other one of the two goes on alone
@@ -220,7 +204,7 @@ impl Dispatch {
 
     /// Whether anybody but this machine may serve.
     pub(crate) fn others_serve(&self) -> bool {
-        self.members.iter().any(|(name, member)| name != HERE && member.suspect.is_none())
+        self.members.iter().any(|(name, member)| name != HERE && member.is_up())
     }
 
     /// A member wants to go: it serves what it was asked for, and nothing from the next step on.
@@ -236,18 +220,14 @@ impl Dispatch {
 
     /// A probed member is there, or it is not.
     pub(crate) fn probed(&mut self, now: Duration, name: &str, result: Result<(), Error>) -> Vec<Action> {
-        if let Some(member) = self.members.get_mut(name) {
-            member.probing = false;
-        }
+        let Some(member) = self.members.get_mut(name) else { return Vec::new() };
         let mut actions = Vec::new();
         match result {
             Ok(()) => {
-                if let Some(member) = self.members.get_mut(name) {
-                    (member.suspect, member.error) = (None, None);
-                }
+                member.is_back();
                 self.redistribute(now, &mut actions);
             }
-            Err(error) => self.suspect(now, name, Some(error)),
+            Err(error) => member.is_away(now, error),
         }
         actions
     }
@@ -257,11 +237,14 @@ impl Dispatch {
         let mut actions = Vec::new();
         let mut here = false;
         for (name, member) in &mut self.members {
-            if !member.probing && member.suspect.is_some_and(|until| until <= now) {
+            if member.is_due(now) {
                 match name == HERE {
-                    true => (member.suspect, here) = (None, true), // there is nothing to ask
+                    true => {
+                        member.is_back(); // there is nothing to ask
+                        here = true;
+                    }
                     false => {
-                        member.probing = true;
+                        member.probing();
                         actions.push(Action::Probe { member: name.clone() });
                     }
                 }
@@ -274,13 +257,12 @@ impl Dispatch {
         actions
     }
 
-    /// Why no member can ever serve: all of them refused for good.
+    /// Why no member can ever serve: those that answer refused for good, and the others do not answer.
+    /// While a stream still owes rows of the oldest step, that is not decided: they may be on their way.
     pub(crate) fn hopeless(&self) -> Option<&Error> {
-        let for_good = |member: &Member| {
-            member.suspect.is_some()
-                && member.error.as_ref().is_some_and(|e| e.kind() != ErrorKind::Retryable)
-        };
-        self.members.values().next().filter(|_| self.members.values().all(for_good))?.error.as_ref()
+        let oldest = self.steps.first_key_value().map(|(index, _)| index);
+        let is_owed = oldest.is_some_and(|index| self.streams.values().any(|s| s.owed.contains(index)));
+        if is_owed { None } else { member::hopeless(self.members.values()) }
     }
 
     /// What the oldest unfinished step waits for.
@@ -296,7 +278,7 @@ impl Dispatch {
             return format!("rows of {} strands from {}", step.len(), list(owing));
         }
         let troubles = self.members.iter().map(|(name, member)| {
-            let why = member.error.as_ref().map_or("not asked yet".to_owned(), Error::to_string);
+            let why = member.error().map_or("not asked yet".to_owned(), Error::to_string);
             format!("{name}: {why}")
         });
         let troubles: Vec<String> = troubles.take(8).collect();
@@ -307,12 +289,8 @@ impl Dispatch {
     }
 
     fn up(&self) -> BTreeSet<&str> {
-        let mut up: BTreeSet<&str> = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.suspect.is_none())
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let mut up: BTreeSet<&str> =
+            self.members.iter().filter(|(_, member)| member.is_up()).map(|(name, _)| name.as_str()).collect();
         if self.local == Local::Fallback && up.len() > 1 {
             up.remove(HERE);
         }
@@ -452,11 +430,9 @@ impl Dispatch {
     }
 
     fn suspect(&mut self, now: Duration, name: &str, error: Option<Error>) {
-        let Some(member) = self.members.get_mut(name) else { return };
-        let backoff = BACKOFF.saturating_mul(1 << member.failures.min(10)).min(BACKOFF_MAX);
-        (member.failures, member.failed) = (member.failures + 1, now);
-        member.suspect = Some(now + backoff);
-        member.error = error.or(member.error.take());
+        if let Some(member) = self.members.get_mut(name) {
+            member.suspect(now, error);
+        }
     }
 
     fn hedge(&mut self, now: Duration, actions: &mut Vec<Action>) {
@@ -517,3 +493,6 @@ fn list(names: BTreeSet<&str>) -> String {
 #[cfg(test)]
 #[path = "dispatch_model.rs"]
 mod model;
+#[cfg(test)]
+#[path = "dispatch_refusals.rs"]
+mod refusals;

@@ -12,6 +12,7 @@
 mod assign;
 mod connect;
 mod dispatch;
+mod member;
 mod members;
 mod place;
 mod run;

@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use turmoil::net::{TcpListener, TcpStream};
@@ -111,9 +111,12 @@ struct Simulated {
     told: AtomicBool,
     leaving: watch::Sender<bool>,
     seed: u64,
+    /// In which epoch a file is missing.
+    gone_in: Option<u64>,
 }
 
 struct SimulatedLane {
+    gone_in: Option<u64>,
     specs: Arc<[TensorSpec]>,
     walk: Walk,
     dice: Dice,
@@ -136,7 +139,11 @@ impl Lane for SimulatedLane {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>> {
         Box::pin(async move {
             if self.next.is_none() {
-                self.next = self.walk.next().map(|step| {
+                let step = self.walk.next();
+                if step.as_ref().is_some_and(|step| Some(step.epoch) == self.gone_in) {
+                    return Err(Error::new(ErrorKind::Gone, "a file is not there"));
+                }
+                self.next = step.map(|step| {
                     let head = |sample: SampleId| RowHead {
                         sample,
                         failure: None,
@@ -193,7 +200,10 @@ impl Serve for Simulated {
             let start = (request.cursor.epoch, request.cursor.position);
             let walk = Walk::new(plan(), request.shape, Some(request.strands), start, request.end_epoch);
             let dice = Dice(self.seed ^ start.1.0);
-            Ok(Some(Box::new(SimulatedLane { specs: specs(), walk, dice, next: None }) as Box<dyn Lane>))
+            let gone_in = self.gone_in;
+            Ok(Some(
+                Box::new(SimulatedLane { gone_in, specs: specs(), walk, dice, next: None }) as Box<dyn Lane>
+            ))
         })
     }
 
@@ -202,9 +212,9 @@ impl Serve for Simulated {
     }
 }
 
-async fn host(seed: u64) -> turmoil::Result {
+async fn host(seed: u64, gone_in: Option<u64>) -> turmoil::Result {
     let leaving = watch::Sender::new(false);
-    let server = Arc::new(Simulated { told: AtomicBool::new(false), leaving, seed });
+    let server = Arc::new(Simulated { told: AtomicBool::new(false), leaving, seed, gone_in });
     let listener = TcpListener::bind(("0.0.0.0", PORT)).await?;
     loop {
         let (stream, _) = listener.accept().await?;
@@ -237,7 +247,7 @@ fn warnings(sample: SampleId) -> Warnings {
 }
 
 /// A rank that takes every step, checks it, and gives the place back.
-async fn rank() -> turmoil::Result {
+async fn rank(steps: Arc<AtomicU64>) -> turmoil::Result {
     let ready = Arc::new(Ready::<Finished<Place>>::default());
     let addresses: Vec<String> = WORKERS.iter().map(|name| format!("{name}:{PORT}")).collect();
     let plan = RunPlan {
@@ -263,6 +273,7 @@ async fn rank() -> turmoil::Result {
     while let Some(finished) = poll_fn(|cx| ready.poll(cx)).await.transpose()? {
         let planned = expected.next().ok_or("a step too many")?;
         assert_eq!(finished.step, planned);
+        steps.fetch_add(1, Ordering::Relaxed);
         let ids =
             arrow::array::AsArray::as_primitive::<arrow::datatypes::UInt64Type>(finished.columns.column(0));
         for (at, row) in planned.rows.iter().enumerate() {
@@ -326,9 +337,9 @@ fn simulate(seed: u64) -> turmoil::Result {
         .tcp_capacity(4096)
         .build();
     for (index, name) in WORKERS.iter().enumerate() {
-        sim.host(*name, move || host(seed.wrapping_mul(31).wrapping_add(index as u64)));
+        sim.host(*name, move || host(seed.wrapping_mul(31).wrapping_add(index as u64), None));
     }
-    sim.client("rank", rank());
+    sim.client("rank", rank(Arc::default()));
     let mut dice = Dice(seed);
     let mut next = Duration::from_millis(200);
     while !sim.step()? {
@@ -367,4 +378,51 @@ fn every_step_arrives_whatever_the_network_does() {
         }
     }
     assert!(seeds.count() == 1 || OVERDUE.load(Ordering::Relaxed) > 0, "streams that take over are late");
+}
+
+/// The steps that came before an error, the error's kind, and when it came.
+type Ended = (u64, ErrorKind, Duration);
+
+/// No worker has a file of the second epoch, and one goes down.
+fn missing_file(seed: u64, down_at: Duration) -> Ended {
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(seed)
+        .simulation_duration(Duration::from_secs(120))
+        .tick_duration(Duration::from_millis(5))
+        .max_message_latency(Duration::from_millis(30))
+        .build();
+    for (index, name) in WORKERS.iter().enumerate() {
+        let seed = seed.wrapping_mul(31).wrapping_add(index as u64);
+        sim.host(*name, move || host(seed, Some(1)));
+    }
+    let ended = Arc::new(std::sync::Mutex::new(None));
+    let said = ended.clone();
+    sim.client("rank", async move {
+        let steps = Arc::new(AtomicU64::new(0));
+        let error = rank(steps.clone()).await.expect_err("a file is missing");
+        let kind = error.downcast_ref::<Error>().map(Error::kind);
+        let kind = kind.ok_or_else(|| format!("another error: {error}"))?;
+        *said.lock().unwrap() = Some((steps.load(Ordering::Relaxed), kind, turmoil::elapsed()));
+        Ok(())
+    });
+    let mut is_down = false;
+    while !sim.step().unwrap() {
+        if !is_down && sim.elapsed() >= down_at {
+            sim.crash(WORKERS[0]);
+            is_down = true;
+        }
+    }
+    let ended = ended.lock().unwrap().take();
+    ended.expect("the rank has ended")
+}
+
+/// The steps of the first epoch arrive, and then the error, with its kind and long before any deadline.
+#[test]
+fn a_missing_file_is_an_error_at_once_though_a_worker_is_down() {
+    for seed in 0..20 {
+        let down_at = Duration::from_millis(seed * 15);
+        let (steps, kind, at) = missing_file(seed, down_at);
+        assert_eq!((steps, kind), (SAMPLES / BATCH, ErrorKind::Gone), "seed {seed}");
+        assert!(at < Duration::from_secs(30), "seed {seed}: after {at:?}");
+    }
 }

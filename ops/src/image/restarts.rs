@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Opened, decode_rgb};
-use super::turbo::{Handle, MAX_SCANS};
+use super::turbo::Handle;
 use crate::error::{Error, Result};
+use crate::limits::MAX_SCANS;
 
 /// What the coefficients of one picture may take, in MB: those of 89 megapixels (the limit of pictures) at 4:2:0.
 const MAX_MEMORY: c_int = 300;
@@ -76,7 +77,7 @@ impl RestartMarkers {
             return Err(Error::config("restart_interval is 0, outside 1 … 65535 MCUs"));
         }
         let handle = Handle::new(tj::TJINIT_TJINIT_TRANSFORM)?;
-        handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS.cast_signed())?;
         handle.set(tj::TJPARAM_TJPARAM_STOPONWARNING, 1)?;
         handle.set(tj::TJPARAM_TJPARAM_MAXMEMORY, MAX_MEMORY)?;
         // Tables of the picture's own have words for all its coefficients; the standard's may lack some.

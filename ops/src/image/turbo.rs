@@ -7,11 +7,6 @@ use turbojpeg_sys as tj;
 
 use crate::error::{Error, Result};
 
-/// Scans of a progressive JPEG, each of which costs a pass over the picture. Encoders write about ten, and the
-/// specification's useful maximum (each bit of each band of each component) is a few hundred; a hostile file has
-/// thousands.
-pub(super) const MAX_SCANS: c_int = 500;
-
 /// A compressor, decompressor or transformer.
 pub(super) struct Handle(NonNull<c_void>);
 

@@ -63,7 +63,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let mut decoder = stream::new_decoder(format, &parameters)?;
     let mut mono = Mono::new(op, Trim::default(), first.sample_rate, out);
     let mut losses = Losses::default();
-    let mut at = 0;
+    let (mut at, mut packets) = (0, 0);
     while at < bytes.len() {
         let header = AdtsHeader::parse(&bytes[at..]).filter(|header| header.same_stream(&first));
         let Some(header) = header else {
@@ -80,6 +80,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
             break;
         };
         at += header.bytes;
+        packets += 1;
+        op.check_packets(format, packets)?;
         match decoder.decode_ref(&PacketRef::new(0, Timestamp::ZERO, Duration::new(FRAME_SAMPLES), frame)) {
             Ok(buffer) => mono.push(&buffer)?,
             Err(_) => lose(&mut losses, op, FRAME_SAMPLES, &mut mono, first.sample_rate)?,

@@ -2,6 +2,7 @@
 //! skipped, not read.
 
 use std::io::{Cursor, Read};
+use std::ops::RangeInclusive;
 
 use symphonia::core::checksum::Crc16Ansi;
 use symphonia::core::formats::FormatOptions;
@@ -63,6 +64,27 @@ fn audio_at(bytes: &[u8]) -> Option<usize> {
     }
 }
 
+/// An upper bound of the steps that symphonia (0.6.1) takes to find the frames in `audio`, beyond one pass over it. From each
+/// place that looks like a frame's header on it reads, anew, about as many bytes as the last frames had.
+fn search_steps(audio: &[u8]) -> u64 {
+    /// Fewest and most bytes that are read at once.
+    const READ_BYTES: RangeInclusive<usize> = 1024..=32 << 10;
+    /// A frame is put together from at most so many parts, each of which begins with what looks like a header.
+    const PARTS: usize = 5;
+    // 14 bits of sync.
+    let headers = memchr::memchr_iter(0xFF, audio)
+        .filter(|at| audio.get(at + 1).is_some_and(|second| second & 0xFC == 0xF8));
+    let (mut count, mut last, mut longest) = (0_u64, 0, 0);
+    for at in headers {
+        (count, longest) = (count + 1, longest.max(at - last));
+        last = at;
+    }
+    let read =
+        longest.max(audio.len() - last).saturating_mul(PARTS).clamp(*READ_BYTES.start(), *READ_BYTES.end());
+    let again = count.saturating_mul(read as u64).saturating_sub(audio.len() as u64);
+    again / stream::COPIED_BYTES_PER_STEP
+}
+
 pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Flac;
     let info = StreamInfo::parse(bytes)?;
@@ -81,6 +103,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         return Err(Error::sample("the FLAC clip ends before its first frame"));
     }
 
+    let steps = search_steps(audio);
+    op.check_steps(format, steps)?;
     let mut header = Vec::with_capacity(8 + STREAM_INFO_BYTES);
     header.extend_from_slice(b"fLaC\x80\0\0\x22"); // the last block, 34 bytes of STREAMINFO
     header.extend_from_slice(&info.block);
@@ -96,7 +120,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         trim: Trim::default(),
         timed: true,
         loses_in_gaps: &|| true,
-        max_packets: bytes.len(),
+        bytes: bytes.len(),
+        steps,
     };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
     Ok(Decoded::whole(info.sample_rate, info.samples.is_some()))

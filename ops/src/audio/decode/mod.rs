@@ -27,6 +27,7 @@ mod layer3;
 mod mono;
 mod mp3;
 pub(super) mod mp4;
+mod mp4_tables;
 pub(super) mod mpeg;
 pub(super) mod ogg;
 mod stream;
@@ -38,22 +39,11 @@ use serde::{Deserialize, Serialize};
 use super::header::{AudioFormat, read_audio_header};
 use crate::chain::Op;
 use crate::error::{Error, Result};
+use crate::limits::{
+    MAX_CHANNELS, MAX_CODEBOOK_BYTES, MAX_LOST_SHARE, MAX_PACKETS, MAX_SAMPLE_RATE, MAX_SAMPLES, MAX_SECONDS,
+    MAX_STEPS, over,
+};
 use crate::warning::{Warning, Warnings};
-
-/// Ten minutes: the longest utterances of speech corpora are below one, and at 48 kHz it is 115 MB of f32.
-const MAX_SECONDS: f64 = 600.0;
-
-/// [`MAX_SECONDS`] at 96 kHz: 230 MB of f32.
-const MAX_SAMPLES: u64 = 57_600_000;
-
-/// The highest rate that recording hardware makes.
-const MAX_SAMPLE_RATE: u32 = 384_000;
-
-/// 7.1 surround.
-const MAX_CHANNELS: u32 = 8;
-
-/// A tenth of a second in 5 s, four frames of a 48 kHz MP3: what a transcript survives.
-const MAX_LOST_SHARE: f64 = 0.02;
 
 /// Decodes an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel, the mean of its channels.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -76,6 +66,17 @@ pub struct DecodeAudio {
     /// 0.02. With 1, what is there is taken.
     #[serde(default = "max_lost_share")]
     pub max_lost_share: f64,
+    /// The most packets (frames of MP3, FLAC and AAC) that a clip's tracks may have; default 4,194,304.
+    #[serde(default = "max_packets", skip_serializing_if = "is_max_packets")]
+    pub max_packets: u64,
+    /// The most steps of looking for a clip's packets, beyond one pass over its bytes; default 268,435,456. A step is a byte
+    /// looked at again, 16 bytes copied again, or 4 entries of a table passed over for a packet. It bounds the time for files
+    /// that are made to be searched: false page and frame headers, long tables.
+    #[serde(default = "max_steps", skip_serializing_if = "is_max_steps")]
+    pub max_steps: u64,
+    /// The most bytes that the codebooks of a Vorbis clip may take once unpacked; default 67,108,864.
+    #[serde(default = "max_codebook_bytes", skip_serializing_if = "is_max_codebook_bytes")]
+    pub max_codebook_bytes: u64,
     /// Takes this channel instead of the mean. Only [`decode_channels`] sets it, so it is no part of a recipe.
     #[serde(skip)]
     pub(super) channel: Option<usize>,
@@ -101,6 +102,31 @@ fn max_lost_share() -> f64 {
     MAX_LOST_SHARE
 }
 
+fn max_packets() -> u64 {
+    MAX_PACKETS
+}
+
+fn max_steps() -> u64 {
+    MAX_STEPS
+}
+
+fn max_codebook_bytes() -> u64 {
+    MAX_CODEBOOK_BYTES
+}
+
+// Limits that came later are written only where they differ from the default: descriptions of before keep their hash.
+fn is_max_packets(packets: &u64) -> bool {
+    *packets == MAX_PACKETS
+}
+
+fn is_max_steps(steps: &u64) -> bool {
+    *steps == MAX_STEPS
+}
+
+fn is_max_codebook_bytes(bytes: &u64) -> bool {
+    *bytes == MAX_CODEBOOK_BYTES
+}
+
 impl Default for DecodeAudio {
     fn default() -> Self {
         Self {
@@ -109,6 +135,9 @@ impl Default for DecodeAudio {
             max_sample_rate: MAX_SAMPLE_RATE,
             max_channels: MAX_CHANNELS,
             max_lost_share: MAX_LOST_SHARE,
+            max_packets: MAX_PACKETS,
+            max_steps: MAX_STEPS,
+            max_codebook_bytes: MAX_CODEBOOK_BYTES,
             channel: None,
         }
     }
@@ -150,6 +179,24 @@ impl DecodeAudio {
         Self { max_lost_share: share, ..self }
     }
 
+    /// The most packets of a clip.
+    #[must_use]
+    pub fn max_packets(self, packets: u64) -> Self {
+        Self { max_packets: packets, ..self }
+    }
+
+    /// The most steps of looking for a clip's packets, beyond one pass over its bytes.
+    #[must_use]
+    pub fn max_steps(self, steps: u64) -> Self {
+        Self { max_steps: steps, ..self }
+    }
+
+    /// The most bytes of a Vorbis clip's codebooks.
+    #[must_use]
+    pub fn max_codebook_bytes(self, bytes: u64) -> Self {
+        Self { max_codebook_bytes: bytes, ..self }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if !(self.max_seconds.is_finite() && self.max_seconds > 0.0) {
             return Err(Error::config(format!("max_seconds {} must be positive", self.max_seconds)));
@@ -161,6 +208,9 @@ impl DecodeAudio {
             ("max_samples", self.max_samples == 0),
             ("max_sample_rate", self.max_sample_rate == 0),
             ("max_channels", self.max_channels == 0),
+            ("max_packets", self.max_packets == 0),
+            ("max_steps", self.max_steps == 0),
+            ("max_codebook_bytes", self.max_codebook_bytes == 0),
         ];
         match zeros.iter().find(|(_, zero)| *zero) {
             Some((name, _)) => Err(Error::config(format!("{name} must be positive"))),
@@ -176,18 +226,33 @@ impl DecodeAudio {
             )));
         }
         if sample_rate > self.max_sample_rate {
-            return Err(Error::sample(format!(
-                "the {format} header says {sample_rate} Hz, over max_sample_rate ({}); raise the limit or set \
-                 on_error=skip",
-                self.max_sample_rate
-            )));
+            let found = format!("the {format} header says {sample_rate} Hz");
+            return Err(over(found, "max_sample_rate", self.max_sample_rate));
         }
         if channels > self.max_channels {
-            return Err(Error::sample(format!(
-                "the {format} header says {channels} channels, over max_channels ({}); raise the limit or set \
-                 on_error=skip",
-                self.max_channels
-            )));
+            let found = format!("the {format} header says {channels} channels");
+            return Err(over(found, "max_channels", self.max_channels));
+        }
+        Ok(())
+    }
+
+    /// Refuses too many packets.
+    fn check_packets(&self, format: AudioFormat, packets: u64) -> Result<()> {
+        if packets > self.max_packets {
+            return Err(over(
+                format!("the {format} clip has at least {packets} packets"),
+                "max_packets",
+                self.max_packets,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses too much searching.
+    fn check_steps(&self, format: AudioFormat, steps: u64) -> Result<()> {
+        if steps > self.max_steps {
+            let found = format!("it takes {steps} steps to find the packets of the {format} clip");
+            return Err(over(found, "max_steps", self.max_steps));
         }
         Ok(())
     }
@@ -205,18 +270,20 @@ impl DecodeAudio {
     fn check_length(&self, samples: u64, sample_rate: u32, who: impl Fn() -> String) -> Result<()> {
         let seconds = samples as f64 / f64::from(sample_rate);
         if seconds > self.max_seconds {
-            return Err(Error::sample(format!(
-                "{} {seconds:.1} s long, over max_seconds ({}); raise the limit or set on_error=skip",
-                who(),
-                self.max_seconds
-            )));
+            return Err(over(format!("{} {seconds:.1} s long", who()), "max_seconds", self.max_seconds));
         }
         if samples > self.max_samples {
-            return Err(Error::sample(format!(
-                "{} {samples} samples long, over max_samples ({}); raise the limit or set on_error=skip",
-                who(),
-                self.max_samples
-            )));
+            return Err(over(format!("{} {samples} samples long", who()), "max_samples", self.max_samples));
+        }
+        Ok(())
+    }
+
+    /// Refuses samples that are decoded and then cut off, as the encoder's delay and padding are.
+    fn check_cut_off(&self, samples: u64) -> Result<()> {
+        if samples > self.max_samples {
+            let found =
+                format!("at least {samples} samples before and after the clip are decoded and cut off");
+            return Err(over(found, "max_samples", self.max_samples));
         }
         Ok(())
     }
@@ -295,12 +362,11 @@ impl Losses {
         let seconds = |samples: u64| samples as f64 / f64::from(sample_rate);
         let (lost, total) = (seconds(self.lost), seconds(self.total));
         let what = if self.ended_early { "ends early or is damaged" } else { "is damaged" };
-        Err(Error::sample(format!(
-            "the {format} clip {what}: {lost:.2} s of {total:.2} s are lost ({:.1} %), over max_lost_share ({}); raise \
-             the limit or set on_error=skip",
-            share * 100.0,
-            op.max_lost_share
-        )))
+        let found = format!(
+            "the {format} clip {what}: {lost:.2} s of {total:.2} s are lost ({:.1} %)",
+            share * 100.0
+        );
+        Err(over(found, "max_lost_share", op.max_lost_share))
     }
 }
 

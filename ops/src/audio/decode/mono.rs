@@ -56,7 +56,9 @@ impl<'a> Mono<'a> {
             [part(*start, end.start), part(end.end.max(*start), u64::MAX)]
         };
         let more: usize = parts.iter().map(|part| part.len()).fold(0, usize::saturating_add);
-        self.op.check_decoded(self.out.len().saturating_add(more) as u64, self.sample_rate)?;
+        let kept = self.out.len().saturating_add(more) as u64;
+        self.op.check_decoded(kept, self.sample_rate)?;
+        self.op.check_cut_off(to.saturating_sub(kept))?;
         Ok(parts)
     }
 
@@ -146,5 +148,25 @@ impl<'a> Mono<'a> {
                 self.out[start..].iter_mut().for_each(|out| *out *= share);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_decoded_and_cut_off_is_limited_too() {
+        let op = DecodeAudio::new().max_samples(1000);
+        let mut out = Vec::new();
+        let mut mono = Mono::new(&op, Trim { start: 5000, end: 0..0 }, 16_000, &mut out);
+        mono.silence(1000).unwrap();
+        let error = mono.silence(1).unwrap_err();
+        assert!(error.message().starts_with("at least 1001 samples before and after"), "{error}");
+        // After the clip's end as well.
+        let mut mono = Mono::new(&op, Trim { start: 0, end: 10..u64::MAX }, 16_000, &mut out);
+        mono.silence(1010).unwrap();
+        assert!(mono.silence(1).is_err());
+        assert_eq!(out.len(), 10);
     }
 }

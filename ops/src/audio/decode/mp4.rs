@@ -14,7 +14,7 @@ use symphonia::default::formats::IsoMp4Reader;
 use super::adts::RATES;
 use super::mpeg::Trim;
 use super::stream::{self, Track};
-use super::{DecodeAudio, Decoded};
+use super::{DecodeAudio, Decoded, mp4_tables};
 use crate::audio::header::AudioFormat;
 use crate::error::{Error, Result};
 
@@ -31,7 +31,7 @@ pub(in crate::audio) struct Mp4Header {
 }
 
 /// Boxes of `bytes`: name and content, the last perhaps cut.
-fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
+pub(super) fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     std::iter::from_fn(move || {
         let size = u64::from(be32(bytes, 0)?);
         let name = *bytes.get(4..)?.first_chunk::<4>()?;
@@ -47,13 +47,13 @@ fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     })
 }
 
-fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
+pub(super) fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
     path.iter().try_fold(bytes, |bytes, wanted| {
         boxes(bytes).find(|(name, _)| name == *wanted).map(|(_, content)| content)
     })
 }
 
-fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
@@ -140,6 +140,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let Mp4Header { sample_rate, channels, delay, samples, timescale } = header;
     op.check_header(format, sample_rate, channels)?;
     op.check_samples(format, samples.saturating_sub(delay), sample_rate)?;
+    let steps = mp4_tables::search_steps(bytes, op.max_packets);
+    op.check_steps(format, steps)?;
     // A reader that can seek wants all boxes whole; one that cannot, the header in front of the audio.
     let in_front = boxes(bytes).take_while(|(name, _)| name != b"mdat").any(|(name, _)| name == *b"moov");
     let media = if in_front {
@@ -164,7 +166,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         trim: Trim { start: delay, end },
         timed: samples > 0 && timescale == sample_rate,
         loses_in_gaps: &|| true,
-        max_packets: bytes.len(),
+        bytes: bytes.len(),
+        steps,
     };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
     Ok(Decoded::whole(sample_rate, known.is_some()))

@@ -200,12 +200,17 @@ pub(crate) fn id3_bytes(bytes: &[u8]) -> u64 {
 
 /// Where the first frame lies: a header that two more of its stream follow, or the end of the clip.
 pub(crate) fn first_frame(bytes: &[u8], start: usize, whole: bool) -> Option<(usize, FrameHeader)> {
+    find_first_frame(&Ends::of(bytes), start, whole)
+}
+
+fn find_first_frame(ends: &Ends<'_>, start: usize, whole: bool) -> Option<(usize, FrameHeader)> {
+    let bytes = ends.bytes;
     let last = bytes.len().min(start.saturating_add(MAX_JUNK_BYTES));
     (start..last).find_map(|at| {
         let first = FrameHeader::parse(bytes.get(at..)?)?;
         let mut next = at + first.bytes;
         for _ in 0..2 {
-            if ends_at(bytes, next) {
+            if ends.at(next) {
                 break;
             }
             match bytes.get(next..next + 4) {
@@ -221,14 +226,37 @@ pub(crate) fn first_frame(bytes: &[u8], start: usize, whole: bool) -> Option<(us
     })
 }
 
-/// Whether nothing but tags and padding is left from `at` on.
-fn ends_at(bytes: &[u8], at: usize) -> bool {
-    let Some(rest) = bytes.get(at..) else { return false };
-    rest.starts_with(b"TAG") && rest.len() <= 128 + 227
-        || rest.starts_with(b"APETAGEX")
-        || rest.starts_with(b"LYRICSBEGIN")
-        || rest.starts_with(b"ID3")
-        || rest.iter().all(|byte| *byte == 0)
+/// Where a clip may end.
+struct Ends<'a> {
+    bytes: &'a [u8],
+    /// From here on all bytes are 0. Known from the start, so that a clip with many places where it may end is not searched
+    /// to its end from each of them.
+    padding_at: usize,
+}
+
+impl<'a> Ends<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        let padding_at = bytes.iter().rposition(|byte| looked_at(*byte) != 0).map_or(0, |last| last + 1);
+        Self { bytes, padding_at }
+    }
+
+    /// Whether nothing but tags and padding is left from `at` on.
+    fn at(&self, at: usize) -> bool {
+        let Some(rest) = self.bytes.get(at..) else { return false };
+        rest.starts_with(b"TAG") && rest.len() <= 128 + 227
+            || rest.starts_with(b"APETAGEX")
+            || rest.starts_with(b"LYRICSBEGIN")
+            || rest.starts_with(b"ID3")
+            || at >= self.padding_at
+    }
+}
+
+/// Counts, in tests, the bytes that the search for padding looks at.
+#[inline(always)]
+fn looked_at(byte: u8) -> u8 {
+    #[cfg(test)]
+    tests::LOOKED_AT.with(|count| count.set(count.get() + 1));
+    byte
 }
 
 impl Walk {
@@ -238,7 +266,8 @@ impl Walk {
     /// many as would have taken its bytes.
     pub(crate) fn new(bytes: &[u8], start: usize, frames: &mut Vec<Frame>) -> Result<Self> {
         frames.clear();
-        let Some((mut at, first)) = first_frame(bytes, start, true) else {
+        let ends = Ends::of(bytes);
+        let Some((mut at, first)) = find_first_frame(&ends, start, true) else {
             return Err(super::unknown(bytes));
         };
         let tag = bytes.get(at..at + first.bytes).and_then(|frame| Tag::read(&first, frame));
@@ -246,7 +275,7 @@ impl Walk {
             at += first.bytes;
         }
         let (mut garbage, mut cut) = (0_usize, false);
-        while !ends_at(bytes, at) {
+        while !ends.at(at) {
             let here = FrameHeader::parse(&bytes[at..]);
             match here {
                 Some(header) if header.same_stream(&first) => {
@@ -337,4 +366,42 @@ fn continues(bytes: &[u8], at: usize, header: &FrameHeader) -> bool {
     let next = at + header.bytes;
     next == bytes.len()
         || bytes.get(next..).and_then(FrameHeader::parse).is_some_and(|next| next.same_stream(header))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Bytes that the search for padding has looked at.
+        pub(super) static LOOKED_AT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// A header of MPEG-1 layer III, 320 kbit/s at 32 kHz, one channel: a frame of 1440 bytes.
+    const HEADER: [u8; 4] = [0xFF, 0xFB, 0xE8, 0xC0];
+
+    #[test]
+    fn a_clip_with_many_places_where_it_may_end_is_searched_once() {
+        let mut bytes = HEADER.repeat(360);
+        bytes.resize(1 << 20, 0);
+        bytes.push(1);
+        let mut frames = Vec::new();
+        assert!(Walk::new(&bytes, 0, &mut frames).is_err(), "no frame follows another");
+        // In front of the padding, too: here all of it is searched, once for each call.
+        bytes.pop();
+        Walk::new(&bytes, 0, &mut frames).unwrap();
+        let looked_at = LOOKED_AT.get();
+        assert!(looked_at <= 3 * bytes.len() as u64, "{looked_at} bytes of {}", bytes.len());
+    }
+
+    #[test]
+    fn padding_of_zeros_ends_a_clip_and_one_byte_in_it_does_not() {
+        let bytes = [&[7_u8][..], &[0; 9]].concat();
+        let ends = Ends::of(&bytes);
+        assert_eq!((ends.at(0), ends.at(1), ends.at(10), ends.at(11)), (false, true, true, false));
+        let bytes = [&bytes[..], &[1]].concat();
+        assert!(!Ends::of(&bytes).at(1));
+        assert!(Ends::of(&[]).at(0));
+    }
 }

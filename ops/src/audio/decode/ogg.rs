@@ -102,6 +102,14 @@ pub(in crate::audio) fn first_stream(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
+/// The steps that it takes to find the pages of `stream`, beyond one pass over it. Each place that looks like a page is read
+/// and its checksum computed; if that is wrong, the search goes on right behind the mark.
+fn search_steps(stream: &[u8]) -> u64 {
+    let marks = memchr::memmem::find_iter(stream, PAGE_MARK);
+    let bytes: usize = marks.map(|at| page(&stream[at..]).map_or(0, |page| page.whole.len())).sum();
+    bytes.saturating_sub(stream.len()) as u64
+}
+
 /// Whether `stream` is intact pages of one stream from its first to its last, without a number left out.
 fn is_complete(stream: &[u8], serial: [u8; 4]) -> bool {
     let (mut at, mut next) = (0, 0);
@@ -204,8 +212,10 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     if format == AudioFormat::Opus && !cfg!(feature = "opus") {
         return Err(Error::sample("the clip is Opus; build with the feature `opus` to decode it"));
     }
+    let steps = search_steps(bytes);
+    op.check_steps(format, steps)?;
     if format == AudioFormat::Vorbis {
-        vorbis::check_setup(bytes, header.serial)?;
+        vorbis::check_setup(op, bytes, header.serial)?;
     } else if bytes.windows(7).any(|seven| seven == b"\x05vorbis") {
         return Err(Error::sample(format!("the {format} clip holds a stream of Vorbis too; split it")));
     }
@@ -232,7 +242,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         trim,
         timed: true,
         loses_in_gaps: &loses_in_gaps,
-        max_packets: bytes.len(),
+        bytes: bytes.len(),
+        steps,
     };
     stream::decode(op, &mut reader, &mut *decoder, (id, track), out)?;
     if header.gain != 0 {

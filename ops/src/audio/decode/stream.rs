@@ -25,9 +25,14 @@ pub(super) struct Track<'a> {
     pub(super) timed: bool,
     /// Whether a gap means that packets were lost. Else the times are wrong, and from there on they do not count.
     pub(super) loses_in_gaps: &'a dyn Fn() -> bool,
-    /// Packets there can be; each has at least a byte, or the container names it in one.
-    pub(super) max_packets: usize,
+    /// Bytes of the clip. There can be as many packets: each has at least a byte, or the container names it in one.
+    pub(super) bytes: usize,
+    /// Steps that it took, or will take, to find the packets.
+    pub(super) steps: u64,
 }
+
+/// Bytes that are copied in the time of a step.
+pub(super) const COPIED_BYTES_PER_STEP: u64 = 16;
 
 pub(super) fn source<'a>(media: impl MediaSource + 'a) -> MediaSourceStream<'a> {
     MediaSourceStream::new(Box::new(media), Default::default())
@@ -75,7 +80,7 @@ pub(super) fn decode(
     (id, track): (u32, Track<'_>),
     out: &mut Vec<f32>,
 ) -> Result<()> {
-    let Track { format, sample_rate, mut samples, trim, timed, loses_in_gaps, max_packets } = track;
+    let Track { format, sample_rate, mut samples, trim, timed, loses_in_gaps, bytes, steps } = track;
     let trimmed_in_front = trim.start;
     let mut mono = Mono::new(op, trim, sample_rate, out);
     let mut losses = Losses::default();
@@ -83,11 +88,10 @@ pub(super) fn decode(
     let mut times_are_wrong = false;
     // Of the last page, whose count of samples is relative to the page before.
     let mut padding_at_end = 0;
-    let mut packets = 0;
+    let (mut packets, mut packet_bytes) = (0, 0_usize);
     loop {
         let mut packet = match reader.next_packet() {
-            Ok(Some(packet)) if packet.track_id == id => packet,
-            Ok(Some(_)) => continue,
+            Ok(Some(packet)) => packet,
             Ok(None) => break,
             // A missing end shows by the count of samples, if the container has one.
             Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => break,
@@ -99,8 +103,16 @@ pub(super) fn decode(
             Err(error) => return Err(refused(format, &error)),
         };
         packets += 1;
-        if packets > max_packets {
+        if packets > bytes as u64 {
             return Err(Error::sample(format!("the {format} clip names more packets than it has bytes")));
+        }
+        op.check_packets(format, packets)?;
+        // Packets that lie over each other are copied again and again.
+        packet_bytes = packet_bytes.saturating_add(packet.data.len());
+        let copied_again = packet_bytes.saturating_sub(bytes) as u64;
+        op.check_steps(format, steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP))?;
+        if packet.track_id != id {
+            continue;
         }
         let at = u64::try_from(packet.pts.get()).unwrap_or(0);
         if format == AudioFormat::Vorbis {

@@ -2,13 +2,20 @@
 //! that no codeword is longer than 32 bits and that a table's side is found by a root in f32, and panics otherwise.
 //! Only a forged clip gets there, its checksums right.
 
+use super::DecodeAudio;
 use super::ogg::{Page, pages};
 use crate::error::{Error, Result};
+use crate::limits::over;
 
 const SETUP: &[u8; 7] = b"\x05vorbis";
 
 /// Longest codeword, in bits.
 const MAX_CODEWORD: u32 = 32;
+
+/// What an entry takes: its length, its codeword, its number and its place in the table that codewords are looked up in. And
+/// what each number of its vector takes.
+const ENTRY_BYTES: u64 = 1 + 4 + 4 + 8;
+const VALUE_BYTES: u64 = 4;
 
 /// As in symphonia: real codebooks have at most a few thousand entries of at most eight dimensions.
 const MAX_ENTRIES: u32 = 128 << 10;
@@ -16,13 +23,20 @@ const MAX_DIMENSIONS: u32 = 32;
 
 /// Checks the setup header of a stream, and its repetitions, which some encoders write; `bytes` holds no other stream of
 /// Vorbis.
-pub(super) fn check_setup(bytes: &[u8], serial: [u8; 4]) -> Result<()> {
+pub(super) fn check_setup(op: &DecodeAudio, bytes: &[u8], serial: [u8; 4]) -> Result<()> {
     let damaged = || Error::sample("the Vorbis clip's setup header is damaged or missing");
     // A packet's first bytes are never split between pages, so every setup header shows.
     let count = bytes.windows(SETUP.len()).filter(|seven| seven == SETUP).count();
     let packets = setup_packets(bytes, serial, count).ok_or_else(damaged)?;
+    let mut unpacked = 0_u64;
     for packet in packets {
-        check_codebooks(&mut Bits { bytes: &packet[SETUP.len()..], at: 0 }).ok_or_else(damaged)?;
+        let bytes =
+            check_codebooks(&mut Bits { bytes: &packet[SETUP.len()..], at: 0 }).ok_or_else(damaged)?;
+        unpacked = unpacked.saturating_add(bytes);
+    }
+    if unpacked > op.max_codebook_bytes {
+        let found = format!("the codebooks of the Vorbis clip take {unpacked} bytes");
+        return Err(over(found, "max_codebook_bytes", op.max_codebook_bytes));
     }
     Ok(())
 }
@@ -85,12 +99,13 @@ impl Bits<'_> {
     }
 }
 
-fn check_codebooks(bits: &mut Bits<'_>) -> Option<()> {
+/// The bytes that all codebooks take once unpacked.
+fn check_codebooks(bits: &mut Bits<'_>) -> Option<u64> {
     let count = bits.read(8)? + 1;
-    (0..count).try_for_each(|_| check_codebook(bits))
+    (0..count).try_fold(0_u64, |bytes, _| Some(bytes + check_codebook(bits)?))
 }
 
-fn check_codebook(bits: &mut Bits<'_>) -> Option<()> {
+fn check_codebook(bits: &mut Bits<'_>) -> Option<u64> {
     let (sync, dimensions, entries) = (bits.read(24)?, bits.read(16)?, bits.read(24)?);
     if sync != 0x56_4342 || !(1..=MAX_DIMENSIONS).contains(&dimensions) || entries > MAX_ENTRIES {
         return None;
@@ -114,13 +129,15 @@ fn check_codebook(bits: &mut Bits<'_>) -> Option<()> {
             }
         }
     }
+    let words = u64::from(entries) * ENTRY_BYTES;
     match bits.read(4)? {
-        0 => Some(()),
+        0 => Some(words),
         lookup @ 1..=2 => {
             bits.skip(64)?;
             let (value_bits, _) = (bits.read(4)? + 1, bits.read(1)?);
             let values = if lookup == 1 { side(entries, dimensions)? } else { entries * dimensions };
-            bits.skip(u64::from(values) * u64::from(value_bits))
+            bits.skip(u64::from(values) * u64::from(value_bits))?;
+            Some(words + u64::from(entries) * u64::from(dimensions) * VALUE_BYTES)
         }
         _ => None,
     }

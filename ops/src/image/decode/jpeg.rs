@@ -21,7 +21,7 @@ use turbojpeg_sys as tj;
 
 use super::super::geometry::{Rect, Size};
 use super::super::resize::Window;
-use super::super::turbo::{Handle, MAX_SCANS};
+use super::super::turbo::Handle;
 use super::Pixels;
 use super::baseline::Baseline;
 use super::jpeg_header::{JpegHeader, reaches_its_end};
@@ -176,7 +176,7 @@ impl JpegDecoder {
         let crop = if everything { None } else { Some(window.0) };
         let request = Request { denominator, crop, format, ignored };
         let target = if cmyk { &mut self.cmyk } else { &mut *out };
-        let decoded = Turbo::new()?.decode(bytes, request, target)?;
+        let decoded = Turbo::new(header.max_scans)?.decode(bytes, request, target)?;
         if cmyk {
             let pixels = decoded.width as usize * decoded.height as usize;
             cmyk_to_rgb(&self.cmyk.bytes()[..pixels * 4], out.take(pixels * 3));
@@ -206,9 +206,9 @@ fn scaled_region(region: Rect, denominator: u32) -> (Rect, Window) {
 struct Turbo(Handle);
 
 impl Turbo {
-    fn new() -> Result<Self> {
+    fn new(max_scans: u32) -> Result<Self> {
         let handle = Handle::new(tj::TJINIT_TJINIT_DECOMPRESS)?;
-        handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, to_int(max_scans)?)?;
         handle.set(tj::TJPARAM_TJPARAM_SAVEMARKERS, SAVE_NO_MARKERS)?;
         Ok(Self(handle))
     }
@@ -310,7 +310,7 @@ impl Turbo {
 }
 
 fn to_int(value: u32) -> Result<c_int> {
-    c_int::try_from(value).map_err(|_| Error::bug("a JPEG's side over 2³¹"))
+    c_int::try_from(value).map_err(|_| Error::bug("a JPEG's number over 2³¹"))
 }
 
 /// Pillow's CMYK → RGB on values inverted as Adobe writes them (it assumes that of every CMYK JPEG).

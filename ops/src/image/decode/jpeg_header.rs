@@ -4,6 +4,7 @@
 
 use super::super::geometry::Size;
 use crate::error::{Error, Result};
+use crate::limits::MAX_SCANS;
 
 /// One component of the frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,6 +45,10 @@ pub(super) struct JpegHeader<'a> {
     pub(super) restart_interval: u16,
     /// Components in the first scan.
     pub(super) scan_components: usize,
+    /// Which they are, a bit each.
+    pub(super) scan_mask: u8,
+    /// Scans after which libjpeg-turbo gives up.
+    pub(super) max_scans: u32,
     /// The scan covers the full spectrum at full precision, as a baseline scan does.
     pub(super) scan_is_full: bool,
     pub(super) jfif: bool,
@@ -51,6 +56,9 @@ pub(super) struct JpegHeader<'a> {
     /// Offset of the first entropy-coded byte.
     pub(super) data: usize,
 }
+
+/// The end marker, EOI.
+const END: u8 = 0xD9;
 
 fn bad(what: impl std::fmt::Display) -> Error {
     Error::sample(format!("JPEG header: {what}"))
@@ -97,24 +105,26 @@ impl<'a> JpegHeader<'a> {
             let ends = |marker: &u8| !restarts || matches!(marker, 0xC0..=0xCF | 0xD8..);
             return self.markers(bytes).any(|(marker, _)| ends(&marker));
         }
-        // All scans come first, so that the end marker must be there. Segments between them are skipped by their length,
-        // even if the bytes of an end marker are in them.
-        let mut segment_end = self.data;
-        let segments = self.markers(bytes).filter(|(marker, _)| matches!(marker, 0xC0..=0xCF | 0xD9..));
-        for (marker, at) in segments {
-            if at < segment_end {
-                continue;
-            }
-            if marker == 0xD9 {
-                return true;
-            }
-            let length = u16_at(bytes, at).map_or(usize::MAX >> 1, |length| usize::from(length).max(2));
-            segment_end = at + length;
-        }
-        false
+        // All scans come first, so that the end marker must be there.
+        self.segments(bytes).any(|(marker, _)| marker == END)
     }
 
-    fn is_sequential(&self) -> bool {
+    /// The segments behind the first scan's header, up to and with the end marker: their markers, and where the byte after
+    /// each marker is. Segments are skipped by their length, even if the bytes of an end marker are in them.
+    pub(super) fn segments(&self, bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
+        let (mut segment_end, mut has_ended) = (self.data, false);
+        let markers = self.markers(bytes).filter(|(marker, _)| matches!(marker, 0xC0..=0xCF | 0xD9..));
+        markers.filter(move |&(marker, at)| {
+            if at < segment_end || has_ended {
+                return false;
+            }
+            let length = u16_at(bytes, at).map_or(usize::MAX >> 1, |length| usize::from(length).max(2));
+            (segment_end, has_ended) = (at + length, marker == END);
+            true
+        })
+    }
+
+    pub(super) fn is_sequential(&self) -> bool {
         matches!(self.frame, 0xC0 | 0xC1 | 0xC9)
     }
 
@@ -150,6 +160,8 @@ impl<'a> JpegHeader<'a> {
             ac: [None; 4],
             restart_interval: 0,
             scan_components: 0,
+            scan_mask: 0,
+            max_scans: MAX_SCANS,
             scan_is_full: false,
             jfif: false,
             adobe_transform: None,
@@ -247,6 +259,7 @@ impl<'a> JpegHeader<'a> {
                 return Err(bad(format_args!("a scan of the unknown component {}", raw[0])));
             };
             in_order &= index == at;
+            self.scan_mask |= 1 << index;
             (self.components[index].dc, self.components[index].ac) = (raw[1] >> 4, raw[1] & 15);
         }
         self.scan_is_full = in_order && rest[count * 2..count * 2 + 3] == [0, 63, 0];

@@ -15,6 +15,7 @@ mod baseline;
 mod exif;
 mod jpeg;
 mod jpeg_header;
+mod jpeg_scans;
 mod mode;
 mod png;
 mod png_repair;
@@ -28,6 +29,10 @@ use super::geometry::{Rect, Size};
 use super::resize::Window;
 use crate::chain::Op;
 use crate::error::{Error, Result};
+use crate::limits::{
+    MAX_COEFFICIENT_BYTES, MAX_PIXELS, MAX_PIXELS_PER_BYTE, MAX_SCAN_BLOCKS, MAX_SCANS, RATIO_FREE_PIXELS,
+    over,
+};
 use crate::scratch::Buffer;
 use crate::warning::Warnings;
 
@@ -35,18 +40,6 @@ pub(crate) use exif::Orientation;
 pub(crate) use jpeg::JpegDecoder;
 use jpeg_header::JpegHeader;
 pub use mode::read_mode;
-
-/// Pillow's limit, a quarter of a GiB of RGB.
-const MAX_PIXELS: u64 = 89_478_485;
-
-/// Pixels that one encoded byte may claim, in pictures over [`RATIO_FREE_PIXELS`]. The flattest legitimate JPEG is
-/// a grey progressive one with a bit per 8×8 block, 512 pixels a byte; deflate makes at most 1032 bytes of one,
-/// 344 RGB pixels. A 16384² claim in 170 KB is 1542.
-const MAX_PIXELS_PER_BYTE: u32 = 1024;
-
-/// Pictures up to 4 megapixels (12 MB of RGB) may be as flat as they like: a small 1-bit PNG or a lossless WebP of
-/// one colour legitimately has far more pixels than bytes.
-const RATIO_FREE_PIXELS: u64 = 4 << 20;
 
 /// Decodes a JPEG (baseline, progressive, grey, CMYK, YCCK), PNG (every colour type and depth) or WebP into RGB.
 ///
@@ -72,6 +65,18 @@ pub struct DecodeImage {
     /// The most pixels per encoded byte, for pictures over 4 megapixels; default 1024. Checked before allocation.
     #[serde(default = "max_pixels_per_byte")]
     pub max_pixels_per_byte: u32,
+    /// The most scans of a JPEG, 1 … 2,147,483,647; default 500. Only files with several scans count: progressive ones, and
+    /// those with a scan for each component. Checked before decoding, as are the next two.
+    #[serde(default = "max_scans", skip_serializing_if = "is_max_scans")]
+    pub max_scans: u32,
+    /// The most blocks of 8×8 that all scans of a JPEG visit: for each scan the blocks of its components. Default 67,108,864,
+    /// which is 48 scans of a component with 89 megapixels. It bounds the time for a file with several scans.
+    #[serde(default = "max_scan_blocks", skip_serializing_if = "is_max_scan_blocks")]
+    pub max_scan_blocks: u64,
+    /// The most bytes of coefficients that the decoder keeps between scans, in addition to the pixels: 128 for each block of
+    /// each component. Default 805,306,368, which no picture within the default `max_pixels` needs.
+    #[serde(default = "max_coefficient_bytes", skip_serializing_if = "is_max_coefficient_bytes")]
+    pub max_coefficient_bytes: u64,
 }
 
 fn yes() -> bool {
@@ -86,6 +91,31 @@ fn max_pixels_per_byte() -> u32 {
     MAX_PIXELS_PER_BYTE
 }
 
+fn max_scans() -> u32 {
+    MAX_SCANS
+}
+
+fn max_scan_blocks() -> u64 {
+    MAX_SCAN_BLOCKS
+}
+
+fn max_coefficient_bytes() -> u64 {
+    MAX_COEFFICIENT_BYTES
+}
+
+// Limits that came later are written only where they differ from the default: descriptions of before keep their hash.
+fn is_max_scans(scans: &u32) -> bool {
+    *scans == MAX_SCANS
+}
+
+fn is_max_scan_blocks(blocks: &u64) -> bool {
+    *blocks == MAX_SCAN_BLOCKS
+}
+
+fn is_max_coefficient_bytes(bytes: &u64) -> bool {
+    *bytes == MAX_COEFFICIENT_BYTES
+}
+
 impl Default for DecodeImage {
     fn default() -> Self {
         Self {
@@ -93,6 +123,9 @@ impl Default for DecodeImage {
             scaled: true,
             max_pixels: MAX_PIXELS,
             max_pixels_per_byte: MAX_PIXELS_PER_BYTE,
+            max_scans: MAX_SCANS,
+            max_scan_blocks: MAX_SCAN_BLOCKS,
+            max_coefficient_bytes: MAX_COEFFICIENT_BYTES,
         }
     }
 }
@@ -127,34 +160,53 @@ impl DecodeImage {
         Self { max_pixels_per_byte: pixels, ..self }
     }
 
+    /// The most scans of a JPEG.
+    #[must_use]
+    pub fn max_scans(self, scans: u32) -> Self {
+        Self { max_scans: scans, ..self }
+    }
+
+    /// The most blocks of 8×8 that all scans of a JPEG visit.
+    #[must_use]
+    pub fn max_scan_blocks(self, blocks: u64) -> Self {
+        Self { max_scan_blocks: blocks, ..self }
+    }
+
+    /// The most bytes of coefficients that are kept between the scans of a JPEG.
+    #[must_use]
+    pub fn max_coefficient_bytes(self, bytes: u64) -> Self {
+        Self { max_coefficient_bytes: bytes, ..self }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         // A codec's row and buffer arithmetic stays within i32 and usize up to here.
         const MOST: u64 = 1 << 31;
-        if (1..=MOST).contains(&self.max_pixels) && self.max_pixels_per_byte > 0 {
-            return Ok(());
+        if !(1..=MOST).contains(&self.max_pixels) || self.max_pixels_per_byte == 0 {
+            return Err(Error::config(format!(
+                "max_pixels {} must be 1 … {MOST} and max_pixels_per_byte positive",
+                self.max_pixels
+            )));
         }
-        Err(Error::config(format!(
-            "max_pixels {} must be 1 … {MOST} and max_pixels_per_byte positive",
-            self.max_pixels
-        )))
+        if !(1..=i32::MAX.unsigned_abs()).contains(&self.max_scans) {
+            return Err(Error::config(format!("max_scans {} must be 1 … {}", self.max_scans, i32::MAX)));
+        }
+        if self.max_scan_blocks == 0 || self.max_coefficient_bytes == 0 {
+            return Err(Error::config("max_scan_blocks and max_coefficient_bytes must be positive"));
+        }
+        Ok(())
     }
 
     fn check_limits(&self, header: ImageHeader, bytes: usize) -> Result<()> {
         let ImageHeader { format, width, height } = header;
         let pixels = u64::from(width) * u64::from(height);
         if pixels > self.max_pixels {
-            return Err(Error::sample(format!(
-                "the {format} header asks for {width}×{height} px = {pixels}, over max_pixels ({}); raise the limit \
-                 or set on_error=skip",
-                self.max_pixels
-            )));
+            let found = format!("the {format} header asks for {width}×{height} px = {pixels}");
+            return Err(over(found, "max_pixels", self.max_pixels));
         }
         if pixels > RATIO_FREE_PIXELS && pixels > bytes as u64 * u64::from(self.max_pixels_per_byte) {
-            return Err(Error::sample(format!(
-                "the {format} header asks for {width}×{height} px = {pixels} in {bytes} bytes, over \
-                 max_pixels_per_byte ({}); raise the limit or set on_error=skip",
-                self.max_pixels_per_byte
-            )));
+            let found =
+                format!("the {format} header asks for {width}×{height} px = {pixels} in {bytes} bytes");
+            return Err(over(found, "max_pixels_per_byte", self.max_pixels_per_byte));
         }
         Ok(())
     }
@@ -294,6 +346,11 @@ impl<'a> Opened<'a> {
             ImageFormat::WebP => (Body::WebP, read_header(bytes)?),
         };
         op.check_limits(header, bytes.len())?;
+        let mut body = body;
+        if let Body::Jpeg(jpeg) = &mut body {
+            jpeg_scans::check(jpeg, bytes, op)?;
+            jpeg.max_scans = op.max_scans;
+        }
         let stored = Size { height: header.height, width: header.width };
         let orientation = if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };
         Ok(Self { bytes, body, stored, orientation })

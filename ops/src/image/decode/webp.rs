@@ -35,6 +35,7 @@ pub(super) fn size(bytes: &[u8]) -> Result<Size> {
 /// Decodes into dense RGB. `size` is within the limits.
 pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer, spare: &mut Buffer) -> Result<()> {
     complete(bytes)?;
+    frames_fit(bytes, size)?;
     let pixels = size.height as usize * size.width as usize;
     let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(bad)?;
     // RGBA once for the frame and once for an animation's canvas, plus 1 MiB of metadata.
@@ -48,6 +49,50 @@ pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer, spare: &mut Buf
     if channels == 4 {
         to_rgb(spare.take(pixels * 4), pixels, 4);
         std::mem::swap(out, spare);
+    }
+    Ok(())
+}
+
+/// The chunks of `bytes`: name and content, the last perhaps cut.
+fn chunks(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
+    std::iter::from_fn(move || {
+        let (name, rest) = bytes.split_first_chunk::<4>()?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        // Chunks start at even places.
+        bytes = rest.get(length.saturating_add(length & 1)..).unwrap_or_default();
+        Some((name, &rest[..length.min(rest.len())]))
+    })
+}
+
+/// Refuses a lossy frame that is larger than the canvas around it: `image-webp` (0.2.4) allocates and decodes such a frame
+/// before it compares the two, and only the canvas was within the limits.
+fn frames_fit(bytes: &[u8], canvas: Size) -> Result<()> {
+    let fits = |frame: &[u8]| {
+        let field = |at: usize| {
+            frame.get(at..at + 2).map_or(0, |two| u32::from(u16::from_le_bytes([two[0], two[1]]) & 0x3FFF))
+        };
+        let (width, height) = (field(6), field(8));
+        if width <= canvas.width && height <= canvas.height {
+            return Ok(());
+        }
+        Err(Error::sample(format!(
+            "WebP: a frame of {width}×{height} px is in a canvas of {}×{} px",
+            canvas.width, canvas.height
+        )))
+    };
+    let mut has_frame = false;
+    for (name, content) in chunks(bytes.get(12..).unwrap_or_default()) {
+        match name {
+            b"VP8 " => return fits(content),
+            // Place, size and duration of the first frame, the only one that is decoded, then its chunks.
+            b"ANMF" if !has_frame => {
+                has_frame = true;
+                let inside = chunks(content.get(16..).unwrap_or_default());
+                inside.filter(|(name, _)| *name == b"VP8 ").try_for_each(|(_, frame)| fits(frame))?;
+            }
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -24,12 +24,21 @@ def decode_audio(
     max_sample_rate: int | None = None,
     max_channels: int | None = None,
     max_lost_share: float | None = None,
+    max_packets: int | None = None,
+    max_steps: int | None = None,
+    max_codebook_bytes: int | None = None,
 ) -> Op:
     """MP3, FLAC, Ogg Vorbis, WAV, AAC or Opus into one channel of f32, at the clip's own rate, gaplessly trimmed.
 
     Limits, checked before allocation: ``max_seconds`` default 600, ``max_samples`` 57,600,000, ``max_sample_rate``
     384,000 Hz, ``max_channels`` 8. ``max_lost_share``: the share of a clip that damaged frames or a missing end may
     cost before it counts as a bad sample, default 0.02.
+
+    Three limits bound the time and memory for files that are made to cost much; no common file comes near them.
+    ``max_packets``: packets (frames) of all tracks, default 4,194,304. ``max_steps``: steps of looking for packets beyond
+    one pass over the bytes, default 268,435,456; a step takes about a nanosecond. ``max_codebook_bytes``: bytes of a
+    Vorbis clip's unpacked codebooks, default 67,108,864. A clip over a limit is a bad sample, and the error states the
+    limit, the value found and the option.
     """
     return Op(
         "decode_audio",
@@ -38,6 +47,9 @@ def decode_audio(
         max_sample_rate=max_sample_rate,
         max_channels=max_channels,
         max_lost_share=max_lost_share,
+        max_packets=max_packets,
+        max_steps=max_steps,
+        max_codebook_bytes=max_codebook_bytes,
     )
 
 

@@ -26,6 +26,9 @@ def decode_image(
     scaled: bool | None = None,
     max_pixels: int | None = None,
     max_pixels_per_byte: int | None = None,
+    max_scans: int | None = None,
+    max_scan_blocks: int | None = None,
+    max_coefficient_bytes: int | None = None,
 ) -> Op:
     """JPEG, PNG or WebP into u8 [height, width, 3] RGB.
 
@@ -33,6 +36,12 @@ def decode_image(
     ``scaled``: let the JPEG decoder halve pictures that are at least four times the target (default True).
     ``max_pixels``: refused before allocation, default 89,478,485 (Pillow's limit); ``max_pixels_per_byte`` likewise,
     for pictures over 4 megapixels, default 1024.
+
+    Three limits apply to JPEGs with several scans, most of which are progressive. ``max_scans``: scans, default 500.
+    ``max_scan_blocks``: blocks of 8×8 that all scans visit, default 67,108,864; it bounds the decoding time.
+    ``max_coefficient_bytes``: bytes that the decoder keeps between scans, default 805,306,368. A picture over a limit is
+    a bad sample, and the error states the limit, the value found and the option. No limit is a time, so all ranks and
+    workers accept the same pictures.
     """
     return Op(
         "decode_image",
@@ -40,6 +49,9 @@ def decode_image(
         scaled=scaled,
         max_pixels=max_pixels,
         max_pixels_per_byte=max_pixels_per_byte,
+        max_scans=max_scans,
+        max_scan_blocks=max_scan_blocks,
+        max_coefficient_bytes=max_coefficient_bytes,
     )
 
 

@@ -1,0 +1,133 @@
+//! What is known of a member: whether it is up, and what its failures say about the run.
+//!
+//! A member *refuses* where it answers with an error that asking again does not change: a damaged page, a removed file, wrong
+//! credentials. One that refuses may be wrong about it, so the others are asked. A member is *down* where a probe got no
+//! answer. A run whose members all refuse or are down has no hope, with one exception: a member that is down, but has served
+//! before, while none of those that refuse has. What is wrong is then theirs, and the one that is down may come back.
+
+use crate::{Error, ErrorKind};
+use std::time::Duration;
+
+/// A member that failed is asked again after this, then twice as long, up to [`BACKOFF_MAX`].
+const BACKOFF: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(15);
+
+/// A member that has served for so long since it last failed has no failures behind it.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+pub(super) struct Member {
+    /// Until when it is left alone; `None`: it is up.
+    suspect: Option<Duration>,
+    /// It is being probed.
+    probing: bool,
+    failures: u32,
+    /// When the last of them was.
+    failed: Duration,
+    /// Why it is, or was last, left alone.
+    error: Option<Error>,
+    refused: Option<Refused>,
+    /// When a probe got no answer, if none has since.
+    down: Option<Duration>,
+    /// It has brought rows in this run.
+    has_served: bool,
+}
+
+/// A refusal, and when it was.
+#[derive(Debug)]
+struct Refused {
+    error: Error,
+    at: Duration,
+    /// Rows of streams up to this number do not take it back: they were asked for before.
+    streams: u64,
+}
+
+impl Member {
+    pub(super) fn is_up(&self) -> bool {
+        self.suspect.is_none()
+    }
+
+    /// What is known to be wrong with it.
+    pub(super) fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+
+    /// It is left alone for a while.
+    pub(super) fn suspect(&mut self, now: Duration, error: Option<Error>) {
+        let backoff = BACKOFF.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
+        (self.failures, self.failed) = (self.failures + 1, now);
+        self.suspect = Some(now + backoff);
+        self.error = error.or(self.error.take());
+    }
+
+    /// One of its streams, of which `streams` were opened so far, has ended before its time. Returns whether it refuses.
+    pub(super) fn lost(&mut self, now: Duration, error: Error, streams: u64) -> bool {
+        let refuses = error.kind() != ErrorKind::Retryable;
+        if refuses {
+            self.down = None;
+            self.refused = Some(Refused { error: error.clone(), at: now, streams });
+        }
+        self.suspect(now, Some(error));
+        refuses
+    }
+
+    /// It has brought rows on the stream of this number.
+    pub(super) fn brought(&mut self, now: Duration, stream: u64) {
+        (self.error, self.down, self.has_served) = (None, None, true);
+        if self.refused.as_ref().is_some_and(|refused| stream >= refused.streams) {
+            self.refused = None;
+        }
+        if now >= self.failed + FORGIVEN_AFTER {
+            self.failures = 0;
+        }
+    }
+
+    /// Whether it is time to see if it is there again.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        !self.probing && self.suspect.is_some_and(|until| until <= now)
+    }
+
+    pub(super) fn probing(&mut self) {
+        self.probing = true;
+    }
+
+    /// It answered, or needs no asking.
+    pub(super) fn is_back(&mut self) {
+        (self.suspect, self.probing, self.error, self.down) = (None, false, None, None);
+    }
+
+    /// A probe failed.
+    pub(super) fn is_away(&mut self, now: Duration, error: Error) {
+        self.probing = false;
+        match error.kind() {
+            ErrorKind::Retryable => self.down = Some(now),
+            // It answers, and lets nobody in.
+            _ => self.refused = Some(Refused { error: error.clone(), at: now, streams: 0 }),
+        }
+        self.suspect(now, Some(error));
+    }
+
+    /// Probes it at the next opportunity: whether it is there decides whether the run has hope.
+    pub(super) fn hurry(&mut self, now: Duration) {
+        if self.refused.is_none() && self.suspect.is_some() {
+            self.suspect = Some(now);
+        }
+    }
+}
+
+/// Whether no member serves: each is left alone or refuses.
+pub(super) fn none_serves<'a>(mut members: impl Iterator<Item = &'a Member>) -> bool {
+    members.all(|member| member.refused.is_some() || member.suspect.is_some())
+}
+
+/// Why none of the members will ever serve.
+pub(super) fn hopeless<'a>(mut members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a Error> {
+    let mut refusals = members.clone().filter_map(|member| Some((member, member.refused.as_ref()?)));
+    let (_, first) = refusals.clone().min_by_key(|(_, refused)| refused.at)?;
+    let one_has_served = refusals.any(|(member, _)| member.has_served);
+    let is_lost = |member: &Member| {
+        let is_down = member.down.is_some_and(|at| at >= first.at);
+        member.refused.is_some() || is_down && (one_has_served || !member.has_served)
+    };
+    members.all(is_lost).then_some(&first.error)
+}

@@ -1,0 +1,108 @@
+//! Small files that are made to cost much time or memory: each is refused before it does.
+//!
+//! What bounds them counts work, so the tests look at the reason. Without the limits each of these files costs seconds or
+//! gigabytes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "tests fail by panicking"
+)]
+
+#[path = "support/hostile.rs"]
+mod hostile;
+
+use feedstock_ops::audio::{DecodeAudio, decode_mono};
+use feedstock_ops::image::{DecodeImage, decode_rgb};
+use feedstock_ops::{Error, ErrorKind};
+
+fn golden(name: &str) -> Vec<u8> {
+    std::fs::read(format!("tests/golden/audio/{name}")).unwrap()
+}
+
+#[track_caller]
+fn is_refused<T>(result: Result<T, Error>, why: &[&str]) {
+    let error = result.err().expect("the file must be refused");
+    assert_eq!(error.kind(), ErrorKind::BadSample, "{error}");
+    for words in why {
+        assert!(error.message().contains(words), "{error}\nshould say: {words}");
+    }
+}
+
+#[track_caller]
+fn refuse_image(bytes: &[u8], why: &[&str]) {
+    is_refused(decode_rgb(bytes, &DecodeImage::new()), why);
+}
+
+#[track_caller]
+fn refuse_audio(bytes: &[u8], why: &[&str]) {
+    is_refused(decode_mono(bytes, &DecodeAudio::new()), why);
+}
+
+#[test]
+fn a_progressive_jpeg_of_480_scans() {
+    let bytes = hostile::progressive(9400, 480);
+    assert!(bytes.len() < 600_000, "{} bytes", bytes.len());
+    // 3 × 1175² blocks in the first scan, 1175² in each other.
+    refuse_image(
+        &bytes,
+        &["480 scans", "9400×9400 px", "665461250 blocks", "max_scan_blocks (67108864)", "on_error=skip"],
+    );
+}
+
+#[test]
+fn a_progressive_jpeg_of_501_scans() {
+    refuse_image(&hostile::progressive(64, 501), &["501 scans", "max_scans (500)"]);
+    decode_rgb(&hostile::progressive(64, 500), &DecodeImage::new()).unwrap();
+}
+
+#[test]
+fn a_webp_whose_frame_is_larger_than_its_canvas() {
+    for animated in [false, true] {
+        let bytes = hostile::webp_frame_over_its_canvas(16_383, animated);
+        refuse_image(&bytes, &["a frame of 16383×16383 px is in a canvas of 1×1 px"]);
+    }
+}
+
+#[test]
+fn an_mp3_of_headers_and_padding() {
+    refuse_audio(&hostile::mp3_headers_and_padding(20 << 20), &["are no MP3"]);
+}
+
+#[test]
+fn an_ogg_of_page_marks() {
+    let clip = golden("48k_mono.ogg");
+    let second = clip[4..].windows(4).position(|four| four == b"OggS").unwrap() + 4;
+    let bytes = hostile::ogg_of_marks(&clip[..second], 700_000);
+    refuse_audio(&bytes, &["steps to find the packets of the Vorbis clip", "max_steps (268435456)"]);
+}
+
+#[test]
+fn a_flac_of_frame_headers() {
+    let bytes = hostile::flac_of_headers(&golden("16k_mono_24bit.flac")[..42], 3_000_000);
+    refuse_audio(&bytes, &["steps to find the packets of the FLAC clip", "max_steps (268435456)"]);
+}
+
+#[test]
+fn an_mp4_of_durations() {
+    let bytes = hostile::mp4_of_durations(200_000, 1, 1);
+    refuse_audio(&bytes, &["5000000000 steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+}
+
+#[test]
+fn an_mp4_of_one_fragment() {
+    let bytes = hostile::mp4_of_one_fragment(200_000);
+    refuse_audio(&bytes, &["steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+}
+
+#[test]
+fn a_vorbis_clip_of_codebooks() {
+    let bytes = hostile::vorbis_of_codebooks(250);
+    assert!(bytes.len() < 7000, "{} bytes", bytes.len());
+    refuse_audio(
+        &bytes,
+        &["the codebooks of the Vorbis clip take 4620288000 bytes", "max_codebook_bytes (67108864)"],
+    );
+}
