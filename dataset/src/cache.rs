@@ -114,11 +114,15 @@ struct State {
 struct OpenStream {
     inner: Arc<Inner>,
     number: Stream,
+    process: u32,
 }
 
 impl Drop for OpenStream {
+    /// A forked child may not wait for a lock that a thread of its parent held.
     fn drop(&mut self) {
-        self.inner.lock().index.end(self.number);
+        if self.process == std::process::id() {
+            self.inner.lock().index.end(self.number);
+        }
     }
 }
 
@@ -132,7 +136,7 @@ const MAGIC: [u8; 8] = *b"fscache1";
 const HEADER_BYTES: usize = 36;
 /// Files take whole file-system blocks.
 const DISK_BLOCK_BYTES: u64 = 4096;
-/// After an error of the disk, nothing is written for so long.
+/// How long nothing is written after an error of the disk.
 const OFF: Duration = Duration::from_secs(300);
 /// Entries of earlier runs: needed never, until a stream says otherwise.
 const NEVER: Use = Use { stream: 0, at: u64::MAX };
@@ -182,7 +186,8 @@ impl DiskCache {
         };
         drop(known);
         let number = 1 + inner.streams.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { stream: Arc::new(OpenStream { inner: inner.clone(), number }), inner })
+        let stream = OpenStream { inner: inner.clone(), number, process: std::process::id() };
+        Ok(Self { stream: Arc::new(stream), inner })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -207,8 +212,7 @@ impl DiskCache {
     fn find(&self, object: &ObjectRef, range: &Range<u64>) -> Option<Bytes> {
         let key = key(object, range)?;
         if !self.lock().index.hold(key) {
-            let others = self.inner.folder.entries_of_others(key);
-            return others.into_iter().find_map(|path| check(fs::read(path).ok()?, key, range));
+            return self.find_with_others(key, range);
         }
         let path = self.inner.folder.entry(key);
         let read = fs::read(&path).map(|file| check(file, key, range));
@@ -221,6 +225,21 @@ impl DiskCache {
         if alone && remove_file(&path).is_ok() {
             state.index.remove(key);
             self.inner.publish(&state);
+        }
+        None
+    }
+
+    /// From the part of another process; a damaged file is removed there, which its owner finds out.
+    fn find_with_others(&self, key: Key, range: &Range<u64>) -> Option<Bytes> {
+        for path in self.inner.folder.entries_of_others(key) {
+            let Ok(file) = fs::read(&path) else { continue };
+            if let Some(bytes) = check(file, key, range) {
+                return Some(bytes);
+            }
+            self.inner.damaged.fetch_add(1, Ordering::Relaxed);
+            if let Err(error) = remove_file(&path) {
+                tracing::debug!(%error, "a damaged cache entry of another process could not be removed");
+            }
         }
         None
     }
@@ -264,12 +283,12 @@ impl DiskCache {
         if inner.folder.entries_of_others(key).iter().any(|path| path.exists()) {
             return Ok(Reserved::Resident);
         }
+        let _locked = inner.folder.lock()?; // first: hits do not wait for it
         let mut state = self.lock();
         if state.off.is_some_and(|since| since.elapsed() < OFF) || state.writing.contains(&key) {
             return Ok(Reserved::Refused);
         }
         state.off = None;
-        let _locked = inner.folder.lock()?;
         let cap = state.max_bytes.saturating_sub(inner.folder.used_by_others()?);
         state.index.set_cap(cap);
         let victims = loop {

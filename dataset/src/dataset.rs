@@ -264,7 +264,8 @@ impl Dataset {
         let opened = self.opened.clone();
         self.io()
             .run(async move {
-                let Some(place) = &opened.stored_at else { return Ok(None) };
+                let is_same = content_hash == opened.catalog.content_hash();
+                let Some(place) = opened.stored_at.as_ref().filter(|_| !is_same) else { return Ok(None) };
                 Ok(changes_since(content_hash, opened.catalog.objects(), place, &opened.storage).await)
             })
             .await

@@ -17,7 +17,8 @@ Examples:
   feedstock cursor state.json s3://bucket/train --filter 'label < 100' --json
 
 FILE holds a loader's state as JSON: what state_dict() returns (json.dump(loader.state_dict(), file)), or the cursor in
-it. The filter has to be given as it was when the state was saved. Exit codes: 0 it fits, or no URI was given · 2 it does
+it. The filter has to be given as it was when the state was saved. The state of a
+mix is explained, and fits no single URI. Exit codes: 0 it fits, or no URI was given · 2 it does
 not fit, or is no state.";
 
 /// Explain a saved state, and say whether it fits a data set.

@@ -224,12 +224,16 @@ impl Loader {
             }
             OnChange::NextEpoch => {
                 let next = self.plan.next_epoch_of(&cursor)?;
+                let left_out = match next.epoch == cursor.epoch {
+                    true => String::new(),
+                    false => format!(
+                        "the samples of epoch {} after position {} are left out; ",
+                        cursor.epoch, cursor.position
+                    ),
+                };
                 tracing::warn!(
-                    "the data set changed since the state was saved{}: the samples of epoch {} after position {} are \
-                     left out; epoch {} begins",
+                    "the data set changed since the state was saved{}: {left_out}epoch {} begins",
                     changes(),
-                    cursor.epoch,
-                    cursor.position,
                     next.epoch
                 );
                 Ok(next)

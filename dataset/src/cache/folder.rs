@@ -5,17 +5,18 @@
 //! <folder>/part-0/lock                held by the part's owner; its length is what the part holds, in 4-KiB blocks
 //! <folder>/part-0/<key>.block         an entry: written and removed by the owner, read by all
 //! ```
-//! A process takes a part of its own. Parts whose owners ended, however they ended, are free; the next process that opens
-//! the folder takes over their entries.
+//! Each process owns a part. Parts whose owners ended are free, whatever ended them; the next process that opens the folder
+//! takes over their entries.
 //!
-//! A file's time of modification tells its owner when the plan needs it next, where another process has used it: the place
-//! in the order, in microseconds since 1970.
+//! After another process has used an entry, the file's time of modification says when the plan needs it next: the place in
+//! the order, in microseconds since 1970.
 
 use super::DISK_BLOCK_BYTES;
 use super::index::Key;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 const ENTRY: &str = "block";
@@ -29,11 +30,22 @@ pub(super) struct Folder {
     part: PathBuf,
     /// Held open for its lock, which the kernel releases when the process ends, however it ends.
     owned: File,
-    guard: File,
+    /// Of the folder; the mutex is for the threads of this process, which share the file's lock.
+    guard: Mutex<File>,
+    process: u32,
+}
+
+impl Drop for Folder {
+    /// Releases the part also where a forked child holds a duplicate of the file.
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            let _a_closed_file_is_unlocked = self.owned.unlock();
+        }
+    }
 }
 
 /// The folder's lock, released when dropped.
-pub(super) struct Locked<'a>(&'a File);
+pub(super) struct Locked<'a>(MutexGuard<'a, File>);
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
@@ -44,9 +56,8 @@ impl Drop for Locked<'_> {
 impl Folder {
     /// Takes a part of the folder, with the entries of all parts that are free.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let guard = lock_file(path)?;
-        guard.lock()?;
-        let locked = Locked(&guard);
+        let guard = Mutex::new(lock_file(path)?);
+        let locked = lock(&guard)?;
         let mut own: Option<(PathBuf, File)> = None;
         let mut next = 0;
         for (number, part) in parts(path)? {
@@ -59,7 +70,9 @@ impl Folder {
             }
             match &own {
                 None => own = Some((part, file)),
-                Some((own, _)) => {
+                Some((own, owned)) => {
+                    // Told first: whatever interrupts this, no process takes the entries for free space.
+                    owned.set_len(owned.metadata()?.len() + file.metadata()?.len())?;
                     for (entry, _) in our_files(&part)? {
                         fs::rename(&entry, own.join(entry.file_name().unwrap_or_default()))?;
                     }
@@ -78,7 +91,7 @@ impl Folder {
             }
         };
         drop(locked);
-        Ok(Self { path: path.to_owned(), part, owned, guard })
+        Ok(Self { path: path.to_owned(), part, owned, guard, process: std::process::id() })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -98,8 +111,7 @@ impl Folder {
     }
 
     pub(super) fn lock(&self) -> io::Result<Locked<'_>> {
-        self.guard.lock()?;
-        Ok(Locked(&self.guard))
+        lock(&self.guard)
     }
 
     /// Where other processes would hold the entry.
@@ -141,6 +153,12 @@ impl Folder {
         let at = u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros()).ok()?;
         (at < MAX_TOLD).then_some(at)
     }
+}
+
+fn lock(guard: &Mutex<File>) -> io::Result<Locked<'_>> {
+    let file = guard.lock().unwrap_or_else(PoisonError::into_inner);
+    file.lock()?;
+    Ok(Locked(file))
 }
 
 fn entry(part: &Path, key: Key) -> PathBuf {

@@ -43,6 +43,9 @@ pub(super) struct Index {
     reached: HashMap<Stream, u64>,
 }
 
+/// Places that a use may come later than it was predicted: predictions name the earliest place, about a window too early.
+const SLACK: u64 = 1 << 16;
+
 /// Whether a new entry may come in.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
@@ -86,31 +89,34 @@ impl Index {
             self.update(key, next);
             return Admission::Resident;
         }
-        let mut free = self.cap.saturating_sub(self.used + self.reserved);
+        let wanted = self.used + self.reserved + bytes;
+        let mut given = 0;
         let mut victims = Vec::new();
         let later = (Bound::Excluded((next.at, Key::MAX)), Bound::Unbounded);
         let last_first = self.by_next_use.range(later).rev();
         let furthest = self.reached.values().copied().max().unwrap_or(0);
         let passed = self.by_next_use.range(..(furthest, 0)).filter(|(_, key)| self.has_passed(*key));
         let mut candidates = passed.chain(last_first.filter(|(_, key)| !self.has_passed(*key)));
-        while free < bytes {
+        while wanted - given > self.cap {
             let Some((_, victim)) = candidates.next() else { return Admission::Refused };
             let entry = self.entries[victim];
             if entry.readers == 0 {
-                free += entry.bytes;
+                given += entry.bytes;
                 victims.push(*victim);
             }
         }
         Admission::Evict(victims)
     }
 
-    /// The use that was foretold was not made: the plan changed, or another process made it.
+    /// The predicted use was not made: the plan changed, or another process made it.
     pub(super) fn has_passed(&self, key: Key) -> bool {
-        let reached = |entry: &Entry| self.reached.get(&entry.stream).is_some_and(|at| entry.next_use < *at);
-        self.entries.get(&key).is_some_and(reached)
+        self.entries.get(&key).is_some_and(|entry| {
+            let reached = self.reached.get(&entry.stream).copied().unwrap_or(0);
+            entry.next_use.saturating_add(SLACK) < reached
+        })
     }
 
-    /// Takes over a later use that another process foretold; `false` where there is none.
+    /// Takes over a later use that another process predicted; `false` where there is none.
     pub(super) fn postpone(&mut self, key: Key, at: u64) -> bool {
         match self.entries.get(&key) {
             Some(entry) if entry.next_use < at => {
@@ -121,18 +127,20 @@ impl Index {
         }
     }
 
-    /// An entry was used, and is needed next at `next`: the stream has come to the place of the use that was foretold.
+    /// An entry was used, and is needed next at `next`: the stream has reached the place of the predicted use. A next use
+    /// before that place is of a run that began anew, or went back.
     pub(super) fn used_at(&mut self, key: Key, next: Use) {
-        if let Some(entry) =
-            self.entries.get(&key).filter(|e| e.stream == next.stream && e.next_use != u64::MAX)
-        {
-            let reached = self.reached.entry(next.stream).or_default();
-            *reached = entry.next_use.max(*reached);
+        let predicted =
+            self.entries.get(&key).filter(|entry| entry.stream == next.stream).map(|e| e.next_use);
+        let reached = self.reached.entry(next.stream).or_default();
+        *reached = predicted.filter(|at| *at != u64::MAX).map_or(*reached, |at| at.max(*reached));
+        if next.at < *reached {
+            *reached = 0;
         }
         self.update(key, next);
     }
 
-    /// Nobody reads the stream any more: its entries are needed never.
+    /// The stream ends: its entries are never needed.
     pub(super) fn end(&mut self, stream: Stream) {
         self.reached.remove(&stream);
         let of_stream: Vec<Key> =
@@ -324,7 +332,7 @@ mod tests {
     #[test]
     fn entries_whose_use_has_passed_go_first() {
         let mut index = Index::new(3);
-        let of = |stream, at| Use { stream, at };
+        let of = |stream, place: u64| Use { stream, at: place * 100_000 };
         for (key, next) in [(1, of(1, 10)), (2, of(1, 20)), (3, of(2, 5))] {
             assert_eq!(index.admit(key, 1, next), Admission::Evict(Vec::new()));
             index.reserve(1);
@@ -337,9 +345,15 @@ mod tests {
             "each stream counts on its own"
         );
         assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Evict(vec![1]));
-        assert!(index.postpone(1, 110) && !index.postpone(1, 90));
+        assert!(index.postpone(1, 11_000_000) && !index.postpone(1, 9_000_000));
         assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Refused, "another process needs it");
         index.end(2);
         assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Evict(vec![3]));
+        index.used_at(1, of(1, 3)); // the stream went back, and what it needs has not passed
+        assert!(!index.has_passed(1) && !index.has_passed(2));
+        index.set_cap(1); // another process holds more now
+        assert_eq!(index.admit(4, 1, of(1, 0)), Admission::Evict(vec![3, 2, 1]));
+        index.set_cap(0);
+        assert_eq!(index.admit(4, 1, of(1, 0)), Admission::Refused);
     }
 }

@@ -28,8 +28,10 @@ pub(crate) async fn open_or_build(
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match store::load(place, storage).await? {
             Stored::Found(mut found) if still_fits(uri, options, storage, &found).await? => {
-                if found.converted {
-                    keep(&mut found.catalog, place, storage, options).await?;
+                if found.converted
+                    && let Err(error) = store::save(&mut found.catalog, place, storage).await
+                {
+                    tracing::warn!(folder = place.folder(), %error, "the catalog could not be stored in its new form");
                 }
                 return Ok(found.catalog);
             }

@@ -1,4 +1,4 @@
-//! A catalog's tables as Arrow IPC files. Local ones are mapped, so that the processes of a machine share their pages.
+//! A catalog's tables as Arrow IPC files. Those on a local disk are mapped, so that a machine's processes share their pages.
 //!
 //! ```text
 //! local file ─▶ mapping ─▶ CRC-32 ─▶ arrays that are views of it          other store ─▶ one read ─▶ the same
@@ -12,8 +12,8 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::convert::fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
-use arrow_ipc::root_as_footer;
 use arrow_ipc::writer::FileWriter;
+use arrow_ipc::{Block, root_as_footer};
 use bytes::Bytes;
 use std::fs::File;
 use std::path::Path;
@@ -38,11 +38,19 @@ pub(super) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Byte
 
 /// The bytes of a file that should have `size` of them.
 pub(super) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Bytes, String> {
-    if let Some(path) = storage.local_path(uri) {
+    if let Some(path) = storage.local_path(uri).filter(|path| is_on_a_local_disk(path)) {
         return map(&path, size).map_err(|e| format!("{uri}: {e}"));
     }
     let object = ObjectRef { uri: uri.to_owned(), size, etag: None };
     storage.read(&object, 0..size).await.map_err(|e| e.to_string())
+}
+
+/// A file on a network file system may vanish under its mapping, which would end the process: it is read.
+fn is_on_a_local_disk(path: &Path) -> bool {
+    // ext, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS
+    const LOCAL: [u64; 7] =
+        [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0x2FC1_2FC1, 0xF2F5_2010];
+    rustix::fs::statfs(path).is_ok_and(|system| LOCAL.contains(&(system.f_type as u64)))
 }
 
 fn map(path: &Path, size: u64) -> std::io::Result<Bytes> {
@@ -68,20 +76,25 @@ pub(super) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), Stri
     let start = body.checked_sub(read_footer_length(trailer).map_err(told)?).ok_or_else(cut)?;
     let footer = root_as_footer(&bytes[start..body]).map_err(|e| e.to_string())?;
     let schema = Arc::new(fb_to_schema(footer.schema().ok_or("it has no schema")?));
-    let decoder = FileDecoder::new(schema.clone(), footer.version());
+    let mut decoder = FileDecoder::new(schema.clone(), footer.version());
     let buffer = Buffer::from(bytes.clone());
-    let mut batches = Vec::new();
-    for block in footer.recordBatches().into_iter().flatten() {
+    let message = |block: &Block| {
         let (offset, head) = (usize::try_from(block.offset()), usize::try_from(block.metaDataLength()));
         let (Ok(offset), Ok(head), Ok(body)) = (offset, head, usize::try_from(block.bodyLength())) else {
-            return Err("a batch lies nowhere".into());
+            return Err("a message has a negative place".to_owned());
         };
-        if offset.checked_add(head).and_then(|end| end.checked_add(body)).is_none_or(|end| end > buffer.len())
-        {
+        let end = offset.checked_add(head).and_then(|end| end.checked_add(body));
+        if end.is_none_or(|end| end > buffer.len()) {
             return Err(cut());
         }
-        let message = buffer.slice_with_length(offset, head + body);
-        batches.extend(decoder.read_record_batch(block, &message).map_err(told)?);
+        Ok(buffer.slice_with_length(offset, head + body))
+    };
+    for block in footer.dictionaries().into_iter().flatten() {
+        decoder.read_dictionary(block, &message(block)?).map_err(told)?;
+    }
+    let mut batches = Vec::new();
+    for block in footer.recordBatches().into_iter().flatten() {
+        batches.extend(decoder.read_record_batch(block, &message(block)?).map_err(told)?);
     }
     Ok((schema, batches))
 }

@@ -1,16 +1,16 @@
-//! What a data set is, whoever holds a copy of it: the hashes that cursors are compared by.
+//! What a data set is, wherever a copy of it lies: the hashes that cursors are compared by.
 //!
 //! ```text
-//! identity   layout │ names, sizes │ what cataloguing reads anyway: footers of row groups, IPC messages, where
-//!            samples lie in tars and which files a list names
+//! identity   layout │ names, sizes │ what cataloguing reads anyway: footers of row groups, IPC messages; where samples
+//!            lie in tars and lists, and their keys, labels and texts
 //! blocks     how the samples were cut into blocks
 //! legacy     what releases before 0.2 stored as one hash: names, sizes, ETags, blocks
 //! ```
 //! ETags, inodes and times guard reads and are no part of the identity: a copy (`cp -a`, `rsync`, another node's) has
 //! others. An MD5 as an ETag is none either: a listing never proves that it is one, and a copy on a file system has none.
 
-use super::{BlockTable, Content, CopiedFrom, Draft, Objects};
-use crate::format::unit_digest;
+use super::{BlockTable, Content, CopiedFrom, DURATION, Draft, Objects};
+use crate::format::{name_below, unit_digest};
 use crate::plan::DataHashes;
 use crate::storage::is_etag;
 use crate::{Layout, Result, Storage};
@@ -74,11 +74,14 @@ pub(super) async fn identity(
     let objects = copied_from.map_or(objects, |from| &from.objects);
     hash.write_u64(objects.len() as u64);
     for i in 0..objects.len() {
-        text(&mut hash, objects.name(i));
+        text(&mut hash, &name_below(objects.base(), &objects.get(i).uri));
         hash.write_u64(objects.size(i));
     }
     match content {
-        Content::Located(samples) => samples.hash_places(&mut hash),
+        Content::Located(samples) => {
+            samples.hash_places(&mut hash);
+            samples.hash_values(&mut hash, DURATION)?; // a clip's header tells it, or a table
+        }
         Content::Units { units, .. } => {
             for unit in units.all(storage).await? {
                 hash.write_u64(unit_digest(layout, &unit)?);

@@ -1,4 +1,4 @@
-//! Catalogs whose place another one took: kept for those who still read them, and to tell what changed.
+//! Catalogs that were replaced: kept for jobs that read them, and to tell what changed.
 //!
 //! ```text
 //! catalog.json ─▶ the current one's tables          kept-<hash>.json ─▶ a former one's tables, 30 days long
@@ -10,13 +10,16 @@ use super::Objects;
 use super::store::{Index, Place, read_index, write_index};
 use crate::format::counted;
 use crate::{Result, Storage};
-use std::collections::{BTreeMap, HashSet};
+use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::hash::Hasher;
 use std::time::{Duration, SystemTime};
 
 /// Longer than a job runs without a restart.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 const PREFIX: &str = "kept-";
+/// Catalogs kept in one place.
+const MAX_KEPT: usize = 32;
 /// Files of one folder that are looked at; each kept catalog has up to seven.
 const MAX_FILES: usize = 10_000;
 /// Names that a message about changes lists of each kind.
@@ -34,24 +37,40 @@ pub(super) async fn keep(mut index: Index, place: &Place, storage: &Storage) -> 
     write_index(&index, &place.file(&format!("{PREFIX}{:016x}.json", hash.finish())), storage).await
 }
 
-/// Deletes catalogs that were kept long enough, with the tables that no other names; what fails costs space only.
-pub(super) async fn drop_expired(current: &Index, place: &Place, storage: &Storage) {
+/// Deletes the tables of catalogs that were kept long enough, and those of the catalog `before` if it is not kept: it differs
+/// from the current one in what guards reads only. What fails costs space only.
+pub(super) async fn clean(before: Option<Index>, current: &Index, place: &Place, storage: &Storage) {
     let oldest = now().saturating_sub(KEPT.as_secs());
-    let (expired, kept): (Vec<_>, Vec<_>) = all(place, storage)
-        .await
+    let mut all = all(place, storage).await;
+    all.sort_by_key(|(_, index)| std::cmp::Reverse(index.superseded));
+    let (kept, expired): (Vec<_>, Vec<_>) = all
         .into_iter()
-        .partition(|(_, index)| index.superseded.is_some_and(|at| at < oldest));
-    let kept = kept.iter().map(|(_, index)| index).chain([current]);
-    let used: HashSet<&str> = kept.flat_map(|i| i.tables.values()).map(|table| table.file.as_str()).collect();
-    for (uri, index) in &expired {
-        let tables =
-            index.tables.values().map(|table| table.file.as_str()).filter(|file| !used.contains(file));
-        for uri in tables.map(|file| place.file(file)).chain([uri.clone()]) {
-            if let Err(error) = storage.delete(&uri).await {
-                tracing::debug!(uri, %error, "an old catalog could not be deleted");
-            }
+        .enumerate()
+        .partition(|(newer, (_, index))| *newer < MAX_KEPT && index.superseded.is_none_or(|at| at >= oldest));
+    let named = kept.iter().map(|(_, (_, index))| index).chain([current]);
+    let used: HashSet<&str> =
+        named.flat_map(|i| i.tables.values()).map(|table| table.file.as_str()).collect();
+    let indices = expired.iter().map(|(_, (uri, _))| uri.clone());
+    let tables =
+        expired.iter().map(|(_, (_, index))| index).chain(&before).flat_map(|index| index.tables.values());
+    let tables =
+        tables.map(|table| table.file.as_str()).filter(|file| is_table(file) && !used.contains(file));
+    for uri in tables.map(|file| place.file(file)).chain(indices) {
+        if let Err(error) = storage.delete(&uri).await {
+            tracing::debug!(uri, %error, "an old catalog could not be deleted");
         }
     }
+}
+
+/// Is this the name of a table in the catalog's folder? An index may have been written by anybody.
+fn is_table(file: &str) -> bool {
+    let stem = file.strip_suffix(".arrow").or_else(|| file.strip_suffix(".bin"));
+    let parts = stem.and_then(|stem| stem.rsplit_once('-'));
+    parts.is_some_and(|(name, hash)| {
+        name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+            && hash.len() == 16
+            && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
 }
 
 /// What was added, removed or replaced since the kept catalog of this identity; `None` where it is not kept.
@@ -61,43 +80,62 @@ pub(crate) async fn changes_since(
     place: &Place,
     storage: &Storage,
 ) -> Option<String> {
-    let indices = all(place, storage).await;
-    let (_, index) = indices.into_iter().find(|(_, index)| index.identity == Some(identity))?;
+    let is_it = |index: &Index| index.identity.map_or(index.content_hash == identity, |own| own == identity);
+    let (_, index) = all(place, storage).await.into_iter().find(|(_, index)| is_it(index))?;
     let former = super::store::read_objects(&index, place, storage).await.ok()?;
     Some(changes(&former, objects))
 }
 
+/// Files that differ in one way: their number, and the first names.
+#[derive(Default)]
+struct Differing {
+    files: usize,
+    names: Vec<String>,
+}
+
+impl Differing {
+    fn add(&mut self, uri: String) {
+        self.files += 1;
+        if self.names.len() < SHOWN_NAMES {
+            self.names.push(uri);
+        }
+    }
+
+    fn told(&self, how: &str) -> Option<String> {
+        let more = if self.files > self.names.len() { ", …" } else { "" };
+        (self.files > 0)
+            .then(|| format!("{} {how}: {}{more}", counted(self.files, "file"), self.names.join(", ")))
+    }
+}
+
+/// Walks both listings, which are sorted by URI.
 fn changes(former: &Objects, objects: &Objects) -> String {
-    let sizes = |of: &Objects| -> BTreeMap<String, u64> {
-        (0..of.len()).map(|i| (format!("{}{}", of.base(), of.name(i)), of.size(i))).collect()
-    };
-    let (before, now) = (sizes(former), sizes(objects));
-    let only = |these: &BTreeMap<String, u64>, those: &BTreeMap<String, u64>| -> Vec<String> {
-        these.keys().filter(|name| !those.contains_key(*name)).cloned().collect()
-    };
-    let resized = now.iter().filter(|(name, size)| before.get(*name).is_some_and(|before| before != *size));
-    let kinds = [
-        ("added", only(&now, &before)),
-        ("removed", only(&before, &now)),
-        ("of another size", resized.map(|(name, _)| name.clone()).collect()),
-    ];
-    let told: Vec<String> = kinds
-        .iter()
-        .filter_map(|(what, names)| {
-            Some(format!("{} {what}: {}", counted(names.len(), "file"), named(names)?))
-        })
-        .collect();
+    let (mut added, mut removed, mut resized) =
+        (Differing::default(), Differing::default(), Differing::default());
+    let mut before = (0..former.len()).map(|i| former.get(i)).peekable();
+    let mut now = (0..objects.len()).map(|i| objects.get(i)).peekable();
+    loop {
+        let order = match (before.peek(), now.peek()) {
+            (Some(old), Some(new)) => old.uri.cmp(&new.uri),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => break,
+        };
+        let old = before.next_if(|_| order != Ordering::Greater);
+        let new = now.next_if(|_| order != Ordering::Less);
+        match (old, new) {
+            (Some(old), Some(new)) if old.size != new.size => resized.add(new.uri),
+            (Some(old), None) => removed.add(old.uri),
+            (None, Some(new)) => added.add(new.uri),
+            _ => {}
+        }
+    }
+    let told = [added.told("added"), removed.told("removed"), resized.told("of another size")];
+    let told: Vec<String> = told.into_iter().flatten().collect();
     match told.is_empty() {
         true => "files have the same names and sizes, and other contents".to_owned(),
         false => told.join("; "),
     }
-}
-
-/// The first of some names, if there is any.
-fn named(names: &[String]) -> Option<String> {
-    let (shown, rest) = names.split_at(names.len().min(SHOWN_NAMES));
-    let more = if rest.is_empty() { "" } else { ", …" };
-    (!shown.is_empty()).then(|| format!("{}{more}", shown.join(", ")))
 }
 
 async fn all(place: &Place, storage: &Storage) -> Vec<(String, Index)> {

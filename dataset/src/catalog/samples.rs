@@ -8,6 +8,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt32Array, UInt64Ar
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
@@ -239,6 +240,38 @@ impl SampleTable {
                 }
             }
         }
+    }
+
+    /// Hashes the metadata of every sample but the column `except`, as text: whatever types and runs the table has.
+    pub(super) fn hash_values(&self, hash: &mut impl Hasher, except: &str) -> Result<()> {
+        let unformatted = |e| Error::new(ErrorKind::Bug, "a metadata column has no text").with_source(e);
+        let options = FormatOptions::new().with_null("\u{fffe}");
+        let mut text = String::new();
+        for metadata in self.chunks.iter().map(|chunk| &chunk.metadata) {
+            let schema = metadata.schema();
+            let columns =
+                schema.fields().iter().zip(metadata.columns()).filter(|(field, _)| field.name() != except);
+            let columns = columns
+                .map(|(_, column)| ArrayFormatter::try_new(column, &options))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(unformatted)?;
+            for row in 0..metadata.num_rows() {
+                for column in &columns {
+                    text.clear();
+                    column.value(row).write(&mut text).map_err(unformatted)?;
+                    hash.write(text.as_bytes());
+                    hash.write_u8(0xff); // no UTF-8 text holds it
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The most objects that the samples of a run lie in, counted by changes from sample to sample.
+    pub(super) fn objects_in(&self, samples: Range<u64>) -> usize {
+        let (chunk, rows) = self.slice(samples);
+        let objects = rows.map(|row| chunk.places.object(row)).collect::<Vec<_>>();
+        1 + objects.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
     /// Back from stored tables; refuses those that do not fit each other.

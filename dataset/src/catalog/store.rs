@@ -136,7 +136,7 @@ pub(super) struct Index {
     #[serde(default)]
     blocks: Option<u64>,
     /// The legacy hash, under the name that it had.
-    content_hash: u64,
+    pub(super) content_hash: u64,
     /// The hash of the listing.
     fingerprint: u64,
     /// Seconds since 1970 when another catalog took its place.
@@ -229,13 +229,12 @@ pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
         columns_version: columns_version(catalog.layout),
         tables,
     };
-    if let Ok(before) = read_index(&place.file(INDEX), storage).await
-        && before.tables != index.tables
-    {
+    let before = read_index(&place.file(INDEX), storage).await.ok().filter(|old| old.tables != index.tables);
+    if let Some(before) = before.clone().filter(|before| before.identity != index.identity) {
         kept::keep(before, place, storage).await?;
     }
     write_index(&index, &place.file(INDEX), storage).await?;
-    kept::drop_expired(&index, place, storage).await;
+    kept::clean(before, &index, place, storage).await;
     release_units(catalog, &index, place);
     Ok(())
 }
@@ -389,6 +388,15 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         };
         Content::Units { units, source_schema, mapping: Arc::new(mapping), added }
     };
+    if index.version != VERSION
+        && let Content::Located(samples) = &content
+        && let Some(many) = blocks_of_many_objects(samples, &blocks)
+    {
+        return Err(format!(
+            "an older release cut a block of {many} files, more than the {} of today",
+            crate::format::MAX_BLOCK_OBJECTS
+        ));
+    }
     let hashes = match (index.identity, index.blocks) {
         (Some(identity), Some(blocks)) => DataHashes { identity, blocks, legacy: index.content_hash },
         _ => {
@@ -416,6 +424,14 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         listing: index.fingerprint,
     };
     Ok(Found { catalog, converted: index.version != VERSION })
+}
+
+/// The files of a block that lies in more of them than a new catalog's would.
+fn blocks_of_many_objects(samples: &SampleTable, blocks: &BlockTable) -> Option<usize> {
+    let ranges = blocks.starts().windows(2).map(|pair| pair[0]..pair[1]);
+    ranges
+        .map(|range| samples.objects_in(range))
+        .find(|files| *files > crate::format::MAX_BLOCK_OBJECTS as usize)
 }
 
 fn empty() -> (SchemaRef, Vec<RecordBatch>) {

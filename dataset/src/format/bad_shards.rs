@@ -1,11 +1,12 @@
-//! Shards whose footer or headers are damaged: an error, or left out.
+//! Shards that cannot be catalogued: an error, or left out.
 
 use super::{Cataloguing, Sources};
 use crate::{ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// What happens to a shard (a Parquet or IPC file, a WebDataset tar) whose footer or headers are damaged.
+/// What happens to a shard (a Parquet or IPC file, a WebDataset tar) that cannot be catalogued: its footer or headers are
+/// damaged, or a tar has a member that is no valid JSON, label or text, or two of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadShards {

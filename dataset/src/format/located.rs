@@ -19,7 +19,7 @@ const FILE_READS: usize = 32;
 /// Samples a block may hold, whatever their size: empty payloads would otherwise never fill one.
 const MAX_BLOCK_SAMPLES: u32 = 1 << 14;
 /// Files that a block may lie in: each costs a request, however small it is.
-const MAX_BLOCK_OBJECTS: u32 = 256;
+pub(crate) const MAX_BLOCK_OBJECTS: u32 = 256;
 
 /// One sample on its way into a block.
 #[derive(Debug, Clone, Copy)]

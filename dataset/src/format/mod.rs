@@ -36,7 +36,8 @@ pub(crate) use durations::with_durations;
 pub use durations::{AudioProbe, Durations};
 pub(crate) use json::widen;
 pub use layout::Layout;
-pub(crate) use sources::{Choice, Sources, counted, find_sources, is_table, split_root};
+pub(crate) use located::MAX_BLOCK_OBJECTS;
+pub(crate) use sources::{Choice, Sources, counted, find_sources, is_table, name_below, split_root};
 
 use crate::catalog::{CatalogOptions, Draft};
 use crate::{Error, ErrorKind, OpenOptions, Result, Storage};

@@ -242,7 +242,7 @@ pub(crate) fn split_root(uri: &str) -> (&str, &str) {
     }
 }
 
-fn name_below(root: &str, uri: &str) -> String {
+pub(crate) fn name_below(root: &str, uri: &str) -> String {
     let uri = if root.contains('?') { uri } else { uri.split('?').next().unwrap_or(uri) };
     let raw = uri.strip_prefix(root).unwrap_or_else(|| uri.split_once("://").map_or(uri, |(_, rest)| rest));
     let encoded = ["file://", "http://", "https://"].iter().any(|scheme| uri.starts_with(scheme));

@@ -73,21 +73,25 @@ impl Cursor {
 }
 
 impl Fingerprint {
-    /// Is `found` of the same data, cut into the same blocks? All other fields may differ.
+    /// Is `found` of the same data? All other fields may differ, the cut into blocks too.
     pub fn is_of_same_data(&self, found: &Self) -> bool {
-        let parts = |print: &Self| print.mixing.as_ref().map(|mixing| mixing.parts);
-        (self.catalog, self.blocks, parts(self)) == (found.catalog, found.blocks, parts(found))
+        let data = |print: &Self| print.mixing.as_ref().and_then(|mixing| mixing.data);
+        found.blocks.is_some() && (self.catalog, data(self)) == (found.catalog, data(found))
     }
 
     /// Refuses a fingerprint that differs in what a caller sets, naming it. What follows from the data may differ: the
     /// catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
     pub fn check_settings(&self, found: &Self) -> Result<()> {
+        if (self.filter == 0) != (found.filter == 0) {
+            let advice = "open the data set with the filter it was saved with";
+            differs("filter", &format!("{:016x}", self.filter), &format!("{:016x}", found.filter), advice)?;
+        }
         let (seed, kind) = (found.seed, found.shuffle);
         let mut derived = Self { seed, shuffle: kind, version: found.version, ..self.clone() };
         derived.mixing.clone_from(&found.mixing);
         derived.bucketing.clone_from(&found.bucketing);
         if let (Some(here), Some(there)) = (&self.mixing, &mut derived.mixing) {
-            there.parts = here.parts;
+            (there.parts, there.data) = (here.parts, here.data);
         }
         if let (Some(here), Some(there)) = (&self.bucketing, &mut derived.bucketing) {
             (there.window, there.lengths, there.group) = (here.window, here.lengths, here.group);
@@ -109,8 +113,8 @@ impl Fingerprint {
                 match found.blocks {
                     Some(_) => "files were added, removed or replaced since, or it is another data set",
                     None => {
-                        "files changed since, were copied or touched (the cursor is of a release before 0.2, which \
-                         told copies apart), or it is another data set"
+                        "files changed since, were copied or touched (a release before 0.2 saved the cursor, and \
+                         its cursors do not fit copies), or it is another data set"
                     }
                 },
             ),
@@ -118,7 +122,7 @@ impl Fingerprint {
                 "cut into blocks",
                 self.blocks.map_or(String::new(), hex),
                 found.blocks.map_or(String::new(), hex),
-                "open the data set with the saved block_bytes",
+                "open the data set with the saved block_bytes; releases before 0.2 cut blocks of more than 256 files",
             ),
             (
                 "filter",

@@ -65,6 +65,9 @@ pub struct Mixing {
     pub stop: Stop,
     /// A hash of the parts: catalogs, filters, lanes, windows.
     pub parts: u64,
+    /// A hash of the parts' identities alone; none in cursors that releases before 0.2 saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<u64>,
 }
 
 /// One part of a mix.

@@ -146,10 +146,11 @@ impl Plan {
         let sample_bytes = u64::try_from(bytes.sum::<u128>() / u128::from(cycle)).unwrap_or(u64::MAX).max(1);
         let data = parts[0].0.data;
         let (mut facts, mut filters) = (Vec::new(), Vec::new());
-        let (mut words, mut legacy_words) = (Vec::new(), Vec::new());
+        let (mut words, mut legacy_words, mut identities) = (Vec::new(), Vec::new(), Vec::new());
         let (mut lanes, mut window) = (0u32, 0u64);
         for (index, ((input, _), quota)) in parts.into_iter().zip(&quotas).enumerate() {
             let part_filter = hash_filter(&input);
+            identities.push(input.data.identity);
             words.extend([input.data.identity, input.data.blocks, part_filter]);
             legacy_words.extend([input.data.legacy, part_filter]);
             filters.push(part_filter);
@@ -172,7 +173,13 @@ impl Plan {
             lanes,
             window,
             bucketing: None,
-            mixing: Some(Mixing { version: mixed::VERSION, quotas, stop, parts: random::hash(&words) }),
+            mixing: Some(Mixing {
+                version: mixed::VERSION,
+                quotas,
+                stop,
+                parts: random::hash(&words),
+                data: Some(random::hash(&identities)),
+            }),
         };
         let shuffled = shuffle.kind() != ShuffleKind::None;
         let base = MixedFacts::new(facts, shuffle.seed(), shuffled, stop);
@@ -232,13 +239,13 @@ impl Plan {
         if found.blocks.is_none() && (found.catalog, parts) == self.0.legacy {
             (found.catalog, found.blocks) = (own.catalog, own.blocks);
             if let (Some(found), Some(own)) = (&mut found.mixing, &own.mixing) {
-                found.parts = own.parts;
+                (found.parts, found.data) = (own.parts, own.data);
             }
         }
         found
     }
 
-    /// Is `cursor` of the same data, cut into the same blocks? The rest of its order may differ.
+    /// Is `cursor` of the same data? The rest of its order may differ.
     pub fn is_of_same_data(&self, cursor: &Cursor) -> bool {
         self.0.fingerprint.is_of_same_data(&self.in_current_form(&cursor.fingerprint))
     }
@@ -250,7 +257,7 @@ impl Plan {
     /// `BadConfig` for a cursor whose seed, shuffle, mix or bucketing differs, which no change of the data explains.
     pub fn next_epoch_of(&self, cursor: &Cursor) -> Result<Cursor> {
         self.0.fingerprint.check_settings(&cursor.fingerprint)?;
-        let epoch = cursor.epoch + u64::from(cursor.position > Position(0));
+        let epoch = cursor.epoch.saturating_add(u64::from(cursor.position > Position(0)));
         self.check_epoch(epoch)?;
         Ok(Cursor { ops: cursor.ops, ..self.cursor(epoch, Position(0)) })
     }

@@ -151,7 +151,7 @@ fn data_sets_of_a_process_share_a_folder_and_the_larger_cap() {
             && second.put(&object(3), &(0..100), &data(100, 3), 3)
     );
     assert!(!second.put(&object(4), &(0..100), &data(100, 4), 4), "the cap is one for both");
-    drop(first); // what it needed nobody needs now
+    drop(first); // what it needed is needed no more
     assert!(second.put(&object(4), &(0..100), &data(100, 4), 4));
     assert_eq!(second.get(&object(1), &(0..100)), None);
     assert!(!second.stats().off);
@@ -160,7 +160,7 @@ fn data_sets_of_a_process_share_a_folder_and_the_larger_cap() {
 /// Another process: the test program itself, with the folder and what to do in its environment.
 fn in_another_process(folder: &Path, what: &str) -> std::process::Child {
     std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "cache_disk::a_process_beside", "--nocapture"])
+        .args(["--exact", "cache_disk::run_as_another_process", "--nocapture"])
         .env("FEEDSTOCK_TEST_CACHE", folder)
         .env("FEEDSTOCK_TEST_CACHE_DOES", what)
         .stdin(std::process::Stdio::piped())
@@ -173,7 +173,7 @@ const PROCESSES_CAP: u64 = 8 * 4096;
 
 /// Not a test of its own: what [`in_another_process`] runs.
 #[test]
-fn a_process_beside() {
+fn run_as_another_process() {
     let (Ok(folder), Ok(what)) =
         (std::env::var("FEEDSTOCK_TEST_CACHE"), std::env::var("FEEDSTOCK_TEST_CACHE_DOES"))
     else {
@@ -235,18 +235,19 @@ async fn the_owner_learns_when_others_need_an_entry_again() {
         async move { cache.read_through(storage, seen, range, next_use).await.unwrap() }
     };
     for n in 0..3 {
-        read(n * 1000..n * 1000 + 100, 10 + n).await;
+        read(n * 1000..n * 1000 + 100, (10 + n) * 100_000).await;
     }
-    read(2000..2100, 100).await; // the stream has come to place 12: those of 10 and 11 have passed
-    let of_place_10 = data(30_000, 1).slice(0..100);
-    let first = files(dir.path()).into_iter().find(|f| fs::read(f).unwrap().ends_with(&of_place_10)).unwrap();
-    let place_110 = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(110);
-    fs::File::options().write(true).open(&first).unwrap().set_modified(place_110).unwrap();
-    read(5000..5100, 90).await;
-    assert!(first.exists(), "another process needs it at place 110");
+    read(2000..2100, 10_000_000).await; // the stream has reached 1,200,000: the uses at 1,000,000 and 1,100,000 have passed
+    let of_the_first = data(30_000, 1).slice(0..100);
+    let first =
+        files(dir.path()).into_iter().find(|f| fs::read(f).unwrap().ends_with(&of_the_first)).unwrap();
+    let place_11_000_000 = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(11);
+    fs::File::options().write(true).open(&first).unwrap().set_modified(place_11_000_000).unwrap();
+    read(5000..5100, 9_000_000).await;
+    assert!(first.exists(), "another process needs it at 11,000,000");
     let before = cache.stats().misses;
-    read(1000..1100, 200).await;
-    assert_eq!(cache.stats().misses, before + 1, "the one of place 11 went");
+    read(1000..1100, 20_000_000).await;
+    assert_eq!(cache.stats().misses, before + 1, "the second went");
 }
 
 /// Many threads put, get and update; a watcher measures the disk all the time.

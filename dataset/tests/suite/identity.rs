@@ -2,12 +2,16 @@
 
 use crate::format_common::*;
 use crate::storage_support::with_config;
-use feedstock_dataset::{CatalogStore, Cursor, Dataset, OpenOptions, Position, Shuffle};
+use arrow::array::{ArrayRef, DictionaryArray, StringArray};
+use arrow::datatypes::Int32Type;
+use arrow::record_batch::RecordBatch;
+use feedstock_dataset::{CatalogStore, Cursor, Dataset, Layout, OpenOptions, Position, Shuffle};
 use feedstock_testkit::S3Server;
 use parquet::arrow::ArrowWriter;
 use std::fs::{File, FileTimes};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Data, catalogs and cursors of commit 28fa0fc, made by `fixtures/make-released.py`.
@@ -80,11 +84,15 @@ async fn a_copy_of_any_kind_of_data_takes_the_cursor() {
         let copied = open(&second.path().join(file), cache(caches[1].path())).await;
         assert_eq!(copied.catalog().hashes().identity, original.catalog().hashes().identity, "{kind}");
         copied.plan(&shuffle()).unwrap().check(&saved).unwrap();
-        assert_ne!(copied.place_hash(), original.place_hash(), "{kind}: their bytes are not shared");
         let rows = all_rows(&original).await;
         touch(first.path());
         let touched = open(&first.path().join(file), cache(caches[0].path())).await;
         touched.plan(&shuffle()).unwrap().check(&saved).unwrap();
+        assert_ne!(
+            touched.place_hash(),
+            original.place_hash(),
+            "{kind}: what is held is not what is there now"
+        );
         assert_eq!(all_rows(&touched).await, rows, "{kind}: what guards reads is that of the new times");
         assert_eq!(all_rows(&copied).await, rows, "{kind}");
     }
@@ -178,7 +186,15 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
             options
         };
         let uri = format!("s3://corpus/{kind}{}{file}", if file.is_empty() { "" } else { "/" });
-        let dataset = Dataset::open_with(&uri, options(CatalogStore::Beside)).await.unwrap();
+        let mut first = options(CatalogStore::Beside);
+        let read = Arc::new(AtomicBool::new(false));
+        let reads = read.clone();
+        first.catalog.progress = Some(Arc::new(move |now| {
+            reads.fetch_or(now.stage.starts_with("reading"), Ordering::Relaxed);
+        }));
+        let dataset = Dataset::open_with(&uri, first).await.unwrap();
+        // The columns of Parquet and WebDataset changed since; for the other kinds that read anything, nothing is read.
+        assert_eq!(read.load(Ordering::Relaxed), ["parquet", "webdataset"].contains(&kind), "{kind}");
         let saved = std::fs::read(released().join("cursors").join(format!("{kind}.json"))).unwrap();
         let saved: Cursor = serde_json::from_slice(&saved).unwrap();
         assert_eq!((saved.fingerprint.blocks, saved.epoch, saved.position), (None, 2, Position(16)));
@@ -206,4 +222,57 @@ async fn an_old_cursor_does_not_fit_a_copy_and_says_why() {
         open(data.path(), OpenOptions { block_bytes: 4096, ..options(CatalogStore::Nowhere) }).await;
     let refusal = refusal(&dataset, &saved);
     assert!(refusal.contains("a release before 0.2"), "{refusal}");
+}
+
+/// A label corrected in place: no name, size or place changes, and samples do.
+#[tokio::test]
+async fn other_labels_are_other_data() {
+    for (kind, file, old, new) in [
+        ("manifest", "list.csv", "a/002.jpg,2\n", "a/002.jpg,5\n"),
+        ("webdataset", "", "shard-000000.tar", ""),
+    ] {
+        let (data, cached) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        copy(&released().join("data").join(kind), data.path());
+        let before = open(&data.path().join(file), cache(cached.path())).await;
+        let at = data.path().join(if file.is_empty() { old } else { file });
+        let mut bytes = std::fs::read(&at).unwrap();
+        let label = match file {
+            "" => bytes.windows(7).position(|window| window == b"002.cls").unwrap() + 512,
+            _ => bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap() + 10,
+        };
+        assert_eq!(bytes[label], b'2');
+        bytes[label] = if file.is_empty() { b'5' } else { new.as_bytes()[10] };
+        std::fs::write(&at, bytes).unwrap();
+        touch(data.path());
+        let after = open(&data.path().join(file), cache(cached.path())).await;
+        assert_ne!(after.catalog().content_hash(), before.catalog().content_hash(), "{kind}");
+    }
+}
+
+/// A categorical column of pandas is a dictionary in the stored table.
+#[tokio::test]
+async fn a_catalog_with_dictionaries_is_found_again() {
+    let (data, cached) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    copy(&released().join("data/folder"), data.path());
+    let kinds: DictionaryArray<Int32Type> = ["cat", "dog", "cat"].into_iter().collect();
+    let batch = RecordBatch::try_from_iter([
+        ("path", Arc::new(StringArray::from(vec!["a/000.jpg", "b/001.jpg", "a/002.jpg"])) as ArrayRef),
+        ("kind", Arc::new(kinds) as ArrayRef),
+    ])
+    .unwrap();
+    let at = data.path().join("list.parquet");
+    let mut writer = ArrowWriter::try_new(File::create(&at).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let open_list = || {
+        let options = OpenOptions { layout: Some(Layout::Manifest), ..cache(cached.path()) };
+        Dataset::open_with(path(&at), options)
+    };
+    let built = open_list().await.unwrap();
+    let index = files(cached.path()).into_iter().find(|file| file.ends_with("catalog.json")).unwrap();
+    let written = std::fs::metadata(&index).unwrap().modified().unwrap();
+    let stored = open_list().await.unwrap();
+    assert_eq!(std::fs::metadata(&index).unwrap().modified().unwrap(), written, "it was catalogued twice");
+    assert_eq!(all_rows(&stored).await, all_rows(&built).await);
+    assert_eq!(stored.filter("kind = 'dog'").await.unwrap().len(), 1);
 }

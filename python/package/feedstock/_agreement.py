@@ -212,7 +212,7 @@ def difference(mine: Mapping[str, Any], first: Mapping[str, Any]) -> str | None:
     here, there = f"on rank {mine['rank']}", f"on rank {first['rank']}"
     fields = "; ".join(f"{name}: {mine.get(name)} {here}, {first.get(name)} {there}" for name in names)
     advice = "give all ranks the same data set, options and checkpoint"
-    if "catalog" in names:
+    if "catalog" in names or "blocks" in names:
         advice += (
             ". Catalogs differ where files differ, or where one machine has stored an older catalog: delete that, or "
             'open the data set with catalog="memory"'
