@@ -313,11 +313,16 @@ fn the_bucketed_order_is_pinned() {
         .unwrap();
     assert_eq!((first(&rows), first(&total)), (PINNED_ROWS.to_vec(), PINNED_TOTAL.to_vec()));
     assert_eq!(serde_json::to_string(&total.cursor(2, Position(12))).unwrap(), PINNED_CURSOR);
+    let before: Cursor = serde_json::from_str(&PINNED_CURSOR.replace(r#""blocks":1,"#, "")).unwrap();
+    assert_eq!(before.fingerprint.blocks, None, "as releases before 0.2 saved it");
+    total.check(&before).unwrap();
+    assert_eq!(rows.regrouped_as(&before).unwrap().fingerprint(), total.fingerprint());
 }
 const PINNED_ROWS: [u64; 12] = [89, 149, 187, 37, 168, 26, 67, 138, 38, 30, 180, 169];
 const PINNED_TOTAL: [u64; 12] = [146, 86, 34, 187, 165, 23, 26, 135, 64, 141, 81, 182];
 const PINNED_CURSOR: &str = concat!(
-    r#"{"fingerprint":{"version":1,"catalog":65261,"filter":0,"shuffle":"window","seed":7,"lanes":4,"window":80,"#,
+    r#"{"fingerprint":{"version":1,"catalog":65261,"blocks":1,"filter":0,"shuffle":"window","#,
+    r#""seed":7,"lanes":4,"window":80,"#,
     r#""bucketing":{"version":1,"column":"duration","window":80,"group":{"total":{"total":"60","max_rows":16}},"#,
     r#""lengths":13530110850185550158}},"epoch":2,"position":12}"#
 );

@@ -49,13 +49,13 @@ class Dataset:
             has at most 100,000; a larger one is used without a listing, with a warning in the log. ``"list"`` always
             lists them, with one request per 1,000 objects.
         rebuild: Builds the catalog anew even if a stored one fits; default ``False``.
-        disk_cache: (folder, bytes): keeps fetched blocks on local disk; default not. The ranks of a machine and its data
-            sets may name one folder: each reads what any of them has fetched, and the bytes bound them together.
+        disk_cache: (folder, bytes): keeps fetched blocks on local disk; default not. The ranks of a machine and its
+            data sets may name one folder: each reads what any of them has fetched, and the bytes bound them together.
         block_bytes: Encoded bytes that one read aims at, default 4 MiB. Other blocks are another order.
-        bad_shards: ``"raise"`` (default): a Parquet file, IPC file or WebDataset tar whose footer or headers are damaged
-            is a ConfigError. ``"skip"``: it is left out, with a warning in the log and a note of the catalog. The data set
-            is then another one than the whole: cursors of one are refused by the other, and so are ranks of which
-            some could read the shard.
+        bad_shards: ``"raise"`` (default): a Parquet file, IPC file or WebDataset tar that cannot be catalogued, for
+            example because its footer is damaged, is a ConfigError. ``"skip"``: it is left out, with a warning in the
+            log and a note of the catalog. The rest is another data set than the whole: a cursor of one does not fit
+            the other, and ranks of which some could read the shard raise an error.
         progress: Called with (stage, done, total or None) while the catalog is built, from another thread; default: a
             line on standard error where that is a terminal; ``False``: nothing.
 

@@ -236,10 +236,10 @@ class Loader:
         Args:
             state_dict: What `state_dict` returned.
             on_change: What to do where files of the data set were added, removed or replaced since. ``"error"``
-                (default): ConfigError, which names them where
-                the former catalog is still kept (30 days; not for mixes). ``"next_epoch"``: begin the next epoch of the data as they are
-                now; samples of the saved epoch that were not delivered are left out, and a warning states so. A copy of
-                the data, or other times and inodes, are no change.
+                (default): ConfigError, which names them where the former catalog is still kept (30 days; not for
+                mixes). ``"next_epoch"``: begin the next epoch of the data as they are now; samples of the saved epoch
+                that were not delivered are left out, and a warning states so. A copy of the data, or other times and
+                inodes, are no change.
 
         Raises:
             ConfigError: It was saved from another order (data, filter, seed …); the message names what differs.

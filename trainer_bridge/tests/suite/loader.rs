@@ -268,13 +268,11 @@ fn a_bad_sample_fails_every_try_and_never_makes_an_empty_epoch() {
     }
 }
 
-/// A shard was added since: the error names it, or the next epoch begins with all there is now.
+/// Files were added since: the error names it, or the next epoch begins with all there is now.
 #[test]
 fn a_state_of_data_that_changed_is_refused_or_begins_the_next_epoch() {
-    let (dir, cache, more) =
-        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     synth(dir.path(), SAMPLES);
-    synth(more.path(), 20);
     let open = || {
         let options = OpenOptions {
             catalog: CatalogOptions {
@@ -289,15 +287,18 @@ fn a_state_of_data_that_changed_is_refused_or_begins_the_next_epoch() {
     let at_start = before.state();
     (0..2).for_each(|_| drop(next(&mut before)));
     let saved = before.state();
-    let added = std::fs::read_dir(more.path()).unwrap().next().unwrap().unwrap();
-    std::fs::copy(added.path(), dir.path().join("train-added.parquet")).unwrap();
+    let class = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+    let picture = std::fs::read_dir(&class).unwrap().next().unwrap().unwrap().path();
+    for number in 0..20 {
+        std::fs::copy(&picture, class.join(format!("added-{number:02}.jpg"))).unwrap();
+    }
 
     let mut now = pipeline(open(), 20).loader(one()).unwrap();
     let here = now.state();
     let error = now.load_state(saved.clone()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadConfig);
     let message = error.to_string();
-    for said in ["catalog", "1 file added: ", "train-added.parquet", "on_change=next_epoch"] {
+    for said in ["catalog", "20 files added: ", "added-00.jpg", "on_change=next_epoch"] {
         assert!(message.contains(said), "{message}");
     }
     assert_eq!(now.state(), here, "a refused state moves nothing");

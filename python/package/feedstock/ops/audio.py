@@ -35,10 +35,10 @@ def decode_audio(
     cost before it counts as a bad sample, default 0.02.
 
     Three limits bound the time and memory for files that are made to cost much; no common file comes near them.
-    ``max_packets``: packets (frames) of all tracks, default 4,194,304. ``max_steps``: steps of looking for packets beyond
-    one pass over the bytes, default 268,435,456; a step takes about a nanosecond. ``max_codebook_bytes``: bytes of a
-    Vorbis clip's unpacked codebooks, default 67,108,864. A clip over a limit is a bad sample, and the error states the
-    limit, the value found and the option.
+    ``max_packets``: packets (frames) of all tracks, default 4,194,304. ``max_steps``: steps of looking for packets
+    beyond one pass over the bytes, default 268,435,456; a step takes about a nanosecond. ``max_codebook_bytes``: bytes
+    of a Vorbis clip's unpacked codebooks, default 67,108,864. A clip over a limit is a bad sample, and the error states
+    the limit, the value found and the option.
     """
     return Op(
         "decode_audio",

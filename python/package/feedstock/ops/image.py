@@ -39,9 +39,9 @@ def decode_image(
 
     Three limits apply to JPEGs with several scans, most of which are progressive. ``max_scans``: scans, default 500.
     ``max_scan_blocks``: blocks of 8×8 that all scans visit, default 67,108,864; it bounds the decoding time.
-    ``max_coefficient_bytes``: bytes that the decoder keeps between scans, default 805,306,368. A picture over a limit is
-    a bad sample, and the error states the limit, the value found and the option. No limit is a time, so all ranks and
-    workers accept the same pictures.
+    ``max_coefficient_bytes``: bytes that the decoder keeps between scans, default 805,306,368. A picture over a limit
+    is a bad sample, and the error states the limit, the value found and the option. No limit is a time, so all ranks
+    and workers accept the same pictures.
     """
     return Op(
         "decode_image",
