@@ -33,10 +33,10 @@ pub(crate) struct Command {
 impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
         let start = Instant::now();
-        let dataset = self.source.open_with(common, self.rebuild)?;
+        let dataset = self.source.how.open(&self.source.uri, common, self.rebuild)?;
         let seconds = start.elapsed().as_secs_f64();
         let catalog = dataset.catalog();
-        let place = match self.source.store() {
+        let place = match self.source.how.store() {
             CatalogStore::Cache(folder) => folder.display().to_string(),
             CatalogStore::Beside => format!("{}/_feedstock", catalog.uri().trim_end_matches('/')),
             CatalogStore::Nowhere => "memory only: set FEEDSTOCK_CACHE or HOME, or use --beside".to_owned(),

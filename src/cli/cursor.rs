@@ -3,7 +3,7 @@
 use super::Common;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, count};
-use super::source::SourceArgs;
+use super::source::OpenArgs;
 use clap::Args;
 use feedstock_dataset::{Cursor, Dataset, Fingerprint, Plan, Shuffle, ShuffleKind, StepSize};
 use futures::executor::block_on;
@@ -27,14 +27,16 @@ not fit, or is no state.";
 pub(crate) struct Command {
     /// The state, as JSON.
     file: PathBuf,
+    /// The data set that it may fit: a folder, a file or a pattern.
+    uri: Option<String>,
     #[command(flatten)]
-    source: Option<SourceArgs>,
+    how: OpenArgs,
 }
 
 impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
         let cursor = read(&self.file)?;
-        let dataset = self.source.as_ref().map(|source| source.open(common)).transpose()?;
+        let dataset = self.uri.as_ref().map(|uri| self.how.open(uri, common, false)).transpose()?;
         let fit = dataset.as_ref().map(|dataset| Fit::of(dataset, &cursor)).transpose()?;
         let mut output = Output::new();
         match common.json {

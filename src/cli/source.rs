@@ -61,11 +61,18 @@ impl StorageArgs {
 pub(crate) struct SourceArgs {
     /// A folder, a file or a pattern: /data/train, s3://bucket/train, 's3://bucket/train-{000..099}.tar'.
     pub(crate) uri: String,
+    #[command(flatten)]
+    pub(crate) how: OpenArgs,
+}
+
+/// How a data set is opened, and which of its samples are taken.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct OpenArgs {
     /// The layout, where it cannot be recognised: parquet, folder, webdataset, ilsvrc, ipc, manifest, common_voice,
     /// common_voice_tar, common_voice_hf.
     #[arg(long)]
     layout: Option<Layout>,
-    /// What happens to a shard whose footer or headers are damaged: raise is an error, skip leaves it out.
+    /// What happens to a shard that cannot be catalogued: raise is an error, skip leaves it out.
     #[arg(long, value_name = "HOW", default_value = "raise")]
     bad_shards: BadShards,
     /// The split, where a place holds several: train, dev, test, validated …
@@ -114,16 +121,18 @@ impl StoreArgs {
 impl SourceArgs {
     /// Opens the data set and filters it.
     pub(crate) fn open(&self, common: &Common) -> Outcome<Dataset> {
-        self.open_with(common, false)
+        self.how.open(&self.uri, common, false)
     }
+}
 
-    /// Where its catalog is kept.
+impl OpenArgs {
+    /// Where the catalog is kept.
     pub(crate) fn store(&self) -> CatalogStore {
         self.catalog.store()
     }
 
-    /// Opens the data set and filters it; with `rebuild`, from the objects themselves.
-    pub(crate) fn open_with(&self, common: &Common, rebuild: bool) -> Outcome<Dataset> {
+    /// Opens the data set at `uri` and filters it; with `rebuild`, from the objects themselves.
+    pub(crate) fn open(&self, uri: &str, common: &Common, rebuild: bool) -> Outcome<Dataset> {
         let reporter = Arc::new(Reporter::new(common, "opening"));
         let told = reporter.clone();
         let mut options = OpenOptions {
@@ -144,7 +153,7 @@ impl SourceArgs {
             options.block_bytes = block_bytes;
         }
         let opened = futures::executor::block_on(async {
-            let dataset = Dataset::open_with(&self.uri, options).await?;
+            let dataset = Dataset::open_with(uri, options).await?;
             match &self.filter {
                 Some(filter) => dataset.filter(filter).await,
                 None => Ok(dataset),

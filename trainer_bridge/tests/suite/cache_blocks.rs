@@ -9,7 +9,7 @@ use feedstock_dataset::{
 };
 use feedstock_trainer_bridge::{Dataset, Pipeline};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,8 @@ fn an_epoch_from_a_full_cache_asks_storage_for_nothing() {
 
 /// Bytes that the files of the cache take on disk, as the cap counts them.
 fn on_disk(folder: &Path) -> u64 {
-    let sizes = files(folder).into_iter().filter_map(|file| std::fs::metadata(file).ok());
+    let is_entry = |file: &PathBuf| file.extension().is_some_and(|kind| kind == "block" || kind == "tmp");
+    let sizes = files(folder).into_iter().filter(is_entry).filter_map(|file| std::fs::metadata(file).ok());
     sizes.map(|meta| meta.size().div_ceil(4096) * 4096).sum()
 }
 
