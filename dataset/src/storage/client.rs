@@ -174,8 +174,8 @@ impl Resolve for Resolver {
                 return Err(Refused::new(why).into());
             }
             if is_rotated && !kept.is_empty() {
-                let draw = RandomState::new().hash_one(name.as_str()) as usize; // any bits will do
-                let by = draw % kept.len();
+                let draw = RandomState::new().hash_one(name.as_str());
+                let by = usize::try_from(draw % kept.len() as u64).unwrap_or(0);
                 kept.rotate_left(by);
             }
             Ok(Box::new(kept.into_iter()) as Addrs)
