@@ -278,7 +278,7 @@ def test_a_stored_catalog_is_listed_or_rebuilt_on_request(imagenet, tmp_path):
             imagenet, catalog=tmp_path / "catalogs", progress=lambda *now: reported.add(now[0]), **options
         )
         assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset)
-        return reported
+        return reported - {"listing"}  # which a stored catalog is compared with
 
     assert stages()
     assert not stages()
