@@ -16,7 +16,7 @@
 //! - A full disk or a read-only one turns caching off for five minutes with a warning; data still flows.
 //!
 //! One cache a folder ([`folder`]): the data sets of a process share it, and so do processes. A process writes and removes
-//! in a part of its own, and reads what all parts hold.
+//! entries of its own part, and reads those of all parts.
 //!
 //! Cost: a hit of 4 MiB is one `read` and a CRC-32 (about 1 ms from the page cache).
 
@@ -81,7 +81,7 @@ pub struct DiskCacheStats {
 #[derive(Clone)]
 pub struct DiskCache {
     inner: Arc<Inner>,
-    /// Whose uses it tells.
+    /// The data set whose uses it records.
     stream: Arc<OpenStream>,
 }
 
@@ -297,13 +297,11 @@ impl DiskCache {
                 Admission::Refused => return Ok(Reserved::Refused),
                 Admission::Evict(victims) => victims,
             };
-            // Another process may have made the use that seems to have passed, and told the next one.
-            let postponed = victims.iter().filter(|victim| {
-                state.index.has_passed(**victim) && inner.folder.told_use(**victim).is_some()
-            });
-            let postponed: Vec<Key> = postponed.copied().collect();
-            let told = postponed.into_iter().filter_map(|key| Some((key, inner.folder.told_use(key)?)));
-            if !told.fold(false, |any, (key, at)| state.index.postpone(key, at) || any) {
+            // Another process may have made the use that seems to have passed, and recorded the next one.
+            let passed = victims.iter().copied().filter(|victim| state.index.has_passed(*victim));
+            let recorded = passed.filter_map(|victim| Some((victim, inner.folder.recorded_use(victim)?)));
+            let recorded: Vec<(Key, u64)> = recorded.collect();
+            if !recorded.into_iter().fold(false, |any, (key, at)| state.index.postpone(key, at) || any) {
                 break victims;
             }
         };
@@ -340,7 +338,7 @@ impl DiskCache {
         }
     }
 
-    /// Tells when the plan needs a held range next; `false` when this process does not hold it.
+    /// Records when the plan needs a held range next; `false` when this process does not hold it.
     pub fn update_next_use(&self, object: &ObjectRef, range: &Range<u64>, next_use: u64) -> bool {
         key(object, range).is_some_and(|key| self.lock().index.update(key, self.next(next_use)))
     }
@@ -353,7 +351,7 @@ impl DiskCache {
             state.index.used_at(key, self.next(next_use));
         } else {
             drop(state);
-            self.inner.folder.tell_use(key, next_use);
+            self.inner.folder.record_use(key, next_use);
         }
     }
 
@@ -450,7 +448,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells other processes how much this one holds.
+    /// Publishes to other processes how much this one holds.
     fn publish(&self, state: &State) {
         self.folder.publish(state.index.used());
     }

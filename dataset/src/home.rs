@@ -16,7 +16,7 @@ pub(crate) fn default_cache() -> Option<PathBuf> {
 pub(crate) fn make_private(folder: &Path) {
     let Some(cache) = default_cache().filter(|cache| folder.starts_with(cache)) else { return };
     if let Err(error) = create(&cache) {
-        // What is written there fails, and tells why, in its own words.
+        // Writing there fails later, with an error that states why.
         tracing::debug!(cache = %cache.display(), %error, "the cache folder could not be created");
     }
 }
@@ -45,6 +45,6 @@ mod tests {
         assert_eq!(mode(), 0o700);
         std::fs::set_permissions(&cache, PermissionsExt::from_mode(0o750)).unwrap();
         create(&cache).unwrap();
-        assert_eq!(mode(), 0o750, "a mode that somebody chose stays");
+        assert_eq!(mode(), 0o750, "a mode that was chosen stays");
     }
 }

@@ -13,14 +13,12 @@
 
 #[path = "support/hostile.rs"]
 mod hostile;
+mod support;
 
 use feedstock_ops::audio::{DecodeAudio, decode_mono};
 use feedstock_ops::image::{DecodeImage, decode_rgb};
 use feedstock_ops::{Error, ErrorKind};
-
-fn golden(name: &str) -> Vec<u8> {
-    std::fs::read(format!("tests/golden/audio/{name}")).unwrap()
-}
+use support::golden;
 
 #[track_caller]
 fn is_refused<T>(result: Result<T, Error>, why: &[&str]) {
@@ -73,7 +71,7 @@ fn an_mp3_of_headers_and_padding() {
 
 #[test]
 fn an_ogg_of_page_marks() {
-    let clip = golden("48k_mono.ogg");
+    let clip = golden("audio/48k_mono.ogg");
     let second = clip[4..].windows(4).position(|four| four == b"OggS").unwrap() + 4;
     let bytes = hostile::ogg_of_marks(&clip[..second], 700_000);
     refuse_audio(&bytes, &["steps to find the packets of the Vorbis clip", "max_steps (268435456)"]);
@@ -81,7 +79,7 @@ fn an_ogg_of_page_marks() {
 
 #[test]
 fn a_flac_of_frame_headers() {
-    let bytes = hostile::flac_of_headers(&golden("16k_mono_24bit.flac")[..42], 3_000_000);
+    let bytes = hostile::flac_of_headers(&golden("audio/16k_mono_24bit.flac")[..42], 3_000_000);
     refuse_audio(&bytes, &["steps to find the packets of the FLAC clip", "max_steps (268435456)"]);
 }
 

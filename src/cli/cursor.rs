@@ -1,4 +1,4 @@
-//! `feedstock cursor`: what a saved state says, and whether it fits a data set.
+//! `feedstock cursor`: explains a saved state, and checks whether it fits a data set.
 
 use super::Common;
 use super::failure::{Failure, Outcome};
@@ -18,8 +18,8 @@ Examples:
 
 FILE holds a loader's state as JSON: what state_dict() returns (json.dump(loader.state_dict(), file)), or the cursor in
 it. The filter has to be given as it was when the state was saved. The state of a
-mix is explained, and fits no single URI. Exit codes: 0 it fits, or no URI was given · 2 it does
-not fit, or is no state.";
+mix is explained, but fits no single URI. Exit codes: 0 it fits, or no URI was given · 2 it does
+not fit, or is not a state.";
 
 /// Explain a saved state, and say whether it fits a data set.
 #[derive(Args)]

@@ -23,7 +23,7 @@ const ENTRY: &str = "block";
 const TEMP: &str = "tmp";
 const LOCK: &str = "lock";
 /// Places from here on are no places but times of writing: in 2001, 10¹⁵ microseconds.
-const MAX_TOLD: u64 = 1_000_000_000_000_000;
+const MAX_PLACE: u64 = 1_000_000_000_000_000;
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -71,7 +71,7 @@ impl Folder {
             match &own {
                 None => own = Some((part, file)),
                 Some((own, owned)) => {
-                    // Told first: whatever interrupts this, no process takes the entries for free space.
+                    // Published first: if this is interrupted, no process counts the entries as free space.
                     owned.set_len(owned.metadata()?.len() + file.metadata()?.len())?;
                     for (entry, _) in our_files(&part)? {
                         fs::rename(&entry, own.join(entry.file_name().unwrap_or_default()))?;
@@ -129,29 +129,29 @@ impl Folder {
         Ok(blocks * DISK_BLOCK_BYTES)
     }
 
-    /// Tells other processes what this part holds.
+    /// Publishes to other processes how much this part holds.
     pub(super) fn publish(&self, bytes: u64) {
         if let Err(error) = self.owned.set_len(bytes.div_ceil(DISK_BLOCK_BYTES)) {
-            tracing::debug!(%error, "what the cache holds could not be told to other processes");
+            tracing::debug!(%error, "the size of this part of the cache could not be published to other processes");
         }
     }
 
-    /// Tells the owner of an entry when it is needed next.
-    pub(super) fn tell_use(&self, key: Key, at: u64) {
-        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(at.min(MAX_TOLD - 1));
+    /// Records for the owner of an entry when it is needed next.
+    pub(super) fn record_use(&self, key: Key, at: u64) {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(at.min(MAX_PLACE - 1));
         for path in self.entries_of_others(key) {
-            // What is gone, or belongs to another user, learns nothing.
+            // An entry that is gone, or belongs to another user, is left unchanged.
             if let Ok(file) = File::open(&path) {
-                let _told = file.set_modified(time);
+                let _recorded = file.set_modified(time);
             }
         }
     }
 
-    /// When an entry of this part is needed next, as another process told.
-    pub(super) fn told_use(&self, key: Key) -> Option<u64> {
+    /// When an entry of this part is needed next, if another process recorded it.
+    pub(super) fn recorded_use(&self, key: Key) -> Option<u64> {
         let modified = fs::metadata(self.entry(key)).ok()?.modified().ok()?;
         let at = u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros()).ok()?;
-        (at < MAX_TOLD).then_some(at)
+        (at < MAX_PLACE).then_some(at)
     }
 }
 

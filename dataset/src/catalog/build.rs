@@ -110,7 +110,7 @@ async fn still_fits(
         return Ok(false); // the seekable copies were removed
     }
     let is_large = options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS;
-    // A copy has other inodes or ETags, all of them: a few tell.
+    // In a copy all inodes or ETags differ, so a few objects suffice.
     let some = all.clone().step_by(objects.len().div_ceil(COMPARED_OBJECTS).max(1));
     if is_large && still_there(objects, some, storage).await? {
         tracing::warn!(

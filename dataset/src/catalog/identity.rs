@@ -1,8 +1,8 @@
-//! What a data set is, wherever a copy of it lies: the hashes that cursors are compared by.
+//! The hashes that identify a data set, equal for all copies of it: what cursors are compared by.
 //!
 //! ```text
-//! identity   layout │ names, sizes │ what cataloguing reads anyway: footers of row groups, IPC messages; where samples
-//!            lie in tars and lists, and their keys, labels and texts
+//! identity   layout │ names, sizes │ what cataloguing reads anyway: footers of row groups, IPC messages; places of
+//!            samples in tars and lists, their keys, labels and texts
 //! blocks     how the samples were cut into blocks
 //! legacy     what releases before 0.2 stored as one hash: names, sizes, ETags, blocks
 //! ```
@@ -39,26 +39,22 @@ pub(super) async fn hashes(
 
 /// Those of several data sets, one after another.
 pub(super) fn joined(parts: &[DataHashes]) -> DataHashes {
-    let of = |seed: u64, hash: fn(&DataHashes) -> u64| {
-        let mut joined = XxHash64::with_seed(seed);
-        parts.iter().for_each(|part| joined.write_u64(hash(part)));
-        joined.finish()
-    };
     let seed = parts.len() as u64;
     DataHashes {
-        identity: of(VERSION + (seed << 8), |part| part.identity),
-        blocks: of(VERSION + (seed << 8), |part| part.blocks),
-        legacy: of(seed, |part| part.legacy),
+        identity: sequence(VERSION + (seed << 8), parts.iter().map(|part| part.identity)),
+        blocks: sequence(VERSION + (seed << 8), parts.iter().map(|part| part.blocks)),
+        legacy: sequence(seed, parts.iter().map(|part| part.legacy)),
     }
 }
 
-pub(super) fn joined_listing(listings: &[u64]) -> u64 {
-    let mut joined = XxHash64::with_seed(listings.len() as u64);
-    listings.iter().for_each(|listing| joined.write_u64(*listing));
+/// Hashes the hashes of several data sets, in their order.
+pub(super) fn sequence(seed: u64, hashes: impl Iterator<Item = u64>) -> u64 {
+    let mut joined = XxHash64::with_seed(seed);
+    hashes.for_each(|hash| joined.write_u64(hash));
     joined.finish()
 }
 
-/// What the data set is, without where it lies and how it was cut.
+/// Hashes what the data set is, without its location and its cut into blocks.
 pub(super) async fn identity(
     layout: Layout,
     copied_from: Option<&CopiedFrom>,
@@ -80,7 +76,7 @@ pub(super) async fn identity(
     match content {
         Content::Located(samples) => {
             samples.hash_places(&mut hash);
-            samples.hash_values(&mut hash, DURATION)?; // a clip's header tells it, or a table
+            samples.hash_values(&mut hash, DURATION)?; // read from a table, or from audio headers
         }
         Content::Units { units, .. } => {
             for unit in units.all(storage).await? {

@@ -1,4 +1,4 @@
-//! Catalogs that were replaced: kept for jobs that read them, and to tell what changed.
+//! Catalogs that were replaced: kept for jobs that read them, and to list what changed.
 //!
 //! ```text
 //! catalog.json ─▶ the current one's tables          kept-<hash>.json ─▶ a former one's tables, 30 days long
@@ -62,7 +62,7 @@ pub(super) async fn clean(before: Option<Index>, current: &Index, place: &Place,
     }
 }
 
-/// Is this the name of a table in the catalog's folder? An index may have been written by anybody.
+/// Is this the name of a table in the catalog's folder? An index may come from another program.
 fn is_table(file: &str) -> bool {
     let stem = file.strip_suffix(".arrow").or_else(|| file.strip_suffix(".bin"));
     let parts = stem.and_then(|stem| stem.rsplit_once('-'));
@@ -101,7 +101,7 @@ impl Differing {
         }
     }
 
-    fn told(&self, how: &str) -> Option<String> {
+    fn described(&self, how: &str) -> Option<String> {
         let more = if self.files > self.names.len() { ", …" } else { "" };
         (self.files > 0)
             .then(|| format!("{} {how}: {}{more}", counted(self.files, "file"), self.names.join(", ")))
@@ -130,11 +130,12 @@ fn changes(former: &Objects, objects: &Objects) -> String {
             _ => {}
         }
     }
-    let told = [added.told("added"), removed.told("removed"), resized.told("of another size")];
-    let told: Vec<String> = told.into_iter().flatten().collect();
-    match told.is_empty() {
+    let changes =
+        [added.described("added"), removed.described("removed"), resized.described("of another size")];
+    let changes: Vec<String> = changes.into_iter().flatten().collect();
+    match changes.is_empty() {
         true => "files have the same names and sizes, and other contents".to_owned(),
-        false => told.join("; "),
+        false => changes.join("; "),
     }
 }
 

@@ -270,7 +270,7 @@ impl Catalog {
     }
 
     /// The identity of the data set: a hash of the layout, names, sizes, and what cataloguing reads (footers of Parquet and
-    /// IPC files, where samples lie in tars, the files that a list names). Copies have the same, whatever their times,
+    /// IPC files, places of samples in tars, the files that a list names). Copies have the same one, whatever their times,
     /// inodes and ETags; it changes when files are added, removed or written anew.
     pub fn content_hash(&self) -> u64 {
         self.hashes.identity

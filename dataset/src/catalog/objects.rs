@@ -70,7 +70,7 @@ impl Objects {
         self.sizes.values().iter().sum()
     }
 
-    /// How many have neither an ETag nor a time of change, so that their size alone tells versions apart.
+    /// How many have neither an ETag nor a time of change, so that only their size distinguishes versions.
     pub(crate) fn pinned_by_size(&self) -> usize {
         self.etags.null_count()
     }

@@ -228,7 +228,7 @@ impl SampleTable {
         self.chunks.iter().map(|c| c.places.to_batch()).collect()
     }
 
-    /// Hashes where every sample lies, whatever runs the table is kept in.
+    /// Hashes the place of every sample, independent of the runs that the table is kept in.
     pub(super) fn hash_places(&self, hash: &mut impl Hasher) {
         for places in self.chunks.iter().map(|chunk| &chunk.places) {
             for row in 0..places.object.len() {
@@ -242,7 +242,7 @@ impl SampleTable {
         }
     }
 
-    /// Hashes the metadata of every sample but the column `except`, as text: whatever types and runs the table has.
+    /// Hashes the metadata of every sample but the column `except`, as text: independent of column types and runs.
     pub(super) fn hash_values(&self, hash: &mut impl Hasher, except: &str) -> Result<()> {
         let unformatted = |e| Error::new(ErrorKind::Bug, "a metadata column has no text").with_source(e);
         let options = FormatOptions::new().with_null("\u{fffe}");
@@ -267,10 +267,10 @@ impl SampleTable {
         Ok(())
     }
 
-    /// The most objects that the samples of a run lie in, counted by changes from sample to sample.
+    /// The number of objects that a block's samples span, counted by changes from sample to sample.
     pub(super) fn objects_in(&self, samples: Range<u64>) -> usize {
         let (chunk, rows) = self.slice(samples);
-        let objects = rows.map(|row| chunk.places.object(row)).collect::<Vec<_>>();
+        let objects = &chunk.places.object.values()[rows];
         1 + objects.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 

@@ -426,7 +426,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
     Ok(Found { catalog, converted: index.version != VERSION })
 }
 
-/// The files of a block that lies in more of them than a new catalog's would.
+/// The number of files of the first block that spans more of them than a new catalog's may.
 fn blocks_of_many_objects(samples: &SampleTable, blocks: &BlockTable) -> Option<usize> {
     let ranges = blocks.starts().windows(2).map(|pair| pair[0]..pair[1]);
     ranges

@@ -108,7 +108,7 @@ impl Union {
             schema,
             null_columns: Vec::new(),
             hashes: super::identity::joined(&hashes),
-            listing: super::identity::joined_listing(&listings),
+            listing: super::identity::sequence(hashes.len() as u64, listings.into_iter()),
             content: Content::Union(Arc::new(Self { parts })),
         })
     }

@@ -83,7 +83,7 @@ enum Failed {
     Bomb(u64),
 }
 
-/// Removes the seekable copy of an archive whose content was refused: nobody can use it.
+/// Removes the seekable copy of an archive whose content was refused: it is of no use.
 pub(super) fn remove_refused(copy: &ObjectRef, archive: &ObjectRef) {
     if copy.uri != archive.uri
         && let Err(error) = fs::remove_file(&copy.uri)

@@ -13,10 +13,10 @@ pub enum BadShards {
     /// Opening the data set is an error that names the shard.
     #[default]
     Raise,
-    /// It is left out, with a warning and a note of the catalog ([`crate::Catalog::notes`]). The data set is then another
-    /// one than the whole: its identity, and so its cursors, differ. Ranks compare what they opened, so that one that
-    /// could read the shard and one that could not end with an error. What fails for another reason (no access, a
-    /// storage that does not answer) is an error still.
+    /// Leaves it out, with a warning and a note of the catalog ([`crate::Catalog::notes`]). The identity of the data set
+    /// then differs from that of the whole, so a cursor of one does not fit the other. Ranks compare what they opened: if
+    /// one could read the shard and another could not, both end with an error. Other failures (no access, a storage that
+    /// does not answer) stay errors.
     Skip,
 }
 
@@ -39,7 +39,7 @@ impl FromStr for BadShards {
 }
 
 impl Cataloguing<'_> {
-    /// What was read of the object `index` of `sources`; `None` where it is damaged and was taken out of them.
+    /// What was read of the object `index` of `sources`; `None` where it cannot be catalogued and was taken out of them.
     pub(super) fn unless_bad<T>(
         &self,
         read: Result<T>,
@@ -57,7 +57,7 @@ impl Cataloguing<'_> {
         sources.objects.remove(index);
         let name = sources.names.remove(index);
         tracing::warn!(uri = sources.uri, "shard {name} is left out (bad_shards=skip): {error}");
-        sources.notes.push(format!("shard {name} is left out, for it is damaged: {error}"));
+        sources.notes.push(format!("shard {name} is left out, because it cannot be catalogued: {error}"));
         Ok(None)
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 const FILE_READS: usize = 32;
 /// Samples a block may hold, whatever their size: empty payloads would otherwise never fill one.
 const MAX_BLOCK_SAMPLES: u32 = 1 << 14;
-/// Files that a block may lie in: each costs a request, however small it is.
+/// Files that a block may span: each costs a request, however small it is.
 pub(crate) const MAX_BLOCK_OBJECTS: u32 = 256;
 
 /// One sample on its way into a block.
@@ -34,7 +34,7 @@ pub(super) struct Row {
 pub(super) struct BlockCut {
     block_bytes: u64,
     open: Option<BlockRow>,
-    /// Objects that the open block lies in, and the last of them.
+    /// The number of objects that the open block spans, and the last of them.
     objects: (u32, u32),
     blocks: BlockTableBuilder,
 }

@@ -71,8 +71,8 @@ pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     }
 }
 
-/// A hash of what a unit (a row group's footer, a record batch's message) tells of the data, whatever blocks it was cut
-/// into and whichever release stored it.
+/// Hashes what a unit (a row group's footer, a record batch's message) states about the data, independent of the cut into
+/// blocks and of the release that stored it.
 pub(crate) fn unit_digest(layout: Layout, unit: &Bytes) -> Result<u64> {
     match layout {
         Layout::HfParquet => parquet::unit_digest(unit),

@@ -72,6 +72,8 @@ impl Cursor {
     }
 }
 
+const FILTER_ADVICE: &str = "open the data set with the filter it was saved with";
+
 impl Fingerprint {
     /// Is `found` of the same data? All other fields may differ, the cut into blocks too.
     pub fn is_of_same_data(&self, found: &Self) -> bool {
@@ -83,8 +85,7 @@ impl Fingerprint {
     /// catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
     pub fn check_settings(&self, found: &Self) -> Result<()> {
         if (self.filter == 0) != (found.filter == 0) {
-            let advice = "open the data set with the filter it was saved with";
-            differs("filter", &format!("{:016x}", self.filter), &format!("{:016x}", found.filter), advice)?;
+            differs("filter", &hex(self.filter), &hex(found.filter), FILTER_ADVICE)?;
         }
         let (seed, kind) = (found.seed, found.shuffle);
         let mut derived = Self { seed, shuffle: kind, version: found.version, ..self.clone() };
@@ -101,7 +102,6 @@ impl Fingerprint {
 
     /// Refuses a foreign fingerprint and names the first field that differs.
     pub fn check(&self, found: &Self) -> Result<()> {
-        let hex = |hash: u64| format!("{hash:016x}");
         let (here, there) = (self.version.to_string(), found.version.to_string());
         differs("plan version", &here, &there, "load it with the release that saved it")?;
         self.check_mixing(found)?;
@@ -124,12 +124,7 @@ impl Fingerprint {
                 found.blocks.map_or(String::new(), hex),
                 "open the data set with the saved block_bytes; releases before 0.2 cut blocks of more than 256 files",
             ),
-            (
-                "filter",
-                hex(self.filter),
-                hex(found.filter),
-                "open the data set with the filter it was saved with",
-            ),
+            ("filter", hex(self.filter), hex(found.filter), FILTER_ADVICE),
             (
                 "shuffle",
                 format!("{:?}", self.shuffle),
@@ -218,6 +213,10 @@ impl Fingerprint {
         ];
         fields.iter().try_for_each(|(field, here, there, advice)| differs(field, here, there, advice))
     }
+}
+
+fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
 }
 
 fn differs(field: &str, here: &str, there: &str, advice: &str) -> Result<()> {

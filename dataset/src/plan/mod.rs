@@ -85,7 +85,7 @@ struct Facts {
     lengths: Option<KnownLengths>,
     bucketing: Option<Arc<BucketFacts>>,
     fingerprint: Fingerprint,
-    /// What stands in its place in cursors of releases before 0.2: `catalog`, and `mixing.parts` of a mix.
+    /// What cursors of releases before 0.2 have instead: `catalog`, and `mixing.parts` of a mix.
     legacy: (u64, Option<u64>),
     counters: Counters,
 }

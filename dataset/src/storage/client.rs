@@ -29,7 +29,7 @@ const METADATA: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// The address itself, or the IPv4 one that it stands for (mapped, or NAT64's well-known prefix).
+/// The address itself, or the IPv4 one that it embeds (mapped, or NAT64's well-known prefix).
 fn canonical(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {

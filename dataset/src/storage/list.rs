@@ -291,7 +291,7 @@ impl Store {
     }
 
     /// Asks for the ETags that the listing left out, so that a replaced object is noticed, and says where nothing but the
-    /// size tells versions apart.
+    /// size distinguishes versions.
     async fn pin(&self, at: &Location, objects: Vec<ObjectRef>) -> Result<Vec<ObjectRef>> {
         let bare = objects.iter().filter(|o| !has_etag(o)).count();
         let objects: Vec<_> = if bare == 0 || bare > PIN_MAX {

@@ -46,7 +46,7 @@ impl Progress {
         Self::new(Unit::Whole, Duration::ZERO)
     }
 
-    /// Of a request that sends `bytes`: nothing tells how far it is, so the deadline is longer by their time at the least
+    /// Of a request that sends `bytes`: its progress is not visible, so the deadline is longer by their time at the least
     /// rate.
     pub(crate) fn upload(bytes: usize) -> Self {
         Self::new(Unit::Whole, Duration::from_secs(bytes as u64 / LEAST_BYTES_PER_S))
@@ -99,7 +99,7 @@ impl Progress {
         Duration::from_millis(self.done().saturating_mul(1_000) / per_s)
     }
 
-    /// What an error tells of it.
+    /// What an error states about it.
     pub(crate) fn describe(&self) -> Option<String> {
         let done = self.done();
         match self.unit {

@@ -1,4 +1,4 @@
-//! Objects that a listing has found so far: told to a person who waits.
+//! The number of objects that a listing has found so far, for progress bars and the log.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// A listing that takes longer than this is in the log.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
-/// Counts what one listing finds, tells it to the caller's function, and logs it every 10 s.
+/// Counts what one listing finds, reports it to the caller's function, and logs it every 10 s.
 pub(crate) struct Seen {
     what: String,
     count: AtomicU64,

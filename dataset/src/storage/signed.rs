@@ -51,7 +51,7 @@ impl Signed {
         bare
     }
 
-    /// Whether objects have credentials of their own.
+    /// Whether objects have separate credentials.
     pub(super) fn has_objects(&self) -> bool {
         self.has_objects.load(Ordering::Relaxed)
     }

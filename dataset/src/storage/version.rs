@@ -49,7 +49,7 @@ pub(super) fn conditions(object: &ObjectRef, scheme: Scheme) -> GetOptions {
     }
 }
 
-/// Some stores ignore conditions, so what the answer tells of its version is compared, too.
+/// Some stores ignore conditions, so the version in the answer is compared, too.
 pub(super) fn check_version(now: &ObjectMeta, then: &ObjectRef) -> Result<(), Fault> {
     if now.size != then.size {
         return Err(Fault::Changed(format!("{} bytes then, {} now", then.size, now.size)));
@@ -116,7 +116,7 @@ mod tests {
         assert!(!has_etag(&object));
         assert!(conditions(&object, Scheme::Http).if_unmodified_since.is_some());
         assert!(check_version(&meta(None, 7, 1), &object).is_ok());
-        assert!(check_version(&meta(None, 0, 1), &object).is_ok(), "the answer does not tell it");
+        assert!(check_version(&meta(None, 0, 1), &object).is_ok(), "the answer does not contain it");
         assert!(matches!(check_version(&meta(None, 8, 1), &object), Err(Fault::Changed(_))));
         assert!(matches!(check_version(&meta(None, 7, 2), &object), Err(Fault::Changed(_))));
     }

@@ -23,12 +23,12 @@ const RUN_NAMES: usize = 256;
 /// Asks for a file's metadata; another function in tests.
 pub(crate) type StatFn = fn(&str) -> io::Result<Metadata>;
 
-/// What a walk tells, and when it stops.
+/// What a walk reports, and when it stops.
 #[derive(Clone)]
 pub(crate) struct Watch {
     pub(crate) progress: Arc<Progress>,
     pub(crate) seen: Arc<Seen>,
-    /// Nobody waits for the result any more.
+    /// No caller waits for the result any more.
     pub(crate) is_abandoned: Arc<AtomicBool>,
     pub(crate) stat: StatFn,
 }

@@ -171,7 +171,7 @@ fn in_another_process(folder: &Path, what: &str) -> std::process::Child {
 
 const PROCESSES_CAP: u64 = 8 * 4096;
 
-/// Not a test of its own: what [`in_another_process`] runs.
+/// Not a separate test: what [`in_another_process`] runs.
 #[test]
 fn run_as_another_process() {
     let (Ok(folder), Ok(what)) =
@@ -187,7 +187,7 @@ fn run_as_another_process() {
         }
     }
     println!("done");
-    std::io::stdin().read_line(&mut String::new()).unwrap(); // holds its part until it is told to end, or killed
+    std::io::stdin().read_line(&mut String::new()).unwrap(); // holds its part until its input ends or it is killed
 }
 
 fn wait_until_done(process: &mut std::process::Child) {

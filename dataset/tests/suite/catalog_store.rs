@@ -161,7 +161,7 @@ async fn above_a_hundred_thousand_objects_a_listing_is_requested() {
     assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 100_001);
     assert_eq!(open_checked(data.path(), &store, CatalogCheck::List).await.len(), 100_101);
     assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 100_101);
-    // a copy, whose inodes and times are all others: a few tell
+    // a copy, in which all inodes and times differ: a few objects suffice
     for class in ["a", "b"] {
         let folder = data.path().join(class);
         std::fs::rename(&folder, data.path().join("old")).unwrap();

@@ -40,7 +40,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Copies as `cp -r` does: names and bytes stay, inodes and times do not. Catalogs beside the data stay behind.
+/// Copies as `cp -r` does: names and bytes stay, inodes and times do not. Catalogs next to the data are not copied.
 fn copy(from: &Path, to: &Path) {
     for file in
         files(from).into_iter().filter(|file| !file.components().any(|c| c.as_os_str() == "_feedstock"))
@@ -111,7 +111,7 @@ async fn other_blocks_are_another_order_of_the_same_data() {
     assert!(refusal.contains("cut into blocks") && refusal.contains("block_bytes"), "{refusal}");
 }
 
-/// Same names, same sizes, other values: the footers tell, and the guard keeps an open data set from mixing.
+/// Same names, same sizes, other values: the footers differ, and the guard keeps an open data set from mixing.
 #[tokio::test]
 async fn files_of_equal_size_and_other_footers_are_other_data() {
     let data = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
     }
 }
 
-/// An old cursor of files whose ETags or times differ cannot be told from one of other data.
+/// An old cursor of files whose ETags or times differ looks like one of other data.
 #[tokio::test]
 async fn an_old_cursor_does_not_fit_a_copy_and_says_why() {
     let data = tempfile::tempdir().unwrap();

@@ -101,7 +101,7 @@ impl Member {
         self.probing = false;
         match error.kind() {
             ErrorKind::Retryable => self.down = Some(now),
-            // It answers, and lets nobody in.
+            // It answers, but rejects the connection.
             _ => self.refused = Some(Refused { error: error.clone(), at: now, streams: 0 }),
         }
         self.suspect(now, Some(error));

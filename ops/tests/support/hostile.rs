@@ -34,7 +34,7 @@ pub fn progressive(side: u16, scans: usize) -> Vec<u8> {
     out
 }
 
-/// The entropy-coded data of so many blocks: a code of one bit, 0, then 14 bits that say how many of 2¹⁴ blocks more end.
+/// The entropy-coded data of `blocks` blocks: a code of one bit, 0, then 14 bits that say how many of 2¹⁴ blocks more end.
 fn blocks_without_coefficients(mut blocks: usize) -> Vec<u8> {
     let (mut bytes, mut held, mut count) = (Vec::new(), 0_u32, 0);
     let mut put = |value: u32, bits: u32| {
@@ -115,7 +115,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// An M4A of AAC-LC, one channel at 16 kHz, with the tables of the caller's in so many equal tracks, and what follows `moov`.
+/// An M4A of AAC-LC, one channel at 16 kHz, with the caller's tables in each of N equal tracks, and what follows `moov`.
 fn m4a(tables: &[u8], tracks: usize, extends: &[u8], rest: &[u8]) -> Vec<u8> {
     let config = [0x14, 0x08];
     let codec =

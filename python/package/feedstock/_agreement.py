@@ -180,7 +180,7 @@ class _Ballot:
     def _compare(self, first: dict[str, Any]) -> None:
         differing = difference(self._mine, first)
         if differing is not None:
-            if self._store.add(f"{self._key}/differ", 1) == 1:  # a later one would tell another pair of ranks
+            if self._store.add(f"{self._key}/differ", 1) == 1:  # a later one would name another pair of ranks
                 self._store.set(f"{self._key}/verdict", _DIFFER + differing)
         elif self._store.add(f"{self._key}/agreed", 1) == self._processes:
             self._store.set(f"{self._key}/verdict", _AGREED)  # all are equal to the first, so no two differ

@@ -69,7 +69,7 @@ fn audio_at(bytes: &[u8]) -> Option<usize> {
 fn search_steps(audio: &[u8]) -> u64 {
     /// Fewest and most bytes that are read at once.
     const READ_BYTES: RangeInclusive<usize> = 1024..=32 << 10;
-    /// A frame is put together from at most so many parts, each of which begins with what looks like a header.
+    /// The most parts that a frame is put together from, each of which begins with what looks like a header.
     const PARTS: usize = 5;
     // 14 bits of sync.
     let headers = memchr::memchr_iter(0xFF, audio)
