@@ -22,8 +22,8 @@ pub(crate) enum Composition {
     Stored,
     /// Data sets in shares by weight.
     Mix(Arc<Mix>),
-    /// Data sets one after another: the filter of each stored part.
-    Concat(Arc<[Option<Arc<str>>]>),
+    /// Data sets one after another.
+    Concat(Arc<[Dataset]>),
 }
 
 impl Dataset {
@@ -54,8 +54,9 @@ impl Dataset {
     /// The filter of each stored part: its own and those of the concatenations that it is in.
     pub(crate) fn stored_filters(&self) -> Vec<Option<Arc<str>>> {
         match &self.composition {
-            Composition::Concat(filters) => {
-                filters.iter().map(|own| both(own.clone(), self.filter_sql.clone())).collect()
+            Composition::Concat(parts) => {
+                let filters = parts.iter().flat_map(Self::stored_filters);
+                filters.map(|own| both(own, self.filter_sql.clone())).collect()
             }
             Composition::Stored | Composition::Mix(_) => vec![self.filter_sql.clone()],
         }

@@ -37,8 +37,7 @@ impl Dataset {
             )));
         }
         let specs = parts.iter().flat_map(Self::sequence_specs).collect();
-        let filters = parts.iter().flat_map(Self::stored_filters).collect();
-        let made = (SourceSpec::Concat { parts: specs }, Composition::Concat(filters));
+        let made = (SourceSpec::Concat { parts: specs }, Composition::Concat(parts.clone().into()));
         Self::joined("concatenation", &parts.iter().collect::<Vec<_>>(), made, Vec::new())
     }
 

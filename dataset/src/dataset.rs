@@ -1,6 +1,6 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
-use crate::catalog::{Place, absolute, changes_since, open_or_build, project, resolved};
+use crate::catalog::{Place, absolute, open_or_build, project, resolved};
 use crate::composition::{Composition, both};
 use crate::home;
 use crate::storage::{hide_urls, shown};
@@ -255,22 +255,6 @@ impl Dataset {
     /// other. Where the storage has no ETags, data sets of other bytes may have it, too. Their place hashes differ.
     pub fn place_hash(&self) -> u64 {
         self.opened.place_hash
-    }
-
-    /// Which files were added, removed or replaced since it had the identity `content_hash`, as a cursor's fingerprint
-    /// holds it ([`Fingerprint::catalog`](crate::Fingerprint)); `None` where no catalog of that identity is kept. A
-    /// catalog that another one replaces is kept for 30 days, in the same place.
-    pub async fn changes_since(&self, content_hash: u64) -> Option<String> {
-        let opened = self.opened.clone();
-        self.io()
-            .run(async move {
-                let is_same = content_hash == opened.catalog.content_hash();
-                let Some(place) = opened.stored_at.as_ref().filter(|_| !is_same) else { return Ok(None) };
-                Ok(changes_since(content_hash, opened.catalog.objects(), place, &opened.storage).await)
-            })
-            .await
-            .ok()
-            .flatten()
     }
 
     /// The samples that the filters keep; `None`: everything.

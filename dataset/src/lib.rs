@@ -6,6 +6,7 @@
 //! ```
 //! This crate knows nothing of pixels, waveforms or CPU pools. Start with [`Dataset::open`].
 
+mod as_of;
 mod blocks;
 mod cache;
 mod catalog;
@@ -31,6 +32,7 @@ pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{
     BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn,
+    SameSamples,
 };
 pub use dataset::{Dataset, OpenOptions};
 pub use error::{Error, ErrorKind, Result};
@@ -38,9 +40,9 @@ pub use format::{AudioProbe, BadShards, Durations, Layout};
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
 pub use lengths::Lengths;
 pub use plan::{
-    Bucketing, Cursor, DataHashes, Digest, EpochOrder, Fingerprint, Mixing, Plan, PlanInput, PlannedRow,
-    PlannedSample, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands,
-    Tail,
+    Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Fingerprint, Left, Mixing, Plan, PlanInput,
+    PlannedRow, PlannedSample, Rest, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop,
+    StrandSet, Strands, Tail,
 };
 pub use process::PerProcess;
 pub use runtime::IoRuntime;

@@ -8,15 +8,24 @@ use std::sync::Arc;
 
 /// How a data set is mixed of its parts.
 pub(crate) struct Mix {
-    parts: Vec<MixPart>,
+    parts: Vec<(Dataset, f64)>,
     stop: Stop,
 }
 
-struct MixPart {
-    name: String,
-    weight: f64,
-    filter: Option<Arc<str>>,
-    catalog: Arc<Catalog>,
+impl Mix {
+    /// The parts and their weights.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&Dataset, f64)> {
+        self.parts.iter().map(|(part, weight)| (part, *weight))
+    }
+
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.parts().map(|(part, _)| part)
+    }
+
+    /// When an epoch ends.
+    pub(crate) fn stop(&self) -> Stop {
+        self.stop
+    }
 }
 
 impl Dataset {
@@ -54,13 +63,7 @@ impl Dataset {
         }
         let described = parts.iter().map(|(part, weight)| (part.part_spec(), *weight)).collect();
         let source = SourceSpec::Mix { parts: described, stop };
-        let mixed = parts.iter().map(|(part, weight)| MixPart {
-            name: part.part_name().to_owned(),
-            weight: *weight,
-            filter: part.filter_text(),
-            catalog: part.catalog().clone(),
-        });
-        let composition = Composition::Mix(Arc::new(Mix { parts: mixed.collect(), stop }));
+        let composition = Composition::Mix(Arc::new(Mix { parts: parts.clone(), stop }));
         let notes: Vec<String> = rounded
             .into_iter()
             .map(|(part, asked, given)| {
@@ -81,15 +84,16 @@ impl Dataset {
     /// The plan of a mix.
     pub(crate) fn mixed_plan(&self, mix: &Mix, shuffle: &Shuffle) -> Result<Plan> {
         let mut first = 0;
-        let parts = mix.parts.iter().map(|part| {
-            let mut input = PlanInput::of(&part.catalog);
-            input.selection = self.selection().and_then(|kept| part_of(kept, &part.catalog, first));
-            let filter = both(part.filter.clone(), self.filter_sql.clone());
+        let parts = mix.parts().map(|(part, weight)| {
+            let catalog = part.catalog();
+            let mut input = PlanInput::of(catalog);
+            input.selection = self.selection().and_then(|kept| part_of(kept, catalog, first));
+            let filter = both(part.filter_text(), self.filter_sql.clone());
             input.filter = filter.as_deref().map(str::to_owned);
-            first += part.catalog.samples();
-            (input, part.weight)
+            first += catalog.samples();
+            (input, weight)
         });
-        let name = |part: usize| mix.parts[part].name.clone();
+        let name = |part: usize| mix.parts[part].0.part_name().to_owned();
         Plan::mixed_of(parts.collect(), mix.stop, shuffle, &name)
     }
 }

@@ -55,7 +55,7 @@ impl Planner {
 
     /// Where `step` lies among all steps of all epochs.
     pub(crate) fn time(&self, step: &Step) -> PlanTime {
-        step.epoch.saturating_mul(self.walk.plan().len()).saturating_add(step.position.0)
+        step.epoch.saturating_mul(self.walk.plan().stride()).saturating_add(step.position.0)
     }
 
     /// When `piece` is needed again after the step at `time` of `epoch`.
@@ -87,13 +87,13 @@ impl Planner {
     pub(crate) fn next_use_from_disk(&mut self, piece: Piece, epoch: u64, time: PlanTime) -> PlanTime {
         match piece {
             Piece::Block(block) => self.next_pass_use(block, epoch, time),
-            Piece::Sample(_) => self.walk.plan().len().saturating_mul(epoch + 1),
+            Piece::Sample(_) => self.walk.plan().stride().saturating_mul(epoch + 1),
         }
     }
 
     fn next_pass_use(&mut self, block: BlockId, epoch: u64, time: PlanTime) -> PlanTime {
         if self.walk.order.epoch() == epoch {
-            let epoch_start = epoch.saturating_mul(self.walk.plan().len());
+            let epoch_start = epoch.saturating_mul(self.walk.plan().stride());
             let position = Position(time.saturating_sub(epoch_start));
             if let Some(next) = self.walk.order.next_pass(block, position) {
                 return epoch_start.saturating_add(next.0);
@@ -104,12 +104,13 @@ impl Planner {
 
     fn next_epoch_use(&mut self, block: BlockId, epoch: u64) -> PlanTime {
         let walk = &mut self.walk;
+        let stride = walk.plan().stride();
         if epoch + 1 >= walk.end_epoch() || walk.plan().is_endless() {
             return NEVER;
         }
         let order = if epoch + 1 == walk.order.epoch() { &mut walk.order } else { &mut walk.next_order };
         let earliest = order.earliest_position(block).map_or(NEVER, |position| position.0);
-        order.epoch().saturating_mul(order.len()).saturating_add(earliest)
+        order.epoch().saturating_mul(stride).saturating_add(earliest)
     }
 
     fn needs(&mut self, step: &Step) -> Vec<Need> {

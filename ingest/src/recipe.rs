@@ -9,7 +9,9 @@ use crate::engine::Map;
 use crate::resources::Loaded;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
-use feedstock_dataset::{Cursor, Dataset, DatasetSpec, Lengths, OpenOptions, Plan, Shuffle, StepShape};
+use feedstock_dataset::{
+    Carried, Cursor, Dataset, DatasetSpec, Left, Lengths, OpenOptions, Plan, Rest, Shuffle, StepShape,
+};
 use feedstock_ops::{ChainSpec, OPS_VERSION, Resources, Salt};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,6 +76,9 @@ pub struct RecipeSpec {
     pub by_length: ByLength,
     /// Seed of the ops' randomness.
     pub seed: u64,
+    /// What is left of an epoch that began with other data; left out of the JSON where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest: Option<Rest>,
 }
 
 /// A data set, the chains of its columns, and its order. Cheap to clone; clones share what was loaded for them.
@@ -89,6 +94,8 @@ pub struct Recipe {
     pub by_length: ByLength,
     /// Seed of the ops' randomness; `None`: the shuffle's.
     pub seed: Option<u64>,
+    /// What is left of an epoch that began with other data: see [`carrying`](Self::carrying).
+    pub rest: Option<Arc<Rest>>,
     resources: Loaded,
     /// The lengths last read, shared by the clones.
     lengths: Arc<Mutex<Option<Lengths>>>,
@@ -103,6 +110,7 @@ impl Recipe {
             shuffle: Shuffle::none(),
             by_length: ByLength::default(),
             seed: None,
+            rest: None,
             resources: Loaded::default(),
             lengths: Arc::default(),
         }
@@ -125,6 +133,15 @@ impl Recipe {
     /// `BadConfig` where lanes or window are out of range, a sample has no length, or one exceeds the total of a batch:
     /// it is named.
     pub fn plan(&self, shape: &StepShape) -> Result<Plan> {
+        let plan = self.whole_plan(shape)?;
+        match &self.rest {
+            Some(rest) => Ok(plan.with_rest(rest.clone())?),
+            None => Ok(plan),
+        }
+    }
+
+    /// The order of epochs that begin with the data as they are.
+    fn whole_plan(&self, shape: &StepShape) -> Result<Plan> {
         let plan = self.dataset.plan(&self.shuffle)?;
         let Some(column) = &self.by_length.column else { return Ok(plan) };
         let lengths = self.lengths(column)?;
@@ -135,6 +152,52 @@ impl Recipe {
             true => Ok(plan.bucketed(&lengths, self.by_length.window, shape.size)?),
             false => Ok(plan),
         }
+    }
+
+    /// The same recipe with what is left of `epoch`, which was begun with the orders `carried`, the oldest first: the samples
+    /// that those had left, in their order, as far as the data set still has them and its filter keeps them. Reads the
+    /// catalogs of the data as they were; blocks while it does.
+    ///
+    /// # Errors
+    /// `Gone` where such a catalog is not kept; `BadConfig` where a cursor is of another seed, shuffle, mix or bucketing.
+    pub fn carrying(&self, epoch: u64, carried: Vec<Carried>, shape: &StepShape) -> Result<Self> {
+        let mut left: Vec<Left> = Vec::new();
+        let mut before: Option<Dataset> = None;
+        for (at, Carried { fingerprint, position }) in carried.iter().enumerate() {
+            let dataset = futures::executor::block_on(self.dataset.as_of(fingerprint))?;
+            let plan = self.over(dataset.clone()).whole_plan(shape).map_err(as_they_were)?;
+            left = match before {
+                None => {
+                    let cursor = Cursor { fingerprint: fingerprint.clone(), ..plan.cursor(epoch, *position) };
+                    plan.left_after(&cursor)?
+                }
+                Some(older) => {
+                    plan.fingerprint().check_settings(fingerprint)?;
+                    let found = still_there(&left, &older, &dataset, &plan)?;
+                    Rest::new(epoch, carried[..at].to_vec(), &found)?.left_from(*position)
+                }
+            };
+            before = Some(dataset);
+        }
+        let plan = self.whole_plan(shape)?;
+        if let Some(older) = before {
+            let of = left.len();
+            left = still_there(&left, &older, &self.dataset, &plan)?;
+            if left.len() < of {
+                tracing::warn!(
+                    "{} of the {of} samples that were left of epoch {epoch} are left out: their files were removed or \
+                     replaced, or the filter no longer keeps them",
+                    of - left.len()
+                );
+            }
+        }
+        let rest = Rest::new(epoch, carried, &left)?;
+        Ok(Self { rest: Some(Arc::new(rest)), ..self.clone() })
+    }
+
+    /// The same over another version of the data.
+    fn over(&self, dataset: Dataset) -> Self {
+        Self { dataset, rest: None, lengths: Arc::default(), ..self.clone() }
     }
 
     fn lengths(&self, column: &str) -> Result<Lengths> {
@@ -197,8 +260,27 @@ impl Recipe {
             shuffle: self.shuffle.clone(),
             by_length: self.by_length.clone(),
             seed: self.seed(),
+            rest: self.rest.as_deref().cloned(),
         }
     }
+}
+
+/// Adds what to do where a file of the data as they were is no more.
+fn as_they_were(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Gone => error.with_note(
+            " (of the data as they were when the state was saved; lengths that are columns of the files need all files of \
+             then: without them, load the state with on_change=next_epoch)",
+        ),
+        _ => error,
+    }
+}
+
+/// Those of `left`, samples of `older`, that `newer` has and whose filter keeps, as its samples.
+fn still_there(left: &[Left], older: &Dataset, newer: &Dataset, plan: &Plan) -> Result<Vec<Left>> {
+    let same = futures::executor::block_on(newer.samples_of(older))?;
+    let found = left.iter().filter_map(|left| Some(Left { sample: same.newer(left.sample)?, ..*left }));
+    Ok(found.filter(|left| plan.is_selected(left.sample)).collect())
 }
 
 fn hash_of(maps: &[MapSpec], ops_version: u32) -> Result<u64> {
@@ -218,6 +300,7 @@ impl RecipeSpec {
             shuffle: self.shuffle.clone(),
             by_length: self.by_length.clone(),
             seed: Some(self.seed),
+            rest: self.rest.clone().map(Arc::new),
             ..Recipe::new(self.dataset.open(options).await?)
         })
     }

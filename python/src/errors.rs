@@ -100,6 +100,7 @@ const SPELLINGS: [(&str, &str); 9] = [
     (" (Plan::regrouped_as)", ""),
     ("on_error=skip", "on_error=\"skip\""),
     ("on_change=next_epoch", "on_change=\"next_epoch\""),
+    ("on_change=remap", "on_change=\"remap\""),
     ("on_error=raise", "on_error=\"raise\""),
 ];
 

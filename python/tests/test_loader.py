@@ -138,11 +138,48 @@ def test_a_state_of_changed_data_is_refused_or_begins_the_next_epoch(tmp_path):
     with fs.Dataset(tmp_path).columns(["path"]).batch(10).loader() as loader:
         with pytest.raises(fs.ConfigError, match=r'1 file added: .*60.jpg.*on_change="next_epoch"'):
             loader.load_state_dict(saved)
-        with pytest.raises(fs.ConfigError, match="on_change must be error or next_epoch; got later"):
+        with pytest.raises(fs.ConfigError, match="on_change must be error, next_epoch or remap; got later"):
             loader.load_state_dict(saved, on_change="later")
         loader.load_state_dict(saved, on_change="next_epoch")
         assert loader.state_dict()["epoch"] == 1
         assert loader.state_dict()["position"] == 0
+
+
+def test_an_epoch_of_changed_data_is_finished_with_what_was_left(tmp_path):
+    for number in range(60):
+        (tmp_path / f"{number:02}.jpg").write_bytes(b"x")
+
+    def loader():
+        return fs.Dataset(tmp_path).columns(["path"]).shuffle(seed=3).batch(5).loader()
+
+    def paths(batches):
+        return [path for batch in batches for path in batch["path"]]
+
+    with loader() as before:
+        batches = iter(before)
+        seen = paths(next(batches) for _ in range(4))
+        saved = before.state_dict()
+        left = paths(batches)
+    gone = left[7]
+    (tmp_path / gone).unlink()
+    (tmp_path / "60.jpg").write_bytes(b"x")
+    with loader() as now:
+        with pytest.raises(fs.ConfigError, match=r'on_change="remap"'):
+            now.load_state_dict(saved)
+        now.load_state_dict(saved, on_change="remap")
+        batches = iter(now)
+        rest = paths([next(batches)])
+        between = now.state_dict()
+        with loader() as again:
+            again.load_state_dict(between)
+            assert again.state_dict() == between
+            rest += paths(again)
+        assert len(rest) == 35
+        assert set(rest) < set(left) - {gone}
+        assert not set(rest) & set(seen)
+        paths(batches)
+        assert now.state_dict()["epoch"] == 1
+        assert "60.jpg" in paths(now)
 
 
 def test_a_foreign_state_is_refused_and_changes_nothing(raw, data):

@@ -77,9 +77,10 @@ struct Fit {
 impl Fit {
     fn of(dataset: &Dataset, cursor: &Cursor) -> Outcome<Self> {
         let plan = plan(dataset, &cursor.fingerprint)?;
-        let differs = plan.check(cursor).err().map(|error| {
+        let bare = Cursor { carried: Vec::new(), ..cursor.clone() }; // what its epoch began with is not looked for
+        let differs = plan.check(&bare).err().map(|error| {
             let changes = (!plan.is_of_same_data(cursor))
-                .then(|| block_on(dataset.changes_since(cursor.fingerprint.catalog)))
+                .then(|| block_on(dataset.changes_since(&cursor.fingerprint)))
                 .flatten();
             changes.map_or_else(|| error.to_string(), |changes| format!("{error} ({changes})"))
         });
@@ -122,6 +123,16 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
             _ => format!("{position} samples of the epoch were delivered before it"),
         },
     )?;
+    for begun in &cursor.carried {
+        output.fact(
+            "began with",
+            format!(
+                "identity {:016x}, up to position {}; the data changed then, and what was left of it went on",
+                begun.fingerprint.catalog,
+                count(begun.position.0)
+            ),
+        )?;
+    }
     let identity = format!("{:016x}", print.catalog);
     match print.blocks {
         Some(blocks) => {

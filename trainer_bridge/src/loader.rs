@@ -14,7 +14,7 @@ use crate::policy::SkipReport;
 use crate::rank::{Next, RankIterator, RankStats, SLOW_WAIT, block, next_step};
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
+use feedstock_dataset::{Carried, Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -27,6 +27,11 @@ pub enum OnChange {
     /// Begins the next epoch, of the data as they are now: samples of the saved epoch that were not delivered are left
     /// out. A state at an epoch's start loses nothing.
     NextEpoch,
+    /// Finishes the epoch with those of its samples that were left and are still there, in the order that they had; the
+    /// next epoch is of the data as they are now. Samples are the same where they lie at the same place in a file of the
+    /// same name and size. Needs the catalog of the data as they were, which is kept for 30 days, and 14 bytes of memory
+    /// for each sample that is left.
+    Remap,
 }
 
 impl FromStr for OnChange {
@@ -36,7 +41,8 @@ impl FromStr for OnChange {
         match text {
             "error" => Ok(Self::Error),
             "next_epoch" => Ok(Self::NextEpoch),
-            _ => Err(format!("must be error or next_epoch; got {text}")),
+            "remap" => Ok(Self::Remap),
+            _ => Err(format!("must be error, next_epoch or remap; got {text}")),
         }
     }
 }
@@ -196,30 +202,44 @@ impl Loader {
     /// removed or replaced. A copy of the data, or other times and inodes, are no change.
     ///
     /// # Errors
-    /// As [`load_state`](Self::load_state); with [`OnChange::NextEpoch`] only for what a change of the data does not
-    /// explain: another seed, shuffle, mix or bucketing.
+    /// As [`load_state`](Self::load_state); with [`OnChange::NextEpoch`] and [`OnChange::Remap`] for what a change of the
+    /// data does not explain: another seed, shuffle, mix or bucketing. `Gone` where the catalog of data that the epoch was
+    /// begun with is not kept: with [`OnChange::Remap`], and for a state that was saved after such a remap in its epoch.
     pub fn load_state_with(&mut self, cursor: Cursor, on_change: OnChange) -> Result<()> {
         let cursor = match self.plan.is_of_same_data(&cursor) {
             true => cursor,
             false => self.after_change(cursor, on_change)?,
         };
-        self.restart(cursor, self.rank, None)?;
+        let pipeline = self.pipeline_of(&cursor)?;
+        self.restart(pipeline, cursor, self.rank)?;
         self.end_untold = false;
         Ok(())
+    }
+
+    /// The pipeline whose order `cursor` is of: with what is left of its epoch, if that began with other data.
+    fn pipeline_of(&self, cursor: &Cursor) -> Result<Pipeline> {
+        let known = self.pipeline.rest().map(|rest| (rest.epoch(), rest.carried()));
+        match cursor.carried.is_empty() {
+            true if known.is_none_or(|(epoch, _)| epoch < cursor.epoch) => Ok(self.pipeline.clone()),
+            true => Ok(self.pipeline.carrying_nothing()),
+            false if known == Some((cursor.epoch, cursor.carried.as_slice())) => Ok(self.pipeline.clone()),
+            false => self.pipeline.carrying(cursor.epoch, cursor.carried.clone(), self.rank),
+        }
     }
 
     /// The cursor to go on from, for one of data that changed since.
     fn after_change(&self, cursor: Cursor, on_change: OnChange) -> Result<Cursor> {
         let dataset = self.pipeline.dataset();
         let changes = || {
-            let changes = futures::executor::block_on(dataset.changes_since(cursor.fingerprint.catalog));
+            let changes = futures::executor::block_on(dataset.changes_since(&cursor.fingerprint));
             changes.map_or_else(String::new, |changes| format!(" ({changes})"))
         };
         match on_change {
             OnChange::Error => {
                 let error = self.plan.check(&cursor).err();
                 let message = error.map_or_else(String::new, |error| error.to_string());
-                let advice = "to leave out what is left of its epoch, load it with on_change=next_epoch";
+                let advice = "to finish its epoch with the samples that were left and are still there, load it with \
+                              on_change=remap; to leave them out, with on_change=next_epoch";
                 Err(Error::new(ErrorKind::BadConfig, format!("{message}{}; {advice}", changes())))
             }
             OnChange::NextEpoch => {
@@ -237,6 +257,21 @@ impl Loader {
                     next.epoch
                 );
                 Ok(next)
+            }
+            OnChange::Remap if cursor.position == Position(0) && cursor.carried.is_empty() => {
+                Ok(self.plan.next_epoch_of(&cursor)?) // of which nothing was delivered
+            }
+            OnChange::Remap => {
+                self.plan.fingerprint().check_settings(&cursor.fingerprint)?;
+                tracing::warn!(
+                    "the data set changed since the state was saved{}: epoch {} goes on with the samples that were left and \
+                     are still there",
+                    changes(),
+                    cursor.epoch
+                );
+                let Cursor { fingerprint, epoch, position, ops, mut carried } = cursor;
+                carried.push(Carried { fingerprint, position });
+                Ok(Cursor { ops, carried, ..self.plan.cursor(epoch, Position(0)) })
             }
         }
     }
@@ -270,14 +305,14 @@ impl Loader {
     /// # Errors
     /// As [`Pipeline::loader`]; the loader stays as it was.
     pub fn reconfigure(&mut self, rank: Rank, batch: Option<BatchSize>) -> Result<()> {
-        self.restart(self.state(), rank, batch)
-    }
-
-    fn restart(&mut self, from: Cursor, rank: Rank, batch: Option<BatchSize>) -> Result<()> {
         let mut pipeline = self.pipeline.clone();
         if let Some(batch) = batch {
             pipeline = pipeline.batch(batch);
         }
+        self.restart(pipeline, self.state(), rank)
+    }
+
+    fn restart(&mut self, pipeline: Pipeline, from: Cursor, rank: Rank) -> Result<()> {
         let Prepared { job, .. } = pipeline.rank(rank).resume(from).prepare()?;
         self.end_run();
         if let Some(device) = self.device.as_mut().filter(|_| job.shape.rows() != self.shape.rows()) {
@@ -337,7 +372,7 @@ impl Loader {
                 next
             }
         };
-        position.filter(|position| self.shape.has_step(self.plan.len(), *position)).ok_or_else(|| {
+        position.filter(|position| self.shape.has_step(self.plan.len_of(epoch), *position)).ok_or_else(|| {
             let steps = self.plan.steps_left(epoch, Position(0), &self.shape);
             Error::new(
                 ErrorKind::BadConfig,

@@ -10,7 +10,9 @@ use crate::sink::length_column;
 use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::Field;
-use feedstock_dataset::{Cursor, Dataset, Plan, Position, Rank, Shuffle, StepShape, StepSize, Tail};
+use feedstock_dataset::{
+    Carried, Cursor, Dataset, Plan, Position, Rank, Rest, Shuffle, StepShape, StepSize, Tail,
+};
 use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads};
 use feedstock_ops::{Chain, ChainSpec, OPS_VERSION, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -389,6 +391,24 @@ impl Pipeline {
     /// One rank's share of it.
     pub fn rank(&self, rank: Rank) -> RankBuilder {
         RankBuilder { pipeline: self.clone(), rank, from: None, epoch: 0 }
+    }
+
+    /// The same with what is left of `epoch`, which began with other data.
+    pub(crate) fn carrying(&self, epoch: u64, carried: Vec<Carried>, rank: Rank) -> Result<Self> {
+        let recipe = self.recipe.carrying(epoch, carried, &self.shape(rank)?)?;
+        Ok(Self { recipe, ..self.clone() })
+    }
+
+    /// The same with whole epochs of the data as they are.
+    pub(crate) fn carrying_nothing(&self) -> Self {
+        let mut pipeline = self.clone();
+        pipeline.recipe.rest = None;
+        pipeline
+    }
+
+    /// What is left of an epoch that began with other data, if the order has that.
+    pub(crate) fn rest(&self) -> Option<&Rest> {
+        self.recipe.rest.as_deref()
     }
 
     fn shape(&self, rank: Rank) -> Result<StepShape> {

@@ -363,7 +363,7 @@ impl RankIterator {
         self.skips.add(skipped);
         self.warnings.add(warned);
         self.position = batch.next;
-        self.epoch_done = !self.shape.has_step(self.plan.len(), self.position);
+        self.epoch_done = !self.shape.has_step(self.plan.len_of(self.epoch), self.position);
         Ok(batch)
     }
 
@@ -371,7 +371,7 @@ impl RankIterator {
         let OnError::Skip { max_fraction } = self.on_error else { return Ok(()) };
         let planned = match self.plan.is_endless() {
             true => self.ledger.delivered.samples + skipped.len() as u64 + ENDLESS_GRACE,
-            false => self.shape.rows_per_epoch(self.plan.len()),
+            false => self.shape.rows_per_epoch(self.plan.len_of(self.epoch)),
         };
         let (epoch, earlier) = self.skipped_before;
         let mut before = if epoch == batch.epoch { earlier } else { 0 };
@@ -489,7 +489,7 @@ pub(crate) fn block(mut next: impl FnMut() -> Result<Next>) -> Option<Result<Bat
 /// Where the next step begins: here, or at the next epoch's start where nothing is left of this one, so that no run
 /// begins with an empty epoch.
 pub(crate) fn next_step(plan: &Plan, shape: &StepShape, epoch: u64, position: Position) -> (u64, Position) {
-    match shape.has_step(plan.len(), position) {
+    match shape.has_step(plan.len_of(epoch), position) {
         true => (epoch, position),
         false => (epoch + 1, Position(0)),
     }

@@ -278,10 +278,17 @@ impl Destination for Slot {
 }
 
 /// Where slots go when their batch is dropped.
-#[derive(Default)]
 pub(crate) struct Home {
     offers: OnceLock<Offers<Slot>>,
     leased: AtomicUsize,
+    /// The process that runs it. A child of it, after `fork`, has copies of the batches and none of the threads.
+    process: u32,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self { offers: OnceLock::new(), leased: AtomicUsize::new(0), process: std::process::id() }
+    }
 }
 
 impl Home {
@@ -323,6 +330,11 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.home.process != std::process::id() {
+            // The parent's lock may be held for ever here, and its memory may be page-locked.
+            std::mem::forget((self.slot.take(), self.home.clone()));
+            return;
+        }
         self.home.leased.fetch_sub(1, Ordering::AcqRel);
         if let Some(slot) = self.slot.take() {
             self.home.offer(slot);
@@ -373,6 +385,14 @@ mod tests {
         let first = unsafe { std::slice::from_raw_parts(lease.at(Part::Fixed, 0).as_ptr(), 15) };
         assert_eq!(first, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2]);
         assert_eq!(lease.at(Part::Fixed, 0).as_ptr() as usize % PAGE_BYTES, 0);
+    }
+
+    #[test]
+    fn a_forked_child_leaves_its_copies_of_batches_alone() {
+        let of_parent = Home { process: std::process::id() + 1, ..Home::default() };
+        let home = Arc::new(of_parent);
+        drop(Lease::new(slot(vec![bytes(5)], 1).unwrap(), home.clone()));
+        assert_eq!((home.leased(), Arc::strong_count(&home)), (1, 2));
     }
 
     #[test]

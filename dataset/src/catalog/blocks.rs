@@ -38,6 +38,11 @@ impl BlockTable {
         self.shard.len()
     }
 
+    pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> + use<> {
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
+        (0..self.len() as u32).map(BlockId)
+    }
+
     pub(crate) fn samples(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
     }

@@ -41,10 +41,15 @@ pub(super) async fn hashes(
 pub(super) fn joined(parts: &[DataHashes]) -> DataHashes {
     let seed = parts.len() as u64;
     DataHashes {
-        identity: sequence(VERSION + (seed << 8), parts.iter().map(|part| part.identity)),
+        identity: identity_of_parts(&parts.iter().map(|part| part.identity).collect::<Vec<_>>()),
         blocks: sequence(VERSION + (seed << 8), parts.iter().map(|part| part.blocks)),
         legacy: sequence(seed, parts.iter().map(|part| part.legacy)),
     }
+}
+
+/// The identity of several data sets, one after another.
+pub(crate) fn identity_of_parts(parts: &[u64]) -> u64 {
+    sequence(VERSION + ((parts.len() as u64) << 8), parts.iter().copied())
 }
 
 /// Hashes the hashes of several data sets, in their order.

@@ -6,10 +6,10 @@
 //! A running job reads units of the catalog that it opened, whatever is stored since; a cursor names the catalog that it
 //! belongs to by its identity. Tables that an index names are never deleted.
 
-use super::Objects;
-use super::store::{Index, Place, read_index, write_index};
+use super::store::{Index, Place, load_index, read_index, write_index};
+use super::{Catalog, Objects};
 use crate::format::counted;
-use crate::{Result, Storage};
+use crate::{Error, ErrorKind, Result, Storage};
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::hash::Hasher;
@@ -73,17 +73,46 @@ fn is_table(file: &str) -> bool {
     })
 }
 
-/// What was added, removed or replaced since the kept catalog of this identity; `None` where it is not kept.
-pub(crate) async fn changes_since(
-    identity: u64,
-    objects: &Objects,
-    place: &Place,
-    storage: &Storage,
-) -> Option<String> {
-    let is_it = |index: &Index| index.identity.map_or(index.content_hash == identity, |own| own == identity);
-    let (_, index) = all(place, storage).await.into_iter().find(|(_, index)| is_it(index))?;
-    let former = super::store::read_objects(&index, place, storage).await.ok()?;
-    Some(changes(&former, objects))
+/// A catalog that another one replaced.
+pub(crate) struct Kept(Index);
+
+impl Kept {
+    /// Its identity, and its hash as releases before 0.2 saved it.
+    pub(crate) fn hashes(&self) -> (u64, u64) {
+        (self.0.identity.unwrap_or(self.0.content_hash), self.0.content_hash)
+    }
+
+    /// Loads it from where it is kept.
+    ///
+    /// # Errors
+    /// `Gone` where its tables are damaged or were deleted.
+    pub(crate) async fn load(self, place: &Place, storage: &Storage) -> Result<Catalog> {
+        load_index(self.0, place, storage).await.map_err(|why| gone(place, &why))
+    }
+
+    /// What was added, removed or replaced since, where `objects` are there now.
+    ///
+    /// # Errors
+    /// `Gone` as [`load`](Self::load).
+    pub(crate) async fn changes(
+        &self,
+        objects: &Objects,
+        place: &Place,
+        storage: &Storage,
+    ) -> Result<String> {
+        let former =
+            super::store::read_objects(&self.0, place, storage).await.map_err(|why| gone(place, &why))?;
+        Ok(changes(&former, objects))
+    }
+}
+
+fn gone(place: &Place, why: &str) -> Error {
+    Error::new(ErrorKind::Gone, format!("a catalog kept in {} cannot be read: {why}", place.folder()))
+}
+
+/// The catalogs that are kept at a place.
+pub(crate) async fn kept_catalogs(place: &Place, storage: &Storage) -> Vec<Kept> {
+    all(place, storage).await.into_iter().map(|(_, index)| Kept(index)).collect()
 }
 
 /// Files that differ in one way: their number, and the first names.

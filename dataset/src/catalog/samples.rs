@@ -52,6 +52,15 @@ impl Places {
         })
     }
 
+    /// Hashes where the payloads of a sample lie in its object.
+    pub(super) fn hash_ranges(&self, row: usize, hash: &mut impl Hasher) {
+        for payload in 0..self.ranges.len() {
+            let range = self.range(payload, row).unwrap_or(u64::MAX..u64::MAX);
+            hash.write_u64(range.start);
+            hash.write_u64(range.end);
+        }
+    }
+
     fn to_batch(&self) -> Result<RecordBatch> {
         let mut fields = vec![Field::new("object", DataType::UInt32, false)];
         let mut columns: Vec<ArrayRef> = vec![Arc::new(self.object.clone())];
@@ -233,11 +242,7 @@ impl SampleTable {
         for places in self.chunks.iter().map(|chunk| &chunk.places) {
             for row in 0..places.object.len() {
                 hash.write_u32(places.object.value(row));
-                for payload in 0..places.ranges.len() {
-                    let range = places.range(payload, row).unwrap_or(u64::MAX..u64::MAX);
-                    hash.write_u64(range.start);
-                    hash.write_u64(range.end);
-                }
+                places.hash_ranges(row, hash);
             }
         }
     }

@@ -302,6 +302,11 @@ async fn read_whole(uri: &str, storage: &Storage) -> Result<Bytes> {
     storage.read(&object, 0..size).await
 }
 
+/// The catalog that an index describes.
+pub(super) async fn load_index(index: Index, place: &Place, storage: &Storage) -> Result<Catalog, String> {
+    load_tables(index, place, storage).await.map(|found| found.catalog)
+}
+
 /// The objects of one catalog, without the rest of it.
 pub(super) async fn read_objects(index: &Index, place: &Place, storage: &Storage) -> Result<Objects, String> {
     let (_, batches) =

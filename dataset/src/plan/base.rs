@@ -3,6 +3,7 @@
 use super::ShuffleKind;
 use super::mixed::{MixedFacts, MixedOrder, Stop};
 use super::plain::{PlainFacts, PlainOrder, PlannedSample};
+use super::rest::RestOrder;
 use crate::{BlockId, SampleId};
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub(super) enum Base {
 pub(super) enum BaseOrder {
     Plain(PlainOrder),
     Mixed(MixedOrder),
+    /// What is left of an epoch that began with other data.
+    Rest(RestOrder),
 }
 
 /// Where a row stands among the rows of a step: by lane, then by part, then by entry.
@@ -50,6 +53,22 @@ impl Base {
         match self {
             Self::Plain(facts) => Box::new(facts.selected()),
             Self::Mixed(facts) => Box::new(facts.selected()),
+        }
+    }
+
+    /// Whether the filter keeps a sample.
+    pub(super) fn is_selected(&self, sample: SampleId) -> bool {
+        match self {
+            Self::Plain(facts) => facts.is_selected(sample),
+            Self::Mixed(facts) => facts.is_selected(sample),
+        }
+    }
+
+    /// Samples before each block, and their total last.
+    pub(super) fn block_starts(&self) -> Arc<[u64]> {
+        match self {
+            Self::Plain(facts) => facts.block_starts.clone(),
+            Self::Mixed(facts) => facts.block_starts(),
         }
     }
 
@@ -86,6 +105,7 @@ impl BaseOrder {
         match self {
             Self::Plain(order) => order.sample_at(position),
             Self::Mixed(order) => order.sample_at(position),
+            Self::Rest(order) => order.sample_at(position),
         }
     }
 
@@ -97,13 +117,14 @@ impl BaseOrder {
                 RowKey { lane: position % lanes, part: 0, entry: position / lanes }
             }
             Self::Mixed(order) => order.row_key(position),
+            Self::Rest(order) => order.row_key(position),
         }
     }
 
     /// Which pass over `block`'s data set is under way at `position`: 0 but in a mix, whose parts may repeat.
     pub(super) fn pass_at(&mut self, block: BlockId, position: u64) -> u64 {
         match self {
-            Self::Plain(_) => 0,
+            Self::Plain(_) | Self::Rest(_) => 0,
             Self::Mixed(order) => order.pass_at(block, position),
         }
     }
@@ -113,6 +134,7 @@ impl BaseOrder {
         match self {
             Self::Plain(order) => (pass == 0).then(|| order.positions_of(block)),
             Self::Mixed(order) => order.positions_in_pass(block, pass),
+            Self::Rest(order) => (pass == 0).then(|| order.positions_of(block)),
         }
     }
 
@@ -127,6 +149,13 @@ impl BaseOrder {
                 }
             }
             Self::Mixed(order) => order.earliest_in_pass(block, pass),
+            Self::Rest(order) => {
+                if pass == 0 {
+                    order.earliest_position(block)
+                } else {
+                    None
+                }
+            }
         }
     }
 }

@@ -56,6 +56,10 @@ pub struct Cursor {
     /// A hash of the ops, which are not part of the order: a change is told, not refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops: Option<u64>,
+    /// Of an epoch that began with other data: the orders that it was begun with, the oldest first. The position then
+    /// counts the samples that were left of it. Empty, and left out of the JSON, otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<super::Carried>,
 }
 
 impl Cursor {

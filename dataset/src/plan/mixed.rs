@@ -70,6 +70,13 @@ pub struct Mixing {
     pub data: Option<u64>,
 }
 
+impl Mixing {
+    /// [`data`](Self::data) of parts with these identities.
+    pub(crate) fn hash_of(identities: &[u64]) -> u64 {
+        hash(identities)
+    }
+}
+
 /// One part of a mix.
 #[derive(Debug)]
 pub(super) struct Part {
@@ -235,6 +242,25 @@ impl MixedFacts {
         self.parts
             .iter()
             .flat_map(|part| part.facts.selected().map(|sample| SampleId(sample.0 + part.first_sample)))
+    }
+
+    /// Whether the filter of its part keeps a sample.
+    pub(super) fn is_selected(&self, sample: SampleId) -> bool {
+        let part = &self.parts[self.parts.partition_point(|part| part.first_sample <= sample.0) - 1];
+        part.facts.is_selected(SampleId(sample.0 - part.first_sample))
+    }
+
+    /// Samples before each block of all parts, and their total last.
+    pub(super) fn block_starts(&self) -> Arc<[u64]> {
+        let before_blocks = self.parts.iter().flat_map(|part| {
+            let starts = &part.facts.block_starts[..part.facts.block_starts.len() - 1];
+            starts.iter().map(|start| start + part.first_sample)
+        });
+        let all = self
+            .parts
+            .last()
+            .map_or(0, |part| part.first_sample + part.facts.block_starts.last().copied().unwrap_or(0));
+        before_blocks.chain([all]).collect()
     }
 
     pub(super) fn selected_in(&self, block: BlockId) -> u64 {

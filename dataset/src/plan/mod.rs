@@ -10,7 +10,8 @@
 //!
 //! That is the base order of one data set (`plain.rs`); that of a weighted mix draws each part's in turn (`mixed.rs`).
 //! Length bucketing (`bucket.rs`) is a stage on top of it that permutes positions
-//! inside macro-windows; steps bounded by a total length (`cuts.rs`) cut either.
+//! inside macro-windows; steps bounded by a total length (`cuts.rs`) cut either. Where the data changed in the middle of an
+//! epoch, that epoch is the list of what was left of it (`rest.rs`).
 //!
 //! Every process computes the same order from the same few words, so nobody has to coordinate.
 //! Memory is O(blocks); a filter adds one bit a sample, lengths four bytes.
@@ -24,8 +25,10 @@ mod keyed;
 mod lanes;
 mod mixed;
 mod order;
+mod packed;
 mod plain;
 mod random;
+mod rest;
 mod selection;
 mod shares;
 mod shuffle;
@@ -40,6 +43,7 @@ pub use digest::Digest;
 pub use mixed::{Mixing, Stop};
 pub use order::EpochOrder;
 pub use plain::PlannedSample;
+pub use rest::{Carried, Left, Rest};
 pub use selection::Selection;
 pub use shuffle::{Shuffle, ShuffleKind};
 pub use size::StepSize;
@@ -52,6 +56,7 @@ use base::Base;
 use bucket::BucketFacts;
 use mixed::{MixedFacts, PartName};
 use plain::PlainFacts;
+use rest::RestFacts;
 use stages::{Counters, KnownLengths};
 use std::sync::Arc;
 
@@ -84,6 +89,8 @@ struct Facts {
     sample_bytes: u64,
     lengths: Option<KnownLengths>,
     bucketing: Option<Arc<BucketFacts>>,
+    /// What replaces one epoch, of which a part was delivered before the data changed.
+    rest: Option<Arc<RestFacts>>,
     fingerprint: Fingerprint,
     /// What cursors of releases before 0.2 have instead: `catalog`, and `mixing.parts` of a mix.
     legacy: (u64, Option<u64>),
@@ -178,7 +185,7 @@ impl Plan {
                 quotas,
                 stop,
                 parts: random::hash(&words),
-                data: Some(random::hash(&identities)),
+                data: Some(Mixing::hash_of(&identities)),
             }),
         };
         let shuffled = shuffle.kind() != ShuffleKind::None;
@@ -205,6 +212,7 @@ impl Plan {
             sample_bytes,
             lengths: None,
             bucketing: None,
+            rest: None,
             fingerprint,
             legacy,
             counters,
@@ -215,6 +223,16 @@ impl Plan {
     #[expect(clippy::len_without_is_empty, reason = "a plan without samples is refused")]
     pub fn len(&self) -> u64 {
         self.0.base.len()
+    }
+
+    /// Positions in `epoch`: [`len`](Self::len), but for one that goes on after a change of its data.
+    pub fn len_of(&self, epoch: u64) -> u64 {
+        self.rest().filter(|rest| rest.epoch() == epoch).map_or_else(|| self.len(), |rest| rest.len())
+    }
+
+    /// No fewer than the positions of any epoch: epochs are this far apart where positions are counted over all of them.
+    pub fn stride(&self) -> u64 {
+        self.rest().map_or(0, |rest| rest.len()).max(self.len())
     }
 
     /// What a cursor must agree with.
@@ -229,7 +247,9 @@ impl Plan {
 
     /// A cursor at `position` of `epoch`.
     pub fn cursor(&self, epoch: u64, position: Position) -> Cursor {
-        Cursor { fingerprint: self.0.fingerprint.clone(), epoch, position, ops: None }
+        let carried = self.rest().filter(|rest| rest.epoch() == epoch);
+        let carried = carried.map_or_else(Vec::new, |rest| rest.carried().to_vec());
+        Cursor { fingerprint: self.0.fingerprint.clone(), epoch, position, ops: None, carried }
     }
 
     /// The same fingerprint; one that a release before 0.2 saved of this plan's data, as this release saves it.
@@ -257,7 +277,8 @@ impl Plan {
     /// `BadConfig` for a cursor whose seed, shuffle, mix or bucketing differs, which no change of the data explains.
     pub fn next_epoch_of(&self, cursor: &Cursor) -> Result<Cursor> {
         self.0.fingerprint.check_settings(&cursor.fingerprint)?;
-        let epoch = cursor.epoch.saturating_add(u64::from(cursor.position > Position(0)));
+        let begun = cursor.position > Position(0) || !cursor.carried.is_empty();
+        let epoch = cursor.epoch.saturating_add(u64::from(begun));
         self.check_epoch(epoch)?;
         Ok(Cursor { ops: cursor.ops, ..self.cursor(epoch, Position(0)) })
     }
@@ -266,8 +287,10 @@ impl Plan {
     pub fn check(&self, cursor: &Cursor) -> Result<()> {
         self.0.fingerprint.check(&self.in_current_form(&cursor.fingerprint))?;
         self.check_epoch(cursor.epoch)?;
-        if cursor.position.0 > self.len() {
-            let (position, len) = (cursor.position, self.len());
+        self.check_carried(cursor)?;
+        let len = self.len_of(cursor.epoch);
+        if cursor.position.0 > len {
+            let position = cursor.position;
             return Err(Error::config(format!(
                 "the cursor's position {position} lies past the epoch's {len} samples"
             )));
@@ -281,12 +304,12 @@ impl Plan {
     /// # Errors
     /// `BadConfig` that names the last epoch that can be counted.
     pub fn check_epoch(&self, epoch: u64) -> Result<()> {
-        let last = (u64::MAX / self.len()).saturating_sub(2); // the one after it must have an end as well
+        let last = (u64::MAX / self.stride()).saturating_sub(2); // the one after it must have an end as well
         if epoch > last {
             return Err(Error::config(format!(
                 "epoch {epoch} is past the last that can be counted of {} positions an epoch, which is {last}; start \
                  with an earlier one",
-                self.len()
+                self.stride()
             )));
         }
         Ok(())

@@ -4,6 +4,7 @@ use super::base::BaseOrder;
 use super::bucket::Buckets;
 use super::cuts::Cuts;
 use super::plain::PlannedSample;
+use super::rest::RestOrder;
 use super::shares::Shares;
 use super::{Digest, Plan};
 use crate::{BlockId, Position};
@@ -25,9 +26,14 @@ pub struct EpochOrder {
 impl EpochOrder {
     pub(super) fn new(plan: Plan, epoch: u64) -> Self {
         let facts = plan.facts();
-        let base = facts.base.epoch(epoch);
+        let rest = facts.rest.as_ref().filter(|facts| facts.rest().epoch() == epoch);
+        let base = match rest {
+            Some(rest) => BaseOrder::Rest(RestOrder(rest.clone())),
+            None => facts.base.epoch(epoch),
+        };
         let seed = super::random::hash(&[facts.fingerprint.seed, epoch]);
-        let buckets = facts.bucketing.as_ref().map(|bucketing| Buckets::new(bucketing.clone(), seed));
+        let bucketing = facts.bucketing.as_ref().filter(|_| rest.is_none()); // a rest is listed as it was bucketed
+        let buckets = bucketing.map(|bucketing| Buckets::new(bucketing.clone(), seed));
         Self { plan, epoch, base, buckets, cuts: Cuts::default(), shares: Shares::default() }
     }
 
@@ -36,10 +42,14 @@ impl EpochOrder {
         self.epoch
     }
 
-    /// Positions in the epoch: the number of selected samples.
-    #[expect(clippy::len_without_is_empty, reason = "a plan without samples is refused")]
+    /// Positions in the epoch: the number of selected samples, or of those that were left of it when the data changed.
     pub fn len(&self) -> u64 {
-        self.plan.len()
+        self.plan.len_of(self.epoch)
+    }
+
+    /// Whether it has no positions: nothing was left of it when the data changed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// The sample at `position`.
@@ -157,7 +167,7 @@ impl EpochOrder {
     /// The digest of the samples at these positions. Of the whole epoch of one data set it is computed from the
     /// selection alone, so that it also proves the order to be a permutation.
     pub fn digest(&mut self, positions: std::ops::Range<u64>) -> Digest {
-        if positions == (0..self.len()) && !self.plan.is_mix() {
+        if positions == (0..self.len()) && matches!(self.base, BaseOrder::Plain(_)) {
             return self.plan.digest();
         }
         positions.map(|p| self.sample_at(Position(p)).sample).collect()

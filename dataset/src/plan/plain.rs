@@ -71,7 +71,12 @@ impl PlainFacts {
     /// The ids of all selected samples, in catalog order.
     pub(super) fn selected(&self) -> impl Iterator<Item = SampleId> + '_ {
         let all = 0..self.block_starts.last().copied().unwrap_or(0);
-        all.map(SampleId).filter(|&sample| self.selection.as_ref().is_none_or(|kept| kept.contains(sample)))
+        all.map(SampleId).filter(|&sample| self.is_selected(sample))
+    }
+
+    /// Whether the filter keeps a sample.
+    pub(super) fn is_selected(&self, sample: SampleId) -> bool {
+        self.selection.as_ref().is_none_or(|kept| kept.contains(sample))
     }
 
     /// Selected samples of `block`.

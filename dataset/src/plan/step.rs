@@ -272,7 +272,7 @@ impl EpochOrder {
                 let before = lanes.rows_before_lane(lane, start, end);
                 share.contains(&(before + position / lanes.lanes - lanes.entries(lane, start, end).start))
             }
-            BaseOrder::Mixed(_) => self.in_sorted_share(position, start, end, shape),
+            BaseOrder::Mixed(_) | BaseOrder::Rest(_) => self.in_sorted_share(position, start, end, shape),
         }
     }
 
@@ -284,7 +284,7 @@ impl EpochOrder {
         let lanes = match &self.base {
             _ if self.buckets.is_some() => return (from + share.start..from + share.end).map(own).collect(),
             BaseOrder::Plain(order) => order.facts.lanes,
-            BaseOrder::Mixed(_) => {
+            BaseOrder::Mixed(_) | BaseOrder::Rest(_) => {
                 return self.sorted_share(from, from + rows, shape).into_iter().map(own).collect();
             }
         };

@@ -19,6 +19,7 @@ mod identity;
 mod plan;
 mod plan_bucket;
 mod plan_mix;
+mod plan_rest;
 mod plan_sets;
 mod signed_urls;
 mod storage_contract;

@@ -103,6 +103,7 @@ fn spec() -> RecipeSpec {
         shuffle: Shuffle::none(),
         by_length: ByLength::default(),
         seed: 0,
+        rest: None,
     }
 }
 

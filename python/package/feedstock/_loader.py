@@ -229,20 +229,25 @@ class Loader:
         return {"version": _STATE_VERSION, "epoch": epoch, "position": position, "cursor": cursor}
 
     def load_state_dict(
-        self, state_dict: dict[str, Any], on_change: Literal["error", "next_epoch"] = "error"
+        self, state_dict: dict[str, Any], on_change: Literal["error", "next_epoch", "remap"] = "error"
     ) -> None:
         """Goes on where ``state_dict`` was taken.
 
         Args:
             state_dict: What `state_dict` returned.
             on_change: What to do where files of the data set were added, removed or replaced since. ``"error"``
-                (default): ConfigError, which names them where the former catalog is still kept (30 days; not for
-                mixes). ``"next_epoch"``: begin the next epoch of the data as they are now; samples of the saved epoch
+                (default): ConfigError, which names them where the former catalog is still kept (30 days).
+                ``"remap"``: finish the saved epoch with its samples that were not delivered and are still there, in
+                the order that they had; the next epoch is of the data as they are now. A sample is the same if it is
+                at the same place in a file of the same name and size. It needs the former catalog and 14 bytes of
+                memory for each sample that is left. States saved in the rest of that epoch need it, too.
+                ``"next_epoch"``: begin the next epoch of the data as they are now; samples of the saved epoch
                 that were not delivered are left out, and a warning states so. A copy of the data, or other times and
                 inodes, are no change.
 
         Raises:
             ConfigError: It was saved from another order (data, filter, seed …); the message names what differs.
+            GoneError: The former catalog that ``"remap"`` needs is not kept on this machine.
         """
         version = state_dict.get("version")
         if version != _STATE_VERSION:

@@ -11,7 +11,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the end of a run waits for the device to be done with it: many steps of any trainer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits until a thread has ended, but no longer than `patience`: the thread may wait for a stream of the caller, which may be
+/// stuck. Returns whether it has; if not, it goes on by itself.
+pub(crate) fn join_within(thread: JoinHandle<()>, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _panicked = thread.join(); // and reported it
+    true
+}
 
 /// What is kept until events have passed.
 pub(crate) struct Kept {
@@ -76,16 +90,26 @@ impl Reaping {
 impl Drop for Reaping {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take().filter(|_| self.buffers.strong_count() == 0) else { return };
-        let until = Instant::now() + PATIENCE;
-        while !thread.is_finished() {
-            if Instant::now() >= until {
-                tracing::warn!(
-                    "the device still uses a run's memory {PATIENCE:?} after its end; it is freed later"
-                );
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if !join_within(thread, PATIENCE) {
+            tracing::warn!(
+                "the device still uses a run's memory {PATIENCE:?} after its end; it is freed later"
+            );
         }
-        let _panicked = thread.join(); // and said so
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_behind_a_stuck_stream_is_not_waited_for_without_end() {
+        let (stuck, stream) = channel::<()>();
+        let thread = std::thread::spawn(move || drop(stream.recv()));
+        let begun = Instant::now();
+        assert!(!join_within(thread, Duration::from_millis(20)));
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+        drop(stuck);
+        assert!(join_within(std::thread::spawn(|| {}), PATIENCE));
     }
 }

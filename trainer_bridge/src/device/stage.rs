@@ -10,7 +10,7 @@ use super::fixed::FixedBuffer;
 use super::layout::{Copied, Layout, Planned, Source};
 use super::locked::{Locked, LockedPool};
 use super::open::Opened;
-use super::reaper::{Kept, Reaping};
+use super::reaper::{Kept, PATIENCE, Reaping, join_within};
 use super::ring::Index;
 use crate::batch::Tensor;
 use crate::policy::OnError;
@@ -127,7 +127,12 @@ impl Drop for Stage {
             buffers.close();
         }
         if let Some(thread) = self.thread.take() {
-            let _panicked = thread.join(); // and was told
+            if !join_within(thread, PATIENCE) {
+                tracing::warn!(
+                    "a batch still waits for a CUDA stream of the caller {PATIENCE:?} after the end of its run; its memory is \
+                     freed when the stream has come so far"
+                );
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ mod faults_s3;
 mod fleet;
 mod loader;
 mod nulls;
+mod remap;
 mod same_names;
 mod speech;
 mod views;

@@ -1,0 +1,240 @@
+//! The data set as it was: with catalogs that others have replaced since, and which of its samples are which now.
+
+use crate::catalog::{Kept, SameSamples, identity_of_parts, kept_catalogs, same_samples};
+use crate::composition::Composition;
+use crate::dataset::{Opened, place_hash};
+use crate::{DataHashes, Dataset, Error, ErrorKind, Fingerprint, Mixing, Result};
+use futures::future::BoxFuture;
+use std::sync::Arc;
+
+/// Combinations of kept catalogs of the parts that are looked at.
+const MAX_COMBINATIONS: usize = 1 << 16;
+
+impl Dataset {
+    /// The data set as it was when a cursor with this fingerprint was saved, filtered as this one is: for its order. Its
+    /// files may have changed since.
+    ///
+    /// # Errors
+    /// `Gone` where its catalog is not kept; storage's errors and `BadConfig` where a filter cannot be evaluated on it: it
+    /// reads columns of files that are no more.
+    pub async fn as_of(&self, saved: &Fingerprint) -> Result<Self> {
+        let stored = self.stored_parts();
+        let mut versions = Vec::with_capacity(stored.len());
+        for part in &stored {
+            versions.push(part.versions().await?);
+        }
+        let Some(choice) = self.find(saved, &versions) else {
+            return Err(Error::new(
+                ErrorKind::Gone,
+                format!(
+                    "{}: the catalog of the data as they were when the state was saved is not kept here. A catalog that \
+                     another one replaces is kept for 30 days, in the catalog cache of the machine that made it or next to \
+                     the data; without it, load the state with on_change=next_epoch",
+                    self.uri()
+                ),
+            ));
+        };
+        let mut parts = Vec::with_capacity(stored.len());
+        for ((part, versions), chosen) in stored.iter().zip(versions).zip(choice) {
+            parts.push(match versions.kept.into_iter().nth(chosen.wrapping_sub(1)) {
+                None => Self::clone(part),
+                Some(kept) => part.with_kept(kept).await?,
+            });
+        }
+        self.made_of(&mut parts.into_iter()).await
+    }
+
+    /// Which files were added, removed or replaced since a cursor with this fingerprint was saved, by part of a mix or a
+    /// concatenation; `None` where nothing was, and where the catalog of the data as they were is not kept. A catalog that
+    /// another one replaces is kept for 30 days, in the same place.
+    pub async fn changes_since(&self, saved: &Fingerprint) -> Option<String> {
+        let stored = self.stored_parts();
+        let mut versions = Vec::with_capacity(stored.len());
+        for part in &stored {
+            versions.push(part.versions().await.ok()?);
+        }
+        let choice = self.find(saved, &versions)?;
+        let mut all = Vec::new();
+        for ((part, versions), chosen) in stored.iter().zip(versions).zip(choice) {
+            let Some(kept) = versions.kept.into_iter().nth(chosen.wrapping_sub(1)) else { continue };
+            let opened = part.opened.clone();
+            let changes = self.io().run(async move {
+                let Some(place) = &opened.stored_at else { return Err(not_stored()) };
+                kept.changes(opened.catalog.objects(), place, &opened.storage).await
+            });
+            let changes = changes.await.ok()?;
+            all.push(match stored.len() {
+                1 => changes,
+                _ => format!("{}: {changes}", part.part_name()),
+            });
+        }
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Which samples of `older`, this data set as it was, are in it now.
+    ///
+    /// # Errors
+    /// Storage's, for footers that the catalogs keep.
+    pub async fn samples_of(&self, older: &Self) -> Result<SameSamples> {
+        let (mut all, mut before) = (SameSamples::default(), (0, 0));
+        for (old, new) in older.stored_parts().into_iter().zip(self.stored_parts()) {
+            let (was, is) = (old.catalog().clone(), new.catalog().clone());
+            let samples = (was.samples(), is.samples());
+            let storage = new.storage().clone();
+            let same = match Arc::ptr_eq(&was, &is) {
+                true => SameSamples::all(samples.0),
+                false => self.io().run(async move { same_samples(&was, &is, &storage).await }).await?,
+            };
+            all.push(same, before);
+            before = (before.0 + samples.0, before.1 + samples.1);
+        }
+        Ok(all)
+    }
+
+    /// The stored data sets that it is made of, in the order of their samples.
+    fn stored_parts(&self) -> Vec<&Self> {
+        match &self.composition {
+            Composition::Stored => vec![self],
+            Composition::Mix(mix) => mix.datasets().flat_map(Self::stored_parts).collect(),
+            Composition::Concat(parts) => parts.iter().flat_map(Self::stored_parts).collect(),
+        }
+    }
+
+    async fn versions(&self) -> Result<Versions> {
+        let opened = self.opened.clone();
+        let kept = self.io().run(async move {
+            Ok(match &opened.stored_at {
+                Some(place) => kept_catalogs(place, &opened.storage).await,
+                None => Vec::new(),
+            })
+        });
+        Ok(Versions { current: self.catalog().hashes(), kept: kept.await? })
+    }
+
+    /// For each stored part the version that was saved: 0 for the current one, n for the nth that is kept.
+    fn find(&self, saved: &Fingerprint, versions: &[Versions]) -> Option<Vec<usize>> {
+        let mut choice = vec![0; versions.len()];
+        for _ in 0..MAX_COMBINATIONS {
+            let of_choice = versions.iter().zip(&choice).map(|(versions, chosen)| versions.get(*chosen));
+            let hashes: Vec<(u64, u64)> = of_choice.collect();
+            let data = self.identity_with(&mut hashes.iter().map(|(identity, _)| *identity));
+            let is_saved = match saved.blocks {
+                Some(_) => data == (saved.catalog, saved.mixing.as_ref().and_then(|mixing| mixing.data)),
+                None => hashes.len() == 1 && hashes[0].1 == saved.catalog,
+            };
+            if is_saved {
+                return Some(choice);
+            }
+            // The next combination: the last part's versions change fastest.
+            let next = (0..choice.len()).rfind(|&part| choice[part] < versions[part].kept.len())?;
+            choice[next] += 1;
+            choice[next + 1..].fill(0);
+        }
+        None
+    }
+
+    /// The identity, and that of a mix's parts, with these identities of the stored parts.
+    fn identity_with(&self, stored: &mut dyn Iterator<Item = u64>) -> (u64, Option<u64>) {
+        match &self.composition {
+            Composition::Stored => (stored.next().unwrap_or(0), None),
+            Composition::Concat(_) => {
+                let parts: Vec<u64> = stored.take(self.stored_parts().len()).collect();
+                (identity_of_parts(&parts), None)
+            }
+            Composition::Mix(mix) => {
+                let parts: Vec<u64> = mix.datasets().map(|part| part.identity_with(stored).0).collect();
+                (parts[0], Some(Mixing::hash_of(&parts)))
+            }
+        }
+    }
+
+    async fn with_kept(&self, kept: Kept) -> Result<Self> {
+        let opened = self.opened.clone();
+        let loaded = self.io().run(async move {
+            let Some(place) = &opened.stored_at else { return Err(not_stored()) };
+            kept.load(place, &opened.storage).await
+        });
+        let catalog = loaded.await?;
+        let opened = &self.opened;
+        let was = Opened {
+            place_hash: place_hash(&catalog, [opened.place_hash.to_le_bytes()]),
+            storage: opened.storage.clone(),
+            stored_at: None,
+            cache: None,
+            functions: opened.functions.clone(),
+            source: opened.source.clone(),
+            catalog: Arc::new(catalog),
+        };
+        let all = (0..was.catalog.schema().fields().len()).collect();
+        let was = Self {
+            opened: Arc::new(was),
+            selection: None,
+            filter_sql: None,
+            columns: all,
+            name: self.name.clone(),
+            composition: Composition::Stored,
+        };
+        let names = self.columns.iter().map(|&column| self.catalog().schema().field(column).name().as_str());
+        self.filtered_again(was.columns(&names.collect::<Vec<_>>())?).await
+    }
+
+    /// The same made of other versions of its stored parts.
+    fn made_of<'a>(
+        &'a self,
+        stored: &'a mut (dyn Iterator<Item = Self> + Send),
+    ) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let made = match &self.composition {
+                Composition::Stored => return stored.next().ok_or_else(not_stored), // filtered as it is
+                Composition::Concat(parts) => {
+                    let mut made = Vec::with_capacity(parts.len());
+                    for part in parts.iter() {
+                        made.push(part.made_of(stored).await?);
+                    }
+                    Self::concat(made)?
+                }
+                Composition::Mix(mix) => {
+                    let mut made = Vec::new();
+                    for (part, weight) in mix.parts() {
+                        made.push((part.made_of(stored).await?, weight));
+                    }
+                    Self::mix(made, mix.stop())?
+                }
+            };
+            self.filtered_again(Self { name: self.name.clone(), ..made }).await
+        })
+    }
+
+    /// `other`, an older version of this one, with this one's filter.
+    async fn filtered_again(&self, other: Self) -> Result<Self> {
+        match &self.filter_sql {
+            None => Ok(other),
+            Some(filter) => other.filter(filter).await.map_err(|e| {
+                e.context(
+                    "filtering the data as they were when the state was saved, which may need all files of then (without \
+                     them, load the state with on_change=next_epoch)",
+                )
+            }),
+        }
+    }
+}
+
+fn not_stored() -> Error {
+    Error::new(ErrorKind::Bug, "a version of a data set whose catalog is not stored")
+}
+
+/// What there is of one stored data set.
+struct Versions {
+    current: DataHashes,
+    kept: Vec<Kept>,
+}
+
+impl Versions {
+    /// The identity and the legacy hash of a version.
+    fn get(&self, version: usize) -> (u64, u64) {
+        match version.checked_sub(1) {
+            None => (self.current.identity, self.current.legacy),
+            Some(kept) => self.kept[kept].hashes(),
+        }
+    }
+}
