@@ -339,6 +339,76 @@ fn preview_shows_why_a_picture_is_unusable() {
 }
 
 #[test]
+fn preview_of_samples_of_which_none_is_usable_fails() {
+    let place = Place::with_pictures("folder");
+    let out = place.path("page.html");
+    let asked = ["preview", &place.data(), "--ops", "decode_audio", "--out", out.to_str().unwrap()];
+    let output = place.run(&asked);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    assert!(out.exists(), "the page shows why");
+}
+
+#[test]
+fn what_is_written_on_this_machine_takes_no_url() {
+    let place = Place::with_pictures("folder");
+    for asked in [
+        vec!["synth", "imagenet", "s3://bucket/pictures", "--samples", "3"],
+        vec!["preview", &place.data(), "--out", "file:///tmp/page.html"],
+        vec!["plan", &place.data(), "--cursor", "s3://bucket/state.json"],
+    ] {
+        let output = place.run(&asked);
+        assert_eq!(output.status.code(), Some(2), "{asked:?}");
+        assert!(text(&output.stderr).contains("must be a path on this machine"), "{}", text(&output.stderr));
+    }
+    let nowhere = place.path("none/page.html");
+    let output = place.run(&["preview", &place.data(), "--out", nowhere.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("create its folder"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_catalog_that_cannot_be_stored_is_not_called_kept() {
+    let place = Place::with_pictures("folder");
+    let file = place.path("file");
+    std::fs::write(&file, b"no folder").unwrap();
+    let folder = file.join("catalogs").display().to_string();
+    let output = place.run(&["catalog", &place.data(), "--catalog-dir", &folder]);
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    assert!(!text(&output.stdout).contains("kept in"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_question_mark_in_a_files_name_is_no_query() {
+    let place = Place::with_pictures("folder");
+    let class = std::fs::read_dir(place.data()).unwrap().map(|e| e.unwrap().path()).min().unwrap();
+    let before = place.json(&["inspect", &place.data()])[0].clone();
+    let picture = std::fs::read_dir(&class).unwrap().next().unwrap().unwrap().path();
+    std::fs::copy(&picture, class.join("what?.jpg")).unwrap();
+    std::fs::create_dir(class.with_file_name("who?")).unwrap();
+    std::fs::copy(&picture, class.with_file_name("who?").join("a.jpg")).unwrap();
+    let after = &place.json(&["inspect", &place.data()])[0];
+    let number = |value: &Value, field: &str| value[field].as_u64().unwrap();
+    assert_eq!(number(after, "samples"), number(&before, "samples") + 2);
+    assert_eq!(number(&after["counts"], "distinct"), number(&before["counts"], "distinct") + 1);
+    assert_eq!(after["notes"], before["notes"]);
+}
+
+#[test]
+fn a_query_has_values_as_json_and_cannot_write() {
+    let place = Place::with_pictures("folder");
+    let query = "select count(*) n, avg(1.5) a, true b, null z, 'x' t from catalog";
+    let row = &place.json(&["inspect", &place.data(), "--sql", query])[0];
+    assert!(row["n"].is_u64() && row["z"].is_null(), "{row}");
+    assert_eq!((&row["a"], &row["b"], &row["t"]), (&Value::from(1.5), &Value::from(true), &Value::from("x")));
+    let out = place.path("out.csv");
+    for query in [format!("copy (select 1) to '{}'", out.display()), "drop table catalog".to_owned()] {
+        let output = place.run(&["inspect", &place.data(), "--sql", &query]);
+        assert_eq!(output.status.code(), Some(2), "{query}: {}", text(&output.stderr));
+    }
+    assert!(!out.exists());
+}
+
+#[test]
 fn cursor_explains_a_state_and_whether_it_fits() {
     let place = Place::with_pictures("folder");
     let (file, data) = (place.path("state.json").display().to_string(), place.data());

@@ -160,6 +160,7 @@ impl Dataset {
             place_hash: place_hash(&catalog, [opened.place_hash.to_le_bytes()]),
             storage: opened.storage.clone(),
             stored_at: None,
+            is_catalog_kept: false,
             cache: None,
             functions: opened.functions.clone(),
             source: opened.source.clone(),

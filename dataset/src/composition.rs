@@ -112,8 +112,16 @@ impl Dataset {
         let columns = (0..catalog.schema().fields().len()).collect();
         let place_hash = place_hash(&catalog, &places);
         let catalog = Arc::new(catalog);
-        let opened =
-            Arc::new(Opened { catalog, storage, stored_at: None, cache, functions, source, place_hash });
+        let opened = Arc::new(Opened {
+            catalog,
+            storage,
+            stored_at: None,
+            is_catalog_kept: false,
+            cache,
+            functions,
+            source,
+            place_hash,
+        });
         Ok(Self { opened, selection, filter_sql: None, columns, name: None, composition })
     }
 }

@@ -110,6 +110,8 @@ pub(crate) struct Opened {
     pub(crate) storage: Storage,
     /// Where the catalog is kept; `None` in memory only, and for what is made of several data sets.
     pub(crate) stored_at: Option<Place>,
+    /// Whether it is: a cache folder that is full or read-only costs time, and is no error.
+    pub(crate) is_catalog_kept: bool,
     pub(crate) cache: Option<DiskCache>,
     pub(crate) functions: Vec<Arc<ScalarUDF>>,
     /// What was opened, for another process.
@@ -166,7 +168,8 @@ impl Dataset {
         options.make_private_folders();
         io.run(async move {
             let stored_at = Place::of(&uri, &options)?;
-            let catalog = open_or_build(&uri, stored_at.as_ref(), &options, &storage).await?;
+            let (catalog, is_catalog_kept) =
+                open_or_build(&uri, stored_at.as_ref(), &options, &storage).await?;
             for note in catalog.notes() {
                 tracing::info!(uri = shown(&uri), "{}", hide_urls(note));
             }
@@ -175,8 +178,16 @@ impl Dataset {
             let place_hash = place_hash(&catalog, [storage.place_key(&absolute(&uri)?)]);
             let catalog = Arc::new(catalog);
             let functions = options.functions;
-            let opened =
-                Arc::new(Opened { catalog, storage, stored_at, cache, functions, source, place_hash });
+            let opened = Arc::new(Opened {
+                catalog,
+                storage,
+                stored_at,
+                is_catalog_kept,
+                cache,
+                functions,
+                source,
+                place_hash,
+            });
             Ok(Self {
                 opened,
                 selection: None,
@@ -255,6 +266,12 @@ impl Dataset {
     /// other. Where the storage has no ETags, data sets of other bytes may have it, too. Their place hashes differ.
     pub fn place_hash(&self) -> u64 {
         self.opened.place_hash
+    }
+
+    /// Whether its catalog is stored where the options say, so that the next open need not make it again: false for a mix, with
+    /// [`CatalogStore::Nowhere`], for signed URLs, and where the cache folder could not be written (the log says why).
+    pub fn is_catalog_kept(&self) -> bool {
+        self.opened.is_catalog_kept
     }
 
     /// The samples that the filters keep; `None`: everything.

@@ -14,7 +14,7 @@ use arrow::util::bit_util;
 use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, Volatility};
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use futures::TryStreamExt;
 use std::sync::Arc;
 
@@ -130,7 +130,10 @@ pub(crate) async fn query(dataset: &Dataset, query: &str) -> Result<Vec<RecordBa
     let task = async move {
         let run = async {
             let context = context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?;
-            let rows = context.sql(&query).await?;
+            // `copy`, `create external table` and `drop` would write files, read others, or end the table.
+            let only_queries =
+                SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+            let rows = context.sql_with_options(&query, only_queries).await?;
             let schema = rows.schema().inner().clone();
             let mut batches = rows.collect().await?;
             if batches.is_empty() {

@@ -1,7 +1,7 @@
 //! `feedstock catalog`: build or refresh a catalog ahead of a job.
 
 use super::Common;
-use super::failure::Outcome;
+use super::failure::{Failure, Outcome};
 use super::output::{Output, count};
 use super::source::SourceArgs;
 use clap::Args;
@@ -41,6 +41,7 @@ impl Command {
             CatalogStore::Beside => format!("{}/_feedstock", catalog.uri().trim_end_matches('/')),
             CatalogStore::Nowhere => "memory only: set FEEDSTOCK_CACHE or HOME, or use --beside".to_owned(),
         };
+        let kept = dataset.is_catalog_kept();
         let mut output = Output::new();
         if common.json {
             output.json(&json!({
@@ -51,23 +52,38 @@ impl Command {
                 "blocks": catalog.blocks(),
                 "content_hash": format!("{:016x}", catalog.content_hash()),
                 "store": place,
+                "kept": kept,
                 "notes": catalog.notes(),
                 "seconds": seconds,
             }))?;
-            return output.end();
+            output.end()?;
+            return self.stored(kept, &place);
         }
         output.line(format!(
-            "{}: {} samples in {} blocks of {} {} objects, content {:016x}; ready after {seconds:.2} s, kept in {place}",
+            "{}: {} samples in {} blocks of {} {} objects, content {:016x}; ready after {seconds:.2} s{}",
             catalog.uri(),
             count(catalog.samples()),
             count(catalog.blocks() as u64),
             count(catalog.objects().len() as u64),
             catalog.layout(),
             catalog.content_hash(),
+            if kept { format!(", kept in {place}") } else { String::new() },
         ))?;
         for note in catalog.notes() {
             output.fact("note", note)?;
         }
-        output.end()
+        output.end()?;
+        self.stored(kept, &place)
+    }
+
+    /// What the command is for is to store the catalog.
+    fn stored(&self, kept: bool, place: &str) -> Outcome {
+        match kept || self.source.how.store() == CatalogStore::Nowhere {
+            true => Ok(()),
+            false => Err(Failure::retry(format!(
+                "the catalog is not stored in {place}, because that cannot be written (see the warning) or its URLs are signed; \
+                 name another folder with --catalog-dir"
+            ))),
+        }
     }
 }

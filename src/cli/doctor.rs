@@ -64,8 +64,9 @@ impl Command {
         match report.refused() {
             0 => Ok(()),
             refused => Err(Failure::sample(format!(
-                "{} of {} examined samples cannot be decoded",
+                "{}{} of {} examined samples cannot be decoded",
                 count(refused),
+                if report.columns.len() > 1 { " values" } else { "" },
                 count(report.examined)
             ))),
         }
@@ -80,6 +81,9 @@ fn print(output: &mut Output, report: &Report) -> Outcome {
     }
     for block in &report.unreadable {
         output.fact("unreadable", format!("{}: {}", block.block, block.reason))?;
+    }
+    for note in &report.notes {
+        output.fact("note", note)?;
     }
     print_layout(output, &report.layout)
 }

@@ -7,6 +7,7 @@ use feedstock_synth as synth;
 use std::error::Error as StdError;
 use std::fmt::Write as _;
 use std::io;
+use std::path::PathBuf;
 
 /// What `main` says and how it exits.
 #[derive(Debug)]
@@ -55,11 +56,42 @@ impl Failure {
 
     /// A local file could not be written.
     pub(crate) fn write(path: &std::path::Path, cause: &io::Error) -> Self {
-        Self::Told { code: RETRYABLE, message: format!("cannot write {}: {cause}", path.display()) }
+        let advice = match cause.kind() {
+            io::ErrorKind::NotFound => "; create its folder, or name another file",
+            io::ErrorKind::IsADirectory => "; name a file in it",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "; free some space, or name another file"
+            }
+            _ => "",
+        };
+        let message = format!("cannot write {}: {cause}{advice}", path.display());
+        Self::Told { code: code_of(cause), message }
     }
 
     fn told(code: u8, error: &dyn StdError) -> Self {
         Self::Told { code, message: with_causes(error) }
+    }
+}
+
+/// What the caller can do about a local file that could not be written.
+fn code_of(cause: &io::Error) -> u8 {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => DENIED,
+        io::ErrorKind::NotFound
+        | io::ErrorKind::AlreadyExists
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::NotADirectory => BAD_CONFIG,
+        _ => RETRYABLE,
+    }
+}
+
+/// A folder or file on this machine; a URL would become a folder named `s3:`.
+pub(crate) fn local_path(text: &str) -> Result<PathBuf, String> {
+    match text.split_once("://") {
+        Some((scheme, _)) => Err(format!(
+            "must be a path on this machine; got the {scheme} URL {text}: write to a local path and copy the result there"
+        )),
+        None => Ok(PathBuf::from(text)),
     }
 }
 
@@ -129,7 +161,9 @@ impl From<synth::Error> for Failure {
     fn from(error: synth::Error) -> Self {
         let code = match error.kind() {
             synth::ErrorKind::BadConfig => BAD_CONFIG,
-            synth::ErrorKind::Storage => RETRYABLE,
+            synth::ErrorKind::Storage => {
+                error.source().and_then(|cause| cause.downcast_ref()).map_or(RETRYABLE, code_of)
+            }
             synth::ErrorKind::Bug => BUG,
         };
         Self::told(code, &error)

@@ -1,7 +1,7 @@
 //! `feedstock plan`: which sample stands where, for every rank.
 
 use super::Common;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, local_path};
 use super::output::{Output, count};
 use super::source::{ShuffleArgs, SourceArgs};
 use clap::{Args, ValueEnum};
@@ -44,7 +44,7 @@ pub(crate) struct Command {
     #[arg(long, value_name = "N")]
     steps: Option<u64>,
     /// Write a checkpoint's state for --from to this file, as JSON, and print nothing.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = local_path)]
     cursor: Option<PathBuf>,
 }
 

@@ -1,7 +1,7 @@
 //! `feedstock synth`: sample data.
 
 use super::Common;
-use super::failure::Outcome;
+use super::failure::{Outcome, local_path};
 use super::output::{Output, bytes, count, hours};
 use super::progress::Reporter;
 use clap::{Args, Subcommand};
@@ -50,7 +50,8 @@ enum Kind {
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 struct Imagenet {
-    /// The folder to write; must be empty or absent.
+    /// The folder to write, on this machine; must be empty or absent.
+    #[arg(value_parser = local_path)]
     dir: PathBuf,
     /// Number of samples.
     #[arg(long, default_value_t = 4000)]
@@ -94,7 +95,8 @@ struct Imagenet {
 #[derive(Args)]
 #[command(after_help = SPEECH_EXAMPLES)]
 struct CommonVoice {
-    /// The folder to write; must be empty or absent.
+    /// The folder to write, on this machine; must be empty or absent.
+    #[arg(value_parser = local_path)]
     dir: PathBuf,
     /// Number of clips.
     #[arg(long, default_value_t = 2000)]

@@ -18,13 +18,13 @@ const MAX_LISTED_OBJECTS: usize = 100_000;
 /// Objects of a larger catalog that are compared without a listing.
 const COMPARED_OBJECTS: usize = 16;
 
-/// Opens the catalog of `uri`, which is kept at `place`; runs on the I/O threads.
+/// Opens the catalog of `uri`, and states whether it is stored at `place`; runs on the I/O threads.
 pub(crate) async fn open_or_build(
     uri: &str,
     place: Option<&Place>,
     options: &OpenOptions,
     storage: &Storage,
-) -> Result<Catalog> {
+) -> Result<(Catalog, bool)> {
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match store::load(place, storage).await? {
             Stored::Found(mut found) if still_fits(uri, options, storage, &found).await? => {
@@ -33,7 +33,7 @@ pub(crate) async fn open_or_build(
                 {
                     tracing::warn!(folder = place.folder(), %error, "the catalog could not be stored in its new form");
                 }
-                return Ok(found.catalog);
+                return Ok((found.catalog, true));
             }
             Stored::Found(_) => {
                 tracing::info!(
@@ -58,9 +58,10 @@ pub(crate) async fn open_or_build(
             "the catalog is not stored: its objects' URLs are signed, and signatures are not stored"
         );
     } else if let Some(place) = place {
-        keep(&mut catalog, place, storage, options).await?;
+        let is_kept = keep(&mut catalog, place, storage, options).await?;
+        return Ok((catalog, is_kept));
     }
-    Ok(catalog)
+    Ok((catalog, false))
 }
 
 async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
@@ -153,13 +154,18 @@ async fn still_there(
 
 /// Stores the catalog. Where the user asked for a place beside the data, failing is an error; the cache folder is
 /// ours, and doing without it only costs time.
-async fn keep(catalog: &mut Catalog, place: &Place, storage: &Storage, options: &OpenOptions) -> Result<()> {
+async fn keep(
+    catalog: &mut Catalog,
+    place: &Place,
+    storage: &Storage,
+    options: &OpenOptions,
+) -> Result<bool> {
     options.catalog.report("storing the catalog", 0, None);
     match store::save(catalog, place, storage).await {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
         Err(error) if place.is_cache() => {
             tracing::warn!(folder = place.folder(), %error, "the catalog could not be kept; the next open builds it again");
-            Ok(())
+            Ok(false)
         }
         Err(error) => Err(error.context("storing the catalog beside the data")),
     }

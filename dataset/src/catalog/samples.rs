@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Samples a run is filled up to: large enough that a query sees few batches, small enough to build in pieces.
 const CHUNK_SAMPLES: usize = 1 << 16;
+/// Bytes of metadata in a run at most, unless one object alone has more: the offsets of a text column end at 2 GiB.
+const CHUNK_BYTES: usize = 1 << 30;
 
 /// Where the payloads of a run of samples lie.
 #[derive(Debug, Clone)]
@@ -121,21 +123,7 @@ pub(crate) struct SampleTable {
 impl SampleTable {
     /// Joins small runs; `chunks` end where blocks end.
     pub(crate) fn new(chunks: Vec<SampleChunk>, key: Option<usize>) -> Result<Self> {
-        let mut packed = Vec::new();
-        let mut run: Vec<SampleChunk> = Vec::new();
-        let mut rows = 0;
-        for chunk in chunks {
-            rows += chunk.metadata.num_rows();
-            run.push(chunk);
-            if rows >= CHUNK_SAMPLES {
-                packed.push(join(std::mem::take(&mut run))?);
-                rows = 0;
-            }
-        }
-        if !run.is_empty() {
-            packed.push(join(run)?);
-        }
-        Ok(Self::from_packed(packed, key))
+        Ok(Self::from_packed(packed(chunks, CHUNK_BYTES)?, key))
     }
 
     fn from_packed(chunks: Vec<SampleChunk>, key: Option<usize>) -> Self {
@@ -308,6 +296,26 @@ impl SampleTable {
     }
 }
 
+/// Runs of up to about [`CHUNK_SAMPLES`] samples and `most_bytes` of metadata.
+fn packed(chunks: Vec<SampleChunk>, most_bytes: usize) -> Result<Vec<SampleChunk>> {
+    let mut packed = Vec::new();
+    let mut run: Vec<SampleChunk> = Vec::new();
+    let (mut rows, mut bytes) = (0, 0);
+    for chunk in chunks {
+        let (more_rows, more_bytes) = (chunk.metadata.num_rows(), chunk.metadata.get_array_memory_size());
+        if !run.is_empty() && (rows >= CHUNK_SAMPLES || bytes + more_bytes > most_bytes) {
+            packed.push(join(std::mem::take(&mut run))?);
+            (rows, bytes) = (0, 0);
+        }
+        (rows, bytes) = (rows + more_rows, bytes + more_bytes);
+        run.push(chunk);
+    }
+    if !run.is_empty() {
+        packed.push(join(run)?);
+    }
+    Ok(packed)
+}
+
 fn join(mut run: Vec<SampleChunk>) -> Result<SampleChunk> {
     if let [_] = run[..] {
         return Ok(run.remove(0));
@@ -323,4 +331,28 @@ fn join(mut run: Vec<SampleChunk>) -> Result<SampleChunk> {
 
 fn bug(error: arrow::error::ArrowError) -> Error {
     Error::new(ErrorKind::Bug, "samples do not make a table").with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::StringArray;
+
+    fn chunk(texts: &[&str]) -> SampleChunk {
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
+        let metadata = RecordBatch::try_from_iter([("text", column)]).unwrap();
+        SampleChunk { places: Places::new(UInt32Array::from(vec![0; texts.len()]), Vec::new()), metadata }
+    }
+
+    #[test]
+    fn runs_end_before_their_text_is_too_long() {
+        let long = "x".repeat(3_000);
+        let chunks = || vec![chunk(&["a", "b"]), chunk(&[&long]), chunk(&[&long, &long]), chunk(&["c"])];
+        let rows = |most: usize| -> Vec<usize> {
+            packed(chunks(), most).unwrap().iter().map(|run| run.metadata.num_rows()).collect()
+        };
+        assert_eq!(rows(usize::MAX), [6]);
+        assert_eq!(rows(5_000), [3, 2, 1], "one object's samples stay together");
+        assert_eq!(rows(1), [2, 1, 2, 1]);
+    }
 }

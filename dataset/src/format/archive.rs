@@ -19,6 +19,7 @@
 //! [`RATIO_MAX`] times its size, or would leave less than [`SPARE_BYTES`] of the disk free. A copy whose content is refused
 //! ([`remove_refused`]) is removed, too.
 
+use super::sources::without_query;
 use super::{Cataloguing, tars};
 use crate::storage::{endpoints, shown, without_credentials};
 use crate::{CatalogOptions, Error, ErrorKind, ObjectReader, ObjectRef, Result, StorageOptions};
@@ -110,7 +111,7 @@ impl Copy {
             hasher.finish()
         };
         let uri = unsigned(&archive.uri);
-        let name = uri.split('?').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        let name = without_query(&uri).rsplit('/').next().unwrap_or_default();
         let name: String = name
             .trim_end_matches(".tar.gz")
             .trim_end_matches(".tgz")

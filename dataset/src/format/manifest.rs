@@ -8,7 +8,7 @@
 
 use super::columns::{bug, payload_field};
 use super::located::{BlockCut, Row};
-use super::sources::{Sources, extension, is_audio, is_picture};
+use super::sources::{Sources, extension, is_audio, is_picture, without_query};
 use super::{Cataloguing, tars};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::without_credentials;
@@ -185,9 +185,7 @@ fn draft(
     object_of_row: &[u32],
     block_bytes: u64,
 ) -> Result<Draft> {
-    let all = |kind: fn(&str) -> bool| {
-        objects[1..].iter().all(|o| kind(&extension(o.uri.split('?').next().unwrap_or(&o.uri))))
-    };
+    let all = |kind: fn(&str) -> bool| objects[1..].iter().all(|o| kind(&extension(without_query(&o.uri))));
     let payload = match (all(is_picture), all(is_audio)) {
         (true, _) => "image",
         (_, true) => "audio",

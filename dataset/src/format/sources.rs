@@ -242,8 +242,16 @@ pub(crate) fn split_root(uri: &str) -> (&str, &str) {
     }
 }
 
+/// The URI without a query, which only http(s) URLs have: in the name of a file or a key, `?` is a character like any other.
+pub(super) fn without_query(uri: &str) -> &str {
+    match uri.starts_with("http://") || uri.starts_with("https://") {
+        true => uri.split('?').next().unwrap_or(uri),
+        false => uri,
+    }
+}
+
 pub(crate) fn name_below(root: &str, uri: &str) -> String {
-    let uri = if root.contains('?') { uri } else { uri.split('?').next().unwrap_or(uri) };
+    let uri = if root.contains('?') { uri } else { without_query(uri) };
     let raw = uri.strip_prefix(root).unwrap_or_else(|| uri.split_once("://").map_or(uri, |(_, rest)| rest));
     let encoded = ["file://", "http://", "https://"].iter().any(|scheme| uri.starts_with(scheme));
     if encoded { decode(raw) } else { raw.to_owned() }

@@ -66,6 +66,8 @@ pub struct Report {
     pub columns: Vec<ColumnReport>,
     /// Blocks that could not be read, and why.
     pub unreadable: Vec<Unreadable>,
+    /// What was left out when the data set was opened: files that are no data, damaged shards.
+    pub notes: Vec<String>,
     /// How well the stored layout suits streaming and shuffling.
     pub layout: LayoutReport,
 }
@@ -120,6 +122,7 @@ pub fn examine(dataset: &Dataset, options: &DoctorOptions) -> Result<Report> {
         examined: total,
         columns: findings.columns,
         unreadable,
+        notes: catalog.notes().to_vec(),
         layout: layout::report(catalog, &findings.labels),
     })
 }

@@ -7,7 +7,8 @@ use super::failure::{Failure, Outcome};
 use super::medium::Medium;
 use super::output::{Output, bytes, count};
 use super::source::{ShuffleArgs, SourceArgs};
-use arrow::array::RecordBatch;
+use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::DataType;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
 use feedstock_dataset::{BlockId, Catalog, Dataset};
@@ -212,6 +213,11 @@ fn cells(batches: &[RecordBatch]) -> Outcome<Vec<Vec<String>>> {
     Ok(rows)
 }
 
+/// Is the text of such a value also its JSON?
+fn is_number_or_flag(kind: &DataType) -> bool {
+    *kind == DataType::Boolean || kind.is_integer() || kind.is_floating()
+}
+
 fn print_rows(common: &Common, batches: &[RecordBatch]) -> Outcome {
     let mut output = Output::new();
     let names: Vec<String> = batches
@@ -221,10 +227,23 @@ fn print_rows(common: &Common, batches: &[RecordBatch]) -> Outcome {
     if !common.json {
         output.line(names.join("\t"))?;
     }
-    for row in cells(batches)? {
+    let is_null = batches.iter().flat_map(|batch| {
+        (0..batch.num_rows()).map(|row| batch.columns().iter().map(|column| column.is_null(row)).collect())
+    });
+    let is_plain: Vec<bool> = batches.first().map_or_else(Vec::new, |batch| {
+        batch.columns().iter().map(|column| column.data_type()).map(is_number_or_flag).collect()
+    });
+    for (row, is_null) in cells(batches)?.into_iter().zip(is_null) {
         if common.json {
-            let object: serde_json::Map<String, Value> =
-                names.iter().cloned().zip(row.into_iter().map(Value::String)).collect();
+            let is_null: Vec<bool> = is_null;
+            let values = row.into_iter().zip(is_null).zip(&is_plain).map(|((text, is_null), is_plain)| {
+                match (is_null, is_plain) {
+                    (true, _) => Value::Null,
+                    (false, true) => serde_json::from_str(&text).unwrap_or(Value::String(text)), // NaN
+                    (false, false) => Value::String(text),
+                }
+            });
+            let object: serde_json::Map<String, Value> = names.iter().cloned().zip(values).collect();
             output.json(&Value::Object(object))?;
         } else {
             output.line(row.join("\t"))?;

@@ -8,7 +8,7 @@ mod picture;
 mod spectrogram;
 
 use super::Common;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, local_path};
 use super::medium::Medium;
 use super::output::{Output, bytes};
 use super::progress::Reporter;
@@ -56,7 +56,7 @@ pub(crate) struct Command {
     #[arg(long)]
     column: Option<String>,
     /// The page; it holds its pictures and clips itself.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = local_path)]
     out: PathBuf,
     /// Number of samples, from the start of the epoch's order.
     #[arg(long, default_value_t = 64, value_name = "N")]
@@ -100,7 +100,13 @@ impl Command {
             let bad = if failed > 0 { format!(", {failed} of them unusable") } else { String::new() };
             output.line(format!("{path}: {shown} samples{bad}, {}", bytes(html.len() as u64)))?;
         }
-        output.end()
+        output.end()?;
+        match shown > 0 && failed == shown {
+            true => Err(Failure::sample(format!(
+                "none of the {shown} samples can be used: {path} shows why; check --ops"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// The tiles in plan order.

@@ -105,7 +105,9 @@ mod tests {
     #[test]
     fn a_thread_behind_a_stuck_stream_is_not_waited_for_without_end() {
         let (stuck, stream) = channel::<()>();
-        let thread = std::thread::spawn(move || drop(stream.recv()));
+        let thread = std::thread::spawn(move || {
+            let _ended = stream.recv();
+        });
         let begun = Instant::now();
         assert!(!join_within(thread, Duration::from_millis(20)));
         assert!(begun.elapsed() >= Duration::from_millis(20));
