@@ -8,6 +8,7 @@
 
 use crate::catalog::{Catalog, Content, FoundIn, UnionReader, UnitStore};
 use crate::format::columns::{Mapping, bug};
+use crate::format::guard::guarding;
 use crate::format::{ipc, located, parquet};
 use crate::payload::own_payload;
 use crate::{BlockId, DiskCache, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
@@ -233,11 +234,16 @@ impl Inner {
         let catalog = &self.catalog;
         let unit = units.read(unit as usize, &self.storage).await?;
         let object = catalog.objects.get(shard as usize);
+        let named = object.clone();
         match catalog.layout {
             Layout::HfParquet => {
-                parquet::read(&unit, rows, source_schema, mapping, columns, object, reader).await
+                let read = parquet::read(&unit, rows, source_schema, mapping, columns, object, reader);
+                guarding(&named, read).await
             }
-            Layout::ArrowIpc => ipc::read(&unit, rows, source_schema, mapping, columns, object, reader).await,
+            Layout::ArrowIpc => {
+                let read = ipc::read(&unit, rows, source_schema, mapping, columns, object, reader);
+                guarding(&named, read).await
+            }
             other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
         }
     }

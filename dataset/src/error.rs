@@ -35,13 +35,15 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    /// The bytes of an object are damaged; reading them again would not help.
+    is_damage: bool,
 }
 
 impl Error {
     /// An error of `kind` whose message says what, which, the limit and the next step. Queries and passwords of http(s) URLs
     /// in it are replaced by `***`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: hide_urls(&message.into()), source: None }))
+        Self(Arc::new(Inner { kind, message: hide_urls(&message.into()), source: None, is_damage: false }))
     }
 
     /// The same error, caused by `source`.
@@ -51,6 +53,7 @@ impl Error {
             kind: self.0.kind,
             message: self.0.message.clone(),
             source: Some(Arc::new(source)),
+            is_damage: self.0.is_damage,
         }))
     }
 
@@ -61,6 +64,7 @@ impl Error {
             kind: self.0.kind,
             message: hide_urls(&format!("{context}: {}", self.0.message)),
             source: self.0.source.clone(),
+            is_damage: self.0.is_damage,
         }))
     }
 
@@ -76,6 +80,18 @@ impl Error {
 
     pub(crate) fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::BadConfig, message)
+    }
+
+    /// The error of an object whose bytes are damaged, of kind [`BadConfig`](ErrorKind::BadConfig). Only such errors are
+    /// skipped by [`BadShards::Skip`](crate::BadShards::Skip).
+    pub(crate) fn damage(message: impl Into<String>) -> Self {
+        let kind = ErrorKind::BadConfig;
+        Self(Arc::new(Inner { kind, message: hide_urls(&message.into()), source: None, is_damage: true }))
+    }
+
+    /// Returns true for an error of [`damage`](Self::damage).
+    pub(crate) fn is_damage(&self) -> bool {
+        self.0.is_damage
     }
 }
 

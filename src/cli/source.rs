@@ -72,7 +72,8 @@ pub(crate) struct OpenArgs {
     /// common_voice_tar, common_voice_hf.
     #[arg(long)]
     layout: Option<Layout>,
-    /// What happens to a shard that cannot be catalogued: raise is an error, skip leaves it out.
+    /// What happens to a shard whose footer or headers are damaged, or whose schema differs from that of most shards: raise
+    /// is an error, skip leaves it out.
     #[arg(long, value_name = "HOW", default_value = "raise")]
     bad_shards: BadShards,
     /// The split, where a place holds several: train, dev, test, validated …

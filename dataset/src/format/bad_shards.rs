@@ -1,22 +1,39 @@
 //! Shards that cannot be catalogued: an error, or left out.
+//!
+//! ```text
+//! objects ─▶ read, several at a time ─▶ damaged ones taken out ─▶ those of another schema taken out ─▶ shards
+//! ```
+//! What was read of all shards is held until the last of them is: footers and messages, which the catalog holds anyway.
 
-use super::{Cataloguing, Sources};
-use crate::{ErrorKind, Result};
+use super::columns::same_schema;
+use super::guard::guarding;
+use super::{CATALOG_READS, Cataloguing, Sources};
+use crate::{Error, ObjectRef, Result};
+use arrow::datatypes::{DataType, SchemaRef};
+use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 
 /// What happens to a shard (a Parquet or IPC file, a WebDataset tar) that cannot be catalogued: its footer or headers are
 /// damaged, or a tar has a member that is no valid JSON, label or text, or two of one name.
+///
+/// Cataloguing reads footers, message headers, page headers where a large row group is cut, and headers of tars. Damage in
+/// pages, in the values of a record batch or in a payload is found when a block is read. It ends the epoch with an error
+/// whatever this option is; samples that do not decode have their own policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadShards {
     /// Opening the data set is an error that names the shard.
     #[default]
     Raise,
-    /// Leaves it out, with a warning and a note of the catalog ([`crate::Catalog::notes`]). The identity of the data set
-    /// then differs from that of the whole, so a cursor of one does not fit the other. Ranks compare what they opened: if
-    /// one could read the shard and another could not, both end with an error. Other failures (no access, a storage that
-    /// does not answer) stay errors.
+    /// Leaves it out, with a warning and a note of the catalog ([`crate::Catalog::notes`]). Parquet and IPC files whose schema
+    /// differs from that of most files are left out, too; of schemas that are equally frequent, that of the first file counts.
+    /// The identity of the data set then differs from that of the whole, so a cursor of one does not fit the other. Ranks
+    /// compare what they opened: if one could read the shard and another could not, both end with an error. Other failures
+    /// (no access, a storage that does not answer or cannot be read) stay errors, and so does a data set without a shard that
+    /// can be read.
     Skip,
 }
 
@@ -39,25 +56,147 @@ impl FromStr for BadShards {
 }
 
 impl Cataloguing<'_> {
-    /// What was read of the object `index` of `sources`; `None` where it cannot be catalogued and was taken out of them.
-    pub(super) fn unless_bad<T>(
+    /// Reads each object of `sources` with `read` and returns the results in their order. Takes damaged objects out of
+    /// `sources` where the data set is opened without them.
+    pub(super) async fn read_shards<T, F>(
         &self,
-        read: Result<T>,
-        index: usize,
         sources: &mut Sources,
-    ) -> Result<Option<T>> {
-        let error = match read {
-            Ok(read) => return Ok(Some(read)),
-            Err(error) => error,
-        };
-        let is_last = sources.objects.len() == 1;
-        if self.open.bad_shards == BadShards::Raise || error.kind() != ErrorKind::BadConfig || is_last {
-            return Err(error);
+        stage: &'static str,
+        read: impl Fn(ObjectRef) -> F,
+    ) -> Result<Vec<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let total = sources.objects.len();
+        let mut reads = stream::iter(sources.objects.clone())
+            .map(|object| {
+                let work = read(object.clone());
+                async move { guarding(&object, work).await }
+            })
+            .buffered(CATALOG_READS);
+        let (mut shards, mut bad) = (Vec::with_capacity(total), BTreeMap::new());
+        for index in 0..total {
+            match reads.next().await {
+                Some(Ok(shard)) => shards.push(shard),
+                Some(Err(error)) if self.skips(&error) && bad.len() + 1 < total => {
+                    bad.insert(index, error);
+                }
+                Some(Err(error)) => return Err(error),
+                None => break,
+            }
+            self.options.report(stage, index as u64 + 1, Some(total as u64));
         }
-        sources.objects.remove(index);
-        let name = sources.names.remove(index);
+        drop(reads);
+        leave_out(bad, sources);
+        Ok(shards)
+    }
+
+    /// Returns the shards that have one schema. Where damaged shards are left out, it is that of most of them, and the others
+    /// are taken out of `sources`; else a shard whose schema differs from that of the first is an error.
+    pub(super) fn of_one_schema<T>(
+        &self,
+        shards: Vec<T>,
+        schema: impl Fn(&T) -> &SchemaRef,
+        sources: &mut Sources,
+    ) -> Result<Vec<T>> {
+        let chosen = match self.open.bad_shards {
+            BadShards::Raise => 0,
+            BadShards::Skip => most_frequent(shards.iter().map(&schema)),
+        };
+        let Some(first) = shards.get(chosen).map(|shard| schema(shard).clone()) else { return Ok(shards) };
+        let (mut kept, mut bad) = (Vec::with_capacity(shards.len()), BTreeMap::new());
+        for (index, shard) in shards.into_iter().enumerate() {
+            let names = &sources.names;
+            match same_schema(&first, schema(&shard), &names[index], &names[chosen]) {
+                Ok(()) => kept.push(shard),
+                Err(error) if self.open.bad_shards == BadShards::Raise => return Err(error),
+                Err(error) => {
+                    bad.insert(index, error);
+                }
+            }
+        }
+        leave_out(bad, sources);
+        Ok(kept)
+    }
+
+    fn skips(&self, error: &Error) -> bool {
+        self.open.bad_shards == BadShards::Skip && error.is_damage()
+    }
+}
+
+/// The index of the first of the schemas that most of them equal; 0 where there is none.
+fn most_frequent<'a>(schemas: impl Iterator<Item = &'a SchemaRef>) -> usize {
+    let mut counts: HashMap<Vec<(&str, &DataType, bool)>, (usize, usize)> = HashMap::new();
+    for (index, schema) in schemas.enumerate() {
+        let columns = schema.fields().iter().map(|f| (f.name().as_str(), f.data_type(), f.is_nullable()));
+        counts.entry(columns.collect()).or_insert((0, index)).0 += 1;
+    }
+    counts.into_values().max_by_key(|(count, first)| (*count, Reverse(*first))).map_or(0, |(_, first)| first)
+}
+
+/// Takes the objects with these indices out of `sources`.
+fn leave_out(bad: BTreeMap<usize, Error>, sources: &mut Sources) {
+    for (index, error) in &bad {
+        let name = &sources.names[*index];
         tracing::warn!(uri = sources.uri, "shard {name} is left out (bad_shards=skip): {error}");
         sources.notes.push(format!("shard {name} is left out, because it cannot be catalogued: {error}"));
-        Ok(None)
+    }
+    let is_kept = |index: usize| !bad.contains_key(&index);
+    sources.objects = kept(std::mem::take(&mut sources.objects), is_kept);
+    sources.names = kept(std::mem::take(&mut sources.names), is_kept);
+}
+
+fn kept<T>(all: Vec<T>, is_kept: impl Fn(usize) -> bool) -> Vec<T> {
+    all.into_iter().enumerate().filter(|(index, _)| is_kept(*index)).map(|(_, one)| one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::CatalogOptions;
+    use crate::{IoRuntime, Layout, OpenOptions, Storage, StorageOptions};
+
+    fn sources(objects: usize) -> Sources {
+        let names: Vec<String> = (0..objects).map(|i| format!("{i}.tar")).collect();
+        let objects = names.iter().map(|name| ObjectRef { uri: name.clone(), size: 1, etag: None }).collect();
+        let (uri, root) = (String::new(), String::new());
+        Sources { uri, layout: Layout::WebDataset, root, objects, names, notes: Vec::new() }
+    }
+
+    /// Reads `objects` shards whose results are those of `read`, and returns what is left.
+    async fn left(objects: usize, read: fn(&str) -> Result<u32>) -> Result<(Vec<u32>, Sources)> {
+        let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+        let open = OpenOptions { bad_shards: BadShards::Skip, ..OpenOptions::default() };
+        let options = CatalogOptions::default();
+        let with = Cataloguing { storage: &storage, options: &options, block_bytes: 1 << 20, open: &open };
+        let mut sources = sources(objects);
+        let shards = with.read_shards(&mut sources, "reading", |object| async move { read(&object.uri) });
+        Ok((shards.await?, sources))
+    }
+
+    #[tokio::test]
+    async fn only_damage_is_left_out() {
+        let read = |name: &str| match name {
+            "1.tar" => Err(Error::damage("1.tar: cut off")),
+            "3.tar" => panic!("an assertion of a library"),
+            _ => Ok(name.len() as u32),
+        };
+        let (shards, sources) = left(5, read).await.unwrap();
+        assert_eq!((shards.len(), sources.names), (3, vec!["0.tar".into(), "2.tar".into(), "4.tar".into()]));
+        assert_eq!(sources.objects.len(), 3);
+        assert!(sources.notes[1].contains("an assertion of a library"), "{:?}", sources.notes);
+        // as HTTP 505 is judged: the shard may be healthy
+        let error =
+            left(2, |name| if name == "1.tar" { Err(Error::config("1.tar: HTTP 505")) } else { Ok(1) });
+        assert!(error.await.unwrap_err().message().contains("HTTP 505"));
+    }
+
+    #[tokio::test]
+    async fn a_data_set_of_damaged_shards_is_an_error() {
+        for shards in [1, 4] {
+            let error =
+                left(shards, |name| Err(Error::damage(format!("{name}: cut off")))).await.unwrap_err();
+            assert!(error.message().contains(&format!("{}.tar", shards - 1)), "{error}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 
 /// What the features tell.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Features {
     /// Column → names behind its integers.
     pub(super) class_names: HashMap<String, Vec<String>>,

@@ -7,12 +7,13 @@
 //! read by the buffer ranges that the rows and columns asked for need (see [`super::ipc_slice`]); a compressed one,
 //! or one with lists or dictionaries, is read whole and is one block.
 
-use super::columns::{Mapping, bug, map_columns, pick, same_schema};
+use super::Cataloguing;
+use super::columns::{Mapping, bug, map_columns, pick};
 use super::features::{self, Features};
-use super::ipc_check::{self, guarded};
+use super::guard::guarded;
+use super::ipc_check;
 use super::ipc_slice::{self, Cut, Shapes};
 use super::sources::Sources;
-use super::{CATALOG_READS, Cataloguing};
 use crate::blocks::RangeReader;
 use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
@@ -95,32 +96,20 @@ struct Found {
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
-    let total = Some(sources.objects.len() as u64);
-    let mut files = stream::iter(sources.objects.clone())
-        .map(|object| async move { read_object(&object, with).await })
-        .buffered(CATALOG_READS);
+    let read = |object: ObjectRef| async move { read_object(&object, with).await };
+    let files = with.read_shards(&mut sources, "reading IPC messages", read).await?;
+    let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
+    let first = files.first().map(|file| file.schema.clone());
     let mut blocks = BlockTableBuilder::default();
     let mut units = UnitStoreBuilder::default();
-    let mut first: Option<SchemaRef> = None;
-    let mut shard = 0u32;
-    while let Some(file) = files.next().await {
-        let Some(file) = with.unless_bad(file, shard as usize, &mut sources)? else { continue };
-        match &first {
-            None => first = Some(file.schema),
-            Some(schema) => {
-                same_schema(schema, &file.schema, &sources.names[shard as usize], &sources.names[0])?
-            }
-        }
+    for (shard, file) in (0u32..).zip(files) {
         for batch in file.batches {
             let unit = units.push(&batch.unit)?;
             for (first_row, samples, bytes) in batch.blocks {
                 blocks.push(BlockRow { shard, samples, bytes, unit, first_row })?;
             }
         }
-        shard += 1;
-        with.options.report("reading IPC messages", u64::from(shard), total);
     }
-    drop(files);
     let Some(schema) = first.filter(|_| blocks.samples() > 0) else {
         return Err(Error::config(format!(
             "{}: its IPC files hold no rows: the data set is empty",
@@ -163,7 +152,7 @@ async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> R
 }
 
 fn damaged(object: &ObjectRef, what: impl std::fmt::Display) -> Error {
-    Error::config(format!(
+    Error::damage(format!(
         "{}: not a readable Arrow IPC file or stream ({} bytes): {what}; it may be truncated: copy it again",
         object.uri, object.size
     ))

@@ -6,7 +6,6 @@
 
 use arrow::datatypes::{DataType, Field, Fields, UnionMode};
 use arrow_ipc::{CompressionType, FieldNode, MetadataVersion, RecordBatch};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Bytes that a compressed one can become. LZ4: a match is lengthened by 255 with each byte. Zstandard: a block of 128 KiB
 /// of one value takes four bytes.
@@ -22,14 +21,6 @@ const SLACK_BYTES: u64 = 1 << 10;
 /// Before a compressed buffer: its length when decompressed, or [`STORED`].
 const LENGTH_BYTES: u64 = 8;
 const STORED: i64 = -1;
-
-/// Runs arrow's code on bytes from outside and returns a panic as an error.
-pub(super) fn guarded<T, E: std::fmt::Display>(run: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(result) => result.map_err(|e| e.to_string()),
-        Err(_) => Err("it cannot be decoded".to_owned()),
-    }
-}
 
 /// Checks the rows and buffers that a batch claims to have in a body of `body_bytes`. What the batch holds within its
 /// buffers, arrow validates.

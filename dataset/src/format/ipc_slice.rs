@@ -82,7 +82,7 @@ impl Shapes {
         object: &ObjectRef,
         reader: &RangeReader,
     ) -> Result<Vec<Span>> {
-        let bad = |what: &str| Error::config(format!("{}: {what}; the file is damaged", object.uri));
+        let bad = |what: &str| Error::damage(format!("{}: {what}; the file is damaged", object.uri));
         let mut wanted: Vec<(usize, Span, &Span, u64)> = Vec::new();
         let mut index = 0;
         for (i, shape) in self.0.iter().enumerate() {
@@ -214,7 +214,7 @@ pub(super) async fn cuts(
         let extents = variables.iter().map(|(_, values, _)| 0..values.end - values.start).collect();
         return Ok(vec![Cut { row: 0, bytes: 0, extents }]);
     }
-    let bad = |what: &str| Error::config(format!("{}: {what}; the file is damaged", object.uri));
+    let bad = |what: &str| Error::damage(format!("{}: {what}; the file is damaged", object.uri));
     let wanted: Vec<Span> = variables
         .iter()
         .map(|(offsets, _, width)| {

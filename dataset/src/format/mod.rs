@@ -15,6 +15,7 @@ mod common_voice;
 mod durations;
 mod features;
 mod folder;
+pub(crate) mod guard;
 mod ilsvrc;
 pub(crate) mod ipc;
 mod ipc_check;

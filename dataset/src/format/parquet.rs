@@ -12,11 +12,11 @@
 //! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
 //! columns.
 
-use super::columns::{Mapping, Origin, map_columns, pick, same_schema, view_schema};
+use super::Cataloguing;
+use super::columns::{Mapping, Origin, map_columns, pick, view_schema};
 use super::features::{self, Features};
 use super::parquet_pages;
 use super::sources::Sources;
-use super::{CATALOG_READS, Cataloguing};
 use crate::blocks::RangeReader;
 use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
@@ -24,7 +24,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, TryStreamExt};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
 use parquet::arrow::async_reader::{AsyncFileReader, MetadataFetch, ParquetRecordBatchStreamBuilder};
@@ -61,23 +61,16 @@ struct Group {
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
-    let total = Some(sources.objects.len() as u64);
-    let mut files = stream::iter(sources.objects.clone())
-        .map(|object| async move { read_file(&object, with).await.map_err(|e| name_file(e, &object)) })
-        .buffered(CATALOG_READS);
+    let files = with.read_shards(&mut sources, "reading footers", |object| async move {
+        read_file(&object, with).await.map_err(|e| name_file(e, &object))
+    });
+    let files = files.await?;
+    let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
+    let first = files.first().map(|file| (file.schema.clone(), file.features.clone()));
     let mut blocks = BlockTableBuilder::default();
     let mut units = UnitStoreBuilder::default();
-    let mut first: Option<(SchemaRef, Features)> = None;
     let mut nulls: BTreeSet<Vec<String>> = BTreeSet::new();
-    let mut shard = 0u32;
-    while let Some(file) = files.next().await {
-        let Some(file) = with.unless_bad(file, shard as usize, &mut sources)? else { continue };
-        match &first {
-            None => first = Some((file.schema, file.features)),
-            Some((schema, _)) => {
-                same_schema(schema, &file.schema, &sources.names[shard as usize], &sources.names[0])?
-            }
-        }
+    for (shard, file) in (0u32..).zip(files) {
         nulls.extend(file.nulls);
         for group in file.groups {
             let unit = units.push(&group.footer)?;
@@ -85,10 +78,7 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
                 blocks.push(BlockRow { shard, samples, bytes, unit, first_row })?;
             }
         }
-        shard += 1;
-        with.options.report("reading footers", u64::from(shard), total);
     }
-    drop(files);
     let Some((source_schema, found)) = first else {
         return Err(Error::config(format!("{}: no Parquet file: the data set is empty", sources.uri)));
     };
@@ -129,7 +119,7 @@ fn name_file(error: Error, object: &ObjectRef) -> Error {
 
 async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
     if object.size < MIN_FILE_BYTES {
-        return Err(Error::config(format!(
+        return Err(Error::damage(format!(
             "{}: {} bytes are no Parquet file (at least {MIN_FILE_BYTES}); it is empty or was cut off",
             object.uri, object.size
         )));
@@ -181,7 +171,7 @@ fn null_columns(nulls: &BTreeSet<Vec<String>>, source: &Schema, mapping: &Mappin
 }
 
 fn unreadable(object: &ObjectRef, error: ParquetError) -> Error {
-    Error::config(format!(
+    Error::damage(format!(
         "{}: not a readable Parquet file ({} bytes): {error}; it may be truncated: copy it again",
         object.uri, object.size
     ))
@@ -229,7 +219,7 @@ fn check_ranges(group: &RowGroupMetaData, object: &ObjectRef) -> Result<()> {
     for column in group.columns() {
         let (start, length) = column.byte_range();
         if start.checked_add(length).is_none_or(|end| end > object.size) {
-            return Err(Error::config(format!(
+            return Err(Error::damage(format!(
                 "{}: column {} is said to reach byte {}, but the file has {}; it was cut off or overwritten",
                 object.uri,
                 column.column_path(),
@@ -450,7 +440,7 @@ pub(crate) async fn read(
         }
     };
     if batch.num_rows() != count {
-        return Err(Error::config(format!(
+        return Err(Error::damage(format!(
             "{}: rows {}..{} came back as {} rows; the file is damaged",
             object.uri,
             rows.start,
@@ -462,7 +452,7 @@ pub(crate) async fn read(
 }
 
 fn damaged(object: &ObjectRef, error: ParquetError) -> Error {
-    Error::config(format!("{}: its pages cannot be decoded: {error}; the file is damaged", object.uri))
+    Error::damage(format!("{}: its pages cannot be decoded: {error}; the file is damaged", object.uri))
         .with_source(error)
 }
 

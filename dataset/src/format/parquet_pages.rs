@@ -46,7 +46,7 @@ async fn walk(
     let (start, length) = column.byte_range();
     let end = start.saturating_add(length).min(object.size);
     let bad = |what: String| {
-        Error::config(format!("{}: column {}: {what}; the file is damaged", object.uri, column.column_path()))
+        Error::damage(format!("{}: column {}: {what}; the file is damaged", object.uri, column.column_path()))
     };
     let window = Arc::new(Window::new(start, end));
     let rows = usize::try_from(group_rows).map_err(|_| bad("negative row count".into()))?;

@@ -1,6 +1,9 @@
 //! Members of tars, found once by walking headers.
 
+use super::guard::guarded;
+use crate::storage::local_error;
 use crate::{Error, IoRuntime, ObjectRef, Result, Storage};
+use std::error::Error as StdError;
 use std::io::{self, Read, Seek, SeekFrom};
 
 /// In object storage a request costs as much time as a megabyte, so headers are walked through buffers that simply read
@@ -48,7 +51,9 @@ async fn walk_off<R: Read + Seek + Send + 'static>(
     let object = object.clone();
     blocking(storage.io(), move || {
         let part = Part { reader, start: range.start, end: range.end, position: 0 };
-        walk(part, &range, keep).map_err(|error| explain(error, &object))
+        let walked = guarded(|| Ok::<_, String>(walk(part, &range, keep)));
+        let walked = walked.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        walked.map_err(|error| explain(error, &object))
     })
     .await
 }
@@ -63,15 +68,26 @@ pub(super) async fn blocking<T: Send + 'static>(
     })
 }
 
+/// The error of storage or of the file system that is the cause of `error`, if there is one; else the tar is damaged.
 fn explain(error: io::Error, object: &ObjectRef) -> Error {
-    match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
-        Some(ours) => ours.clone(),
-        None => Error::config(format!(
-            "{}: not a readable tar ({} bytes): {error}; it may be truncated: copy it again",
-            object.uri, object.size
-        ))
-        .with_source(error),
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
+    while let Some(this) = cause {
+        if let Some(ours) = this.downcast_ref::<Error>() {
+            return ours.clone();
+        }
+        cause = match this.downcast_ref::<io::Error>() {
+            Some(io) => match io.raw_os_error() {
+                Some(code) => return local_error(&object.uri, io::Error::from_raw_os_error(code)),
+                None => io.get_ref().map(|inner| inner as &(dyn StdError + 'static)),
+            },
+            None => this.source(),
+        };
     }
+    Error::damage(format!(
+        "{}: not a readable tar ({} bytes): {error}; it may be truncated: copy it again",
+        object.uri, object.size
+    ))
+    .with_source(error)
 }
 
 fn walk<R: Read + Seek>(
@@ -158,5 +174,54 @@ impl<R: Read + Seek> Seek for Part<R> {
         };
         self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         Ok(self.position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    /// A tar that ends in the middle with an error of the reader.
+    struct Broken(io::Cursor<Vec<u8>>, fn() -> io::Error);
+
+    impl Read for Broken {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err((self.1)()),
+                read => Ok(read),
+            }
+        }
+    }
+
+    impl Seek for Broken {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    /// A fault that passes must not look like damage, which may leave the tar out of the data set.
+    #[test]
+    fn a_failed_read_is_no_damage() {
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(700);
+        tar.append_data(&mut header, "0.jpg", [1; 700].as_slice()).unwrap();
+        let bytes = tar.into_inner().unwrap();
+        let object = ObjectRef { uri: "x.tar".into(), size: 1 << 20, etag: None };
+        let of = |fails: fn() -> io::Error, bytes: &[u8]| {
+            let reader = Broken(io::Cursor::new(bytes.to_vec()), fails);
+            let part = Part { reader, start: 0, end: object.size, position: 0 };
+            explain(walk(part, &(0..object.size), |_| false).unwrap_err(), &object)
+        };
+        const EIO: i32 = 5;
+        for bytes in [&bytes[..1536], &bytes[..1024], &bytes[..100]] {
+            let error = of(|| io::Error::from_raw_os_error(EIO), bytes);
+            assert_eq!((error.kind(), error.is_damage()), (ErrorKind::Retryable, false), "{error}");
+            let error = of(|| io::Error::other(Error::new(ErrorKind::Denied, "no access")), bytes);
+            assert_eq!((error.kind(), error.is_damage()), (ErrorKind::Denied, false), "{error}");
+        }
+        let error = of(|| io::Error::from(io::ErrorKind::UnexpectedEof), &bytes[..1536]);
+        assert!(error.is_damage() && error.message().contains("x.tar"), "{error}");
     }
 }

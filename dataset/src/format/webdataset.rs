@@ -8,19 +8,18 @@
 //! named `image` if it is the only kind of picture and `audio` if it is the only kind of audio, else by its extension
 //! with dots as underscores.
 
+use super::Cataloguing;
 use super::columns::{bug, payload_field};
 use super::json::{Flattened, array_of, fields_of, is_numbers, merge, settled, widen};
 use super::located::{BlockCut, Row};
 use super::sources::{Sources, extension, is_audio, is_picture};
 use super::tars::{self, Member};
-use super::{CATALOG_READS, Cataloguing};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::shown;
 use crate::{Error, ObjectRef, Result};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use arrow::record_batch::RecordBatch;
-use futures::{StreamExt, stream};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -73,19 +72,11 @@ fn is_meta(name: &str) -> bool {
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
-    let total = Some(sources.objects.len() as u64);
-    let mut found = stream::iter(sources.objects.clone())
-        .map(|object| async move {
-            let members = tars::members(&object, 0..object.size, is_kept, with.storage).await?;
-            group(members, &object)
-        })
-        .buffered(CATALOG_READS);
-    let mut read = Vec::with_capacity(sources.objects.len());
-    while let Some(tar) = found.next().await {
-        read.extend(with.unless_bad(tar, read.len(), &mut sources)?);
-        with.options.report("reading tar headers", read.len() as u64, total);
-    }
-    drop(found);
+    let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
+        let members = tars::members(&object, 0..object.size, is_kept, with.storage).await?;
+        group(members, &object)
+    });
+    let mut read = read.await?;
     let mut notes = sources.notes;
     notes.extend(read.iter_mut().filter_map(|tar| tar.note.take()));
     draft(read, &sources.objects, notes, with.block_bytes)
@@ -107,7 +98,7 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
             extensions.clear();
         }
         if !extensions.insert(extension.clone()) {
-            return Err(Error::config(format!(
+            return Err(Error::damage(format!(
                 "{}: duplicate member {} in sample {key}; a key's extensions must differ",
                 object.uri, member.name
             )));
@@ -116,7 +107,7 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
         match &member.text {
             Some(text) => {
                 let bad =
-                    |why: String| Error::config(format!("{} member {}: {why}", object.uri, member.name));
+                    |why: String| Error::damage(format!("{} member {}: {why}", object.uri, member.name));
                 for (column, value) in text_values(&extension, text).map_err(bad)? {
                     fill(values.entry(column).or_default(), row, Value::Null).push(value);
                 }
@@ -128,7 +119,7 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
         }
     }
     if values.len() > MAX_COLUMNS {
-        return Err(Error::config(format!(
+        return Err(Error::damage(format!(
             "{}: its JSON members have {} different keys; the limit is {MAX_COLUMNS}",
             object.uri,
             values.len()

@@ -190,15 +190,21 @@ fn judge_status(status: Option<u16>, code: Option<&str>, text: &str) -> Verdict 
         (_, Some("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")) => Verdict::Denied,
         (_, Some("RequestTimeout" | "InternalError" | "OperationTimedOut")) => Verdict::Transient,
         (Some(429 | 503), _) => Verdict::Throttled,
-        (Some(408 | 425 | 500 | 502 | 504), _) => Verdict::Transient,
+        // 520 and above: a content network that has no complete answer of the store behind it
+        (Some(408 | 425 | 500 | 502 | 504 | 520..=599), _) => Verdict::Transient,
         (Some(401 | 403), _) => Verdict::Denied,
         (Some(404 | 410), _) => Verdict::Missing,
         (Some(412 | 416), _) => Verdict::Changed,
-        (Some(300..=499 | 501 | 505..=599), _) => Verdict::Config,
+        (Some(300..=499 | 501 | 505..=519), _) => Verdict::Config,
         _ if text.contains("non-partial response") => Verdict::Config,
         // a header arrived and the body broke, or no header arrived at all
         _ => Verdict::Transient,
     }
+}
+
+/// The error of reading the local file `uri` by other means than [`super::Storage`].
+pub(crate) fn local_error(uri: &str, error: io::Error) -> Error {
+    judge_io(&error).into_error(uri, None)
 }
 
 fn lacks_credentials(text: &str) -> bool {
@@ -209,7 +215,10 @@ fn lacks_credentials(text: &str) -> bool {
 
 fn judge_io(error: &io::Error) -> Failure {
     use io::ErrorKind as K;
-    /// `EMFILE`: too many open files here and now.
+    /// `EIO`: a disk or a mounted file system did not answer a read.
+    const EIO: i32 = 5;
+    /// `ENFILE`, `EMFILE`: too many open files here and now, of the machine or of the process.
+    const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     /// `ESTALE`: a network file system lost its handle.
     const ESTALE: i32 = 116;
@@ -223,7 +232,7 @@ fn judge_io(error: &io::Error) -> Failure {
         | K::ConnectionReset
         | K::StaleNetworkFileHandle
         | K::OutOfMemory => Verdict::Transient,
-        _ if matches!(error.raw_os_error(), Some(EMFILE | ESTALE)) => Verdict::Transient,
+        _ if matches!(error.raw_os_error(), Some(EIO | ENFILE | EMFILE | ESTALE)) => Verdict::Transient,
         _ => Verdict::Config,
     };
     Failure::new(verdict, error.to_string())
@@ -298,6 +307,8 @@ mod tests {
             (416, Verdict::Changed),
             (301, Verdict::Config),
             (501, Verdict::Config),
+            (520, Verdict::Transient),
+            (524, Verdict::Transient),
         ] {
             assert_eq!(verdict(generic("x"), Some(status)), expected, "{status}");
         }
@@ -305,6 +316,18 @@ mod tests {
         assert_eq!(verdict(generic("body broke"), Some(206)), Verdict::Transient);
         assert_eq!(verdict(generic("<Error><Code>ExpiredToken</Code></Error>"), Some(400)), Verdict::Denied);
         assert_eq!(verdict(generic("<Error><Code>NoSuchBucket</Code></Error>"), Some(404)), Verdict::NoStore);
+    }
+
+    #[test]
+    fn passing_faults_of_files_are_tried_again() {
+        for code in [5, 23, 24, 116] {
+            assert_eq!(
+                verdict(io::Error::from_raw_os_error(code).into(), None),
+                Verdict::Transient,
+                "{code}"
+            );
+        }
+        assert_eq!(verdict(io::Error::from_raw_os_error(21).into(), None), Verdict::Config); // EISDIR
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub use secret::Secret;
 use crate::{Error, IoRuntime, Result};
 use bytes::Bytes;
 use failure::Fault;
+pub(crate) use failure::local_error;
 use futures::{StreamExt, TryStreamExt};
 use retry::Shared;
 use secret::Cleaner;

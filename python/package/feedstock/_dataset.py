@@ -54,8 +54,11 @@ class Dataset:
         block_bytes: Encoded bytes that one read aims at, default 4 MiB. Other blocks are another order.
         bad_shards: ``"raise"`` (default): a Parquet file, IPC file or WebDataset tar that cannot be catalogued, for
             example because its footer is damaged, is a ConfigError. ``"skip"``: it is left out, with a warning in the
-            log and a note of the catalog. The rest is another data set than the whole: a cursor of one does not fit
-            the other, and ranks of which some could read the shard raise an error.
+            log and a note of the catalog. So is a Parquet or IPC file whose schema differs from that of most files.
+            The rest is another data set than the whole: a cursor of one does not fit the other, and ranks of which
+            some could read the shard raise an error. Cataloguing reads footers and headers. Damage in pages, in
+            values or in payloads is found when they are read, and raises an error with ``"skip"``, too; samples
+            that do not decode follow ``on_error``. Failures of the storage never leave a shard out.
         progress: Called with (stage, done, total or None) while the catalog is built, from another thread; default: a
             line on standard error where that is a terminal; ``False``: nothing.
 
