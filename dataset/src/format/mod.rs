@@ -26,10 +26,13 @@ pub(crate) mod located;
 mod manifest;
 mod matlab;
 pub(crate) mod parquet;
+mod parquet_check;
+mod parquet_footer;
 mod parquet_pages;
 mod pattern;
 mod sources;
 mod tars;
+mod thrift_check;
 mod webdataset;
 
 pub use bad_shards::BadShards;

@@ -15,19 +15,20 @@
 use super::Cataloguing;
 use super::columns::{Mapping, Origin, map_columns, pick, view_schema};
 use super::features::{self, Features};
+use super::parquet_footer::{self, unreadable};
 use super::parquet_pages;
 use super::sources::Sources;
 use crate::blocks::RangeReader;
 use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
-use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use crate::{Error, ErrorKind, ObjectRef, Result};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::{FutureExt, TryStreamExt};
+use futures::{FutureExt, StreamExt};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
-use parquet::arrow::async_reader::{AsyncFileReader, MetadataFetch, ParquetRecordBatchStreamBuilder};
+use parquet::arrow::async_reader::{AsyncFileReader, ParquetRecordBatchStreamBuilder};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{
     FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder, ParquetMetaDataReader,
@@ -40,11 +41,11 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Read from the end of a file to find its footer: large enough for a few hundred row groups at one request.
-const FOOTER_BYTES: usize = 64 << 10;
-/// `PAR1`, an empty footer, its length and `PAR1` again.
-const MIN_FILE_BYTES: u64 = 12;
-
+/// Rows of a block. Pages of runs hold millions of rows in a few bytes, and a row takes up to 16 bytes for each column in
+/// memory: 256 MiB. A block of row groups that writers make by default has up to 2²⁰.
+const MAX_BLOCK_ROWS: u64 = 1 << 24;
+/// Rows that are decoded at a time. parquet reserves memory for all of them before it reads the first: 1 MiB a column.
+const BATCH_ROWS: usize = 64 << 10;
 /// One file's part of the catalog.
 struct File {
     schema: SchemaRef,
@@ -118,19 +119,7 @@ fn name_file(error: Error, object: &ObjectRef) -> Error {
 }
 
 async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
-    if object.size < MIN_FILE_BYTES {
-        return Err(Error::damage(format!(
-            "{}: {} bytes are no Parquet file (at least {MIN_FILE_BYTES}); it is empty or was cut off",
-            object.uri, object.size
-        )));
-    }
-    let mut fetch = Fetch { storage: with.storage.clone(), object: object.clone(), failed: None };
-    let reader = ParquetMetaDataReader::new()
-        .with_prefetch_hint(Some(FOOTER_BYTES))
-        .with_column_index_policy(PageIndexPolicy::Skip)
-        .with_offset_index_policy(PageIndexPolicy::Optional);
-    let metadata = reader.load_and_finish(&mut fetch, object.size).await;
-    let metadata = metadata.map_err(|e| fetch.failed.take().unwrap_or_else(|| unreadable(object, e)))?;
+    let metadata = parquet_footer::read(object, with.storage).await?;
     let options = ArrowReaderOptions::new();
     let arrow =
         ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(|e| unreadable(object, e))?;
@@ -170,14 +159,6 @@ fn null_columns(nulls: &BTreeSet<Vec<String>>, source: &Schema, mapping: &Mappin
     columns.filter(|(_, origin)| has_nulls(origin)).map(|(field, _)| field.name().clone()).collect()
 }
 
-fn unreadable(object: &ObjectRef, error: ParquetError) -> Error {
-    Error::damage(format!(
-        "{}: not a readable Parquet file ({} bytes): {error}; it may be truncated: copy it again",
-        object.uri, object.size
-    ))
-    .with_source(error)
-}
-
 /// Cuts a row group into blocks and writes its own footer.
 async fn cut_group(
     metadata: &ParquetMetaData,
@@ -186,9 +167,9 @@ async fn cut_group(
     object: &ObjectRef,
     with: &Cataloguing<'_>,
 ) -> Result<Group> {
-    check_ranges(group, object)?;
     let rows = u64::try_from(group.num_rows()).unwrap_or(0);
-    let whole: u64 = group.columns().iter().map(|c| held_bytes(c, c.byte_range().1)).sum();
+    let whole: u64 =
+        group.columns().iter().map(|c| held_bytes(c, c.byte_range().1)).fold(0, u64::saturating_add);
     let known = known.filter(|index| index.iter().all(|column| !column.page_locations().is_empty()));
     let index = match known {
         Some(index) => Some(index),
@@ -199,7 +180,7 @@ async fn cut_group(
     };
     let cuts = match &index {
         Some(index) if whole > 2 * with.block_bytes => page_cuts(group, index, rows, with.block_bytes),
-        _ => std::iter::once(0..rows).collect(),
+        _ => capped(0..rows).collect(),
     };
     let blocks = cuts
         .into_iter()
@@ -212,23 +193,6 @@ async fn cut_group(
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(Group { footer: own_footer(metadata, group, index)?, blocks })
-}
-
-/// A footer that points outside its file is damage, found now rather than in the middle of an epoch.
-fn check_ranges(group: &RowGroupMetaData, object: &ObjectRef) -> Result<()> {
-    for column in group.columns() {
-        let (start, length) = column.byte_range();
-        if start.checked_add(length).is_none_or(|end| end > object.size) {
-            return Err(Error::damage(format!(
-                "{}: column {} is said to reach byte {}, but the file has {}; it was cut off or overwritten",
-                object.uri,
-                column.column_path(),
-                start.saturating_add(length),
-                object.size
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// What stored bytes of a column occupy in memory: decompressed where that is more.
@@ -257,39 +221,50 @@ fn page_cuts(
     for page in pages {
         let size = held_bytes(group.column(largest), u64::from(page.compressed_page_size.unsigned_abs()));
         let first_row = page.first_row_index.unsigned_abs().min(rows);
-        if bytes > 0 && bytes + size > block_bytes && first_row > start {
-            cuts.push(start..first_row);
+        if bytes > 0 && bytes.saturating_add(size) > block_bytes && first_row > start {
+            cuts.extend(capped(start..first_row));
             (start, bytes) = (first_row, 0);
         }
-        bytes += size;
+        bytes = bytes.saturating_add(size);
     }
-    if start < rows {
-        cuts.push(start..rows);
-    }
+    cuts.extend(capped(start..rows));
     cuts
 }
 
-/// Bytes of all pages that hold some of `cut`'s rows, and of the dictionaries.
+/// `rows` in runs of at most [`MAX_BLOCK_ROWS`].
+fn capped(rows: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = rows.end;
+    let step = MAX_BLOCK_ROWS;
+    (0..(end - rows.start).div_ceil(step)).map(move |i| {
+        let start = rows.start + i * step;
+        start..end.min(start + step)
+    })
+}
+
+/// Bytes of all pages that hold some of `cut`'s rows, and of the dictionaries; where pages are not known, the rows' share.
 fn cut_bytes(
     group: &RowGroupMetaData,
     index: Option<&[OffsetIndexMetaData]>,
     cut: &Range<u64>,
     rows: u64,
 ) -> u64 {
-    let Some(index) = index else { return 0 };
+    let Some(index) = index else {
+        let share =
+            |bytes: u64| u128::from(bytes) * u128::from(cut.end - cut.start) / u128::from(rows.max(1));
+        let shares = group.columns().iter().map(|column| share(held_bytes(column, column.byte_range().1)));
+        return shares.fold(0, |total, share| total.saturating_add(u64::try_from(share).unwrap_or(u64::MAX)));
+    };
     let mut total = 0u64;
     for (column, index) in group.columns().iter().zip(index) {
         let pages = index.page_locations();
         let dictionary =
             pages.first().map_or(0, |p| p.offset.unsigned_abs().saturating_sub(column.byte_range().0));
-        let mut stored = dictionary;
-        for (i, page) in pages.iter().enumerate() {
-            let end = pages.get(i + 1).map_or(rows, |next| next.first_row_index.unsigned_abs());
-            if page.first_row_index.unsigned_abs() < cut.end && end > cut.start {
-                stored += u64::from(page.compressed_page_size.unsigned_abs());
-            }
-        }
-        total = total.saturating_add(held_bytes(column, stored));
+        // rows rise from page to page, so that a cut costs no more than its own pages
+        let first = pages.partition_point(|page| page.first_row_index.unsigned_abs() <= cut.start);
+        let own = pages[first.saturating_sub(1)..].iter();
+        let own = own.take_while(|page| page.first_row_index.unsigned_abs() < cut.end);
+        let stored = own.map(|page| u64::from(page.compressed_page_size.unsigned_abs())).sum::<u64>();
+        total = total.saturating_add(held_bytes(column, dictionary + stored));
     }
     total
 }
@@ -349,25 +324,6 @@ fn hf_features(metadata: &ParquetMetaData) -> Features {
     entry.map(Features::of).unwrap_or_default()
 }
 
-/// Reads a footer through storage, and keeps storage's own error, which says more than parquet's.
-struct Fetch {
-    storage: Storage,
-    object: ObjectRef,
-    failed: Option<Error>,
-}
-
-impl MetadataFetch for &mut Fetch {
-    fn fetch(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
-        async move {
-            self.storage.read(&self.object, range).await.map_err(|e| {
-                self.failed = Some(e.clone());
-                ParquetError::External(Box::new(e))
-            })
-        }
-        .boxed()
-    }
-}
-
 /// A unit's footer, as its catalog keeps it.
 pub(crate) fn parse_unit(bytes: &Bytes) -> Result<ParquetMetaData> {
     ParquetMetaDataReader::new()
@@ -421,17 +377,22 @@ pub(crate) async fn read(
     let failed = file.failed.clone();
     let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(file, metadata)
         .with_projection(mask)
-        .with_batch_size(count.max(1));
+        .with_batch_size(count.clamp(1, BATCH_ROWS));
     if count < group_rows {
         let keep = to_usize(rows.start)?..to_usize(rows.end)?;
         builder = builder
             .with_row_selection(RowSelection::from_consecutive_ranges(std::iter::once(keep), group_rows));
     }
-    let stream = builder.build().map_err(unfit)?;
-    let batches: Vec<RecordBatch> = stream.try_collect().await.map_err(|e| {
-        let storage_error = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        storage_error.unwrap_or_else(|| damaged(&object, e))
-    })?;
+    let mut stream = builder.build().map_err(unfit)?;
+    let (mut batches, mut read) = (Vec::new(), 0);
+    while let Some(batch) = stream.next().await.filter(|_| read <= count) {
+        let batch = batch.map_err(|e| {
+            let storage_error = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            storage_error.unwrap_or_else(|| damaged(&object, e))
+        })?;
+        read += batch.num_rows();
+        batches.push(batch);
+    }
     let batch = match batches.as_slice() {
         [only] => only.clone(),
         several => {
