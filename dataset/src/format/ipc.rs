@@ -12,6 +12,7 @@ use super::columns::{Mapping, bug, map_columns, pick};
 use super::features::{self, Features};
 use super::guard::guarded;
 use super::ipc_check;
+use super::ipc_messages::{self, Found, Messages, Place, damaged};
 use super::ipc_slice::{self, Cut, Shapes};
 use super::sources::Sources;
 use crate::blocks::RangeReader;
@@ -21,52 +22,12 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::reader::FileDecoder;
-use arrow_ipc::{Block as IpcBlock, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
+use arrow_ipc::{MetadataVersion, root_as_message};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
-
-const MAGIC: &[u8] = b"ARROW1";
-/// Footer length and magic at a file's end.
-const TRAILER_BYTES: u64 = 10;
-/// Read at a message's start: the message of a batch of ten columns is about 1 KiB.
-const MESSAGE_BYTES: u64 = 4 << 10;
-/// A longer message is damage.
-const MAX_MESSAGE_BYTES: u64 = 256 << 20;
-const CONTINUATION: [u8; 4] = [0xff; 4];
-/// Messages of a file that are read at a time.
-const MESSAGE_READS: usize = 16;
-
-/// Where one message lies: its prefix and metadata, then its body.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Place {
-    offset: u64,
-    meta: u64,
-    body: u64,
-}
-
-impl Place {
-    fn range(self) -> Range<u64> {
-        self.offset..self.offset + self.meta + self.body
-    }
-
-    /// The body, in the bytes of the [`range`](Self::range).
-    fn body_of(self, bytes: &[u8]) -> &[u8] {
-        usize::try_from(self.meta).ok().and_then(|meta| bytes.get(meta..)).unwrap_or_default()
-    }
-
-    fn block(self) -> Result<IpcBlock> {
-        let too_big = |_| Error::config("an IPC message over 2 GiB of metadata or 8 EiB of body");
-        Ok(IpcBlock::new(
-            0,
-            i32::try_from(self.meta).map_err(too_big)?,
-            i64::try_from(self.body).map_err(too_big)?,
-        ))
-    }
-}
 
 /// What the catalog keeps of a record batch; its message's metadata follows it in the unit.
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,12 +48,6 @@ struct File {
 struct Batch {
     unit: Vec<u8>,
     blocks: Vec<(u64, u32, u64)>,
-}
-
-/// A message found in an object.
-struct Found {
-    place: Place,
-    metadata: Bytes,
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -151,26 +106,12 @@ async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> R
     }
 }
 
-fn damaged(object: &ObjectRef, what: impl std::fmt::Display) -> Error {
-    Error::damage(format!(
-        "{}: not a readable Arrow IPC file or stream ({} bytes): {what}; it may be truncated: copy it again",
-        object.uri, object.size
-    ))
-}
-
 async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
-    if object.size < 8 {
-        return Err(damaged(object, "it is empty"));
-    }
-    let start = with.storage.read(object, 0..object.size.min(MESSAGE_BYTES)).await?;
-    let (schema, dictionaries, batches) = if start.starts_with(MAGIC) {
-        from_file(object, with.storage).await?
-    } else {
-        from_stream(object, with.storage).await?
-    };
+    let Messages { schema, mut dictionaries, batches } =
+        ipc_messages::of_object(object, with.storage).await?;
     let mut read = Vec::with_capacity(batches.len());
     for (found, known) in batches {
-        let before = &dictionaries[..known];
+        let before = dictionaries.of_batch(known).map_err(|what| damaged(object, what))?;
         if let Some(batch) = cut_batch(found, before, &schema, object, with).await? {
             read.push(batch);
         }
@@ -178,123 +119,10 @@ async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File>
     Ok(File { schema, batches: read })
 }
 
-fn schema_of(schema: arrow_ipc::Schema<'_>, object: &ObjectRef) -> Result<SchemaRef> {
-    let schema = guarded(|| Ok::<_, String>(Arc::new(arrow_ipc::convert::fb_to_schema(schema))));
-    schema.map_err(|e| damaged(object, format!("its schema: {e}")))
-}
-
-/// Schema, dictionary messages, and batches with the number of dictionaries before each.
-type Messages = (SchemaRef, Vec<Place>, Vec<(Found, usize)>);
-
-async fn from_file(object: &ObjectRef, storage: &Storage) -> Result<Messages> {
-    let trailer_at = object.size.saturating_sub(TRAILER_BYTES);
-    let trailer = storage.read(object, trailer_at..object.size).await?;
-    if !trailer.ends_with(MAGIC) {
-        return Err(damaged(object, "it begins as an IPC file but has no footer"));
-    }
-    let length = u64::from(u32::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3]]));
-    let start =
-        trailer_at.checked_sub(length).ok_or_else(|| damaged(object, "its footer is longer than it"))?;
-    let bytes = storage.read(object, start..trailer_at).await?;
-    let footer = root_as_footer(&bytes).map_err(|e| damaged(object, format!("its footer: {e}")))?;
-    let schema = footer.schema().ok_or_else(|| damaged(object, "its footer has no schema"))?;
-    let schema = schema_of(schema, object)?;
-    let place = |block: &IpcBlock| {
-        let place = Place {
-            offset: u64::try_from(block.offset()).ok()?,
-            meta: u64::try_from(block.metaDataLength()).ok()?,
-            body: u64::try_from(block.bodyLength()).ok()?,
-        };
-        let end = place.offset.checked_add(place.meta)?.checked_add(place.body)?;
-        (end <= object.size && place.meta >= 8 && place.meta <= MAX_MESSAGE_BYTES).then_some(place)
-    };
-    let outside = || damaged(object, "its footer points outside it");
-    let places = |blocks: Option<&[IpcBlock]>| -> Option<Vec<Place>> {
-        blocks.unwrap_or_default().iter().map(place).collect()
-    };
-    let dictionaries = footer.dictionaries().map(|v| v.iter().copied().collect::<Vec<_>>());
-    let batches = footer.recordBatches().map(|v| v.iter().copied().collect::<Vec<_>>());
-    let dictionaries = places(dictionaries.as_deref()).ok_or_else(outside)?;
-    let batches = places(batches.as_deref()).ok_or_else(outside)?;
-    let known = dictionaries.len();
-    let found = stream::iter(batches)
-        .map(|place| async move {
-            let message = storage.read(object, place.offset..place.offset + place.meta).await?;
-            let prefix = if message.starts_with(&CONTINUATION) { 8 } else { 4 };
-            Ok::<_, Error>((Found { place, metadata: message.slice(prefix..) }, known))
-        })
-        .buffered(MESSAGE_READS)
-        .try_collect()
-        .await?;
-    Ok((schema, dictionaries, found))
-}
-
-async fn from_stream(object: &ObjectRef, storage: &Storage) -> Result<Messages> {
-    let mut at = 0;
-    let mut schema: Option<SchemaRef> = None;
-    let mut dictionaries = Vec::new();
-    let mut batches = Vec::new();
-    while let Some(found) = next_message(object, at, storage).await? {
-        at = found.place.range().end;
-        let message =
-            root_as_message(&found.metadata).map_err(|e| damaged(object, format!("a message: {e}")))?;
-        match (message.header_type(), &schema) {
-            (MessageHeader::Schema, None) => {
-                let header =
-                    message.header_as_schema().ok_or_else(|| damaged(object, "its schema is empty"))?;
-                schema = Some(schema_of(header, object)?);
-            }
-            (MessageHeader::DictionaryBatch, Some(_)) => dictionaries.push(found.place),
-            (MessageHeader::RecordBatch, Some(_)) => {
-                let known = dictionaries.len();
-                batches.push((found, known));
-            }
-            (MessageHeader::RecordBatch | MessageHeader::DictionaryBatch, None) => {
-                return Err(damaged(object, "it does not begin with a schema"));
-            }
-            _ => {}
-        }
-    }
-    let schema = schema.ok_or_else(|| damaged(object, "it has no schema"))?;
-    Ok((schema, dictionaries, batches))
-}
-
-/// The message at byte `at`; `None` at the stream's end.
-async fn next_message(object: &ObjectRef, at: u64, storage: &Storage) -> Result<Option<Found>> {
-    if at >= object.size {
-        return Ok(None); // writers that were closed in a hurry leave the end marker out
-    }
-    let head = storage.read(object, at..object.size.min(at + MESSAGE_BYTES)).await?;
-    let word = |i: usize| head.get(i..i + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
-    let (prefix, length) = if head.starts_with(&CONTINUATION) { (8u64, word(4)) } else { (4, word(0)) };
-    let length =
-        u64::from(length.ok_or_else(|| damaged(object, format!("it ends within the message at byte {at}")))?);
-    if length == 0 {
-        return Ok(None);
-    }
-    let end = at + prefix + length;
-    if length > MAX_MESSAGE_BYTES || end > object.size {
-        return Err(damaged(object, format!("the message at byte {at} claims {length} bytes")));
-    }
-    let metadata = if end - at <= head.len() as u64 {
-        #[expect(clippy::cast_possible_truncation, reason = "within a few KiB held in memory")]
-        head.slice(prefix as usize..(prefix + length) as usize)
-    } else {
-        storage.read(object, at + prefix..end).await?
-    };
-    let message =
-        root_as_message(&metadata).map_err(|e| damaged(object, format!("the message at byte {at}: {e}")))?;
-    let body = u64::try_from(message.bodyLength()).map_err(|_| damaged(object, "a negative body length"))?;
-    if end.checked_add(body).is_none_or(|e| e > object.size) {
-        return Err(damaged(object, format!("the batch at byte {at} has {body} bytes, past the end")));
-    }
-    Ok(Some(Found { place: Place { offset: at, meta: prefix + length, body }, metadata }))
-}
-
 /// Cuts a batch into blocks; `None` for an empty one.
 async fn cut_batch(
     found: Found,
-    dictionaries: &[Place],
+    dictionaries: Vec<Place>,
     schema: &Schema,
     object: &ObjectRef,
     with: &Cataloguing<'_>,
@@ -327,7 +155,7 @@ async fn cut_batch(
         let held = if cuts.len() == 1 { bytes } else { cut.bytes };
         blocks.push((cut.row, u32::try_from(end - cut.row).map_err(|_| too_many())?, held));
     }
-    let unit = Unit { batch: found.place, dictionaries: dictionaries.to_vec(), cuts };
+    let unit = Unit { batch: found.place, dictionaries, cuts };
     Ok(Some(Batch { unit: pack(&unit, &found.metadata)?, blocks }))
 }
 
@@ -422,7 +250,8 @@ async fn read_whole(
         guarded(|| decoder.read_dictionary(&block, &Buffer::from(bytes))).map_err(bad)?;
     }
     let bad = |e| damaged(object, e);
-    let message = header(unit.batch, &batch).map_err(bad)?;
+    let metadata = ipc_messages::metadata(&batch).map_err(|e| damaged(object, e))?;
+    let message = root_as_message(&metadata).map_err(|e| damaged(object, e))?;
     let header = message.header_as_record_batch().ok_or_else(|| damaged(object, "no record batch"))?;
     ipc_check::check(schema.fields(), &header, version, unit.batch.body).map_err(bad)?;
     ipc_check::check_lengths(&header, unit.batch.body_of(&batch)).map_err(bad)?;
@@ -433,16 +262,10 @@ async fn read_whole(
         .and_then(|batch| RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).map_err(bug))
 }
 
-/// The message at the beginning of the bytes of `place`.
-fn header(place: Place, bytes: &[u8]) -> Result<arrow_ipc::Message<'_>, String> {
-    let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
-    let meta = usize::try_from(place.meta).ok().and_then(|meta| bytes.get(prefix..meta));
-    root_as_message(meta.ok_or("a message that is cut short")?).map_err(|e| e.to_string())
-}
-
 /// Checks a dictionary's message, whose only column is that of the schema's dictionary with its id.
-fn check_dictionary(schema: &Schema, place: Place, bytes: &[u8]) -> Result<(), String> {
-    let message = header(place, bytes)?;
+fn check_dictionary(schema: &Schema, place: Place, bytes: &Bytes) -> Result<(), String> {
+    let metadata = ipc_messages::metadata(bytes)?;
+    let message = root_as_message(&metadata).map_err(|e| e.to_string())?;
     let dictionary = message.header_as_dictionary_batch().ok_or("no dictionary")?;
     let batch = dictionary.data().ok_or("a dictionary without values")?;
     #[expect(deprecated, reason = "the ids are those that arrow-ipc reads by")]

@@ -19,6 +19,7 @@ pub(crate) mod guard;
 mod ilsvrc;
 pub(crate) mod ipc;
 mod ipc_check;
+mod ipc_messages;
 mod ipc_slice;
 mod json;
 mod layout;

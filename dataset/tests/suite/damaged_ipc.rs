@@ -1,19 +1,21 @@
 //! Arrow IPC files with changed bytes: each is read, or refused with the file's name. None panics, aborts, or has more rows
 //! than its bytes can hold.
 
+use crate::damaged_files::{all_are_whole_or_refused, samples_of};
 use crate::format_common::*;
-use arrow::array::{ArrayRef, BinaryArray, DictionaryArray, ListArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray, Int32Array,
+    Int64Array, ListArray, NullArray, RunArray, StructArray,
+};
+use arrow::buffer::Buffer;
 use arrow::datatypes::{Int32Type, Int64Type};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
-use feedstock_dataset::{BlockId, ErrorKind};
-use std::path::Path;
+use feedstock_dataset::BlockId;
 use std::sync::Arc;
 
 const ROWS: u64 = 30;
-/// Copies of each file with one to four changed bytes.
-const COPIES: usize = 250;
 
 /// Pictures, numbers, texts from a dictionary, and lists.
 fn batch() -> RecordBatch {
@@ -52,34 +54,11 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Opens and reads all of it; returns its number of samples.
-async fn read(folder: &Path, name: &str, content: &[u8]) -> Result<u64, feedstock_dataset::Error> {
-    std::fs::write(folder.join(name), content).unwrap();
-    let dataset = open(folder).await?;
-    for id in 0..dataset.catalog().blocks() as u32 {
-        dataset.block_reader().fetch(BlockId(id), u64::MAX).await?;
-    }
-    Ok(dataset.len())
-}
-
 /// Reads it and checks what comes; true where it was refused.
 async fn is_refused(name: &str, content: &[u8], what: &str) -> bool {
-    let folder = tempfile::tempdir().unwrap();
-    match read(folder.path(), name, content).await {
-        Ok(samples) => {
-            assert!(samples <= 8 * content.len() as u64, "{name}, {what}: {samples} samples");
-            false
-        }
-        Err(error) => {
-            assert!(
-                matches!(error.kind(), ErrorKind::BadConfig | ErrorKind::BadSample),
-                "{name}, {what}: {:?} {error}",
-                error.kind()
-            );
-            assert!(error.message().contains(path(folder.path())), "{name}, {what}: {error}");
-            true
-        }
-    }
+    let samples = samples_of(name, content, what).await;
+    assert!(samples.is_none_or(|samples| samples <= 8 * content.len() as u64), "{name}, {what}: {samples:?}");
+    samples.is_none()
 }
 
 #[tokio::test]
@@ -92,22 +71,7 @@ async fn whole_files_are_read() {
 #[tokio::test]
 async fn changed_bytes_are_refused_or_read() {
     for (name, content) in files() {
-        let mut state = 0x9E37_79B9_7F4A_7C15u64;
-        let mut roll = move |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as usize % below
-        };
-        let mut refused = 0;
-        for copy in 0..COPIES {
-            let mut changed = content.clone();
-            for _ in 0..=roll(4) {
-                changed[roll(content.len())] = roll(256) as u8;
-            }
-            refused += usize::from(is_refused(name, &changed, &format!("copy {copy}")).await);
-        }
-        assert!(refused > COPIES / 10, "{name}: {refused} of {COPIES} were refused");
+        all_are_whole_or_refused(name, &content, 0..content.len()).await;
     }
 }
 
@@ -162,5 +126,110 @@ async fn rows_that_the_bytes_cannot_hold_are_refused() {
             changed[at..at + 8].copy_from_slice(&(1i64 << 31).to_le_bytes());
         }
         assert!(is_refused(name, &changed, "all row counts").await);
+    }
+}
+
+/// A file of one record batch for each of `batches`.
+fn file_of(batches: &[RecordBatch]) -> Vec<u8> {
+    let mut writer = FileWriter::try_new(Vec::new(), &batches[0].schema()).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.into_inner().unwrap()
+}
+
+/// Where the footer names each record batch: its offset, its message's bytes, four bytes of padding, its body's bytes.
+fn footer_blocks(file: &[u8], batches: usize) -> Vec<usize> {
+    let length = u32::from_le_bytes(file[file.len() - 10..file.len() - 6].try_into().unwrap()) as usize;
+    let start = file.len() - 10 - length;
+    let word = |at: usize| i64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let is_message = |at: usize| {
+        let offset = usize::try_from(word(at)).unwrap_or(usize::MAX);
+        let message = file.get(offset..).and_then(|rest| rest.get(..4));
+        offset > 0 && message == Some(&[0xff; 4]) && word(at + 8) > 8 && word(at + 16) > 0
+    };
+    let blocks = |at: usize| (0..batches).map(move |i| at + 24 * i);
+    let is_list = |at: &usize| {
+        let count = u32::from_le_bytes(file[at - 4..*at].try_into().unwrap());
+        count as usize == batches && blocks(*at).all(is_message)
+    };
+    let found: Vec<usize> = (start + 4..file.len() - 34).filter(is_list).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    blocks(found[0]).collect()
+}
+
+#[tokio::test]
+async fn a_footer_that_names_bytes_twice_is_refused() {
+    let rows = hf_batch(0..ROWS, 60);
+    let mut file = file_of(&[rows.slice(0, 10), rows.slice(10, 10), rows.slice(20, 10)]);
+    assert_eq!(samples_of("x.arrow", &file, "as written").await, Some(ROWS));
+    let blocks = footer_blocks(&file, 3);
+    file.copy_within(blocks[1]..blocks[1] + 24, blocks[2]);
+    assert_eq!(samples_of("x.arrow", &file, "a batch twice").await, None);
+}
+
+#[tokio::test]
+async fn a_footer_that_gives_a_message_another_length_is_refused() {
+    let rows = hf_batch(0..ROWS, 60);
+    let file = file_of(&[rows.slice(0, 10), rows.slice(10, 20)]);
+    for by in [-8i32, 8] {
+        let mut changed = file.clone();
+        let at = footer_blocks(&file, 2)[0];
+        let (meta, body) = (at + 8, at + 16);
+        let add = |bytes: &mut [u8], by: i32| {
+            let word = i32::from_le_bytes((&*bytes).try_into().unwrap());
+            bytes.copy_from_slice(&(word + by).to_le_bytes());
+        };
+        add(&mut changed[meta..meta + 4], by);
+        add(&mut changed[body..body + 4], -by); // the batch ends where it did
+        assert_eq!(samples_of("x.arrow", &changed, "another length").await, None, "{by}");
+    }
+}
+
+#[tokio::test]
+async fn small_messages_of_a_stream_are_read_together() {
+    const BATCHES: i64 = 3_000;
+    let one = |i: i64| {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![i]));
+        RecordBatch::try_from_iter([("number", column)]).unwrap()
+    };
+    let mut writer = StreamWriter::try_new(Vec::new(), &one(0).schema()).unwrap();
+    (0..BATCHES).for_each(|i| writer.write(&one(i)).unwrap());
+    let stream = writer.into_inner().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("x.arrow"), &stream).unwrap();
+    let dataset = open(folder.path()).await.unwrap();
+    let stats = dataset.storage().stats();
+    assert!(stats.requests < 40, "{} requests", stats.requests);
+    assert!(stats.read_bytes < 3 * stream.len() as u64, "{} bytes of {}", stats.read_bytes, stream.len());
+    assert_eq!(ints(&all_rows(&dataset).await, "number"), (0..BATCHES).collect::<Vec<_>>());
+}
+
+/// A block reads the dictionary that its batch has, not those before it.
+#[tokio::test]
+async fn a_batch_reads_its_own_dictionary() {
+    const BATCHES: usize = 50;
+    let word = |i: usize| format!("{i:0>1000}");
+    let one = |i: usize| {
+        let words: DictionaryArray<Int32Type> = [word(i).as_str(), word(i).as_str()].into_iter().collect();
+        RecordBatch::try_from_iter([("word", Arc::new(words) as ArrayRef)]).unwrap()
+    };
+    let mut writer = StreamWriter::try_new(Vec::new(), &one(0).schema()).unwrap();
+    (0..BATCHES).for_each(|i| writer.write(&one(i)).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("x.arrow"), writer.into_inner().unwrap()).unwrap();
+    let dataset = open(folder.path()).await.unwrap();
+    let before = dataset.storage().stats().read_bytes;
+    let block = dataset.block_reader().fetch(BlockId(BATCHES as u32 - 1), u64::MAX).await.unwrap();
+    let read = dataset.storage().stats().read_bytes - before;
+    assert!(read < 4_000, "{read} bytes for one dictionary of 1,000");
+    let words = block
+        .rows
+        .column(0)
+        .as_dictionary::<Int32Type>()
+        .downcast_dict::<arrow::array::StringArray>()
+        .unwrap();
+    assert!(words.into_iter().all(|found| found == Some(word(BATCHES - 1).as_str())));
+    for (i, rows) in all_rows(&dataset).await.iter().enumerate() {
+        let words = rows.column(0).as_dictionary::<Int32Type>();
+        assert_eq!(words.values().as_string::<i32>().value(0), word(i));
     }
 }
