@@ -15,6 +15,10 @@ const ZSTD_RATIO: u64 = (128 << 10) / 4;
 /// A compressed batch at most when decompressed: 40 times what `datasets` writes.
 const MAX_BATCH_BYTES: u64 = 4 << 30;
 
+/// Rows of a batch: blocks count samples by `u32`. In addition, rows need an eighth of a byte each, so that a few bytes
+/// cannot claim any number of them in columns that need none: nulls, empty structs, runs.
+const MAX_ROWS: u64 = u32::MAX as u64;
+
 /// Added to the ratio: bytes of the compressor's headers.
 const SLACK_BYTES: u64 = 1 << 10;
 
@@ -31,22 +35,35 @@ pub(super) fn check(
     body_bytes: u64,
 ) -> Result<(), String> {
     let rows = length(batch.length())?;
+    if rows > MAX_ROWS {
+        return Err(format!("a batch of {rows} rows, over the limit of {MAX_ROWS}"));
+    }
     let compression = batch.compression().map(|compression| compression.codec());
     let buffers = batch.buffers().unwrap_or_default();
     let buffers = buffers.iter().map(|buffer| {
         let (offset, bytes) = (length(buffer.offset())?, length(buffer.length())?);
         match offset.checked_add(bytes).is_some_and(|end| end <= body_bytes) {
-            true => Ok(at_most(compression, bytes)),
+            true => Ok((bytes, at_most(compression, bytes))),
             false => Err(format!("a buffer of {bytes} bytes at {offset} in a body of {body_bytes}")),
         }
     });
+    let buffers = buffers.collect::<Result<Vec<(u64, u64)>, String>>()?;
+    let stored = buffers.iter().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add);
+    if stored > body_bytes {
+        return Err(format!("buffers of {stored} bytes in a body of {body_bytes}"));
+    }
     let mut walk = Walk {
         nodes: batch.nodes().unwrap_or_default().iter(),
-        buffers: buffers.collect::<Result<Vec<u64>, String>>()?.into_iter(),
+        buffers: buffers.into_iter().map(|(_, holds)| holds),
+        needed: 0,
         has_union_validity: version < MetadataVersion::V5,
         variadic: batch.variadicBufferCounts().unwrap_or_default().iter().collect::<Vec<i64>>().into_iter(),
     };
-    fields.iter().try_for_each(|field| walk.column(field, Some(rows)))
+    fields.iter().try_for_each(|field| walk.column(field, Some(rows)))?;
+    if walk.needed < rows.div_ceil(8) {
+        return Err(format!("{rows} rows of columns that need no bytes for them"));
+    }
+    Ok(())
 }
 
 /// Checks the claimed lengths of compressed buffers in `body`, the one that was passed to [`check`]: each against its bytes
@@ -110,6 +127,8 @@ struct Walk<N, B, V> {
     /// Before version 5 of the metadata, unions had a validity buffer.
     has_union_validity: bool,
     variadic: V,
+    /// The least bytes of the buffers taken so far, of those that grow with the rows.
+    needed: u64,
 }
 
 impl<'a, N, B, V> Walk<N, B, V>
@@ -174,7 +193,10 @@ where
                 fields.iter().try_for_each(|(_, field)| self.column(field, sparse.then_some(rows)))
             }
             DataType::RunEndEncoded(ends, values) => {
-                self.column(ends, None).and_then(|()| self.column(values, None))
+                let needed = self.needed;
+                self.column(ends, None).and_then(|()| self.column(values, None))?;
+                self.needed = needed; // the bytes of runs do not bound their rows
+                Ok(())
             }
             DataType::Dictionary(key, _) => self.fixed(key, rows),
             fixed => self.fixed(fixed, rows),
@@ -200,7 +222,10 @@ where
             Some(holds) if holds < needed => {
                 Err(format!("a buffer that holds {holds} bytes at most, where {needed} are needed"))
             }
-            Some(_) => Ok(()),
+            Some(_) => {
+                self.needed = self.needed.saturating_add(needed);
+                Ok(())
+            }
         }
     }
 }

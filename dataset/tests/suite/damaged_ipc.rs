@@ -233,3 +233,39 @@ async fn a_batch_reads_its_own_dictionary() {
         assert_eq!(words.values().as_string::<i32>().value(0), word(i));
     }
 }
+
+/// A batch of columns without bytes has as many rows as its writer likes.
+#[tokio::test]
+async fn rows_that_need_no_bytes_are_refused() {
+    for rows in [1 << 31, u32::MAX as usize, 1 << 62] {
+        let nulls: ArrayRef = Arc::new(NullArray::new(rows));
+        let nothing: ArrayRef = Arc::new(StructArray::new_empty_fields(rows, None));
+        let empty: ArrayRef = Arc::new(
+            FixedSizeBinaryArray::try_new_with_len(0, Buffer::from_vec(Vec::<u8>::new()), None, rows)
+                .unwrap(),
+        );
+        for column in [nulls, nothing, empty] {
+            let what = format!("{rows} of {}", column.data_type());
+            let file = file_of(&[RecordBatch::try_from_iter([("nothing", column)]).unwrap()]);
+            assert_eq!(samples_of("x.arrow", &file, &what).await, None, "{what}");
+        }
+    }
+    let nulls: ArrayRef = Arc::new(NullArray::new(90));
+    let flags: ArrayRef = Arc::new(BooleanArray::from(vec![true; 90]));
+    let file = file_of(&[RecordBatch::try_from_iter([("nulls", nulls), ("flag", flags)]).unwrap()]);
+    assert_eq!(samples_of("x.arrow", &file, "nulls next to bits").await, Some(90));
+}
+
+/// The bytes of runs do not bound their rows; those of other columns do.
+#[tokio::test]
+async fn runs_have_the_rows_of_other_columns() {
+    let runs = |rows| {
+        let runs = RunArray::<Int32Type>::try_new(&Int32Array::from(vec![rows]), &Int64Array::from(vec![7]));
+        Arc::new(runs.unwrap()) as ArrayRef
+    };
+    let flags: ArrayRef = Arc::new(BooleanArray::from(vec![true; 90]));
+    let file = file_of(&[RecordBatch::try_from_iter([("runs", runs(90)), ("flag", flags)]).unwrap()]);
+    assert_eq!(samples_of("x.arrow", &file, "next to bits").await, Some(90));
+    let file = file_of(&[RecordBatch::try_from_iter([("runs", runs(i32::MAX))]).unwrap()]);
+    assert_eq!(samples_of("x.arrow", &file, "alone").await, None);
+}
