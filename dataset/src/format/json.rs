@@ -9,9 +9,12 @@
 //! | objects | a struct of all keys, sorted by name; null where an object lacks one |
 //! | any other mixture | text; lists and objects are JSON in it |
 //!
-//! Invariant: a type has at most [`MAX_DEPTH`] levels and [`MAX_FIELDS`] fields. What exceeds them is kept as JSON text.
+//! Invariant: a column of lists or objects takes at most [`CELLS_PER_BYTE`] values per byte that was read for it; above that
+//! it is kept as JSON text, like what has too many levels or fields (`json_shape.rs`, `json_kind.rs`).
 
 use super::columns::bug;
+use super::json_kind::Flattened;
+use super::json_shape::Shape;
 use crate::Result;
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, ListArray, NullArray, StringArray,
@@ -21,123 +24,55 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Fields, Float64Type, Int64Type};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Levels of lists and objects in a column: COCO's segmentations have four.
-const MAX_DEPTH: usize = 16;
-/// Fields of the structs of one column, all levels together: objects whose keys are ids would make one each.
-const MAX_FIELDS: usize = 256;
+/// Values, nulls included, that columns of lists and objects may take per byte that cataloguing reads. Annotations take about
+/// one value for 5 bytes; objects of which each lacks most keys take one for each key of all. At 8 bytes and 30 ns a value,
+/// a MiB of JSON takes at most 64 MiB and 0.25 s.
+const CELLS_PER_BYTE: u64 = 8;
 
-const MIXED: &str = "some of its lists or objects are next to values of another kind";
-const DEEP: &str = "its lists and objects are nested more than 16 levels deep";
-const WIDE: &str = "its objects have more than 256 different keys";
+const SPARSE: &str = "they would take over 8 values per byte read, most of them null";
 
-/// Why lists or objects of a column are kept as text; the first reason found.
-pub(super) type Flattened = Option<&'static str>;
-
-/// The type that holds both.
-pub(super) fn unify(a: &DataType, b: &DataType) -> DataType {
-    merge(a, b, &mut None)
+/// What columns of lists and objects may still take.
+pub(super) struct Cells {
+    left: u64,
 }
 
-/// The type that holds both; `why` is set where lists or objects become text.
-pub(super) fn merge(a: &DataType, b: &DataType, why: &mut Flattened) -> DataType {
-    match (a, b) {
-        (a, b) if a == b => a.clone(),
-        (DataType::Null, other) | (other, DataType::Null) => other.clone(),
-        (DataType::Int64, DataType::Float64) | (DataType::Float64, DataType::Int64) => DataType::Float64,
-        (DataType::List(a), DataType::List(b)) => list_of(merge(a.data_type(), b.data_type(), why)),
-        (DataType::Struct(a), DataType::Struct(b)) => {
-            let kinds = |fields: &Fields| {
-                let kind = |f: &Arc<Field>| (f.name().clone(), f.data_type().clone());
-                fields.iter().map(kind).collect::<BTreeMap<_, _>>()
-            };
-            let mut all = kinds(a);
-            for (name, kind) in kinds(b) {
-                let known = all.entry(name).or_insert(DataType::Null);
-                *known = merge(known, &kind, why);
+impl Cells {
+    /// Of what was read in `bytes`.
+    pub(super) fn of(bytes: u64) -> Self {
+        Self { left: bytes.saturating_mul(CELLS_PER_BYTE) }
+    }
+
+    /// Takes `cells` for a column of type `kind`; one for which too few are left becomes text.
+    pub(super) fn take(&mut self, kind: DataType, cells: u64, why: &mut Flattened) -> DataType {
+        match self.left.checked_sub(cells) {
+            _ if !kind.is_nested() => kind,
+            Some(left) => {
+                self.left = left;
+                kind
             }
-            struct_of(all, why)
-        }
-        (a, b) => {
-            if a.is_nested() || b.is_nested() {
-                why.get_or_insert(MIXED);
+            None => {
+                why.get_or_insert(SPARSE);
+                DataType::Utf8
             }
-            DataType::Utf8
         }
     }
 }
 
-fn list_of(item: DataType) -> DataType {
-    DataType::List(Arc::new(Field::new("item", item, true)))
-}
-
-/// Text where the fields are too many.
-fn struct_of(kinds: BTreeMap<String, DataType>, why: &mut Flattened) -> DataType {
-    if kinds.values().map(|kind| 1 + fields_of(kind)).sum::<usize>() > MAX_FIELDS {
-        why.get_or_insert(WIDE);
-        return DataType::Utf8;
-    }
-    DataType::Struct(kinds.into_iter().map(|(name, kind)| Field::new(name, kind, true)).collect())
-}
-
-/// The fields of a type's structs, all levels together.
-pub(super) fn fields_of(kind: &DataType) -> usize {
-    match kind {
-        DataType::List(item) => fields_of(item.data_type()),
-        DataType::Struct(fields) => fields.iter().map(|field| 1 + fields_of(field.data_type())).sum(),
-        _ => 0,
-    }
-}
-
-fn kind_of(value: &Value, depth: usize, why: &mut Flattened) -> DataType {
-    match value {
-        Value::Null => DataType::Null,
-        Value::Bool(_) => DataType::Boolean,
-        Value::Number(number) if number.as_i64().is_some() => DataType::Int64,
-        Value::Number(_) => DataType::Float64,
-        Value::String(_) => DataType::Utf8,
-        Value::Array(_) | Value::Object(_) if depth == MAX_DEPTH => {
-            why.get_or_insert(DEEP);
-            DataType::Utf8
-        }
-        Value::Array(items) => list_of(items.iter().fold(DataType::Null, |kind, item| {
-            let item = kind_of(item, depth + 1, why);
-            merge(&kind, &item, why)
-        })),
-        Value::Object(object) => {
-            let kinds = object.iter().map(|(key, value)| (key.clone(), kind_of(value, depth + 1, why)));
-            let kinds = kinds.collect();
-            struct_of(kinds, why)
-        }
-    }
-}
-
-/// The type as a catalog has it: what is null everywhere, or an object without keys, is text, so that a filter may still
-/// name it.
-pub(super) fn settled(kind: DataType) -> DataType {
-    match kind {
-        DataType::Null => DataType::Utf8,
-        DataType::List(item) => list_of(settled(item.data_type().clone())),
-        DataType::Struct(fields) if fields.is_empty() => DataType::Utf8,
-        DataType::Struct(fields) => {
-            let settle = |f: &Arc<Field>| f.as_ref().clone().with_data_type(settled(f.data_type().clone()));
-            DataType::Struct(fields.iter().map(settle).collect())
-        }
-        other => other,
-    }
-}
-
-/// One tar's values as an array of the least type that holds them, and why it is text although it has lists or objects.
-pub(super) fn array_of(values: &[Value]) -> Result<(ArrayRef, Flattened)> {
-    let mut why = None;
-    let kind = values.iter().fold(DataType::Null, |kind, value| {
-        let value = kind_of(value, 0, &mut why);
-        merge(&kind, &value, &mut why)
-    });
-    let values: Vec<Option<&Value>> = values.iter().map(Some).collect();
-    Ok((build(&kind, &values)?, why))
+/// One tar's values, each with its row, as an array of the least type that holds them, and why it is text although it has
+/// lists or objects.
+pub(super) fn array_of(
+    rows: usize,
+    values: &[(usize, Value)],
+    cells: &mut Cells,
+) -> Result<(ArrayRef, Flattened)> {
+    let (mut shape, mut why) = (Shape::default(), None);
+    values.iter().for_each(|(_, value)| shape.add(value, &mut why));
+    let kind = cells.take(shape.kind(), shape.cells(rows as u64), &mut why);
+    let mut dense = vec![None; rows];
+    values.iter().for_each(|(row, value)| dense[*row] = Some(value));
+    Ok((build(&kind, &dense)?, why))
 }
 
 /// The values as an array of `kind`; null where one is missing or null.
@@ -228,6 +163,25 @@ pub(crate) fn widen(array: Option<&ArrayRef>, kind: &DataType, rows: usize) -> R
     })
 }
 
+/// The values, nulls included, of a column that [`widen`] makes, of all its levels and fields.
+pub(super) fn cells_of(array: Option<&ArrayRef>, kind: &DataType, rows: usize) -> u64 {
+    let below = match kind {
+        DataType::List(item) => {
+            let items = array.and_then(|array| array.as_list_opt::<i32>()).map(|list| list.values());
+            cells_of(items, item.data_type(), items.map_or(0, |items| items.len()))
+        }
+        DataType::Struct(fields) => {
+            let own = array.and_then(|array| array.as_struct_opt());
+            let field = |f: &Arc<Field>| {
+                cells_of(own.and_then(|own| own.column_by_name(f.name())), f.data_type(), rows)
+            };
+            fields.iter().map(field).fold(0, u64::saturating_add)
+        }
+        _ => 0,
+    };
+    below.saturating_add(rows as u64)
+}
+
 /// The JSON value in a row of an array that [`build`] made; keys whose value is null are left out.
 fn value_at(array: &ArrayRef, row: usize) -> Value {
     if array.is_null(row) {
@@ -253,8 +207,15 @@ fn value_at(array: &ArrayRef, row: usize) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::json_kind::{MIXED, WIDE, merge, settled};
+    use super::super::json_shape::{DEEP, MAX_DEPTH};
     use super::*;
     use serde_json::json;
+
+    fn array_of(values: &[Value]) -> Result<(ArrayRef, Flattened)> {
+        let values: Vec<(usize, Value)> = values.iter().cloned().enumerate().collect();
+        super::array_of(values.len(), &values, &mut Cells::of(1 << 20))
+    }
 
     fn learnt(values: &[Value]) -> (String, Flattened) {
         let (array, why) = array_of(values).unwrap();
@@ -317,5 +278,48 @@ mod tests {
         assert_eq!(learnt(&[json!({"ids": wide(0)}), json!({"ids": wide(100)})]).1, Some(WIDE));
         let (text, _) = array_of(&[json!({"a": 1}), json!([1])]).unwrap();
         assert_eq!(text.as_string::<i32>().iter().flatten().collect::<Vec<_>>(), ["{\"a\":1}", "[1]"]);
+    }
+    #[test]
+    fn rows_without_a_value_are_null() {
+        let values = [(1, json!("a")), (3, json!(null))];
+        let (array, _) = super::array_of(5, &values, &mut Cells::of(0)).unwrap();
+        assert_eq!(array.as_string::<i32>().iter().collect::<Vec<_>>(), [None, Some("a"), None, None, None]);
+    }
+
+    /// One object with many keys and many without any: a column for each key would be nulls.
+    #[test]
+    fn columns_of_nulls_are_text() {
+        let keys = |n: u32| Value::Object((0..n).map(|key| (format!("k{key}"), json!(key))).collect());
+        let sparse = |empty: usize| {
+            let mut items = vec![keys(200)];
+            items.resize(empty + 1, json!({}));
+            [(0, Value::Array(items))]
+        };
+        let learnt = |values: &[(usize, Value)]| {
+            let bytes = values.iter().map(|(_, value)| value.to_string().len() as u64).sum();
+            let (array, why) = super::array_of(1, values, &mut Cells::of(bytes)).unwrap();
+            let same = value_at(&array, 0);
+            let is_kept = same == values[0].1 || text(&values[0].1).map(Value::from) == Some(same);
+            (array.data_type().is_nested(), is_kept, why)
+        };
+        assert_eq!(learnt(&sparse(60)), (true, true, None), "12,262 values in 2,163 bytes");
+        assert_eq!(learnt(&sparse(5_000)), (false, true, Some(SPARSE)));
+        // The columns of a tar share what it may take.
+        let (values, mut cells) = (sparse(60), Cells::of(2_163));
+        let mut kinds = (0..2).map(|_| super::array_of(1, &values, &mut cells).unwrap().1);
+        assert_eq!((kinds.next(), kinds.next()), (Some(None), Some(Some(SPARSE))));
+    }
+
+    #[test]
+    fn a_widened_column_is_counted_as_it_is_made() {
+        let (array, _) = array_of(&[json!([{"a": 1}, {"a": 2}]), json!([{}])]).unwrap();
+        let (wide, _) = array_of(&[json!([{"a": 0.5, "b": [[1]], "c": {"d": true}}])]).unwrap();
+        let kind = merge(array.data_type(), wide.data_type(), &mut None);
+        // Rows, items; of each item a, b and none in it, c, d.
+        assert_eq!(cells_of(Some(&array), &kind, 2), 2 + 3 + 3 * 4);
+        assert_eq!(cells_of(None, &kind, 7), 7);
+        assert_eq!(cells_of(Some(&widen(Some(&array), &kind, 2).unwrap()), &kind, 2), 2 + 3 + 3 * 4);
+        let text = DataType::Utf8;
+        assert_eq!(cells_of(Some(&array), &text, 2), 2);
     }
 }

@@ -22,6 +22,8 @@ mod ipc_check;
 mod ipc_messages;
 mod ipc_slice;
 mod json;
+mod json_kind;
+mod json_shape;
 mod layout;
 pub(crate) mod located;
 mod manifest;

@@ -10,7 +10,8 @@
 
 use super::Cataloguing;
 use super::columns::{bug, payload_field};
-use super::json::{Flattened, array_of, fields_of, is_numbers, merge, settled, widen};
+use super::json::{Cells, array_of, cells_of, is_numbers, widen};
+use super::json_kind::{Flattened, fields_of, merge, settled};
 use super::located::{BlockCut, Row};
 use super::sources::{Sources, extension, is_audio, is_picture};
 use super::tars::{self, Member};
@@ -21,20 +22,30 @@ use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use arrow::record_batch::RecordBatch;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Columns that JSON members may make, and fields of all their structs: a JSON object keyed by sample would make one each.
+/// Columns that JSON members may make, and fields of all their structs: a JSON object keyed by sample would make one each. As
+/// many extensions may be payloads.
 const MAX_COLUMNS: usize = 1_000;
+/// A member's header, and what its content is padded to.
+const RECORD_BYTES: u64 = 512;
 /// The extensions that webdataset decodes as integers.
 const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
+
+/// Values with their rows, in the order of the rows. Rows without a value are left out, so that a column takes no memory for
+/// them before it is known how many columns there are.
+type Sparse<T> = Vec<(usize, T)>;
 
 /// One tar: its samples' keys, payload places and metadata columns.
 #[derive(Default)]
 struct Tar {
     keys: Vec<String>,
-    payloads: BTreeMap<String, Vec<Option<(u64, u64)>>>,
+    payloads: BTreeMap<String, Sparse<(u64, u64)>>,
     columns: BTreeMap<String, ArrayRef>,
+    /// Read for the catalog: the headers of all members, and what is in those of text.
+    read_bytes: u64,
     /// Columns whose lists or objects became text, and why.
     flattened: BTreeMap<String, &'static str>,
     note: Option<String>,
@@ -74,18 +85,19 @@ fn is_meta(name: &str) -> bool {
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
         let members = tars::members(&object, 0..object.size, is_kept, with.storage).await?;
-        group(members, &object)
+        tars::blocking(with.storage.io(), move || group(members, &object)).await
     });
     let mut read = read.await?;
     let mut notes = sources.notes;
     notes.extend(read.iter_mut().filter_map(|tar| tar.note.take()));
-    draft(read, &sources.objects, notes, with.block_bytes)
+    let (objects, block_bytes) = (sources.objects, with.block_bytes);
+    tars::blocking(with.storage.io(), move || draft(read, &objects, notes, block_bytes)).await
 }
 
 /// Groups consecutive members of one key.
 fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
     let mut tar = Tar::default();
-    let mut values: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    let mut values: BTreeMap<String, Sparse<Value>> = BTreeMap::new();
     let mut extensions: HashSet<String> = HashSet::new();
     let mut without_key = 0usize;
     for member in members {
@@ -104,32 +116,24 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
             )));
         }
         let row = tar.keys.len() - 1;
+        let bad = |why: String| Error::damage(format!("{} member {}: {why}", object.uri, member.name));
+        tar.read_bytes += RECORD_BYTES;
         match &member.text {
             Some(text) => {
-                let bad =
-                    |why: String| Error::damage(format!("{} member {}: {why}", object.uri, member.name));
+                tar.read_bytes += (text.len() as u64).next_multiple_of(RECORD_BYTES);
                 for (column, value) in text_values(&extension, text).map_err(bad)? {
-                    fill(values.entry(column).or_default(), row, Value::Null).push(value);
+                    put(&mut values, column, row, value, "keys of JSON members").map_err(bad)?;
                 }
             }
             None => {
-                let places = tar.payloads.entry(extension).or_default();
-                fill(places, row, None).push(Some((member.offset, member.bytes)));
+                let place = (member.offset, member.bytes);
+                put(&mut tar.payloads, extension, row, place, "extensions").map_err(bad)?;
             }
         }
     }
-    if values.len() > MAX_COLUMNS {
-        return Err(Error::damage(format!(
-            "{}: its JSON members have {} different keys; the limit is {MAX_COLUMNS}",
-            object.uri,
-            values.len()
-        )));
-    }
-    let rows = tar.keys.len();
-    tar.payloads.values_mut().for_each(|places| places.resize(rows, None));
-    for (name, mut values) in values {
-        values.resize(rows, Value::Null);
-        let (array, why) = array_of(&values)?;
+    let mut cells = Cells::of(tar.read_bytes);
+    for (name, values) in values {
+        let (array, why) = array_of(tar.keys.len(), &values, &mut cells)?;
         tar.flattened.extend(why.map(|why| (name.clone(), why)));
         tar.columns.insert(name, array);
     }
@@ -142,9 +146,30 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
     Ok(tar)
 }
 
-fn fill<T: Clone>(column: &mut Vec<T>, rows: usize, empty: T) -> &mut Vec<T> {
-    column.resize(rows.max(column.len()), empty);
-    column
+/// Adds a sample's value to a column, which is new or one of at most [`MAX_COLUMNS`].
+fn put<T>(
+    columns: &mut BTreeMap<String, Sparse<T>>,
+    name: String,
+    row: usize,
+    value: T,
+    what: &str,
+) -> std::result::Result<(), String> {
+    let count = columns.len();
+    let column = match columns.entry(name) {
+        Entry::Vacant(_) if count == MAX_COLUMNS => return Err(too_many(what)),
+        entry => entry.or_default(),
+    };
+    if column.last().is_some_and(|(last, _)| *last == row) {
+        return Err("another member of the sample makes the same column; keep one of them".to_owned());
+    }
+    column.push((row, value));
+    Ok(())
+}
+
+fn too_many(what: &str) -> String {
+    format!(
+        "with it there are more than {MAX_COLUMNS} different {what}, each a column; put keys of samples into values"
+    )
 }
 
 /// The columns that a text member makes. JSON's are marked by a leading `{`, until names are settled.
@@ -168,10 +193,24 @@ fn text_values(extension: &str, text: &[u8]) -> Result<Vec<(String, Value)>, Str
     Ok(vec![(name.to_owned(), Value::from(number))])
 }
 
+/// Checks that all tars together have at most [`MAX_COLUMNS`] columns of each sort.
+fn check_columns(tars: &[Tar], objects: &[ObjectRef]) -> Result<()> {
+    let (mut columns, mut extensions) = (BTreeSet::new(), BTreeSet::new());
+    for (tar, object) in tars.iter().zip(objects) {
+        columns.extend(tar.columns.keys());
+        extensions.extend(tar.payloads.keys());
+        for (names, what) in [(&columns, "keys of JSON members"), (&extensions, "extensions")] {
+            if names.len() > MAX_COLUMNS {
+                return Err(Error::config(format!("{}: {}", object.uri, too_many(what))));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Payload extensions of all tars with the columns they become.
 fn payload_names(tars: &[Tar]) -> Vec<(String, String)> {
-    let extensions: std::collections::BTreeSet<&String> =
-        tars.iter().flat_map(|t| t.payloads.keys()).collect();
+    let extensions: BTreeSet<&String> = tars.iter().flat_map(|t| t.payloads.keys()).collect();
     let last = |e: &str| extension(&format!("x.{e}"));
     let pictures = extensions.iter().filter(|e| is_picture(&last(e))).count();
     let clips = extensions.iter().filter(|e| is_audio(&last(e))).count();
@@ -194,7 +233,11 @@ fn metadata_kinds(tars: &[Tar]) -> BTreeMap<&String, (DataType, Flattened)> {
         }
     }
     let mut left = MAX_COLUMNS.saturating_sub(kinds.len());
-    for (kind, why) in kinds.values_mut().filter(|(kind, _)| kind.is_nested()) {
+    let mut cells = Cells::of(tars.iter().map(|tar| tar.read_bytes).sum());
+    for (name, (kind, why)) in kinds.iter_mut().filter(|(_, (kind, _))| kind.is_nested()) {
+        let column = |tar: &Tar| cells_of(tar.columns.get(*name), kind, tar.keys.len());
+        let needed = tars.iter().map(column).fold(0, u64::saturating_add);
+        *kind = cells.take(kind.clone(), needed, why);
         match left.checked_sub(fields_of(kind)) {
             Some(rest) => left = rest,
             None => {
@@ -238,6 +281,7 @@ fn metadata_names(
 }
 
 fn draft(tars: Vec<Tar>, objects: &[ObjectRef], mut notes: Vec<String>, block_bytes: u64) -> Result<Draft> {
+    check_columns(&tars, objects)?;
     let payloads = payload_names(&tars);
     let metadata = metadata_names(&tars, &payloads, &mut notes);
     let mut fields: Vec<FieldRef> = vec![Arc::new(Field::new("key", DataType::Utf8, false))];
@@ -259,15 +303,12 @@ fn draft(tars: Vec<Tar>, objects: &[ObjectRef], mut notes: Vec<String>, block_by
         let mut bytes = vec![0u64; rows];
         let mut ranges = Vec::with_capacity(payloads.len());
         for (extension, _) in &payloads {
-            let absent = vec![None; rows];
-            let places = tar.payloads.get(extension).unwrap_or(&absent);
-            for (total, place) in bytes.iter_mut().zip(places) {
-                *total += place.map_or(0, |(_, length)| length);
+            let (mut offsets, mut lengths) = (vec![0; rows], vec![None; rows]);
+            for (row, (offset, length)) in tar.payloads.get(extension).into_iter().flatten() {
+                bytes[*row] += length;
+                (offsets[*row], lengths[*row]) = (*offset, Some(*length));
             }
-            let offsets =
-                UInt64Array::from_iter_values(places.iter().map(|p| p.map_or(0, |(offset, _)| offset)));
-            let lengths: UInt64Array = places.iter().map(|p| p.map(|(_, length)| length)).collect();
-            ranges.push((offsets, lengths));
+            ranges.push((UInt64Array::from(offsets), UInt64Array::from(lengths)));
         }
         for bytes in bytes {
             cut.add(Row { shard, bytes })?;

@@ -94,6 +94,59 @@ async fn empty_and_truncated_tar() {
     assert!(refused("x.tar", &vec![b'x'; 2_000]).await.contains("not a readable tar"));
 }
 
+/// Each key would be a column with a value for every sample.
+#[tokio::test]
+async fn a_tar_with_keys_of_samples() {
+    let json = |i: u32| (format!("{i:04}.json"), format!("{{\"k{i}\": 1}}").into_bytes());
+    let members: Vec<_> = (0..1_002).map(json).collect();
+    let message = refused("x.tar", &crate::format_common::tar_of(&members)).await;
+    assert!(message.contains("x.tar member 1000.json: with it there are more than 1000"), "{message}");
+    let members: Vec<_> = (0..1_002).map(|i| (format!("{i:04}.e{i}"), vec![0])).collect();
+    let message = refused("x.tar", &crate::format_common::tar_of(&members)).await;
+    assert!(message.contains("member 1000.e1000: with it") && message.contains("extensions"), "{message}");
+    let message = refused("x.tar", &tar_of(&[("1.txt", b"a"), ("1.text", b"b")])).await;
+    assert!(message.contains("1.text: another member of the sample makes the same column"), "{message}");
+    // Within the limit in each tar, but not in all.
+    let folder = tempfile::tempdir().unwrap();
+    for tar in 0..3 {
+        let members: Vec<_> = (tar * 400..tar * 400 + 400).map(json).collect();
+        let tar = folder.path().join(format!("{tar}.tar"));
+        std::fs::write(tar, crate::format_common::tar_of(&members)).unwrap();
+    }
+    let message = open(folder.path()).await.unwrap_err().to_string();
+    assert!(message.contains("2.tar: with it there are more than 1000 different keys"), "{message}");
+}
+
+/// A column for each key of the first object would have a value for each of the empty ones.
+#[tokio::test]
+async fn a_tar_with_objects_that_lack_most_keys() {
+    let keys: Vec<String> = (0..255).map(|key| format!("\"k{key}\":{key}")).collect();
+    let (full, empty) = (format!("{{{}}}", keys.join(",")), vec!["{}"; 100_000].join(","));
+    let one = format!("{{\"x\":[{full},{empty}],\"y\":[1]}}");
+    let members = |json: &str| [("0.json".to_owned(), json.as_bytes().to_vec())];
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("0.tar"), crate::format_common::tar_of(&members(&one))).unwrap();
+    let dataset = open(folder.path()).await.unwrap();
+    let kind = |dataset: &Dataset, column: &str| {
+        dataset.catalog().schema().field_with_name(column).unwrap().data_type().clone()
+    };
+    assert_eq!(kind(&dataset, "x"), DataType::Utf8);
+    assert!(kind(&dataset, "y").is_nested());
+    let notes = dataset.catalog().notes().join("\n");
+    assert!(
+        notes.contains("column x: lists or objects in it are kept as JSON text, because they would take"),
+        "{notes}"
+    );
+    // The keys are in one tar and the objects without them in another.
+    let folder = tempfile::tempdir().unwrap();
+    for (tar, json) in [("0.tar", format!("{{\"x\":[{full}]}}")), ("1.tar", format!("{{\"x\":[{empty}]}}"))] {
+        std::fs::write(folder.path().join(tar), crate::format_common::tar_of(&members(&json))).unwrap();
+    }
+    let dataset = open(folder.path()).await.unwrap();
+    assert_eq!(kind(&dataset, "x"), DataType::Utf8);
+    assert!(dataset.catalog().notes().join("\n").contains("most of them null"));
+}
+
 #[tokio::test]
 async fn empty_and_truncated_ipc() {
     let whole = stream_of(&hf_batch(0..50, 500));

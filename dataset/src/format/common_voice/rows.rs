@@ -1,7 +1,8 @@
 //! From rows of TSVs and places of clips to samples and blocks.
 
 use super::super::columns::{bug, payload_field};
-use super::super::json::{unify, widen};
+use super::super::json::widen;
+use super::super::json_kind::unify;
 use super::super::located::{BlockCut, Row};
 use super::super::sources::{counted, extension, is_audio};
 use super::tsv::{Durations, Table, file_name};
