@@ -55,11 +55,14 @@ struct Delivered {
     /// CPU seconds of all workers by then.
     cpu_s: Vec<f64>,
     lost: Instant,
+    /// Rows that two workers were asked for.
+    hedged: u64,
 }
 
 fn deliver(job: &Pipeline, workers: &[Worker], lose: impl FnOnce(&[Worker])) -> Delivered {
     let mut ranks = run(job);
-    let mut delivered = Delivered { arrivals: vec![], digests: vec![], cpu_s: vec![], lost: Instant::now() };
+    let mut delivered =
+        Delivered { arrivals: vec![], digests: vec![], cpu_s: vec![], lost: Instant::now(), hedged: 0 };
     let mut take = |delivered: &mut Delivered, steps: usize| {
         for _ in 0..steps {
             let batch = next_batch(&mut ranks);
@@ -72,6 +75,7 @@ fn deliver(job: &Pipeline, workers: &[Worker], lose: impl FnOnce(&[Worker])) -> 
     delivered.lost = Instant::now();
     lose(workers);
     take(&mut delivered, AFTER);
+    delivered.hedged = ranks.stats().engine.hedged_samples;
     delivered
 }
 
@@ -121,13 +125,14 @@ fn report(what: &str, delivered: &Delivered, same: bool) {
     let settled = arrivals.iter().position(|at| *at >= *lost + BACK).unwrap_or(arrivals.len() - 1);
     println!(
         "loss: {what:<8} latest batch {:.2} s beyond the usual gap of {usual:.2} s (before: {:.2} s); {:.0} images/s before; \
-         back at three quarters after {back}; from 5 s on {:.1} % of before; workers used {}, then {}; digest {}",
+         back at three quarters after {back}; from 5 s on {:.1} % of before; workers used {}, then {}; {} rows asked for twice; digest {}",
         longest_after - usual,
         longest_before - usual,
         rate * BATCH as f64,
         100.0 * share(*lost + BACK, last),
         used(first..WARM + BEFORE),
         used(settled..arrivals.len()),
+        delivered.hedged,
         if same { "equals the quiet run's" } else { "DIFFERS from the quiet run's" }
     );
 }

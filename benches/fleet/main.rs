@@ -125,7 +125,7 @@ fn next_batch(ranks: &mut RankIterator) -> Batch {
     }
 }
 
-/// What a steady run takes.
+/// What a steady run takes. No worker is slow in it, so none is asked for rows of another one.
 struct Steady {
     samples_per_s: f64,
     /// Of this process.
@@ -146,6 +146,8 @@ fn steady(ranks: &mut RankIterator, workers: &[Worker]) -> Steady {
         next_batch(ranks);
     }
     let (seconds, samples) = (begun.elapsed().as_secs_f64(), STEPS as f64 * BATCH as f64);
+    let hedged = ranks.stats().engine.hedged_samples;
+    assert_eq!(hedged, 0, "rows were asked for twice though nothing was slow");
     let theirs: Vec<f64> = used().iter().zip(&before).map(|(after, before)| after - before).collect();
     Steady {
         samples_per_s: samples / seconds,

@@ -24,6 +24,10 @@ pub struct Stats {
     pub fetch_time: Duration,
     /// CPU threads' time in the ops, added up.
     pub ops_time: Duration,
+    /// How often a slow worker's rows were asked of another one as well.
+    pub hedges: u64,
+    /// Samples asked of two workers for that reason: at most 5 % of all, and two steps.
+    pub hedged_samples: u64,
     /// Encoded bytes in memory now.
     pub resident_bytes: u64,
     /// The most encoded bytes that were in memory.
@@ -92,6 +96,8 @@ pub(crate) struct Shared {
     pub(crate) fetched_bytes: AtomicU64,
     pub(crate) fetch_ns: AtomicU64,
     pub(crate) ops_ns: AtomicU64,
+    pub(crate) hedges: AtomicU64,
+    pub(crate) hedged_samples: AtomicU64,
     pub(crate) resident_bytes: AtomicU64,
     pub(crate) peak_resident_bytes: AtomicU64,
     waiting: Mutex<Waiting>,
@@ -126,6 +132,8 @@ impl Shared {
             fetched_bytes: get(&self.fetched_bytes),
             fetch_time: Duration::from_nanos(get(&self.fetch_ns)),
             ops_time: Duration::from_nanos(get(&self.ops_ns)),
+            hedges: get(&self.hedges),
+            hedged_samples: get(&self.hedged_samples),
             resident_bytes: get(&self.resident_bytes),
             peak_resident_bytes: get(&self.peak_resident_bytes),
         }

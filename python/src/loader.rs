@@ -240,6 +240,8 @@ impl Loader {
         told.set_item("fetched_bytes", engine.fetched_bytes)?;
         told.set_item("fetch_seconds", engine.fetch_time.as_secs_f64())?;
         told.set_item("ops_seconds", engine.ops_time.as_secs_f64())?;
+        told.set_item("hedges", engine.hedges)?;
+        told.set_item("hedged_samples", engine.hedged_samples)?;
         told.set_item("resident_bytes", engine.resident_bytes)?;
         told.set_item("peak_resident_bytes", engine.peak_resident_bytes)?;
         told.set_item("waited_seconds", stats.waited.as_secs_f64())?;

@@ -34,6 +34,7 @@ mod networks;
 mod processes;
 mod rank_process;
 mod requests;
+mod trickle;
 mod versions;
 
 /// A line on standard error that the test harness does not swallow.

@@ -44,6 +44,8 @@ struct Shared {
     limit: Mutex<Option<u64>>,
     /// Of each connection, this one of the worker's bits arrives flipped.
     flipped: Mutex<Option<u64>>,
+    /// Of each connection, so many of the worker's bytes arrive in a second; 0: all.
+    rate: AtomicU64,
     lost: AtomicU64,
     ended: AtomicBool,
     said: Mutex<Vec<u8>>,
@@ -61,6 +63,7 @@ impl Relay {
             from_worker: Mutex::default(),
             limit: Mutex::default(),
             flipped: Mutex::default(),
+            rate: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             said: Mutex::default(),
@@ -82,6 +85,11 @@ impl Relay {
     /// Of each connection, only so many of the worker's bytes arrive; then it is silent, and open.
     pub fn silent_after(&self, bytes: Option<u64>) {
         *self.shared.limit.lock().unwrap() = bytes;
+    }
+
+    /// From now on each connection brings so many of the worker's bytes a second, at least 50; `None`: all of them.
+    pub fn trickle(&self, bytes_per_s: Option<u64>) {
+        self.shared.rate.store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Of each connection, this one of the worker's bits arrives flipped.
@@ -200,7 +208,8 @@ impl Shared {
             self.damage(way, written, &mut bytes);
             let mut rest = &bytes[..];
             while !rest.is_empty() && !self.ended() {
-                let part = &rest[..self.room(way, written).min(rest.len())];
+                let room = self.room(way, written).min(self.trickles(way));
+                let part = &rest[..room.min(rest.len())];
                 if part.is_empty() {
                     std::thread::sleep(LOOK_UP_EVERY); // silent from here on
                     continue;
@@ -235,6 +244,18 @@ impl Shared {
         }
         while self.link(way).lock().unwrap().cut && !self.ended() {
             std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// How many bytes may arrive at once; where they trickle, after a pause.
+    fn trickles(&self, way: Way) -> usize {
+        match self.rate.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            _ if way == Way::ToWorker => usize::MAX,
+            rate => {
+                std::thread::sleep(LOOK_UP_EVERY);
+                usize::try_from(u128::from(rate) * LOOK_UP_EVERY.as_millis() / 1000).unwrap().max(1)
+            }
         }
     }
 

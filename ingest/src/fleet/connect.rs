@@ -187,12 +187,18 @@ pub(crate) async fn status(
     }
 }
 
-/// The next answer, however long it takes, as long as the worker says that it is at work.
-pub(crate) async fn answer(io: &mut (impl AsyncRead + Unpin), member: &str) -> Result<Answer> {
+/// The next answer, however long it takes, as long as the worker says that it is at work; `at_work` is called whenever it
+/// does.
+pub(crate) async fn answer(
+    io: &mut (impl AsyncRead + Unpin),
+    member: &str,
+    at_work: &impl Fn(),
+) -> Result<Answer> {
     loop {
         let length = within(OPENING_TIMEOUT, member, io.read_u32_le()).await?;
         if length == 0 {
-            continue; // not yet
+            at_work(); // not yet
+            continue;
         }
         // What is left of the message, behind the length again.
         let length = length.to_le_bytes();

@@ -7,14 +7,19 @@
 //! ```
 //! - lost: what a stream owed is asked of other members, from the first step that it owed;
 //! - leaving, joining, coming back: strands move at the first step that nobody was asked for yet;
-//! - slow: what the oldest step lacks is asked of a second member too; the first answer wins, the other stream is closed.
+//! - slow: what the oldest step lacks is asked of a second member too; the first answer wins, the other stream is closed
+//!   (`races.rs`).
 //!
 //! Invariant: every strand of every unfinished step is owed by a stream, unless no member is up; then it is as soon as one
 //! is.
 
-use super::assign::assign;
+mod moves;
+mod races;
+
+use super::hedge::Budget;
 use super::member::{self, Member};
-use crate::{Error, ErrorKind};
+use super::progress::{Meter, Progress};
+use crate::Error;
 use feedstock_dataset::StrandSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,12 +27,8 @@ use std::time::Duration;
 /// This process itself, as a member.
 pub(crate) const HERE: &str = "this machine";
 
-/// A stream whose rows the oldest step has lacked for so long, while others have delivered theirs, gets a rival. Three times
-/// what a step of 64 pictures takes on a fifth of a core; less than the silence after which a worker is given up.
-const HEDGE_AFTER: Duration = Duration::from_millis(750);
-
-/// Between two rivals, so that a fleet that is slow as a whole is not asked for everything twice.
-const HEDGE_EVERY: Duration = Duration::from_secs(5);
+/// By strand, how many rows of a step lie on it.
+pub(crate) type RowsOfStrands = BTreeMap<u32, u64>;
 
 /// Names a stream of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,7 +70,15 @@ struct Stream {
     owed: BTreeSet<u64>,
     /// Since when the first of them is the next to come.
     since: Duration,
+    asked: Duration,
+    is_open: bool,
+    /// From when on it may be late; `None` while its worker opens the data set.
+    counts: Option<Duration>,
+    progress: Progress,
+    meter: Meter,
     rival: Option<StreamId>,
+    /// Members that were its rivals for the step that it owes first.
+    tried: BTreeSet<String>,
 }
 
 /// The state machine of one rank's run.
@@ -80,11 +89,16 @@ pub(crate) struct Dispatch {
     members: BTreeMap<String, Member>,
     streams: BTreeMap<StreamId, Stream>,
     /// Those that have a place and rows to come, and on which strands.
-    steps: BTreeMap<u64, BTreeSet<u32>>,
+    steps: BTreeMap<u64, RowsOfStrands>,
     /// The first step that nobody was asked for.
     next_index: u64,
     next_stream: u64,
-    hedged: Option<Duration>,
+    /// Members with a slow stream.
+    lagging: BTreeSet<String>,
+    /// When streams were looked at last.
+    looked: Duration,
+    budget: Budget,
+    hedges: u64,
 }
 
 impl Dispatch {
@@ -101,7 +115,10 @@ impl Dispatch {
             steps: BTreeMap::new(),
             next_index: 0,
             next_stream: 0,
-            hedged: None,
+            lagging: BTreeSet::new(),
+            looked: Duration::ZERO,
+            budget: Budget::default(),
+            hedges: 0,
         }
     }
 
@@ -118,26 +135,43 @@ impl Dispatch {
     }
 
     /// The rows of step `index` are wanted soon, on these strands: streams are opened for them.
-    pub(crate) fn prepare(&mut self, now: Duration, strands: &BTreeSet<u32>) -> Vec<Action> {
+    pub(crate) fn prepare(&mut self, now: Duration, rows: &RowsOfStrands) -> Vec<Action> {
         let mut actions = Vec::new();
-        self.cover(now, self.next_index, strands, &mut actions);
+        self.cover(now, self.next_index, rows, false, &mut actions);
         actions
     }
 
     /// The next step has a place: its rows are wanted.
-    pub(crate) fn step(&mut self, now: Duration, index: u64, strands: BTreeSet<u32>) -> Vec<Action> {
+    pub(crate) fn step(&mut self, now: Duration, index: u64, rows: RowsOfStrands) -> Vec<Action> {
         assert_eq!(index, self.next_index, "steps get places in order");
         self.next_index += 1;
+        self.budget.earn(rows.values().sum());
         let mut actions = Vec::new();
-        self.cover(now, index, &strands, &mut actions);
+        self.cover(now, index, &rows, false, &mut actions);
         for (&id, stream) in &mut self.streams {
-            if stream.serves(index) && strands.iter().any(|strand| stream.strands.contains(*strand)) {
+            if stream.serves(index) && stream.has_some_of(&rows) {
                 stream.owe(now, index);
                 actions.push(Action::Task { stream: id, index });
             }
         }
-        self.steps.insert(index, strands);
+        self.steps.insert(index, rows);
         actions
+    }
+
+    /// A worker is at work on opening the data set of a stream, which takes as long as it takes.
+    pub(crate) fn opening(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.is_open) {
+            stream.counts = None;
+        }
+    }
+
+    /// A stream is open: data set, catalog and ops are ready. Only now it can be late, unless the member had them ready before.
+    pub(crate) fn opened(&mut self, now: Duration, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let member = self.members.get_mut(&stream.member);
+        let was_ready = member.is_some_and(Member::opened);
+        stream.is_open = true;
+        stream.counts = stream.counts.filter(|_| was_ready).or(Some(now));
     }
 
     /// A stream has brought what it owed of a step (or its rival had).
@@ -145,19 +179,21 @@ impl Dispatch {
         let Some(stream) = self.streams.get_mut(&id) else { return Vec::new() };
         stream.owed.remove(&index);
         stream.since = now;
-        let (strands, rival) = (stream.strands.clone(), stream.rival.take());
+        stream.tried.clear();
+        let (strands, rival) = (stream.strands.clone(), stream.rival);
         if let Some(member) = self.members.get_mut(&stream.member) {
             member.brought(now, id.0);
         }
         if let Some(step) = self.steps.get_mut(&index) {
-            step.retain(|strand| !strands.contains(*strand));
+            step.retain(|strand, _| !strands.contains(*strand));
             if step.is_empty() {
                 self.steps.remove(&index);
             }
         }
         let mut actions = Vec::new();
         if let Some(rival) = rival {
-            self.beaten(now, rival, id, &mut actions);
+            // Of two rivals the older was the slow one. The other may be a good one, though it came too late.
+            self.beaten(now, rival, rival < id, &mut actions);
         }
         self.retire(&mut actions);
         actions
@@ -184,21 +220,9 @@ impl Dispatch {
             self.members.values_mut().for_each(|member| member.hurry(now));
         }
         let mut actions = Vec::new();
-        if let Some(rival) = stream.rival.and_then(|rival| self.streams.get_mut(&rival)) {
-            rival.rival = None; // the other one of the two goes on alone
-        }
+        self.parted(id, &stream);
         // What it left lies where there was a place for it, not in equal shares.
         self.redistribute(now, &mut actions);
-        actions
-    }
-
-    /// A stream has rows that its rival has been writing for too long: the older of the two is the slow one.
-    pub(crate) fn waited(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
-        let rival = self.streams.get(&id).and_then(|stream| stream.rival).filter(|rival| *rival < id);
-        let mut actions = Vec::new();
-        if let Some(slow) = rival {
-            self.beaten(now, slow, id, &mut actions);
-        }
         actions
     }
 
@@ -232,8 +256,13 @@ impl Dispatch {
         actions
     }
 
-    /// Time has passed.
-    pub(crate) fn tick(&mut self, now: Duration) -> Vec<Action> {
+    /// Streams that were given a rival so far, and rows that were asked for twice.
+    pub(crate) fn hedged(&self) -> (u64, u64) {
+        (self.hedges, self.budget.rows())
+    }
+
+    /// Time has passed; streams have come so far.
+    pub(crate) fn tick(&mut self, now: Duration, progress: &BTreeMap<StreamId, Progress>) -> Vec<Action> {
         let mut actions = Vec::new();
         let mut here = false;
         for (name, member) in &mut self.members {
@@ -253,7 +282,7 @@ impl Dispatch {
         if here {
             self.redistribute(now, &mut actions);
         }
-        self.hedge(now, &mut actions);
+        self.hedge(now, progress, &mut actions);
         actions
     }
 
@@ -289,186 +318,16 @@ impl Dispatch {
     }
 
     fn up(&self) -> BTreeSet<&str> {
-        let mut up: BTreeSet<&str> =
-            self.members.iter().filter(|(_, member)| member.is_up()).map(|(name, _)| name.as_str()).collect();
-        if self.local == Local::Fallback && up.len() > 1 {
-            up.remove(HERE);
-        }
-        up
+        let up = self.members.iter().filter(|(_, member)| member.is_up());
+        self.without_here(up.map(|(name, _)| name.as_str()).collect())
     }
 
-    /// Opens streams for those of `strands` that nobody serves at step `index`.
-    fn cover(&mut self, now: Duration, index: u64, strands: &BTreeSet<u32>, actions: &mut Vec<Action>) {
-        let served = |strand: u32| {
-            self.streams.values().any(|stream| stream.serves(index) && stream.strands.contains(strand))
-        };
-        if strands.iter().all(|&strand| served(strand)) {
-            return;
+    /// Where this machine serves in place of others only, it does not serve with them.
+    fn without_here<'a>(&self, mut members: BTreeSet<&'a str>) -> BTreeSet<&'a str> {
+        if self.local == Local::Fallback && members.len() > 1 {
+            members.remove(HERE);
         }
-        let chosen = assign(&self.up(), self.strands);
-        let mut new: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-        for (strand, member) in (0..self.strands).zip(&chosen) {
-            if !served(strand) {
-                new.entry(member).or_default().insert(strand);
-            }
-        }
-        // Only members that have something to do: a stream without rows would search the order for them.
-        let new: Vec<(String, StrandSet)> = new
-            .into_iter()
-            .filter(|(_, free)| free.iter().any(|strand| strands.contains(strand)))
-            .map(|(member, free)| (member.to_owned(), free.into_iter().collect()))
-            .collect();
-        for (member, free) in new {
-            // Where others serve some of them later, it must not.
-            let until = self.streams.values().filter(|stream| stream.from > index);
-            let until = until.filter(|stream| stream.strands.iter().any(|strand| free.contains(strand)));
-            let until = until.map(|stream| stream.from).min();
-            self.open(now, member, free, index, until, actions);
-        }
-    }
-
-    fn open(
-        &mut self,
-        now: Duration,
-        member: String,
-        strands: StrandSet,
-        from: u64,
-        until: Option<u64>,
-        actions: &mut Vec<Action>,
-    ) -> StreamId {
-        let id = StreamId(self.next_stream);
-        self.next_stream += 1;
-        actions.push(Action::Open { stream: id, member: member.clone(), strands: strands.clone(), from });
-        let stream = Stream { member, strands, from, until, owed: BTreeSet::new(), since: now, rival: None };
-        self.streams.insert(id, stream);
-        id
-    }
-
-    /// The members, or what they serve, are others than before.
-    fn redistribute(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.again(now, actions);
-        self.rebalance(actions);
-    }
-
-    /// Of two rivals the older was the slow one. Its strands come back to it once it answers again.
-    fn beaten(&mut self, now: Duration, rival: StreamId, by: StreamId, actions: &mut Vec<Action>) {
-        if let Some(slow) = self.streams.get(&rival).filter(|_| rival < by).map(|s| s.member.clone()) {
-            self.suspect(now, &slow, Some(Error::new(ErrorKind::Retryable, "slower than another worker")));
-        }
-        self.close(rival, actions);
-        // One of the two may end before steps that the other owed, and a rival has its own strands besides.
-        self.redistribute(now, actions);
-    }
-
-    /// Asks again for whatever unfinished steps lack and nobody owes.
-    fn again(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let lacking: Vec<(u64, BTreeSet<u32>)> =
-            self.steps.iter().map(|(index, strands)| (*index, strands.clone())).collect();
-        for (index, strands) in lacking {
-            let owed = |strand: u32| {
-                self.streams.values().any(|s| s.owed.contains(&index) && s.strands.contains(strand))
-            };
-            let free: BTreeSet<u32> = strands.into_iter().filter(|&strand| !owed(strand)).collect();
-            if free.is_empty() {
-                continue;
-            }
-            self.cover(now, index, &free, actions);
-            for (&id, stream) in &mut self.streams {
-                let wanted = free.iter().any(|strand| stream.strands.contains(*strand));
-                if stream.serves(index) && wanted && stream.owe(now, index) {
-                    actions.push(Action::Task { stream: id, index });
-                }
-            }
-        }
-    }
-
-    /// Ends streams whose strands belong to other members now, from the next step on.
-    fn rebalance(&mut self, actions: &mut Vec<Action>) {
-        let up = self.up();
-        if up.is_empty() {
-            return;
-        }
-        let chosen = assign(&up, self.strands);
-        let next = self.next_index;
-        let misplaced = |stream: &Stream| {
-            stream.strands.iter().any(|strand| chosen.get(strand as usize) != Some(&stream.member.as_str()))
-        };
-        let moving: Vec<StreamId> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| stream.until.is_none() && misplaced(stream))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in moving {
-            if let Some(stream) = self.streams.get_mut(&id) {
-                stream.until = Some(next);
-            }
-        }
-        self.retire(actions);
-    }
-
-    /// Closes streams that owe nothing and never will.
-    fn retire(&mut self, actions: &mut Vec<Action>) {
-        let done: Vec<StreamId> = self
-            .streams
-            .iter()
-            .filter(|(_, s)| s.owed.is_empty() && s.until.is_some_and(|until| until <= self.next_index))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in done {
-            self.close(id, actions);
-        }
-    }
-
-    fn close(&mut self, id: StreamId, actions: &mut Vec<Action>) {
-        if let Some(stream) = self.streams.remove(&id) {
-            actions.push(Action::Close { stream: id });
-            if let Some(rival) = stream.rival.and_then(|rival| self.streams.get_mut(&rival)) {
-                rival.rival = None;
-            }
-        }
-    }
-
-    fn suspect(&mut self, now: Duration, name: &str, error: Option<Error>) {
-        if let Some(member) = self.members.get_mut(name) {
-            member.suspect(now, error);
-        }
-    }
-
-    fn hedge(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if self.hedged.is_some_and(|at| now < at + HEDGE_EVERY) {
-            return;
-        }
-        // Before the first step is there, workers open data sets, each at its own pace.
-        let Some((&index, _)) = self.steps.first_key_value().filter(|(index, _)| **index > 0) else { return };
-        let late = self.streams.iter().find(|(_, stream)| {
-            stream.rival.is_none() && stream.owed.first() == Some(&index) && now >= stream.since + HEDGE_AFTER
-        });
-        let Some((&slow, stream)) = late else { return };
-        // Others have brought theirs: not everything is slow.
-        let others_wait = self.streams.iter().any(|(&id, other)| {
-            id != slow && other.owed.first() == Some(&index) && other.member != stream.member
-        });
-        if others_wait {
-            return;
-        }
-        let (strands, until, owed) = (stream.strands.clone(), stream.until, stream.owed.clone());
-        let member = stream.member.clone();
-        let others: BTreeSet<&str> = self.up().into_iter().filter(|name| *name != member).collect();
-        let Some(first) = strands.iter().next() else { return };
-        let Some(second) = assign(&others, self.strands).get(first as usize).map(|name| (*name).to_owned())
-        else {
-            return;
-        };
-        self.hedged = Some(now);
-        let id = self.open(now, second, strands, index, until, actions);
-        actions.extend(owed.iter().map(|&index| Action::Task { stream: id, index }));
-        if let Some(rival) = self.streams.get_mut(&id) {
-            (rival.owed, rival.rival) = (owed, Some(slow));
-        }
-        if let Some(slow) = self.streams.get_mut(&slow) {
-            slow.rival = Some(id);
-        }
+        members
     }
 }
 
@@ -484,6 +343,30 @@ impl Stream {
         }
         self.owed.insert(index)
     }
+
+    /// Whether some of these rows are the stream's.
+    fn has_some_of(&self, rows: &RowsOfStrands) -> bool {
+        rows.keys().any(|strand| self.strands.contains(*strand))
+    }
+
+    /// Counts from now on, as if it had only been asked.
+    fn begin_anew(&mut self, now: Duration) {
+        (self.since, self.meter) = (now, Meter::default());
+    }
+
+    /// Takes what it has brought so far.
+    fn look(&mut self, now: Duration, progress: Progress) {
+        self.progress = progress;
+        let owes = self.owes_for(now).is_some();
+        self.meter.look(now, progress.bytes, owes);
+    }
+
+    /// How long it has owed its next step, not counting what its worker takes to open the data set. `None`: it owes none, or
+    /// has the rows and waits for another stream that writes the same ones.
+    fn owes_for(&self, now: Duration) -> Option<Duration> {
+        let counts = self.counts.filter(|_| !self.owed.is_empty() && !self.progress.waits)?;
+        Some(now.saturating_sub(counts.max(self.since)))
+    }
 }
 
 fn list(names: BTreeSet<&str>) -> String {
@@ -496,3 +379,6 @@ mod model;
 #[cfg(test)]
 #[path = "dispatch_refusals.rs"]
 mod refusals;
+#[cfg(test)]
+#[path = "dispatch_slow.rs"]
+mod slow;

@@ -1,7 +1,8 @@
 //! The state machine against a model that only keeps count: whatever happens in whatever order, what unfinished steps lack
-//! is owed by somebody, and every stream is asked for steps in order.
+//! is owed by somebody, every stream is asked for steps in order, and no more is asked for twice than may be.
 
 use super::*;
+use crate::ErrorKind;
 
 const STRANDS: u32 = 8;
 const MEMBERS: [&str; 4] = ["a:1", "b:1", "c:1", "d:1"];
@@ -18,10 +19,11 @@ impl Dice {
         usize::try_from((z ^ (z >> 31)) % below as u64).unwrap()
     }
 
-    /// Some of them, never none.
-    fn some(&mut self) -> BTreeSet<u32> {
+    /// Rows on some strands, never on none.
+    fn some(&mut self) -> RowsOfStrands {
         let least = self.roll(STRANDS as usize) as u32;
-        (0..STRANDS).filter(|strand| *strand == least || self.roll(2) == 0).collect()
+        let some: Vec<u32> = (0..STRANDS).filter(|strand| *strand == least || self.roll(2) == 0).collect();
+        some.into_iter().map(|strand| (strand, 1 + self.roll(5) as u64)).collect()
     }
 
     fn of<T: Clone>(&mut self, all: &[T]) -> Option<T> {
@@ -31,8 +33,10 @@ impl Dice {
 
 /// A stream as its worker and the rank's shell see it.
 struct Seen {
+    member: String,
     strands: StrandSet,
     from: u64,
+    progress: Progress,
     /// Steps asked for and not brought.
     tasks: BTreeSet<u64>,
     last: Option<u64>,
@@ -43,10 +47,23 @@ struct Model {
     now: Duration,
     streams: BTreeMap<StreamId, Seen>,
     /// What unfinished steps lack.
-    lacking: BTreeMap<u64, BTreeSet<u32>>,
+    lacking: BTreeMap<u64, RowsOfStrands>,
     probes: Vec<String>,
     next: u64,
-    next_strands: BTreeSet<u32>,
+    next_rows: RowsOfStrands,
+    /// Members that trickle: several at once.
+    slow: BTreeSet<&'static str>,
+    counted: Counted,
+}
+
+/// Rows asked for, those asked for twice, and the largest step.
+#[derive(Default)]
+struct Counted {
+    rows: u64,
+    twice: u64,
+    largest: u64,
+    races: u64,
+    most_at_once: usize,
 }
 
 impl Model {
@@ -58,18 +75,23 @@ impl Model {
             lacking: BTreeMap::new(),
             probes: Vec::new(),
             next: 0,
-            next_strands: dice.some(),
+            next_rows: dice.some(),
+            slow: MEMBERS.into_iter().filter(|_| dice.roll(3) == 0).collect(),
+            counted: Counted::default(),
         }
     }
 
     fn happen(&mut self, dice: &mut Dice) {
         let (now, all) = (self.now, self.streams.keys().copied().collect::<Vec<_>>());
-        let actions = match dice.roll(13) {
+        let actions = match dice.roll(14) {
             0..=2 if self.lacking.len() < 4 => {
-                let (index, strands) = (self.next, std::mem::replace(&mut self.next_strands, dice.some()));
+                let (index, rows) = (self.next, std::mem::replace(&mut self.next_rows, dice.some()));
                 self.next += 1;
-                self.lacking.insert(index, strands.clone());
-                self.dispatch.step(now, index, strands)
+                let count = rows.values().sum();
+                self.counted.rows += count;
+                self.counted.largest = self.counted.largest.max(count);
+                self.lacking.insert(index, rows.clone());
+                self.dispatch.step(now, index, rows)
             }
             3..=6 => {
                 let busy: Vec<StreamId> =
@@ -98,13 +120,17 @@ impl Model {
                 let listed = MEMBERS.iter().filter(|_| dice.roll(4) > 0).map(|name| (*name).to_owned());
                 self.dispatch.members(now, &listed.collect::<Vec<_>>())
             }
-            10 => match dice.of(&all) {
-                Some(id) => self.dispatch.waited(now, id),
-                None => return,
-            },
-            11 => {
-                self.now += Duration::from_millis(dice.roll(2000) as u64);
-                self.dispatch.tick(self.now)
+            10 => {
+                let Some(id) = dice.of(&all) else { return };
+                match dice.roll(4) {
+                    0 => self.dispatch.opening(id),
+                    _ => self.dispatch.opened(now, id),
+                }
+                Vec::new()
+            }
+            11 | 12 => {
+                (0..dice.roll(25)).for_each(|_| self.tick(dice));
+                Vec::new()
             }
             _ => {
                 let Some(name) = self.probes.pop() else { return };
@@ -113,8 +139,54 @@ impl Model {
             }
         };
         self.apply(actions);
-        let actions = self.dispatch.prepare(self.now, &self.next_strands);
+        let actions = self.dispatch.prepare(self.now, &self.next_rows);
         self.apply(actions);
+    }
+
+    /// A twentieth of a second, in which streams bring some bytes, those of slow members nearly none.
+    fn tick(&mut self, dice: &mut Dice) {
+        self.now += Duration::from_millis(50);
+        for stream in self.streams.values_mut().filter(|stream| !stream.tasks.is_empty()) {
+            let is_slow = self.slow.contains(&*stream.member);
+            stream.progress = Progress {
+                bytes: stream.progress.bytes + dice.roll(if is_slow { 5 } else { 5000 }) as u64,
+                lacks: (dice.roll(4) > 0).then(|| 20_000 + dice.roll(100_000) as u64),
+                waits: dice.roll(20) == 0,
+            };
+        }
+        let progress = self.streams.iter().map(|(&id, stream)| (id, stream.progress)).collect();
+        let (before, owed_twice) = (self.dispatch.hedged(), self.owed_twice());
+        let actions = self.dispatch.tick(self.now, &progress);
+        self.apply(actions);
+        self.count(before, owed_twice);
+        self.check();
+    }
+
+    /// Counts what a tick has asked for although it was owed already.
+    fn count(&mut self, before: (u64, u64), owed_twice: u64) {
+        let after = self.dispatch.hedged();
+        let more = self.owed_twice().saturating_sub(owed_twice);
+        assert!(
+            more <= after.1 - before.1,
+            "{more} rows more are owed twice, {} are counted",
+            after.1 - before.1
+        );
+        let racing = self.dispatch.streams.values().filter(|stream| stream.rival.is_some()).count() / 2;
+        let most = ((self.streams.len() - racing) / 4).max(1);
+        assert!(after.0 == before.0 || racing <= most, "{racing} races, {most} may be");
+        self.counted.races += after.0 - before.0;
+        self.counted.twice += after.1 - before.1;
+        self.counted.most_at_once = self.counted.most_at_once.max(racing);
+    }
+
+    /// Rows of unfinished steps that two streams are asked for.
+    fn owed_twice(&self) -> u64 {
+        let owing = |index: u64, strand: u32| {
+            let owes = |seen: &&Seen| seen.tasks.contains(&index) && seen.strands.contains(strand);
+            self.streams.values().filter(owes).count()
+        };
+        let lacking = self.lacking.iter().flat_map(|(&index, rows)| rows.iter().map(move |row| (index, row)));
+        lacking.filter(|(index, (strand, _))| owing(*index, **strand) > 1).map(|(_, (_, rows))| rows).sum()
     }
 
     /// The stream brings the first step that it was asked for.
@@ -122,7 +194,7 @@ impl Model {
         let stream = self.streams.get_mut(&id).unwrap();
         let index = stream.tasks.pop_first().unwrap();
         if let Some(lacking) = self.lacking.get_mut(&index) {
-            lacking.retain(|strand| !stream.strands.contains(*strand));
+            lacking.retain(|strand, _| !stream.strands.contains(*strand));
             if lacking.is_empty() {
                 self.lacking.remove(&index);
             }
@@ -133,8 +205,9 @@ impl Model {
     fn apply(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Open { stream, strands, from, .. } => {
-                    let seen = Seen { strands, from, tasks: BTreeSet::new(), last: None };
+                Action::Open { stream, member, strands, from } => {
+                    let progress = Progress::default();
+                    let seen = Seen { member, strands, from, progress, tasks: BTreeSet::new(), last: None };
                     assert!(self.streams.insert(stream, seen).is_none(), "opened twice");
                 }
                 Action::Task { stream, index } => {
@@ -155,16 +228,21 @@ impl Model {
             return;
         }
         for (index, lacking) in &self.lacking {
-            for strand in lacking {
+            for strand in lacking.keys() {
                 let owed = |stream: &Seen| stream.tasks.contains(index) && stream.strands.contains(*strand);
                 assert!(self.streams.values().any(owed), "nobody owes strand {strand} of step {index}");
             }
         }
+        // 5 %, two steps, and one stream's rows every five seconds.
+        let Counted { rows, twice, largest, .. } = self.counted;
+        let most = rows / 20 + 2 * largest + (self.now.as_secs() / 5) * largest;
+        assert!(twice <= most, "{twice} of {rows} rows were asked for twice");
     }
 }
 
 #[test]
 fn whatever_happens_somebody_owes_what_is_lacking() {
+    let (mut races, mut most_at_once) = (0, 0);
     for seed in 0..1000 {
         let mut dice = Dice(seed);
         let mut model = Model::new(&mut dice);
@@ -178,5 +256,11 @@ fn whatever_happens_somebody_owes_what_is_lacking() {
             }));
             assert!(happened.is_ok(), "seed {seed}, event {event}");
         }
+        races += model.counted.races;
+        most_at_once = most_at_once.max(model.counted.most_at_once);
     }
+    assert!(
+        races > 1000 && most_at_once > 1,
+        "{races} races, {most_at_once} at once: too few to mean anything"
+    );
 }

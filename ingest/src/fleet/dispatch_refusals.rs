@@ -1,9 +1,14 @@
 //! When a run ends because of what workers answer, and when it waits for one that does not answer.
 
 use super::*;
+use crate::ErrorKind;
 
 fn error(kind: ErrorKind) -> Error {
     Error::new(kind, format!("{kind:?}"))
+}
+
+fn rows() -> RowsOfStrands {
+    (0..8).map(|strand| (strand, 3)).collect()
 }
 
 fn after(milliseconds: u64) -> Duration {
@@ -14,7 +19,7 @@ fn after(milliseconds: u64) -> Duration {
 fn asked() -> (Dispatch, StreamId, StreamId) {
     let mut dispatch = Dispatch::new(8, Local::Never);
     dispatch.members(after(0), &["a:1".to_owned(), "b:1".to_owned()]);
-    let actions = dispatch.step(after(0), 0, (0..8).collect());
+    let actions = dispatch.step(after(0), 0, rows());
     let stream_of = |name: &str| {
         let opened = actions.iter().find_map(|action| match action {
             Action::Open { stream, member, .. } if member == name => Some(*stream),
@@ -52,7 +57,7 @@ fn a_refusal_counts_at_once_where_the_other_worker_is_down() {
         dispatch.lost(after(100), opened(&actions, "a:1"), error(kind));
         dispatch.lost(after(101), a, error(kind));
         assert_eq!(hopeless(&dispatch), None, "whether b is still down is not known");
-        let actions = dispatch.tick(after(150));
+        let actions = dispatch.tick(after(150), &BTreeMap::new());
         assert!(probes(&actions, "b:1"), "it is asked without waiting for its turn: {actions:?}");
         dispatch.probed(after(151), "b:1", Err(error(ErrorKind::Retryable)));
         assert_eq!(hopeless(&dispatch), Some(kind));
@@ -66,7 +71,7 @@ fn the_worker_that_is_there_again_is_asked_first() {
     for stream in [opened(&actions, "a:1"), a] {
         dispatch.lost(after(100), stream, error(ErrorKind::Gone));
     }
-    dispatch.tick(after(150));
+    dispatch.tick(after(150), &BTreeMap::new());
     let actions = dispatch.probed(after(151), "b:1", Ok(()));
     assert_eq!(hopeless(&dispatch), None);
     dispatch.lost(after(300), opened(&actions, "b:1"), error(ErrorKind::Gone));
@@ -81,11 +86,11 @@ fn a_worker_that_served_is_waited_for_where_those_that_refuse_never_did() {
     let other = opened(&actions, "b:1");
     dispatch.received(after(20), other, 0);
     dispatch.finished(0);
-    dispatch.step(after(21), 1, (0..8).collect());
+    dispatch.step(after(21), 1, rows());
     for stream in [b, other] {
         dispatch.lost(after(30), stream, error(ErrorKind::Retryable));
     }
-    dispatch.tick(after(2000));
+    dispatch.tick(after(2000), &BTreeMap::new());
     dispatch.probed(after(2001), "b:1", Err(error(ErrorKind::Retryable)));
     assert_eq!(hopeless(&dispatch), None, "the credentials of a are wrong, and b may be starting again");
 }
@@ -96,10 +101,10 @@ fn a_refusal_by_one_that_served_counts_though_the_other_served_too() {
     dispatch.received(after(5), a, 0);
     dispatch.received(after(5), b, 0);
     dispatch.finished(0);
-    dispatch.step(after(6), 1, (0..8).collect());
+    dispatch.step(after(6), 1, rows());
     let actions = dispatch.lost(after(10), b, error(ErrorKind::Retryable));
     dispatch.lost(after(20), opened(&actions, "a:1"), error(ErrorKind::Gone));
-    dispatch.tick(after(70));
+    dispatch.tick(after(70), &BTreeMap::new());
     dispatch.probed(after(71), "b:1", Err(error(ErrorKind::Retryable)));
     assert_eq!(hopeless(&dispatch), None, "rows of a are on their way");
     // What it had been asked for before does not take its refusal back.
@@ -112,7 +117,7 @@ fn without_a_refusal_workers_that_are_down_are_waited_for() {
     let (mut dispatch, a, b) = asked();
     dispatch.lost(after(10), a, error(ErrorKind::Retryable));
     dispatch.lost(after(10), b, error(ErrorKind::Retryable));
-    dispatch.tick(after(600));
+    dispatch.tick(after(600), &BTreeMap::new());
     for name in ["a:1", "b:1"] {
         dispatch.probed(after(601), name, Err(error(ErrorKind::Retryable)));
     }

@@ -31,6 +31,10 @@ pub(super) struct Member {
     down: Option<Duration>,
     /// It has brought rows in this run.
     has_served: bool,
+    /// It has had the data set open in this run.
+    has_opened: bool,
+    /// Bytes a second of its stream while that owed rows last; `None` while it is left alone.
+    rate: Option<f64>,
 }
 
 /// A refusal, and when it was.
@@ -52,8 +56,28 @@ impl Member {
         self.error.as_ref()
     }
 
+    /// Whether it has had the data set open, so that opening another stream takes no time.
+    pub(super) fn has_opened(&self) -> bool {
+        self.has_opened
+    }
+
+    /// It has the data set open. Returns whether it had it before.
+    pub(super) fn opened(&mut self) -> bool {
+        std::mem::replace(&mut self.has_opened, true)
+    }
+
+    /// The rate at which its rows come, or came last.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    pub(super) fn set_rate(&mut self, rate: f64) {
+        self.rate = Some(rate).filter(|_| self.is_up());
+    }
+
     /// It is left alone for a while.
     pub(super) fn suspect(&mut self, now: Duration, error: Option<Error>) {
+        self.rate = None;
         let backoff = BACKOFF.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
         (self.failures, self.failed) = (self.failures + 1, now);
         self.suspect = Some(now + backoff);

@@ -3,7 +3,8 @@
 //! ```text
 //! offer(place) ─▶ run.rs ─▶ dispatch.rs: who owes which rows ─▶ stream.rs, one a worker ─▶ rows into the place ─▶ Sink
 //!                    ▲            members.rs: who there is            connect.rs: TCP, TLS, this host's sockets
-//!                    └──────────── received, lost, leaving ◀──────────────┘
+//!                    │            hedge.rs: who is slow               progress.rs: bytes that came
+//!                    └──────────── opened, received, lost, leaving ◀──────────────┘
 //! ```
 //! The rank walks the plan itself, so it knows which rows of each step lie on which strand, asks the strand's worker for
 //! them, and compares what comes. A stream is read only for steps that have a place: the worker feels a rank that stops
@@ -12,9 +13,11 @@
 mod assign;
 mod connect;
 mod dispatch;
+mod hedge;
 mod member;
 mod members;
 mod place;
+mod progress;
 mod run;
 #[cfg(test)]
 mod simulation;

@@ -1,9 +1,10 @@
 //! The shell of a rank's run over workers: it walks the plan, lends places to streams, and does what the dispatch says.
 
 use super::connect::{Connect, status};
-use super::dispatch::{Action, Dispatch, HERE, StreamId};
+use super::dispatch::{Action, Dispatch, HERE, RowsOfStrands, StreamId};
 use super::members::{Source, WORKERS_MAX, Workers};
 use super::place::Gathering;
+use super::progress::Counters;
 use super::stream::{self, Opening, Task, Told};
 use crate::driver::Event;
 use crate::engine::{Destination, Sink};
@@ -17,6 +18,7 @@ use feedstock_dataset::{Step, StrandSet, Strands};
 use feedstock_ops::TensorSpec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Semaphore, watch};
@@ -81,6 +83,8 @@ struct Stream<D> {
     here: bool,
     /// Dropping it ends the stream, which reads no further task.
     tasks: UnboundedSender<Task<D>>,
+    counters: Arc<Counters>,
+    /// Aborting it frees the rows that it was writing.
     abort: tokio::task::AbortHandle,
 }
 
@@ -151,7 +155,7 @@ impl<D: Destination> FleetDriver<D> {
                     self.look_up();
                     Ok(Vec::new())
                 }
-                _ = tick.tick() => Ok(self.dispatch.tick(self.now())),
+                _ = tick.tick() => Ok(self.tick()),
                 Some(ended) = self.tasks.join_next() => match ended {
                     // Its rows would be waited for until the deadline.
                     Err(error) if error.is_panic() => {
@@ -178,6 +182,15 @@ impl<D: Destination> FleetDriver<D> {
 
     fn now(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    fn tick(&mut self) -> Vec<Action> {
+        let progress = self.streams.iter().map(|(&id, stream)| (id, stream.counters.progress()));
+        let actions = self.dispatch.tick(self.now(), &progress.collect());
+        let (hedges, rows) = self.dispatch.hedged();
+        self.plan.shared.hedges.store(hedges, Ordering::Relaxed);
+        self.plan.shared.hedged_samples.store(rows, Ordering::Relaxed);
+        actions
     }
 
     fn members(&mut self) -> Vec<Action> {
@@ -213,7 +226,7 @@ impl<D: Destination> FleetDriver<D> {
     fn offered(&mut self, place: D) -> Result<Vec<Action>, (u64, Error)> {
         let Some(step) = self.next.take() else { return Ok(Vec::new()) };
         let index = self.next_index;
-        let strands = self.strands_of(&step);
+        let rows = self.rows_of_strands(&step);
         let gathering = Gathering::new(
             index,
             step,
@@ -223,7 +236,7 @@ impl<D: Destination> FleetDriver<D> {
             self.own_events.clone(),
         );
         self.active.insert(index, gathering.map_err(|error| (index, error))?);
-        let actions = self.dispatch.step(self.now(), index, strands);
+        let actions = self.dispatch.step(self.now(), index, rows);
         // Before the next step is known, so that streams which open find the step that they open for.
         self.next_index += 1;
         self.next = self.plan.walk.next();
@@ -231,16 +244,25 @@ impl<D: Destination> FleetDriver<D> {
         Ok(actions)
     }
 
-    fn strands_of(&self, step: &Step) -> BTreeSet<u32> {
-        step.rows.iter().map(|row| self.strands.of(row)).collect()
+    fn rows_of_strands(&self, step: &Step) -> RowsOfStrands {
+        let mut rows = RowsOfStrands::new();
+        step.rows.iter().for_each(|row| *rows.entry(self.strands.of(row)).or_default() += 1);
+        rows
     }
 
     fn told(&mut self, id: StreamId, told: Told) -> Result<Vec<Action>, (u64, Error)> {
         let now = self.now();
         match told {
+            Told::Opening => {
+                self.dispatch.opening(id);
+                Ok(Vec::new())
+            }
+            Told::Opened => {
+                self.dispatch.opened(now, id);
+                Ok(Vec::new())
+            }
             Told::Received(index) => Ok(self.dispatch.received(now, id, index)),
             Told::Leaving => Ok(self.dispatch.leaving(now, id)),
-            Told::Waited => Ok(self.dispatch.waited(now, id)),
             Told::Lost(error) => {
                 let Some(stream) = self.streams.remove(&id) else { return Ok(Vec::new()) };
                 if stream.here && error.kind() != ErrorKind::Retryable && !self.dispatch.others_serve() {
@@ -255,9 +277,9 @@ impl<D: Destination> FleetDriver<D> {
     fn act(&mut self, actions: Vec<Action>) {
         let mut actions = actions;
         if let Some(next) = &self.next {
-            let strands = self.strands_of(next);
+            let rows = self.rows_of_strands(next);
             let now = self.now();
-            actions.extend(self.dispatch.prepare(now, &strands));
+            actions.extend(self.dispatch.prepare(now, &rows));
         }
         for action in actions {
             match action {
@@ -300,8 +322,10 @@ impl<D: Destination> FleetDriver<D> {
         };
         let here = member == HERE;
         tracing::debug!("stream {}: {} strands of {member}, from step {from} on", id.0, strands.len());
+        let counters = Arc::new(Counters::default());
         let opening = Opening {
             id,
+            counters: counters.clone(),
             token: self.plan.workers.said().cloned().filter(|_| !here),
             member,
             request,
@@ -312,7 +336,7 @@ impl<D: Destination> FleetDriver<D> {
         let (tasks, queue) = unbounded_channel(); // bounded by slots
         let run = stream::run(opening, self.plan.connect.clone(), queue, self.told.clone());
         let abort = self.tasks.spawn(run);
-        self.streams.insert(id, Stream { strands, here, tasks, abort });
+        self.streams.insert(id, Stream { strands, here, tasks, counters, abort });
     }
 
     /// Steps from `from` on of which others have brought rows, and in which these strands have some.

@@ -1,9 +1,15 @@
 //! The protocol's both ends under a simulated network, from a seed: hosts crash and come back, links are cut in one or both
-//! directions, held and let go. One oracle: every step once, in order, every row the planned one with its own bytes.
+//! directions, held and let go, and what a host writes trickles. One oracle: every step once, in order, every row the planned
+//! one with its own bytes. Where hosts do nothing but trickle, no step may take longer than 2 s either.
 //!
 //! A failing seed prints the command that runs it again.
 
+mod revoked;
+mod throttled;
+mod trickle;
+
 use super::connect::Connect;
+use super::dispatch::{HERE, Local};
 use super::members::Workers;
 use super::run::{FleetDriver, Plan as RunPlan};
 use crate::driver::Event;
@@ -31,7 +37,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use throttled::{Limit, Throttled};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use turmoil::net::{TcpListener, TcpStream};
 
 const SAMPLES: u64 = 600;
@@ -71,8 +79,9 @@ fn shape() -> StepShape {
     StepShape { size: StepSize::Rows(BATCH), rank: Rank::new(0, 1), tail: Tail::Pad }
 }
 
-fn walk() -> Walk {
-    Walk::new(plan(), shape(), None, (0, feedstock_dataset::Position(0)), Some(EPOCHS))
+/// From this step of the first epoch on.
+fn walk(step: u64) -> Walk {
+    Walk::new(plan(), shape(), None, (0, feedstock_dataset::Position(step * BATCH)), Some(EPOCHS))
 }
 
 /// A fixed tensor of 40 bytes, and a ragged one.
@@ -112,12 +121,20 @@ struct Simulated {
     told: AtomicBool,
     leaving: watch::Sender<bool>,
     seed: u64,
+    kind: Kind,
+}
+
+/// What kind of worker.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kind {
     /// In which epoch a file is missing.
     gone_in: Option<u64>,
+    /// It is always quick.
+    steady: bool,
 }
 
 struct SimulatedLane {
-    gone_in: Option<u64>,
+    kind: Kind,
     specs: Arc<[TensorSpec]>,
     walk: Walk,
     dice: Dice,
@@ -141,7 +158,7 @@ impl Lane for SimulatedLane {
         Box::pin(async move {
             if self.next.is_none() {
                 let step = self.walk.next();
-                if step.as_ref().is_some_and(|step| Some(step.epoch) == self.gone_in) {
+                if step.as_ref().is_some_and(|step| Some(step.epoch) == self.kind.gone_in) {
                     return Err(Error::new(ErrorKind::Gone, "a file is not there"));
                 }
                 self.next = step.map(|step| {
@@ -163,7 +180,7 @@ impl Lane for SimulatedLane {
                     }
                 });
                 // Mostly quick, now and then slower than a rank likes to wait.
-                let slow = self.dice.roll(40) == 0;
+                let slow = !self.kind.steady && self.dice.roll(40) == 0;
                 let pause = if slow { 300 + self.dice.roll(1500) } else { self.dice.roll(20) };
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
@@ -201,10 +218,8 @@ impl Serve for Simulated {
             let start = (request.cursor.epoch, request.cursor.position);
             let walk = Walk::new(plan(), request.shape, Some(request.strands), start, request.end_epoch);
             let dice = Dice(self.seed ^ start.1.0);
-            let gone_in = self.gone_in;
-            Ok(Some(
-                Box::new(SimulatedLane { gone_in, specs: specs(), walk, dice, next: None }) as Box<dyn Lane>
-            ))
+            let lane = SimulatedLane { kind: self.kind, specs: specs(), walk, dice, next: None };
+            Ok(Some(Box::new(lane) as Box<dyn Lane>))
         })
     }
 
@@ -213,24 +228,39 @@ impl Serve for Simulated {
     }
 }
 
-async fn host(seed: u64, gone_in: Option<u64>) -> turmoil::Result {
-    let leaving = watch::Sender::new(false);
-    let server = Arc::new(Simulated { told: AtomicBool::new(false), leaving, seed, gone_in });
+impl Simulated {
+    fn new(seed: u64, kind: Kind) -> Arc<Self> {
+        let leaving = watch::Sender::new(false);
+        Arc::new(Self { told: AtomicBool::new(false), leaving, seed, kind })
+    }
+}
+
+async fn host(seed: u64, kind: Kind, limit: Limit) -> turmoil::Result {
+    let server = Simulated::new(seed, kind);
     let listener = TcpListener::bind(("0.0.0.0", PORT)).await?;
     loop {
         let (stream, _) = listener.accept().await?;
-        let server = server.clone();
+        let (server, stream) = (server.clone(), Throttled::new(stream, limit.clone()));
         tokio::spawn(async move {
             let _ended = serve(stream, &*server).await;
         });
     }
 }
 
-struct Simulation;
+/// The rank's connections, and its own lanes.
+struct Simulation(Arc<Simulated>);
 
 impl Connect for Simulation {
     fn connect<'a>(&'a self, member: &'a str) -> BoxFuture<'a, Result<Box<dyn Io>>> {
         Box::pin(async move {
+            if member == HERE {
+                let (ours, theirs) = tokio::io::duplex(4096);
+                let here = self.0.clone();
+                tokio::spawn(async move {
+                    let _ended = serve(theirs, &*here).await;
+                });
+                return Ok(Box::new(ours) as Box<dyn Io>);
+            }
             let stream = TcpStream::connect(member).await;
             let stream = stream.map_err(|e| Error::new(ErrorKind::Retryable, format!("{member}: {e}")))?;
             Ok(Box::new(stream) as Box<dyn Io>)
@@ -247,21 +277,62 @@ fn warnings(sample: SampleId) -> Warnings {
     sample.0.is_multiple_of(7).then_some(Warning::EndUnknown).into_iter().collect()
 }
 
+/// What a rank has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    steps: AtomicU64,
+    /// The longest wait for the first step, and for any other, in milliseconds.
+    first_ms: AtomicU64,
+    longest_ms: AtomicU64,
+    hedges: AtomicU64,
+    hedged_samples: AtomicU64,
+}
+
+impl Seen {
+    fn waited(&self, time: Duration) {
+        let of = match self.steps.fetch_add(1, Ordering::Relaxed) {
+            0 => &self.first_ms,
+            _ => &self.longest_ms,
+        };
+        of.fetch_max(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn hedged(&self, shared: &Shared) {
+        let stats = shared.stats();
+        self.hedges.store(stats.hedges, Ordering::Relaxed);
+        self.hedged_samples.store(stats.hedged_samples, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> [u64; 4] {
+        [&self.first_ms, &self.longest_ms, &self.hedges, &self.hedged_samples]
+            .map(|of| of.load(Ordering::Relaxed))
+    }
+}
+
+/// From which step of the first epoch on, and with whose help.
+#[derive(Debug, Clone, Copy, Default)]
+struct Start {
+    step: u64,
+    local: Local,
+}
+
 /// A rank that takes every step, checks it, and gives the place back.
-async fn rank(steps: Arc<AtomicU64>) -> turmoil::Result {
+async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
     let ready = Arc::new(Ready::<Finished<Place>>::default());
     let addresses: Vec<String> = WORKERS.iter().map(|name| format!("{name}:{PORT}")).collect();
+    let shared = Arc::new(Shared::default());
+    let here = Simulated::new(0, Kind { steady: true, ..Kind::default() });
     let plan = RunPlan {
-        workers: Workers::at(&addresses.join(","))?,
-        connect: Arc::new(Simulation),
+        workers: Workers::at(&addresses.join(","))?.local(start.local),
+        connect: Arc::new(Simulation(here)),
         spec: Arc::new(spec()),
-        walk: walk(),
+        walk: walk(start.step),
         end_epoch: Some(EPOCHS),
         tensors: specs(),
         columns: Arc::new(Schema::new(vec![Field::new("id", DataType::UInt64, false)])),
         budget_bytes: 64 << 20,
         sink: ready.clone(),
-        shared: Arc::new(Shared::default()),
+        shared: shared.clone(),
     };
     let (driver, events) = FleetDriver::new(plan)?;
     let driver = tokio::spawn(driver.run());
@@ -269,12 +340,15 @@ async fn rank(steps: Arc<AtomicU64>) -> turmoil::Result {
     for _ in 0..SLOTS {
         events.send(Event::Offered(Place::new(specs(), buffers.clone())?)).map_err(|_| "no driver")?;
     }
-    let mut expected = walk();
-    let (mut seen, mut warned) = (BTreeSet::new(), 0);
-    while let Some(finished) = poll_fn(|cx| ready.poll(cx)).await.transpose()? {
+    let mut expected = walk(start.step);
+    let (mut samples, mut warned) = (BTreeSet::new(), 0);
+    loop {
+        let asked = Instant::now();
+        let Some(finished) = poll_fn(|cx| ready.poll(cx)).await.transpose()? else { break };
+        seen.waited(asked.elapsed());
+        seen.hedged(&shared);
         let planned = expected.next().ok_or("a step too many")?;
         assert_eq!(finished.step, planned);
-        steps.fetch_add(1, Ordering::Relaxed);
         let ids =
             arrow::array::AsArray::as_primitive::<arrow::datatypes::UInt64Type>(finished.columns.column(0));
         for (at, row) in planned.rows.iter().enumerate() {
@@ -288,7 +362,7 @@ async fn rank(steps: Arc<AtomicU64>) -> turmoil::Result {
                 );
             }
             assert_eq!(ids.value(at), row.sample.0);
-            assert!(!row.valid || seen.insert((planned.epoch, row.sample)), "sample {} twice", row.sample);
+            assert!(!row.valid || samples.insert((planned.epoch, row.sample)), "sample {} twice", row.sample);
         }
         let expected = planned.rows.iter().map(|row| warnings(row.sample)).enumerate();
         let expected: Vec<_> = expected.filter(|(_, warnings)| !warnings.is_empty()).collect();
@@ -298,27 +372,35 @@ async fn rank(steps: Arc<AtomicU64>) -> turmoil::Result {
         let _unheard = events.send(Event::Offered(finished.destination));
     }
     assert!(expected.next().is_none(), "steps are missing");
-    assert_eq!(seen.len() as u64, SAMPLES * EPOCHS);
+    assert_eq!(samples.len() as u64, SAMPLES * EPOCHS - start.step * BATCH);
     assert!(warned > 0);
     driver.await?;
     Ok(())
 }
 
+/// A rate at which nothing is silent, but a step of 2 KB takes from a second to half an hour.
+fn trickle(dice: &mut Dice) -> u64 {
+    [1, 10, 40, 100, 300, 1000, 2000][dice.roll(7) as usize]
+}
+
 /// Something goes wrong, or right again, every few hundred milliseconds.
-fn fault(sim: &turmoil::Sim<'_>, dice: &mut Dice) -> Option<Crash> {
-    let worker = WORKERS[dice.roll(3) as usize];
-    match dice.roll(9) {
+fn fault(sim: &turmoil::Sim<'_>, dice: &mut Dice, limits: &[Limit; 3]) -> Option<Crash> {
+    let nth = dice.roll(3) as usize;
+    let worker = WORKERS[nth];
+    match dice.roll(10) {
         0 => return Some(Crash::Down(worker)),
         1 | 2 => return Some(Crash::Up(worker)),
         3 => sim.partition("rank", worker),
         4 => sim.partition_oneway("rank", worker),
         5 => sim.partition_oneway(worker, "rank"),
         6 => sim.hold("rank", worker),
+        7 => limits[nth].store(trickle(dice), Ordering::Relaxed),
         _ => {
             for worker in WORKERS {
                 sim.release("rank", worker);
                 sim.repair("rank", worker);
             }
+            limits.iter().for_each(|limit| limit.store(0, Ordering::Relaxed));
         }
     }
     None
@@ -337,10 +419,9 @@ fn simulate(seed: u64) -> turmoil::Result {
         .max_message_latency(Duration::from_millis(30))
         .tcp_capacity(4096)
         .build();
-    for (index, name) in WORKERS.iter().enumerate() {
-        sim.host(*name, move || host(seed.wrapping_mul(31).wrapping_add(index as u64), None));
-    }
-    sim.client("rank", rank(Arc::default()));
+    let limits: [Limit; 3] = Default::default();
+    hosts(&mut sim, seed, Kind::default(), &limits);
+    sim.client("rank", rank(Arc::default(), Start::default()));
     let mut dice = Dice(seed);
     let mut next = Duration::from_millis(200);
     while !sim.step()? {
@@ -348,7 +429,7 @@ fn simulate(seed: u64) -> turmoil::Result {
             continue; // after two minutes all is repaired below, so that every run can end
         }
         next = sim.elapsed() + Duration::from_millis(100 + dice.roll(900));
-        match fault(&sim, &mut dice) {
+        match fault(&sim, &mut dice, &limits) {
             Some(Crash::Down(worker)) => sim.crash(worker),
             Some(Crash::Up(worker)) => sim.bounce(worker),
             None => {}
@@ -359,16 +440,28 @@ fn simulate(seed: u64) -> turmoil::Result {
                 sim.repair("rank", worker);
                 sim.bounce(worker);
             }
+            limits.iter().for_each(|limit| limit.store(0, Ordering::Relaxed));
         }
     }
     Ok(())
 }
 
+fn hosts(sim: &mut turmoil::Sim<'_>, seed: u64, kind: Kind, limits: &[Limit; 3]) {
+    for (index, (name, limit)) in WORKERS.iter().zip(limits).enumerate() {
+        let (seed, limit) = (seed.wrapping_mul(31).wrapping_add(index as u64), limit.clone());
+        sim.host(*name, move || host(seed, kind, limit.clone()));
+    }
+}
+
 /// Seeds to run: one that was named, or a few.
+fn seeds(most: u64) -> std::ops::Range<u64> {
+    let named = std::env::var("FEEDSTOCK_SEED").ok().and_then(|seed| seed.parse().ok());
+    named.map_or(0..most, |seed: u64| seed..seed + 1)
+}
+
 #[test]
 fn every_step_arrives_whatever_the_network_does() {
-    let named = std::env::var("FEEDSTOCK_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = named.map_or(0..200, |seed: u64| seed..seed + 1);
+    let seeds = seeds(200);
     for seed in seeds.clone() {
         let run = std::panic::catch_unwind(|| simulate(seed).map_err(|e| e.to_string()));
         if !matches!(run, Ok(Ok(()))) {
@@ -392,18 +485,15 @@ fn missing_file(seed: u64, down_at: Duration) -> Ended {
         .tick_duration(Duration::from_millis(5))
         .max_message_latency(Duration::from_millis(30))
         .build();
-    for (index, name) in WORKERS.iter().enumerate() {
-        let seed = seed.wrapping_mul(31).wrapping_add(index as u64);
-        sim.host(*name, move || host(seed, Some(1)));
-    }
+    hosts(&mut sim, seed, Kind { gone_in: Some(1), ..Kind::default() }, &Default::default());
     let ended = Arc::new(std::sync::Mutex::new(None));
     let said = ended.clone();
     sim.client("rank", async move {
-        let steps = Arc::new(AtomicU64::new(0));
-        let error = rank(steps.clone()).await.expect_err("a file is missing");
+        let seen = Arc::new(Seen::default());
+        let error = rank(seen.clone(), Start::default()).await.expect_err("a file is missing");
         let kind = error.downcast_ref::<Error>().map(Error::kind);
         let kind = kind.ok_or_else(|| format!("another error: {error}"))?;
-        *said.lock().unwrap() = Some((steps.load(Ordering::Relaxed), kind, turmoil::elapsed()));
+        *said.lock().unwrap() = Some((seen.steps.load(Ordering::Relaxed), kind, turmoil::elapsed()));
         Ok(())
     });
     let mut is_down = false;

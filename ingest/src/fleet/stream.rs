@@ -3,11 +3,12 @@
 use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, broken, greeted, within};
 use super::dispatch::StreamId;
 use super::place::{Claim, Gathering, Writing};
+use super::progress::Counters;
 use crate::engine::Destination;
 use crate::row::RowPlace;
 use crate::wire::{
-    Answer, Ask, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES, PING_EVERY, RowHead, Tag,
-    Token, damaged, read_message, write_message,
+    Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
+    PING_EVERY, RowHead, Tag, Token, damaged, read_message, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use arrow::datatypes::SchemaRef;
@@ -23,13 +24,10 @@ use tokio::io::{
     AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf, ReadHalf, split,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// Three signs of life are missing: the worker is lost, stuck or cut off.
 const SILENCE: Duration = Duration::from_millis(1500);
-
-/// A rival's rows that are here wait so long for the slow stream to finish its own.
-const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 
 /// In place of when something was heard: nobody listens.
 const DEAF: u64 = u64::MAX;
@@ -52,12 +50,14 @@ pub(crate) struct Task<D> {
 
 /// What a stream tells.
 pub(crate) enum Told {
+    /// The worker is at work on opening the data set.
+    Opening,
+    /// Data set, catalog and ops are ready there: rows follow.
+    Opened,
     /// The rows of this step are there.
     Received(u64),
     /// The worker wants to go.
     Leaving,
-    /// Rows are here, but another stream has been writing the same ones for long.
-    Waited,
     /// The stream is over.
     Lost(Error),
 }
@@ -73,6 +73,8 @@ pub(crate) struct Opening {
     pub(crate) tensors: Arc<[TensorSpec]>,
     /// The columns that ride along.
     pub(crate) columns: SchemaRef,
+    /// Where the stream counts what it receives.
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// Runs a stream to its end.
@@ -87,14 +89,14 @@ pub(crate) async fn run<D: Destination>(
         // Nobody listens once the run is dropped.
         let _unheard = told.send((id, what));
     };
-    let io = match open(&opening, &*connect).await {
+    let io = match open(&opening, &*connect, &tell).await {
         Ok(io) => io,
         Err(error) => return tell(Told::Lost(error)),
     };
     let (read, write) = split(io);
     let member = &opening.member;
     let reading = async {
-        let mut stream = Stream::new(read, &opening.tensors, opening.columns.clone());
+        let mut stream = Stream::new(read, &opening);
         while let Some(task) = tasks.recv().await {
             let index = task.gathering.index;
             match stream.receive(task, &tell).await {
@@ -114,14 +116,16 @@ fn named(member: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{member}: {error}"))
 }
 
-async fn open(opening: &Opening, connect: &dyn Connect) -> Result<Box<dyn Io>> {
+async fn open(opening: &Opening, connect: &dyn Connect, tell: &impl Fn(Told)) -> Result<Box<dyn Io>> {
     let member = opening.member.as_str();
+    let at_work = || tell(Told::Opening);
+    opening.counters.expect(1, 0); // at least, until the tensors' specs are there
     let mut io = greeted(connect, member, opening.token.as_ref()).await?;
     let mut described = false;
     loop {
         let ask = Ask::Open(Box::new(opening.request.clone()));
         within(OPENING_TIMEOUT, member, write_message(&mut io, &ask)).await?;
-        match answer(&mut io, member).await? {
+        match answer(&mut io, member, &at_work).await? {
             Answer::Opened => break,
             Answer::Unknown if !described => {
                 described = true;
@@ -130,7 +134,7 @@ async fn open(opening: &Opening, connect: &dyn Connect) -> Result<Box<dyn Io>> {
                     write_message(&mut io, &*opening.spec).await
                 };
                 within(DESCRIBING_TIMEOUT, member, sent).await?;
-                match answer(&mut io, member).await? {
+                match answer(&mut io, member, &at_work).await? {
                     Answer::Described => {}
                     other => return Err(refused(member, other)),
                 }
@@ -138,8 +142,10 @@ async fn open(opening: &Opening, connect: &dyn Connect) -> Result<Box<dyn Io>> {
             other => return Err(refused(member, other)),
         }
     }
+    tell(Told::Opened);
     let specs: Vec<TensorSpec> =
         within(OPENING_TIMEOUT, member, read_message(&mut io, MESSAGE_BYTES)).await?;
+    opening.counters.whole();
     if specs[..] != opening.tensors[..] {
         let message = format!("{member}: the ops make other tensors there: {specs:?}");
         return Err(Error::new(ErrorKind::BadConfig, message));
@@ -193,14 +199,21 @@ struct Stream<'a> {
     start: Instant,
     heads: HeadReader,
     tensors: &'a [TensorSpec],
+    counters: &'a Arc<Counters>,
 }
 
 impl<'a> Stream<'a> {
-    fn new(read: ReadHalf<Box<dyn Io>>, tensors: &'a [TensorSpec], columns: SchemaRef) -> Self {
+    fn new(read: ReadHalf<Box<dyn Io>>, opening: &'a Opening) -> Self {
+        let Opening { tensors, columns, counters, .. } = opening;
         let (heard, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
-        let read = Heard { inner: read, heard: heard.clone(), start };
-        let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count(), columns);
-        Self { read: BufReader::with_capacity(READ_BYTES, read), heard, start, heads, tensors }
+        let read = Heard { inner: read, heard: heard.clone(), start, counters: counters.clone() };
+        let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count(), columns.clone());
+        Self { read: BufReader::with_capacity(READ_BYTES, read), heard, start, heads, tensors, counters }
+    }
+
+    /// The frame under way has this many bytes more.
+    fn expect(&self, bytes: u64) {
+        self.counters.expect(bytes, self.read.buffer().len());
     }
 
     /// Reads frames until the task's rows are there.
@@ -224,12 +237,18 @@ impl<'a> Stream<'a> {
                 Tag::Alive => {}
                 Tag::Leaving => tell(Told::Leaving),
                 Tag::Rows => {
+                    self.expect(FRAME_HEAD_BYTES as u64);
                     let frame = FrameHead::read(&mut self.read).await?;
                     let step = &task.gathering.step;
                     match (frame.epoch, frame.position) < (step.epoch, step.position.0) {
                         true => self.skip::<D>(frame).await?,
-                        false => return self.rows(frame, &task, tell).await,
+                        false => {
+                            self.rows(frame, &task).await?;
+                            self.counters.whole();
+                            return Ok(());
+                        }
                     }
+                    self.counters.whole();
                 }
                 Tag::End => {
                     let message = "the worker ended before the plan did";
@@ -254,16 +273,13 @@ impl<'a> Stream<'a> {
     }
 
     async fn head(&mut self, frame: FrameHead) -> io::Result<(Vec<RowHead>, RecordBatch)> {
+        let fixed: usize = self.tensors.iter().map(TensorSpec::bytes).sum();
+        self.expect(u64::from(frame.head_bytes) + u64::from(frame.rows) * fixed as u64);
         let head = frame.read_head(&mut self.read).await?;
         self.heads.read(head, frame.rows)
     }
 
-    async fn rows<D: Destination>(
-        &mut self,
-        frame: FrameHead,
-        task: &Task<D>,
-        tell: &impl Fn(Told),
-    ) -> Result<(), Broken> {
+    async fn rows<D: Destination>(&mut self, frame: FrameHead, task: &Task<D>) -> Result<(), Broken> {
         let step = &task.gathering.step;
         let expected = (step.epoch, step.position.0, task.rows.len());
         let found = (frame.epoch, frame.position, frame.rows as usize);
@@ -281,12 +297,9 @@ impl<'a> Stream<'a> {
         }
         // While another stream is at these rows this one does not read, so that it cannot hear its worker.
         self.heard.store(DEAF, Ordering::Relaxed);
-        let claim = loop {
-            match timeout(CLAIM_PATIENCE, task.gathering.claim(&task.rows)).await {
-                Ok(claim) => break claim,
-                Err(_) => tell(Told::Waited),
-            }
-        };
+        self.counters.wait(true);
+        let claim = task.gathering.claim(&task.rows).await;
+        self.counters.wait(false);
         self.heard.store(millis(self.start), Ordering::Relaxed);
         match claim {
             Claim::Written => self.bodies(&heads, None::<&mut Writing<D>>).await?,
@@ -311,6 +324,7 @@ impl<'a> Stream<'a> {
         heads: &[RowHead],
         mut writing: Option<&mut Writing<D>>,
     ) -> io::Result<()> {
+        self.expect(self.body_bytes(heads)?);
         let mut crc = crc32fast::Hasher::new();
         for (nth, head) in heads.iter().enumerate().filter(|(_, head)| head.failure.is_none()) {
             let mut lengths = head.lengths.iter();
@@ -337,6 +351,19 @@ impl<'a> Stream<'a> {
             true => Ok(()),
             false => Err(damaged("a step's rows")),
         }
+    }
+
+    /// Bytes of the rows and their checksum.
+    fn body_bytes(&self, heads: &[RowHead]) -> io::Result<u64> {
+        let mut bytes = size_of::<u32>() as u64;
+        for head in heads.iter().filter(|head| head.failure.is_none()) {
+            let mut lengths = head.lengths.iter();
+            for spec in self.tensors {
+                let length = if spec.is_ragged() { lengths.next().copied().unwrap_or(0) } else { 0 };
+                bytes += row_bytes(spec, length)? as u64;
+            }
+        }
+        Ok(bytes)
     }
 
     /// Reads a row into its buffer, which grows as the bytes come.
@@ -395,12 +422,13 @@ fn millis(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Notes when bytes come.
+/// Notes when bytes come, and how many.
 struct Heard<R> {
     inner: R,
     /// Milliseconds since `start`.
     heard: Arc<AtomicU64>,
     start: Instant,
+    counters: Arc<Counters>,
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
@@ -411,7 +439,9 @@ impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-        if buf.filled().len() > before {
+        let came = buf.filled().len() - before;
+        if came > 0 {
+            self.counters.received(came);
             self.heard.store(millis(self.start), Ordering::Relaxed);
         }
         Poll::Ready(Ok(()))

@@ -76,7 +76,7 @@ pub(crate) struct FrameHead {
 }
 
 /// Bytes of a [`FrameHead`] after its tag, with its CRC.
-const FRAME_HEAD_BYTES: usize = 32;
+pub(crate) const FRAME_HEAD_BYTES: usize = 32;
 
 impl FrameHead {
     pub(crate) async fn write(self, io: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {

@@ -201,7 +201,8 @@ pub(crate) enum Answer {
     Described,
     /// The recipe is not known: describe it.
     Unknown,
-    /// Frames follow.
+    /// Data set, catalog and ops are ready: the tensors' specs and frames follow. From now on the rank counts rows that do
+    /// not come as late.
     Opened,
     /// It cannot be.
     Failed(Failure),

@@ -7,7 +7,8 @@
 //!  │ Open {plan, cursor, shape, strands}              │
 //!  │ ◀──────────────────────────── Unknown: not told of this plan yet
 //!  │ Describe {recipe}, then Open again               │
-//!  │ ◀──────────────────────────── Opened, then frames without end:
+//!  │ ◀──────────────────────────── empty messages, every 500 ms, until data set, catalog and ops are ready: not yet
+//!  │ ◀──────────────────────────── Opened: from now on rows can be late; the tensors, then frames without end:
 //!  │     Rows: an Arrow IPC batch of what rides along, then each row's tensor bytes as they stand in a slot
 //!  │     Alive every 500 ms without rows · Leaving · Failed · End
 //!  │ a byte a second: still here                      │
@@ -23,7 +24,9 @@ mod frame;
 mod message;
 mod secure;
 
-pub(crate) use frame::{FRAME_ROWS, FrameHead, HEAD_BYTES, HeadReader, HeadWriter, RowHead, Tag, damaged};
+pub(crate) use frame::{
+    FRAME_HEAD_BYTES, FRAME_ROWS, FrameHead, HEAD_BYTES, HeadReader, HeadWriter, RowHead, Tag, damaged,
+};
 pub use message::WorkerStatus;
 pub(crate) use message::{
     Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId,

@@ -14,13 +14,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
 /// Between two messages of whoever connected.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A rank that was not heard of for so long is gone. It says something every second, whatever its trainer does.
 const RANK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A lane that takes longer to open waits for a data set or its ops; where they are ready, it takes milliseconds. With this,
+/// six round trips of 100 ms until a lane is asked for stay below the 750 ms after which a rank calls a worker slow.
+const OPENING_AFTER: Duration = Duration::from_millis(100);
 
 /// Small rows and heads are sent together up to this; larger parts go out as they are.
 const SEND_BYTES: usize = 64 << 10;
@@ -81,7 +85,8 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
     }
 }
 
-/// Opens a lane, telling meanwhile that somebody is at work: a catalog may have to be built.
+/// Opens a lane, telling meanwhile that somebody is at work: a catalog may have to be built. The rank does not call a worker
+/// late that says so.
 async fn open<S: Serve + ?Sized>(
     io: &mut impl Io,
     server: &S,
@@ -91,7 +96,7 @@ async fn open<S: Serve + ?Sized>(
         return Ok(Err(Error::new(ErrorKind::Retryable, "the worker is going away; ask another one")));
     }
     let mut opening = server.open(request);
-    let mut tick = interval(ALIVE_EVERY);
+    let mut tick = interval_at(Instant::now() + OPENING_AFTER, ALIVE_EVERY);
     loop {
         tokio::select! {
             biased;

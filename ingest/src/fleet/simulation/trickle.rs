@@ -1,0 +1,103 @@
+//! Hosts that do nothing wrong but trickle: how long does a rank wait for a step?
+
+use super::throttled::Limit;
+use super::{Dice, Kind, Seen, Start, hosts, rank, seeds, trickle};
+use crate::fleet::dispatch::Local;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// No step may take longer, where a host is well.
+const MOST: Duration = Duration::from_secs(2);
+
+/// Before streams are open: a greeting that trickles is given up after so long.
+const OPENING: Duration = Duration::from_millis(1500);
+
+/// Which hosts may trickle: all that do are quick else.
+#[derive(Debug, Clone, Copy)]
+enum Trickling {
+    None,
+    /// One or two of the three.
+    Some,
+    /// All, and the rank's own machine serves instead.
+    All,
+}
+
+/// Nothing goes wrong but that hosts trickle, from the start or from a random moment on, for a while or for good.
+fn simulate_trickling(seed: u64, trickling: Trickling) -> turmoil::Result<[u64; 4]> {
+    let mut dice = Dice(seed);
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(seed)
+        .simulation_duration(Duration::from_secs(600))
+        .tick_duration(Duration::from_millis(5))
+        .max_message_latency(Duration::from_millis(30))
+        .tcp_capacity(4096)
+        .build();
+    let limits: [Limit; 3] = Default::default();
+    hosts(&mut sim, seed, Kind { steady: true, ..Kind::default() }, &limits);
+    let local = if matches!(trickling, Trickling::All) { Local::Fallback } else { Local::Never };
+    let (seen, start) =
+        (Arc::new(Seen::default()), Start { step: dice.roll(2) * (1 + dice.roll(20)), local });
+    sim.client("rank", rank(seen.clone(), start));
+    let hosts = match trickling {
+        Trickling::None => 0,
+        Trickling::Some => 1 + dice.roll(2) as usize,
+        Trickling::All => 3,
+    };
+    let mut next = Duration::from_millis(dice.roll(2) * dice.roll(1500));
+    loop {
+        if sim.elapsed() >= next && hosts > 0 {
+            // Together, or one after the other.
+            for limit in &limits[..hosts] {
+                match dice.roll(5) {
+                    0 => limit.store(0, Ordering::Relaxed),
+                    1 => {}
+                    _ => limit.store(trickle(&mut dice), Ordering::Relaxed),
+                }
+            }
+            next = sim.elapsed() + Duration::from_millis(50 + dice.roll(5000));
+        }
+        if sim.step()? {
+            return Ok(seen.take());
+        }
+    }
+}
+
+/// What a seed's run has found, or the command that runs it again.
+fn trickled(seed: u64, trickling: Trickling) -> [u64; 4] {
+    let run = std::panic::catch_unwind(|| simulate_trickling(seed, trickling).map_err(|e| e.to_string()));
+    match run {
+        Ok(Ok(found)) => found,
+        run => panic!("seed {seed}, {trickling:?}: {run:?}; run it again with FEEDSTOCK_SEED={seed}"),
+    }
+}
+
+/// From the first step on, after starts in the middle of an epoch too; a stream is open once its greeting has come.
+#[test]
+fn no_step_waits_for_workers_that_trickle() {
+    let (mut longest, mut hedges) = ([0; 2], 0);
+    for (seed, trickling) in seeds(150).flat_map(|seed| [(seed, Trickling::Some), (seed, Trickling::All)]) {
+        let [first_ms, longest_ms, hedged, _] = trickled(seed, trickling);
+        assert!(
+            u128::from(first_ms) <= (OPENING + MOST).as_millis()
+                && u128::from(longest_ms) <= MOST.as_millis(),
+            "seed {seed}, {trickling:?}: {first_ms} ms for the first step, up to {longest_ms} ms for others"
+        );
+        longest = [longest[0].max(first_ms), longest[1].max(longest_ms)];
+        hedges += hedged;
+    }
+    println!(
+        "{hedges} hedges; {} ms for a first step, {} ms for another one at most",
+        longest[0], longest[1]
+    );
+    assert!(hedges > 0, "nothing was slow");
+}
+
+#[test]
+fn a_fleet_in_which_nothing_is_slow_is_asked_for_nothing_twice() {
+    for seed in seeds(50) {
+        let [first_ms, longest_ms, hedges, samples] = trickled(seed, Trickling::None);
+        assert_eq!((hedges, samples), (0, 0), "seed {seed}");
+        assert!(first_ms.max(longest_ms) < 1000, "seed {seed}: {first_ms} ms, {longest_ms} ms");
+    }
+}
