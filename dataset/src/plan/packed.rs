@@ -109,7 +109,7 @@ mod tests {
     fn texts_that_lie_about_their_length_are_refused() {
         let left = [Left { sample: SampleId(7), lane: Lane(1), pass: 0 }; 100];
         let text = serde_json::to_value(Rest::new(0, Vec::new(), &left).unwrap()).unwrap();
-        for (field, value) in [("samples", 99), ("samples", 101), ("samples", 1 << 40)] {
+        for (field, value) in [("samples", 99u64), ("samples", 101), ("samples", 1 << 40)] {
             let mut text = text.clone();
             text[field] = value.into();
             assert!(serde_json::from_value::<Rest>(text).is_err(), "{field} {value}");
