@@ -5,12 +5,17 @@
 //! ```
 //! Payload columns are [`arrow::array::BinaryViewArray`]s over one buffer a block (`payload.rs`), so that a block
 //! holds its own bytes and no more. Holding one row holds its block's buffer.
+//!
+//! Bytes arrive while others wait for theirs; decompressing and copying them is done for a few blocks at a time
+//! ([`IoRuntime::making`](crate::IoRuntime)), so that what it takes is bounded.
 
-use crate::catalog::{Catalog, Content, FoundIn, UnionReader, UnitStore};
-use crate::format::columns::{Mapping, bug};
+use crate::catalog::{Catalog, Content, FoundIn, UnionReader};
+use crate::format::columns::Mapping;
 use crate::format::guard::guarding;
+use crate::format::parquet_memory::Counted;
 use crate::format::{ipc, located, parquet};
-use crate::payload::own_payload;
+use crate::held::{as_declared, named};
+use crate::payload::{own_all, own_views};
 use crate::{BlockId, DiskCache, Error, ErrorKind, Layout, ObjectRef, Result, SampleId, Storage};
 use arrow::array::ArrayRef;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
@@ -31,7 +36,8 @@ pub struct Block {
     pub id: BlockId,
     /// The sample of row 0.
     pub first_sample: u64,
-    /// The data set's selected columns.
+    /// The data set's selected columns. Where the block was fetched with [`BlockReader::fetch_held`], texts may be views,
+    /// whatever text type the schema declares.
     pub rows: RecordBatch,
 }
 
@@ -91,12 +97,26 @@ impl BlockReader {
     /// # Panics
     /// If there is no such block.
     pub async fn fetch(&self, id: BlockId, next_use: u64) -> Result<Block> {
+        let block = self.fetch_held(id, next_use).await?;
+        let rows = as_declared(&block.rows, &self.0.schema);
+        let rows = rows.map_err(|e| e.context(self.0.catalog.describe_block(id)))?;
+        Ok(Block { rows, ..block })
+    }
+
+    /// As [`fetch`](Self::fetch), with texts as views where the file lets samples share them: the block then holds no more
+    /// than the catalog counts ([`BlockSpec::memory_bytes`](crate::BlockSpec::memory_bytes)).
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub async fn fetch_held(&self, id: BlockId, next_use: u64) -> Result<Block> {
         let inner = self.0.clone();
         let io = inner.storage.io().clone();
         io.run(async move {
             let samples = inner.catalog.block_samples(id);
             let rows = inner.read(id, next_use).await;
-            let rows = rows.and_then(|rows| own_payload(&rows));
             let rows = rows.map_err(|e| e.context(inner.catalog.describe_block(id)))?;
             if rows.num_rows() as u64 != samples.end - samples.start {
                 let what =
@@ -109,7 +129,7 @@ impl BlockReader {
     }
 
     /// Fetches one sample on its own, as a block of one row: for a full shuffle, where the rest of the sample's
-    /// block would be wasted. Errors as [`fetch`](Self::fetch).
+    /// block would be wasted. Texts may be views. Errors as [`fetch`](Self::fetch).
     ///
     /// # Panics
     /// If the sample does not exist.
@@ -122,7 +142,6 @@ impl BlockReader {
             let first_row = row.first_row + sample.0 - inner.catalog.block_samples(id).start;
             let samples = sample.0..sample.0 + 1;
             let rows = inner.read_rows(row.shard, row.unit, first_row, samples, next_use).await;
-            let rows = rows.and_then(|rows| own_payload(&rows));
             let rows = rows.map_err(|e| e.context(inner.catalog.describe_sample(sample)))?;
             if rows.num_rows() != 1 {
                 let what =
@@ -158,7 +177,8 @@ impl BlockReader {
             let end = inner.catalog.block_samples(BlockId(blocks.end - 1)).end;
             let row = inner.catalog.blocks.row(BlockId(blocks.start));
             let rows = inner.read_rows(row.shard, row.unit, row.first_row, first..end, u64::MAX).await;
-            rows.map(|rows| (first, rows))
+            rows.and_then(|rows| as_declared(&rows, &inner.schema))
+                .map(|rows| (first, rows))
                 .map_err(|e| e.context(inner.catalog.describe_block(BlockId(blocks.start))))
         })
         .await
@@ -171,6 +191,7 @@ impl Inner {
         self.read_rows(row.shard, row.unit, row.first_row, self.catalog.block_samples(id), next_use).await
     }
 
+    /// The rows in memory of their own, texts perhaps as views.
     async fn read_rows(
         &self,
         shard: u32,
@@ -186,17 +207,22 @@ impl Inner {
         let catalog = &self.catalog;
         let (units, source_schema, mapping, added) = match &catalog.content {
             Content::Located(table) => {
-                return located::read(catalog, table, samples, &self.columns, &reader).await;
+                let counted = catalog.counted(&samples);
+                let fetched = located::fetch(catalog, table, samples, &self.columns, &reader).await?;
+                let _permit = self.storage.io().making(counted.making).await?;
+                return own_views(&fetched.rows(catalog, &self.columns)?);
             }
             Content::Units { units, source_schema, mapping, added } => (units, source_schema, mapping, added),
             Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix is read through its parts")),
         };
+        let unit = UnitRows {
+            object: catalog.objects.get(shard as usize),
+            description: units.read(unit as usize, &self.storage).await?,
+            rows: first_row..first_row + (samples.end - samples.start),
+            counted: catalog.counted(&samples),
+        };
         let Some(added) = added else {
-            let rows = first_row..first_row + (samples.end - samples.start);
-            let columns = &self.columns;
-            return self
-                .read_unit(units, source_schema, mapping, columns, (shard, unit, rows), &reader)
-                .await;
+            return self.read_unit(unit, source_schema, mapping, &self.columns, &reader).await;
         };
         let found: Vec<FoundIn> = self.columns.iter().map(|&c| added.place(c)).collect();
         let columns: Vec<usize> = found
@@ -206,10 +232,7 @@ impl Inner {
         let from_file = if columns.is_empty() {
             Vec::new() // nothing to read
         } else {
-            let rows = first_row..first_row + (samples.end - samples.start);
-            let place = (shard, unit, rows);
-            let read = self.read_unit(units, source_schema, mapping, &columns, place, &reader).await?;
-            read.columns().to_vec()
+            self.read_unit(unit, source_schema, mapping, &columns, &reader).await?.columns().to_vec()
         };
         let mut from_file = from_file.into_iter();
         let arrays = found.iter().map(|f| match f {
@@ -218,34 +241,37 @@ impl Inner {
         });
         let arrays: Option<Vec<ArrayRef>> = arrays.collect();
         let arrays = arrays.ok_or_else(|| Error::new(ErrorKind::Bug, "a column was not read"))?;
-        RecordBatch::try_new(self.schema.clone(), arrays).map_err(bug)
+        let rows = usize::try_from(samples.end - samples.start)
+            .map_err(|_| Error::config("a block has more rows than memory has addresses"))?;
+        named(&self.schema, arrays, rows)
     }
 
-    /// Rows of one unit, columns of the files: `place` is the object, the unit and the rows within it.
+    /// Rows of one unit, columns of the files.
     async fn read_unit(
         &self,
-        units: &UnitStore,
+        unit: UnitRows,
         source_schema: &SchemaRef,
         mapping: &Mapping,
         columns: &[usize],
-        (shard, unit, rows): (u32, u32, Range<u64>),
         reader: &RangeReader,
     ) -> Result<RecordBatch> {
-        let catalog = &self.catalog;
-        let unit = units.read(unit as usize, &self.storage).await?;
-        let object = catalog.objects.get(shard as usize);
-        let named = object.clone();
-        match catalog.layout {
-            Layout::HfParquet => {
-                let read = parquet::read(&unit, rows, source_schema, mapping, columns, object, reader);
-                guarding(&named, read).await
+        let (making, object) = (unit.counted.making, unit.object.clone());
+        let read = async move {
+            match self.catalog.layout {
+                Layout::HfParquet => {
+                    let fetched = parquet::fetch(unit, source_schema, mapping, columns, reader).await?;
+                    let _permit = self.storage.io().making(making).await?;
+                    own_views(&fetched.decode(source_schema, mapping, columns)?)
+                }
+                Layout::ArrowIpc => {
+                    let fetched = ipc::fetch(unit, source_schema, mapping, columns, reader).await?;
+                    let _permit = self.storage.io().making(making).await?;
+                    own_all(&fetched.decode(source_schema, mapping, columns)?)
+                }
+                other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
             }
-            Layout::ArrowIpc => {
-                let read = ipc::read(&unit, rows, source_schema, mapping, columns, object, reader);
-                guarding(&named, read).await
-            }
-            other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
-        }
+        };
+        guarding(&object, read).await
     }
 }
 
@@ -253,6 +279,15 @@ impl fmt::Debug for BlockReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockReader").field("schema", &self.0.schema).finish_non_exhaustive()
     }
+}
+
+/// Rows of one unit of a columnar file.
+pub(crate) struct UnitRows {
+    pub(crate) object: ObjectRef,
+    /// What the catalog keeps of the unit.
+    pub(crate) description: Bytes,
+    pub(crate) rows: Range<u64>,
+    pub(crate) counted: Counted,
 }
 
 /// Reads ranges of objects for one block, through the disk cache if there is one.

@@ -16,6 +16,7 @@ mod dataset;
 mod error;
 mod filter;
 mod format;
+mod held;
 mod home;
 mod ids;
 mod lengths;
@@ -37,6 +38,7 @@ pub use catalog::{
 pub use dataset::{Dataset, OpenOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use format::{AudioProbe, BadShards, Durations, Layout};
+pub use held::declared_array;
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
 pub use lengths::Lengths;
 pub use plan::{

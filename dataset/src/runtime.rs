@@ -9,6 +9,7 @@ use crate::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// One decompresses a block while the other serves sockets; more CPUs may have more data sets open.
 const IO_THREADS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -16,17 +17,29 @@ const IO_THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 /// CPUs for each I/O thread, between these.
 const CPUS_PER_IO_THREAD: usize = 8;
 
+/// Bytes that the blocks being decompressed and copied take at once, in addition to what they hold. Eight blocks of the default
+/// size with their compressed bytes and decompressed pages take as many; what a larger block takes beyond it is kept free in
+/// the budget ([`Catalog::reserve_bytes`](crate::Catalog::reserve_bytes)).
+pub(crate) const MAKING_BYTES: u64 = 64 << 20;
+
+const PERMIT_BYTES: u64 = 1 << 10;
+const PERMITS: usize = (MAKING_BYTES / PERMIT_BYTES) as usize;
+
 static SHARED: PerProcess<Owned> = PerProcess::new();
 
 /// feedstock's I/O runtime; clones share it, and its threads end with the last clone.
 #[derive(Clone)]
 pub struct IoRuntime(Arc<Owned>);
 
-struct Owned(Option<Runtime>);
+struct Owned {
+    runtime: Option<Runtime>,
+    /// What blocks in the making may take, by [`PERMIT_BYTES`].
+    making: Arc<Semaphore>,
+}
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+        if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background(); // a plain drop panics inside an async caller
         }
     }
@@ -60,13 +73,24 @@ impl IoRuntime {
             .enable_all()
             .build()
             .map_err(|e| Error::new(ErrorKind::Retryable, "cannot start the I/O threads").with_source(e))?;
-        Ok(Self(Arc::new(Owned(Some(runtime)))))
+        let making = Arc::new(Semaphore::new(PERMITS));
+        Ok(Self(Arc::new(Owned { runtime: Some(runtime), making })))
     }
 
     /// The handle that spawns onto these threads.
     pub fn handle(&self) -> &Handle {
         #[expect(clippy::expect_used, reason = "taken in Drop only")]
-        self.0.0.as_ref().expect("runtime lives as long as its owner").handle()
+        self.0.runtime.as_ref().expect("runtime lives as long as its owner").handle()
+    }
+
+    /// Waits until a block may be made that takes `bytes` in addition to what it holds: all such blocks take
+    /// [`MAKING_BYTES`] at once, or one takes more. Whoever holds the permit neither waits for storage nor for another.
+    pub(crate) async fn making(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        #[expect(clippy::cast_possible_truncation, reason = "65,536 permits")]
+        let permits = permits.clamp(1, PERMITS as u32);
+        let permit = self.0.making.clone().acquire_many_owned(permits).await;
+        permit.map_err(|e| Error::new(ErrorKind::Bug, "the I/O threads have ended").with_source(e))
     }
 
     /// Runs `future` on these threads and waits for it in the caller's; dropping the wait cancels it.
@@ -122,5 +146,19 @@ mod tests {
         let (one, other) = (IoRuntime::shared().unwrap(), IoRuntime::shared().unwrap());
         assert!(Arc::ptr_eq(&one.0, &other.0));
         assert!(!Arc::ptr_eq(&one.0, &IoRuntime::new().unwrap().0));
+    }
+
+    #[test]
+    fn a_large_block_is_made_alone_and_small_ones_together() {
+        let io = IoRuntime::new().unwrap();
+        let waiting = |bytes| futures::FutureExt::now_or_never(io.making(bytes)).is_none();
+        let small = futures::executor::block_on(io.making(8 << 20)).unwrap();
+        assert!(!waiting(56 << 20));
+        assert!(waiting(57 << 20) && waiting(1 << 40));
+        drop(small);
+        let large = futures::executor::block_on(io.making(1 << 40)).unwrap();
+        assert!(waiting(1));
+        drop(large);
+        assert!(!waiting(0));
     }
 }

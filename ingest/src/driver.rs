@@ -64,6 +64,8 @@ pub(crate) struct Driver<D> {
     planner: Planner,
     residency: Residency,
     budget_bytes: u64,
+    /// What of the budget stays free for making the largest block.
+    reserve_bytes: u64,
     reader: BlockReader,
     turns: Turns,
     events: UnboundedReceiver<Event<D>>,
@@ -96,6 +98,7 @@ impl<D: Destination> Driver<D> {
         let catalog = job.dataset.catalog().clone();
         job.plan.check_epoch(job.epoch)?;
         job.shape.check(&job.plan, &|sample| catalog.describe_sample(sample))?;
+        let reserve_bytes = catalog.reserve_bytes();
         let reader = job.dataset.block_reader();
         let columns = unmapped(reader.schema(), &job.dataset, &job.maps)?;
         let (sender, events) = unbounded_channel(); // bounded by slots, see Event
@@ -114,8 +117,9 @@ impl<D: Destination> Driver<D> {
         let driver = Self {
             context: Arc::new(context),
             planner: Planner::new(catalog, walk),
-            residency: Residency::new(job.budget_bytes),
+            residency: Residency::new(job.budget_bytes.saturating_sub(reserve_bytes)),
             budget_bytes: job.budget_bytes,
+            reserve_bytes,
             reader,
             turns,
             events,
@@ -139,8 +143,8 @@ impl<D: Destination> Driver<D> {
     /// Refuses, before anything waits, a budget that one of the first steps would never fit.
     fn check_budget(self) -> Result<(Self, UnboundedSender<Event<D>>)> {
         let (step_bytes, rows) = self.planner.largest_need(STEPS_CHECKED);
-        if step_bytes > self.budget_bytes {
-            return Err(over_budget(step_bytes, self.budget_bytes, rows));
+        if step_bytes.saturating_add(self.reserve_bytes) > self.budget_bytes {
+            return Err(self.over_budget(step_bytes, rows));
         }
         let sender = self.context.events.clone();
         Ok((self, sender))
@@ -209,9 +213,7 @@ impl<D: Destination> Driver<D> {
                 }
                 Err(Refused::Never { step_bytes }) => {
                     let rows = planned.step.rows.len() as u64;
-                    self.context
-                        .sink
-                        .failed(self.next_index, over_budget(step_bytes, self.budget_bytes, rows));
+                    self.context.sink.failed(self.next_index, self.over_budget(step_bytes, rows));
                     (self.planned_all, self.failed) = (true, true);
                     return;
                 }
@@ -238,7 +240,7 @@ impl<D: Destination> Driver<D> {
             let begun = Instant::now();
             let fetch = async move {
                 match piece {
-                    Piece::Block(block) => reader.fetch(block, next_use).await,
+                    Piece::Block(block) => reader.fetch_held(block, next_use).await,
                     Piece::Sample(sample) => reader.fetch_sample(sample, next_use).await,
                 }
             };
@@ -340,6 +342,23 @@ impl<D: Destination> Driver<D> {
         self.context.shared.set_resident(self.residency.used_bytes());
     }
 
+    fn over_budget(&self, step_bytes: u64, rows: u64) -> Error {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let reserve = match self.reserve_bytes {
+            0 => String::new(),
+            bytes => format!(", and decompressing the largest block {:.1} MiB more", mib(bytes)),
+        };
+        Error::new(
+            ErrorKind::BadConfig,
+            format!(
+                "the memory budget of {:.1} MiB is smaller than one batch: the blocks behind {rows} rows take {:.1} MiB of \
+                 memory{reserve}; raise budget_bytes, or lower the batch size or the data set's block_bytes",
+                mib(self.budget_bytes),
+                mib(step_bytes)
+            ),
+        )
+    }
+
     fn report(&self) {
         let waiting = match (self.active.first_key_value(), self.ahead.front()) {
             (Some((_, active)), _) if !active.waiting.is_empty() => {
@@ -397,19 +416,6 @@ fn block_row(planned: &PlannedStep, row: usize, piece: Piece) -> usize {
 
 fn step_name(planned: &PlannedStep) -> String {
     format!("the step at position {} of epoch {}", planned.step.position, planned.step.epoch)
-}
-
-fn over_budget(step_bytes: u64, budget_bytes: u64, rows: u64) -> Error {
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    Error::new(
-        ErrorKind::BadConfig,
-        format!(
-            "the memory budget of {:.1} MiB is smaller than one batch: the blocks behind {rows} rows take {:.1} MiB; raise \
-             budget_bytes, or lower the batch size or the data set's block_bytes",
-            mib(budget_bytes),
-            mib(step_bytes)
-        ),
-    )
 }
 
 /// Checks that there is something to map in each of `columns`.

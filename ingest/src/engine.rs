@@ -48,7 +48,7 @@ pub struct Job {
     pub position: Position,
     /// The run ends before this epoch; `None` goes on until it is dropped.
     pub end_epoch: Option<u64>,
-    /// Encoded bytes held in memory at most.
+    /// Bytes of blocks held in memory at most, decompressed.
     pub budget_bytes: u64,
 }
 

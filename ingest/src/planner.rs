@@ -2,7 +2,7 @@
 
 use crate::residency::{NEVER, Need, Piece, PlanTime};
 use crate::walk::Walk;
-use feedstock_dataset::{BlockId, Catalog, Position, Step};
+use feedstock_dataset::{BlockId, Catalog, Position, SampleId, Step};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -115,17 +115,12 @@ impl Planner {
 
     fn needs(&mut self, step: &Step) -> Vec<Need> {
         if self.walk.plan().reads_single_samples() {
-            let needs: BTreeSet<_> = step.rows.iter().map(|row| (row.sample, row.block)).collect();
-            return needs
-                .into_iter()
-                .map(|(sample, block)| {
-                    let spec = self.catalog.block(block);
-                    Need {
-                        piece: Piece::Sample(sample),
-                        bytes: spec.bytes.div_ceil(u64::from(spec.samples).max(1)),
-                    }
-                })
-                .collect();
+            let samples: BTreeSet<SampleId> = step.rows.iter().map(|row| row.sample).collect();
+            let need = |sample| Need {
+                piece: Piece::Sample(sample),
+                bytes: self.catalog.sample_memory_bytes(sample),
+            };
+            return samples.into_iter().map(need).collect();
         }
         let time = self.time(step);
         let blocks: BTreeSet<BlockId> = step.rows.iter().map(|row| row.block).collect();
@@ -143,7 +138,7 @@ impl Planner {
         }
         blocks
             .into_iter()
-            .map(|b| Need { piece: Piece::Block(b), bytes: self.catalog.block(b).bytes })
+            .map(|b| Need { piece: Piece::Block(b), bytes: self.catalog.block(b).memory_bytes })
             .collect()
     }
 }

@@ -30,7 +30,7 @@ pub struct RawOptions {
     pub epoch: u64,
     /// From where in the order. Default 0.
     pub position: Position,
-    /// Encoded bytes of blocks held in memory at most, beside the four batches gathered from them. Default 1 GiB.
+    /// Bytes of blocks held in memory at most, decompressed, in addition to the four batches gathered from them. Default 1 GiB.
     pub budget_bytes: u64,
     /// The longest wait for a batch. Default 5 min.
     pub deadline: Duration,

@@ -27,6 +27,7 @@ pub(crate) const NEVER: PlanTime = u64::MAX;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
     pub(crate) piece: Piece,
+    /// Bytes that it holds in memory, decompressed.
     pub(crate) bytes: u64,
 }
 

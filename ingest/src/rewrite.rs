@@ -149,7 +149,7 @@ pub struct RewriteOptions {
     pub verify: bool,
     /// CPU threads for changing images; default: [`default_threads`], the rank's share of the machine.
     pub threads: usize,
-    /// Encoded bytes read ahead at most; default 512 MiB, which holds the default window of a windowed shuffle.
+    /// Bytes of blocks read ahead at most, decompressed; default 512 MiB, which holds the default window of a windowed shuffle.
     pub budget_bytes: u64,
     /// The longest wait for a batch; default 5 min.
     pub deadline: Duration,

@@ -12,8 +12,9 @@ use crate::{Error, ErrorKind, Result, SampleContext};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, SchemaRef};
+use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use feedstock_dataset::{Block, Catalog, PlannedRow, Step};
+use feedstock_dataset::{Block, Catalog, PlannedRow, Step, declared_array};
 use feedstock_ops::{SampleSeed, Scratch, Warnings};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -256,29 +257,29 @@ pub(crate) fn gather(sources: &[(Arc<Block>, usize)], columns: &SchemaRef) -> Re
         });
         indices.push((at, *row));
     }
-    let bug = |e: arrow::error::ArrowError| {
-        Error::new(ErrorKind::Bug, format!("cannot gather a batch's columns: {e}"))
-    };
+    let bug = |e: ArrowError| Error::new(ErrorKind::Bug, format!("cannot gather a batch's columns: {e}"));
     let arrays = columns.fields().iter().map(|field| {
         let parts: Vec<&dyn Array> = blocks
             .iter()
             .map(|block| block.rows.column_by_name(field.name()).map(|array| &**array))
             .collect::<Option<_>>()
             .ok_or_else(|| Error::new(ErrorKind::Bug, format!("a block lacks column {}", field.name())))?;
-        interleave(&parts, &indices).map(compact).map_err(bug)
+        compact(interleave(&parts, &indices).map_err(bug)?, field.data_type())
     });
     let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(sources.len()));
     RecordBatch::try_new_with_options(columns.clone(), arrays, &options).map_err(bug)
 }
 
-/// A copy that holds its own bytes: views would keep whole blocks alive beyond the budget.
-fn compact(array: ArrayRef) -> ArrayRef {
-    match array.data_type() {
+/// A copy of the type `declared` that holds its own bytes: views would keep whole blocks alive beyond the budget. Blocks hold
+/// texts as views, which are written out here.
+fn compact(array: ArrayRef, declared: &DataType) -> Result<ArrayRef> {
+    Ok(match array.data_type() {
+        held if held != declared => declared_array(&array, declared)?,
         DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
         DataType::Utf8View => Arc::new(array.as_string_view().gc()),
         _ => array,
-    }
+    })
 }
 
 /// The epoch that ops see: passes of a mix are epochs of their parts, the first of which keeps the epoch's own randomness.

@@ -83,7 +83,7 @@ pub(crate) struct Command {
     /// Batches in memory for each rank.
     #[arg(long, default_value_t = 4)]
     slots: usize,
-    /// Encoded bytes in memory for each rank [default: 1 GiB].
+    /// Bytes of blocks in memory for each rank, decompressed [default: 1 GiB].
     #[arg(long, value_name = "BYTES")]
     budget_bytes: Option<u64>,
     /// Replace samples that cannot be decoded, up to one in a hundred, instead of stopping.

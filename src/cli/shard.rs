@@ -68,7 +68,7 @@ pub(crate) struct Command {
     /// Encoded bytes of a row group or record batch at most [default: 4 MiB].
     #[arg(long, value_name = "BYTES")]
     group_bytes: Option<u64>,
-    /// Encoded bytes read ahead at most [default: 512 MiB].
+    /// Bytes of blocks read ahead at most, decompressed [default: 512 MiB].
     #[arg(long, value_name = "BYTES")]
     budget_bytes: Option<u64>,
     /// Do not read the shards back.

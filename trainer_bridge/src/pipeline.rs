@@ -308,8 +308,12 @@ impl Pipeline {
         self
     }
 
-    /// Encoded bytes held in memory for each rank of this process. Default 1 GiB, twice the default shuffle window;
-    /// less than the window makes blocks be read twice.
+    /// Bytes of blocks held in memory for each rank of this process, as they lie in memory: decompressed, images and audio
+    /// still encoded. Default 1 GiB, twice the default shuffle window; less than the window makes blocks be read twice.
+    ///
+    /// Beyond it, a process takes its slots, 64 MiB for blocks that are being decompressed, idle memory (32 MiB and an eighth
+    /// of the budget at most) and what decoders need. A block over 32 MiB takes room of the budget while it is made.
+    /// A step that needs more than the budget is an error that states how much it needs.
     #[must_use]
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = bytes;

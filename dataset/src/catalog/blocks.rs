@@ -1,9 +1,13 @@
-//! The table of blocks, as plain columns: 36 bytes a block.
+//! The table of blocks, as plain columns: 44 bytes a block.
+//!
+//! A block has two sizes. `bytes` is its encoded size: windows and blocks are cut by it, so it decides the order and is
+//! part of the hash of the cut. `memory` is what the fetched block holds in memory: only budgets count it.
 
 use crate::{BlockId, Error, ErrorKind, Result, SampleId};
 use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
 use arrow::buffer::ScalarBuffer;
-use arrow::datatypes::{DataType, Field, Schema, UInt32Type, UInt64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, UInt32Type, UInt64Type};
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,12 +15,21 @@ use std::sync::Arc;
 /// Block ids are `u32`, and one is kept back as "none" by those who need it.
 pub(crate) const MAX_BLOCKS: usize = u32::MAX as usize - 1;
 
+/// Bytes of a view: what a payload or text takes in a block in addition to its bytes.
+pub(crate) const VIEW_BYTES: u64 = 16;
+
+/// The stored column of the blocks' memory.
+const MEMORY: &str = "memory_bytes";
+
 /// One block as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockRow {
     pub(crate) shard: u32,
     pub(crate) samples: u32,
+    /// Encoded bytes: what the order is made of.
     pub(crate) bytes: u64,
+    /// Bytes that the fetched block holds in memory, all columns together; at least `bytes`.
+    pub(crate) memory: u64,
     /// Which unit (row group, record batch) of the [`super::UnitStore`] it is cut from; 0 for located layouts.
     pub(crate) unit: u32,
     /// Its first row within that unit.
@@ -29,6 +42,7 @@ pub(crate) struct BlockTable {
     shard: ScalarBuffer<u32>,
     starts: ScalarBuffer<u64>, // blocks + 1
     bytes: ScalarBuffer<u64>,
+    memory: ScalarBuffer<u64>,
     unit: ScalarBuffer<u32>,
     first_row: ScalarBuffer<u64>,
 }
@@ -60,6 +74,7 @@ impl BlockTable {
             shard: self.shard[i],
             samples,
             bytes: self.bytes[i],
+            memory: self.memory[i],
             unit: self.unit[i],
             first_row: self.first_row[i],
         }
@@ -88,6 +103,7 @@ impl BlockTable {
         unit && self.shard.last().is_none_or(|&s| (s as usize) < objects)
     }
 
+    /// The columns that describe the cut: what its hash is made of.
     pub(crate) fn to_batch(&self) -> Result<RecordBatch> {
         let starts = self.starts.slice(0, self.len());
         let ends = self.starts.slice(1, self.len());
@@ -107,11 +123,46 @@ impl BlockTable {
             ("first_row", DataType::UInt64),
         ];
         let fields: Vec<Field> = fields.into_iter().map(|(n, t)| Field::new(n, t, false)).collect();
-        RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
-            .map_err(|e| Error::new(ErrorKind::Bug, "blocks do not make a table").with_source(e))
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(not_a_table)
     }
 
-    /// Back from a stored table; refuses one that breaks the invariants.
+    /// All columns, as they are stored.
+    pub(crate) fn to_stored(&self) -> Result<RecordBatch> {
+        let cut = self.to_batch()?;
+        let mut fields: Vec<FieldRef> = cut.schema().fields().iter().cloned().collect();
+        fields.push(Arc::new(Field::new(MEMORY, DataType::UInt64, false)));
+        let mut columns = cut.columns().to_vec();
+        columns.push(Arc::new(UInt64Array::new(self.memory.clone(), None)));
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(not_a_table)
+    }
+
+    /// Adds `bytes_per_sample` to the memory of each block.
+    pub(crate) fn with_memory_per_sample(self, bytes_per_sample: u64) -> Self {
+        let samples = self.starts.windows(2).map(|pair| pair[1] - pair[0]);
+        let memory = self.memory.iter().zip(samples);
+        let memory: Vec<u64> = memory
+            .map(|(bytes, samples)| bytes.saturating_add(samples.saturating_mul(bytes_per_sample)))
+            .collect();
+        Self { memory: memory.into(), ..self }
+    }
+
+    /// The most that `of` returns for the encoded bytes and the memory of a block.
+    pub(crate) fn most(&self, of: impl Fn(u64, u64) -> u64) -> u64 {
+        self.bytes
+            .iter()
+            .zip(self.memory.iter())
+            .map(|(bytes, memory)| of(*bytes, *memory))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether a stored table has the blocks' memory: releases before 0.2 stored none.
+    pub(crate) fn has_memory(batch: &RecordBatch) -> bool {
+        batch.column_by_name(MEMORY).is_some()
+    }
+
+    /// Back from a stored table; refuses one that breaks the invariants. Where the table has no memory, it is the encoded
+    /// bytes.
     pub(crate) fn from_batch(batch: &RecordBatch) -> Result<Self, String> {
         let samples = column::<UInt64Type>(batch, "samples")?;
         let mut starts = Vec::with_capacity(samples.len() + 1);
@@ -129,14 +180,27 @@ impl BlockTable {
         if !shard.is_sorted() || !unit.is_sorted() || shard.len() > MAX_BLOCKS {
             return Err("blocks are out of order".into());
         }
+        let bytes = column::<UInt64Type>(batch, "bytes")?;
+        let memory = match Self::has_memory(batch) {
+            true => column::<UInt64Type>(batch, MEMORY)?,
+            false => bytes.clone(),
+        };
+        if memory.iter().zip(bytes.iter()).any(|(memory, bytes)| memory < bytes) {
+            return Err("a block of less memory than bytes".into());
+        }
         Ok(Self {
             shard,
             starts: starts.into(),
-            bytes: column::<UInt64Type>(batch, "bytes")?,
+            bytes,
+            memory,
             unit,
             first_row: column::<UInt64Type>(batch, "first_row")?,
         })
     }
+}
+
+fn not_a_table(e: ArrowError) -> Error {
+    Error::new(ErrorKind::Bug, "blocks do not make a table").with_source(e)
 }
 
 /// A non-null primitive column of a stored table.
@@ -161,6 +225,7 @@ pub(crate) struct BlockTableBuilder {
     shard: Vec<u32>,
     ends: Vec<u64>,
     bytes: Vec<u64>,
+    memory: Vec<u64>,
     unit: Vec<u32>,
     first_row: Vec<u64>,
 }
@@ -177,6 +242,7 @@ impl BlockTableBuilder {
         self.shard.push(row.shard);
         self.ends.push(before + u64::from(row.samples));
         self.bytes.push(row.bytes);
+        self.memory.push(row.memory.max(row.bytes));
         self.unit.push(row.unit);
         self.first_row.push(row.first_row);
         Ok(())
@@ -195,6 +261,7 @@ impl BlockTableBuilder {
             shard: self.shard.into(),
             starts: starts.into(),
             bytes: self.bytes.into(),
+            memory: self.memory.into(),
             unit: self.unit.into(),
             first_row: self.first_row.into(),
         }

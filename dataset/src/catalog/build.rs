@@ -8,7 +8,7 @@
 //! states that the rest was not checked.
 
 use super::store::{self, Place, Stored};
-use super::{Catalog, CatalogCheck, Objects, identity};
+use super::{Catalog, CatalogCheck, Content, Objects, VIEW_BYTES, identity};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::storage::shown;
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
@@ -81,12 +81,16 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
             draft.objects.len()
         ));
     }
+    let blocks = match &draft.content {
+        Content::Located(_) => draft.blocks.with_memory_per_sample(VIEW_BYTES * draft.payload.len() as u64),
+        Content::Units { .. } | Content::Union(_) => draft.blocks,
+    };
     let catalog = Catalog {
         uri,
         layout,
         block_bytes: options.block_bytes,
         objects: draft.objects,
-        blocks: draft.blocks,
+        blocks,
         content: draft.content,
         schema: draft.schema,
         payload: draft.payload,

@@ -7,7 +7,7 @@
 //! ```
 //! Invariants: samples are numbered in catalog order (objects sorted by URI, rows in object order), a block is a
 //! contiguous run of them in one shard, and blocks follow one another without gaps.
-//! Cost: 36 bytes a block in memory; per-sample tables only where the layout needs them (folders, tars, manifests:
+//! Cost: 44 bytes a block in memory; per-sample tables only where the layout needs them (folders, tars, manifests:
 //! about 20 bytes and the metadata columns a sample). Parquet footers and IPC messages stay in the store and are
 //! read back one unit at a time.
 
@@ -17,6 +17,7 @@ mod build;
 mod files;
 mod identity;
 mod kept;
+mod memory;
 mod nulls;
 mod objects;
 mod same;
@@ -28,7 +29,7 @@ mod union;
 mod units;
 
 pub(crate) use added::{Added, FoundIn};
-pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder};
+pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder, VIEW_BYTES};
 pub(crate) use build::open_or_build;
 pub(crate) use identity::identity_of_parts;
 pub(crate) use kept::{Kept, kept_catalogs};
@@ -162,8 +163,12 @@ pub struct BlockSpec {
     pub shard: u32,
     /// Samples in it, selected or not.
     pub samples: u32,
-    /// Bytes it occupies once fetched, all columns together: what a memory budget should count.
+    /// Its encoded bytes, all columns together: what blocks and windows are cut by. Those of Parquet are estimated from the
+    /// column's mean compression.
     pub bytes: u64,
+    /// Bytes that it holds in memory once fetched, decompressed, all columns together, at most: what a budget counts. At
+    /// least `bytes`.
+    pub memory_bytes: u64,
 }
 
 /// What a format finds in the objects: the catalog before hashing and storing.
@@ -243,13 +248,13 @@ impl Catalog {
         self.blocks.len()
     }
 
-    /// One block's shard, samples and bytes.
+    /// One block's shard, samples, bytes and memory.
     ///
     /// # Panics
     /// If there is no such block.
     pub fn block(&self, id: BlockId) -> BlockSpec {
         let row = self.blocks.row(id);
-        BlockSpec { shard: row.shard, samples: row.samples, bytes: row.bytes }
+        BlockSpec { shard: row.shard, samples: row.samples, bytes: row.bytes, memory_bytes: row.memory }
     }
 
     /// The sample ids of one block.

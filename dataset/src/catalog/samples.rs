@@ -194,6 +194,14 @@ impl SampleTable {
         }
     }
 
+    /// Bytes of all payloads of a sample.
+    pub(super) fn payload_bytes(&self, sample: u64) -> u64 {
+        let (chunk, rows) = self.slice(sample..sample + 1);
+        let ranges =
+            (0..chunk.places.ranges.len()).filter_map(|payload| chunk.places.range(payload, rows.start));
+        ranges.map(|range| range.end - range.start).fold(0, u64::saturating_add)
+    }
+
     /// The index of the object that holds a sample.
     pub(crate) fn object_of(&self, sample: u64) -> usize {
         let (chunk, rows) = self.slice(sample..sample + 1);

@@ -4,9 +4,10 @@
 //! holds each table's size and CRC-32: what does not match is rebuilt, never trusted. A catalog that is replaced is kept
 //! for a while ([`super::kept`]).
 
-use super::{Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore};
+use super::{Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore, VIEW_BYTES};
 use super::{files, identity, kept};
 use crate::format::columns::map_columns;
+use crate::format::ipc;
 use crate::plan::DataHashes;
 use crate::storage::endpoints;
 use crate::{Error, ErrorKind, Layout, ObjectRef, OpenOptions, Result, Storage};
@@ -29,10 +30,11 @@ const INDEX: &str = "catalog.json";
 
 /// Raised when the columns of a layout are made otherwise: its older catalogs are rebuilt. The order stays the same, and
 /// so do the catalogs of the other layouts. WebDataset 1: lists and objects of JSON members are columns. Parquet 1: the
-/// columns that statistics prove to have nulls are listed.
+/// columns that statistics prove to have nulls are listed. Parquet 2: blocks have their memory, which only footers tell.
 fn columns_version(layout: Layout) -> u32 {
     match layout {
-        Layout::WebDataset | Layout::HfParquet => 1,
+        Layout::WebDataset => 1,
+        Layout::HfParquet => 2,
         _ => 0,
     }
 }
@@ -168,7 +170,7 @@ pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
     let mut tables = BTreeMap::new();
     let mut written: Vec<(&str, Bytes)> = vec![
         ("objects", files::encode(&catalog.objects.to_batch()?.schema(), &[catalog.objects.to_batch()?])?),
-        ("blocks", files::encode(&catalog.blocks.to_batch()?.schema(), &[catalog.blocks.to_batch()?])?),
+        ("blocks", files::encode(&catalog.blocks.to_stored()?.schema(), &[catalog.blocks.to_stored()?])?),
         ("schema", files::encode(&catalog.schema, &[])?),
     ];
     let (mut key, mut lists) = (None, Vec::new());
@@ -341,7 +343,8 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
     let schema_of =
         |name: &str| found.get(name).map(|(s, _)| s.clone()).ok_or_else(|| format!("no table {name}"));
     let objects = Objects::from_batch(index.base.clone(), one("objects")?)?;
-    let blocks = BlockTable::from_batch(one("blocks")?)?;
+    let mut blocks = BlockTable::from_batch(one("blocks")?)?;
+    let has_memory = BlockTable::has_memory(one("blocks")?);
     let schema = schema_of("schema")?;
     if index.payload.iter().any(|p| schema.index_of(p).is_err())
         || index.payload.len() > schema.fields().len()
@@ -393,6 +396,9 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         };
         Content::Units { units, source_schema, mapping: Arc::new(mapping), added }
     };
+    if !has_memory {
+        blocks = with_memory(blocks, &content, index.layout, index.payload.len(), storage).await?;
+    }
     if index.version != VERSION
         && let Content::Located(samples) = &content
         && let Some(many) = blocks_of_many_objects(samples, &blocks)
@@ -428,7 +434,28 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         hashes,
         listing: index.fingerprint,
     };
-    Ok(Found { catalog, converted: index.version != VERSION })
+    Ok(Found { catalog, converted: index.version != VERSION || !has_memory })
+}
+
+/// The blocks of a catalog that was stored without their memory, which follows from their bytes where nothing is compressed.
+async fn with_memory(
+    blocks: BlockTable,
+    content: &Content,
+    layout: Layout,
+    payloads: usize,
+    storage: &Storage,
+) -> Result<BlockTable, String> {
+    let known = match content {
+        Content::Located(_) => Some(blocks.with_memory_per_sample(VIEW_BYTES * payloads as u64)),
+        Content::Units { units, mapping, .. } if layout == Layout::ArrowIpc => {
+            let units = units.all(storage).await.map_err(|e| e.to_string())?;
+            ipc::memory_of_stored(blocks, &units, mapping).map_err(|e| e.to_string())?
+        }
+        Content::Units { .. } | Content::Union(_) => None,
+    };
+    known.ok_or_else(|| {
+        "an older release stored it, without the memory that its compressed blocks take".into()
+    })
 }
 
 /// The number of files of the first block that spans more of them than a new catalog's may.
@@ -477,7 +504,14 @@ mod tests {
         for b in 0..BLOCKS {
             let unit = units.push(format!("{b:064}").as_bytes()).unwrap();
             blocks
-                .push(BlockRow { shard: b / 100, samples: 1_000, bytes: 4 << 20, unit, first_row: 0 })
+                .push(BlockRow {
+                    shard: b / 100,
+                    samples: 1_000,
+                    bytes: 4 << 20,
+                    memory: 4 << 20,
+                    unit,
+                    first_row: 0,
+                })
                 .unwrap();
         }
         let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("image", DataType::Binary, true)]));

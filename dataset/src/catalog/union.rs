@@ -4,18 +4,20 @@
 //! part 0: objects, blocks, samples │ part 1: …        ids count on; each part is read with its own storage and cache
 //! columns of all parts by name: a part that lacks one gives nulls; `dataset` names the part
 //! ```
-//! Cost: the block tables once more, 36 bytes a block, and the objects' names.
+//! Cost: the block tables once more, 44 bytes a block, and the objects' names.
 
-use super::{BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects};
+use super::{BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects, VIEW_BYTES};
 use crate::composition::index;
 use crate::dataset::Opened;
 use crate::format::widen;
+use crate::held::{held_type, named};
 use crate::plan::DataHashes;
 use crate::{BlockId, BlockReader, Error, ErrorKind, Result, SampleId};
-use arrow::array::{ArrayRef, StringArray, new_null_array};
+use arrow::array::{ArrayRef, StringViewBuilder, new_null_array};
 use arrow::buffer::BooleanBuffer;
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::record_batch::RecordBatch;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -55,7 +57,7 @@ impl Union {
     /// and more blocks or objects than ids.
     pub(crate) fn catalog(what: &str, inputs: Vec<UnionInput>) -> Result<Catalog> {
         let (schema, payload) = schema_of(what, &inputs)?;
-        let blocks = blocks_of(what, &inputs)?;
+        let blocks = blocks_of(what, &inputs, schema.fields().len())?;
         let mut objects = Vec::new();
         let mut parts: Vec<Part> = Vec::new();
         let hashes: Vec<DataHashes> = inputs.iter().map(|input| input.opened.catalog.hashes).collect();
@@ -146,6 +148,12 @@ impl Union {
         })
     }
 
+    /// Bytes that a sample holds in memory when it is fetched alone.
+    pub(crate) fn sample_memory_bytes(&self, sample: SampleId) -> u64 {
+        let part = &self.parts[self.part_of(sample.0)];
+        part.opened.catalog.sample_memory_bytes(SampleId(sample.0 - part.first_sample))
+    }
+
     /// What an error calls a sample.
     pub(crate) fn describe_sample(&self, sample: SampleId) -> String {
         let part = &self.parts[self.part_of(sample.0)];
@@ -223,19 +231,33 @@ impl UnionReader {
         } else {
             let place = (object - part.first_object, unit - part.first_unit, first_row);
             let samples = samples.start - part.first_sample..samples.end - part.first_sample;
-            reader.read_place(place, samples, next_use).await?.columns().to_vec()
+            reader.read_place(place, samples, next_use).await?.columns().to_vec() // text as views
         };
         let arrays = sources.iter().zip(self.schema.fields()).map(|(source, field)| match source {
-            Source::Read(column) => widen(Some(&read[*column]), field.data_type(), rows),
-            Source::Null => Ok(new_null_array(field.data_type(), rows)),
+            Source::Read(column) => held(&read[*column], field.data_type(), rows),
+            Source::Null => Ok(new_null_array(&held_type(field.data_type()), rows)),
             Source::Name => {
-                Ok(Arc::new(StringArray::from_iter_values(std::iter::repeat_n(&part.name, rows))) as ArrayRef)
+                let mut names = StringViewBuilder::with_capacity(rows).with_deduplicate_strings();
+                (0..rows).for_each(|_| names.append_value(&part.name));
+                Ok(Arc::new(names.finish()) as ArrayRef)
             }
         });
         let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options).map_err(bug)
+        named(&self.schema, arrays, rows)
     }
+}
+
+/// A part's column in the type in which the union holds it. Types that differ are widened first, as the file holds them.
+fn held(column: &ArrayRef, declared: &DataType, rows: usize) -> Result<ArrayRef> {
+    let kind = held_type(declared);
+    let held = match column.data_type() {
+        own if own.is_nested() && held_type(own) != kind => {
+            cast(&widen(Some(column), declared, rows)?, &kind)
+        }
+        DataType::Null => Ok(new_null_array(&kind, rows)),
+        _ => cast(column, &kind),
+    };
+    held.map_err(bug)
 }
 
 fn bug(error: arrow::error::ArrowError) -> Error {
@@ -255,14 +277,17 @@ fn units_of(catalog: &Catalog) -> usize {
     }
 }
 
-fn blocks_of(what: &str, inputs: &[UnionInput]) -> Result<BlockTable> {
+/// The blocks of all parts. Columns that a part lacks, of `columns` in all, take a view for each sample.
+fn blocks_of(what: &str, inputs: &[UnionInput], columns: usize) -> Result<BlockTable> {
     let mut blocks = BlockTableBuilder::default();
     let (mut first_object, mut first_unit) = (0, 0);
     for input in inputs {
         let catalog = &input.opened.catalog;
         for block in 0..id(what, catalog.blocks.len())? {
             let row = catalog.blocks.row(BlockId(block));
-            blocks.push(BlockRow { shard: row.shard + first_object, unit: row.unit + first_unit, ..row })?;
+            let lacking = (columns - input.columns.len()) as u64 * VIEW_BYTES * u64::from(row.samples);
+            let (shard, unit) = (row.shard + first_object, row.unit + first_unit);
+            blocks.push(BlockRow { shard, unit, memory: row.memory.saturating_add(lacking), ..row })?;
         }
         first_object += id(what, catalog.objects.len())?;
         first_unit += id(what, units_of(catalog))?;

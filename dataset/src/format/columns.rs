@@ -190,9 +190,13 @@ pub(crate) fn pick(
         let is_payload = *mapping.schema.field(column).data_type() == DataType::BinaryView;
         columns.push(if is_payload { Arc::new(as_views(&array)?) as ArrayRef } else { array });
     }
-    let schema = Arc::new(mapping.schema.project(wanted).map_err(bug)?);
+    // Texts may have come as views.
+    let typed = |(&column, array): (&usize, &ArrayRef)| {
+        mapping.schema.field(column).clone().with_data_type(array.data_type().clone())
+    };
+    let schema = Schema::new(wanted.iter().zip(&columns).map(typed).collect::<Vec<Field>>());
     let options = arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(schema, columns, &options).map_err(bug)
+    RecordBatch::try_new_with_options(Arc::new(schema), columns, &options).map_err(bug)
 }
 
 /// A struct's child, null wherever the struct is.

@@ -12,11 +12,14 @@ use super::columns::{Mapping, bug, map_columns, pick};
 use super::features::{self, Features};
 use super::guard::guarded;
 use super::ipc_check;
+use super::ipc_lengths::Buffers;
 use super::ipc_messages::{self, Found, Messages, Place, damaged};
-use super::ipc_slice::{self, Cut, Shapes};
+use super::ipc_slice::{self, Cut, Pieces, Shapes};
 use super::sources::Sources;
-use crate::blocks::RangeReader;
-use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
+use crate::blocks::{RangeReader, UnitRows};
+use crate::catalog::{
+    BlockRow, BlockTable, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder, VIEW_BYTES,
+};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
@@ -24,7 +27,9 @@ use arrow::record_batch::RecordBatch;
 use arrow_ipc::reader::FileDecoder;
 use arrow_ipc::{MetadataVersion, root_as_message};
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,10 +49,18 @@ struct File {
     batches: Vec<Batch>,
 }
 
-/// A record batch: its unit, and its blocks as (first row, rows, bytes).
+/// A record batch: its unit, and its blocks.
 struct Batch {
     unit: Vec<u8>,
-    blocks: Vec<(u64, u32, u64)>,
+    blocks: Vec<Cutting>,
+}
+
+/// A block of a record batch.
+struct Cutting {
+    first_row: u64,
+    rows: u32,
+    bytes: u64,
+    memory: u64,
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -60,8 +73,8 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
     for (shard, file) in (0u32..).zip(files) {
         for batch in file.batches {
             let unit = units.push(&batch.unit)?;
-            for (first_row, samples, bytes) in batch.blocks {
-                blocks.push(BlockRow { shard, samples, bytes, unit, first_row })?;
+            for Cutting { first_row, rows: samples, bytes, memory } in batch.blocks {
+                blocks.push(BlockRow { shard, samples, bytes, memory, unit, first_row })?;
             }
         }
     }
@@ -75,7 +88,7 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
     let mapping = map_columns(&schema, &found.class_names)?;
     Ok(Draft {
         objects: Objects::new(&sources.objects),
-        blocks: blocks.finish(),
+        blocks: with_views(blocks.finish(), &mapping),
         schema: mapping.schema.clone(),
         payload: mapping.payload.clone(),
         audio: features::audio_of(&mapping.payload, &found.audio),
@@ -89,6 +102,30 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
         null_columns: Vec::new(),
         copied_from: None,
     })
+}
+
+/// The blocks with the views of their payload columns.
+fn with_views(blocks: BlockTable, mapping: &Mapping) -> BlockTable {
+    blocks.with_memory_per_sample(VIEW_BYTES * mapping.payload.len() as u64)
+}
+
+/// The blocks of a catalog that was stored without their memory, if their bytes tell it: no batch is compressed or has
+/// dictionaries.
+pub(crate) fn memory_of_stored(
+    blocks: BlockTable,
+    units: &[Bytes],
+    mapping: &Mapping,
+) -> Result<Option<BlockTable>> {
+    for unit in units {
+        let (unit, metadata) = unpack(unit)?;
+        let message = root_as_message(&metadata).map_err(|e| Error::config(e.to_string()))?;
+        let batch = message.header_as_record_batch();
+        let is_plain = batch.is_some_and(|batch| batch.compression().is_none());
+        if !is_plain || !unit.dictionaries.is_empty() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(with_views(blocks, mapping)))
 }
 
 /// Class names and audio columns: from the schema's own metadata, else from `dataset_info.json` beside the files.
@@ -109,20 +146,40 @@ async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> R
 async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
     let Messages { schema, mut dictionaries, batches } =
         ipc_messages::of_object(object, with.storage).await?;
-    let mut read = Vec::with_capacity(batches.len());
+    let mut memory: HashMap<u64, u64> = HashMap::new();
+    let mut uncut = Vec::with_capacity(batches.len());
     for (found, known) in batches {
         let before = dictionaries.of_batch(known).map_err(|what| damaged(object, what))?;
-        if let Some(batch) = cut_batch(found, before, &schema, object, with).await? {
-            read.push(batch);
+        let mut held = 0u64;
+        for place in &before {
+            if !memory.contains_key(&place.offset) {
+                memory.insert(place.offset, dictionary_memory(*place, object, with.storage).await?);
+            }
+            held = held.saturating_add(memory.get(&place.offset).copied().unwrap_or(0));
         }
+        uncut.push((found, (before, held)));
     }
-    Ok(File { schema, batches: read })
+    let cut = |(found, before)| cut_batch(found, before, &schema, object, with);
+    let batches = stream::iter(uncut).map(cut).buffered(ipc_messages::MESSAGE_READS);
+    let batches = batches.try_filter_map(|batch| async move { Ok(batch) }).try_collect().await?;
+    Ok(File { schema, batches })
 }
 
-/// Cuts a batch into blocks; `None` for an empty one.
+/// Bytes of a dictionary once decompressed.
+async fn dictionary_memory(place: Place, object: &ObjectRef, storage: &Storage) -> Result<u64> {
+    let bytes = storage.read(object, place.offset..place.offset + place.meta).await?;
+    let metadata = ipc_messages::metadata(&bytes).map_err(|e| damaged(object, e))?;
+    let message = root_as_message(&metadata).map_err(|e| damaged(object, e))?;
+    let batch = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
+    let batch = batch.ok_or_else(|| damaged(object, "a dictionary without values"))?;
+    let buffers = Buffers::of(&batch).map_err(|e| damaged(object, e))?;
+    buffers.held_bytes(place.offset + place.meta..place.range().end, object, storage).await
+}
+
+/// Cuts a batch into blocks; `None` for an empty one. `dictionaries` are those before it, and their memory.
 async fn cut_batch(
     found: Found,
-    dictionaries: Vec<Place>,
+    (dictionaries, dictionary_memory): (Vec<Place>, u64),
     schema: &Schema,
     object: &ObjectRef,
     with: &Cataloguing<'_>,
@@ -137,23 +194,32 @@ async fn cut_batch(
         return Ok(None);
     }
     let bytes = found.place.body;
+    let body = found.place.offset + found.place.meta;
+    let buffers = Buffers::of(&header).map_err(|e| damaged(object, e))?;
+    let nodes = header.nodes().unwrap_or_default().len() as u64;
     let cuts = match Shapes::of(schema, &header).map_err(|e| damaged(object, e))? {
         None => Vec::new(),
         Some(shapes) => {
-            let body = found.place.offset + found.place.meta;
             let target = if bytes > 2 * with.block_bytes { with.block_bytes } else { u64::MAX };
             ipc_slice::cuts(&shapes, rows, body, target, object, with.storage).await?
         }
     };
     let too_many = || damaged(object, format!("a batch of {rows} rows"));
     let mut blocks = Vec::new();
-    if cuts.is_empty() {
-        blocks.push((0, u32::try_from(rows).map_err(|_| too_many())?, bytes));
-    }
-    for (i, cut) in cuts.iter().enumerate() {
-        let end = cuts.get(i + 1).map_or(rows, |next| next.row);
-        let held = if cuts.len() == 1 { bytes } else { cut.bytes };
-        blocks.push((cut.row, u32::try_from(end - cut.row).map_err(|_| too_many())?, held));
+    if cuts.len() < 2 {
+        let held = buffers.held_bytes(body..found.place.range().end, object, with.storage).await?;
+        let rows = u32::try_from(rows).map_err(|_| too_many())?;
+        blocks.push(Cutting { first_row: 0, rows, bytes, memory: held.saturating_add(dictionary_memory) });
+    } else {
+        for (i, cut) in cuts.iter().enumerate() {
+            let end = cuts.get(i + 1).map_or(rows, |next| next.row);
+            let samples = end - cut.row;
+            // Bits are not in the cut's bytes, nor is the last offset of each column.
+            let more = nodes.saturating_mul(samples.div_ceil(8) + 8);
+            let memory = cut.bytes.saturating_add(more);
+            let rows = u32::try_from(samples).map_err(|_| too_many())?;
+            blocks.push(Cutting { first_row: cut.row, rows, bytes: cut.bytes, memory });
+        }
     }
     let unit = Unit { batch: found.place, dictionaries, cuts };
     Ok(Some(Batch { unit: pack(&unit, &found.metadata)?, blocks }))
@@ -188,28 +254,38 @@ fn unpack(bytes: &Bytes) -> Result<(Unit, Bytes)> {
     Ok((serde_json::from_slice(json).map_err(|e| broken().with_source(e))?, bytes.slice(end..)))
 }
 
-/// Rows of one record batch, as the catalog's `columns`.
-pub(crate) async fn read(
-    unit: &Bytes,
+/// The bytes of rows of one record batch.
+pub(crate) struct Fetched {
+    object: ObjectRef,
     rows: Range<u64>,
+    counted: u64,
+    bytes: FetchedBytes,
+}
+
+enum FetchedBytes {
+    /// Those of the dictionaries, then the batch's.
+    Whole { unit: Unit, version: MetadataVersion, bytes: Vec<Bytes> },
+    /// Those of the buffers of the columns that are read.
+    Cut { pieces: Pieces, bytes: Vec<Bytes> },
+}
+
+/// Fetches rows of one record batch, the catalog's `columns`.
+pub(crate) async fn fetch(
+    unit: UnitRows,
     source_schema: &SchemaRef,
     mapping: &Mapping,
     columns: &[usize],
-    object: ObjectRef,
     reader: &RangeReader,
-) -> Result<RecordBatch> {
-    let (unit, metadata) = unpack(unit)?;
+) -> Result<Fetched> {
+    let UnitRows { object, description, rows, counted } = unit;
+    let (unit, metadata) = unpack(&description)?;
     let message = root_as_message(&metadata).map_err(|e| damaged(&object, e))?;
     let header = message.header_as_record_batch().ok_or_else(|| damaged(&object, "no record batch"))?;
-    let batch = if unit.cuts.is_empty() {
-        let whole = read_whole(&unit, source_schema, message.version(), &object, reader).await?;
-        let too_long = |_| damaged(&object, "more rows than this machine can address");
-        let (start, end) =
-            (usize::try_from(rows.start).map_err(too_long)?, usize::try_from(rows.end).map_err(too_long)?);
-        if end > whole.num_rows() {
-            return Err(damaged(&object, format!("a batch of {} rows, where {end} were", whole.num_rows())));
-        }
-        whole.slice(start, end - start)
+    let bytes = if unit.cuts.is_empty() {
+        let ranges: Vec<Range<u64>> =
+            unit.dictionaries.iter().chain([&unit.batch]).map(|place| place.range()).collect();
+        let bytes = reader.read_ranges(&object, &ranges).await?;
+        FetchedBytes::Whole { unit, version: message.version(), bytes }
     } else {
         let shapes = Shapes::of(source_schema, &header).map_err(|e| damaged(&object, e))?;
         let shapes = shapes.ok_or_else(|| damaged(&object, "a batch that cannot be cut was cut"))?;
@@ -226,26 +302,55 @@ pub(crate) async fn read(
             return Err(damaged(&object, "a buffer lies outside its batch"));
         }
         let bytes = reader.read_ranges(&object, &ranges).await?;
-        ipc_slice::build(source_schema, &pieces, &bytes, &rows).map_err(|e| damaged(&object, e))?
+        FetchedBytes::Cut { pieces, bytes }
     };
-    pick(&batch, source_schema, mapping, columns)
+    Ok(Fetched { object, rows, counted: counted.memory, bytes })
 }
 
-async fn read_whole(
+impl Fetched {
+    /// The rows as the catalog's `columns`, which were fetched.
+    pub(crate) fn decode(
+        self,
+        source_schema: &SchemaRef,
+        mapping: &Mapping,
+        columns: &[usize],
+    ) -> Result<RecordBatch> {
+        let Self { object, rows, counted, bytes } = self;
+        let batch = match bytes {
+            FetchedBytes::Cut { pieces, bytes } => {
+                ipc_slice::build(source_schema, &pieces, &bytes, &rows).map_err(|e| damaged(&object, e))?
+            }
+            FetchedBytes::Whole { unit, version, bytes } => {
+                let whole = decode_whole(&unit, bytes, source_schema, version, counted, &object)?;
+                let too_long = |_| damaged(&object, "more rows than this machine can address");
+                let start = usize::try_from(rows.start).map_err(too_long)?;
+                let end = usize::try_from(rows.end).map_err(too_long)?;
+                if end > whole.num_rows() {
+                    let has = whole.num_rows();
+                    return Err(damaged(&object, format!("a batch of {has} rows, where {end} were")));
+                }
+                whole.slice(start, end - start)
+            }
+        };
+        pick(&batch, source_schema, mapping, columns)
+    }
+}
+
+fn decode_whole(
     unit: &Unit,
+    mut bytes: Vec<Bytes>,
     schema: &SchemaRef,
     version: MetadataVersion,
+    counted: u64,
     object: &ObjectRef,
-    reader: &RangeReader,
 ) -> Result<RecordBatch> {
-    let ranges: Vec<Range<u64>> =
-        unit.dictionaries.iter().chain([&unit.batch]).map(|place| place.range()).collect();
-    let mut bytes = reader.read_ranges(object, &ranges).await?;
     let batch = bytes.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "no bytes for a batch"))?;
     let mut decoder = FileDecoder::new(schema.clone(), version);
+    let mut claimed = 0u64;
     for (place, bytes) in unit.dictionaries.iter().zip(bytes) {
         let bad = |e| damaged(object, format!("a dictionary: {e}"));
-        check_dictionary(schema, *place, &bytes).map_err(bad)?;
+        claimed = claimed.saturating_add(check_dictionary(schema, *place, &bytes).map_err(bad)?);
+        check_claim(claimed, counted).map_err(bad)?;
         let block = place.block()?;
         guarded(|| decoder.read_dictionary(&block, &Buffer::from(bytes))).map_err(bad)?;
     }
@@ -254,7 +359,8 @@ async fn read_whole(
     let message = root_as_message(&metadata).map_err(|e| damaged(object, e))?;
     let header = message.header_as_record_batch().ok_or_else(|| damaged(object, "no record batch"))?;
     ipc_check::check(schema.fields(), &header, version, unit.batch.body).map_err(bad)?;
-    ipc_check::check_lengths(&header, unit.batch.body_of(&batch)).map_err(bad)?;
+    let lengths = ipc_check::check_lengths(&header, unit.batch.body_of(&batch)).map_err(bad)?;
+    check_claim(claimed.saturating_add(lengths), counted).map_err(bad)?;
     let (block, buffer) = (unit.batch.block()?, Buffer::from(batch.clone()));
     guarded(|| decoder.read_record_batch(&block, &buffer))
         .map_err(bad)?
@@ -262,8 +368,17 @@ async fn read_whole(
         .and_then(|batch| RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).map_err(bug))
 }
 
-/// Checks a dictionary's message, whose only column is that of the schema's dictionary with its id.
-fn check_dictionary(schema: &Schema, place: Place, bytes: &Bytes) -> Result<(), String> {
+/// Refuses buffers that claim more than they did when the data set was catalogued.
+fn check_claim(claimed: u64, counted: u64) -> Result<(), String> {
+    match claimed > counted {
+        true => Err(format!("{claimed} bytes when decompressed, where {counted} were catalogued")),
+        false => Ok(()),
+    }
+}
+
+/// Checks a dictionary's message, whose only column is that of the schema's dictionary with its id. Returns the bytes of its
+/// buffers once decompressed.
+fn check_dictionary(schema: &Schema, place: Place, bytes: &Bytes) -> Result<u64, String> {
     let metadata = ipc_messages::metadata(bytes)?;
     let message = root_as_message(&metadata).map_err(|e| e.to_string())?;
     let dictionary = message.header_as_dictionary_batch().ok_or("no dictionary")?;

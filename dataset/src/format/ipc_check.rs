@@ -23,7 +23,7 @@ const MAX_ROWS: u64 = u32::MAX as u64;
 const SLACK_BYTES: u64 = 1 << 10;
 
 /// Before a compressed buffer: its length when decompressed, or [`STORED`].
-const LENGTH_BYTES: u64 = 8;
+pub(super) const LENGTH_BYTES: u64 = 8;
 const STORED: i64 = -1;
 
 /// Checks the rows and buffers that a batch claims to have in a body of `body_bytes`. What the batch holds within its
@@ -66,9 +66,34 @@ pub(super) fn check(
     Ok(())
 }
 
+/// The length of a buffer of `bytes` bytes once decompressed, from its first bytes.
+pub(super) fn decompressed(codec: Option<CompressionType>, start: &[u8], bytes: u64) -> Result<u64, String> {
+    let claimed = match (codec, start.first_chunk()) {
+        (None, _) | (_, None) => bytes,
+        (Some(_), Some(claimed)) => match i64::from_le_bytes(*claimed) {
+            STORED => bytes - LENGTH_BYTES,
+            claimed => length(claimed)?,
+        },
+    };
+    match claimed > at_most(codec, bytes) {
+        true => Err(format!("a compressed buffer of {bytes} bytes that claims to hold {claimed}")),
+        false => Ok(claimed),
+    }
+}
+
+/// Refuses a compressed batch of more than [`MAX_BATCH_BYTES`] when decompressed.
+pub(super) fn check_total(bytes: u64) -> Result<(), String> {
+    match bytes > MAX_BATCH_BYTES {
+        true => {
+            Err(format!("a batch of {bytes} bytes when decompressed, over the limit of {MAX_BATCH_BYTES}"))
+        }
+        false => Ok(()),
+    }
+}
+
 /// Checks the claimed lengths of compressed buffers in `body`, the one that was passed to [`check`]: each against its bytes
-/// and the memory that there is, all of them against [`MAX_BATCH_BYTES`].
-pub(super) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<(), String> {
+/// and the memory that there is, all of them against [`MAX_BATCH_BYTES`]. Returns their sum.
+pub(super) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
     let (mut total, mut largest) = (0u64, 0u64);
     let codec = batch.compression().map(|compression| compression.codec());
     for buffer in batch.buffers().unwrap_or_default() {
@@ -76,28 +101,17 @@ pub(super) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<(), 
         let within = usize::try_from(offset).ok().zip(usize::try_from(offset.saturating_add(bytes)).ok());
         let within =
             within.and_then(|(start, end)| body.get(start..end)).ok_or("a buffer outside its batch")?;
-        let claimed = match (codec, within.first_chunk()) {
-            (None, _) | (_, None) => bytes,
-            (Some(_), Some(claimed)) => match i64::from_le_bytes(*claimed) {
-                STORED => bytes - LENGTH_BYTES,
-                claimed => length(claimed)?,
-            },
-        };
-        if claimed > at_most(codec, bytes) {
-            return Err(format!("a compressed buffer of {bytes} bytes that claims to hold {claimed}"));
-        }
+        let claimed = decompressed(codec, within, bytes)?;
         total = total.saturating_add(claimed);
         largest = largest.max(claimed);
     }
-    if codec.is_some() && total > MAX_BATCH_BYTES {
-        return Err(format!(
-            "a batch of {total} bytes when decompressed, over the limit of {MAX_BATCH_BYTES}"
-        ));
+    if codec.is_some() {
+        check_total(total)?;
     }
     // arrow-ipc allocates it at once, and an allocation that fails there aborts the process.
     let reserved = usize::try_from(largest).map(|largest| Vec::<u8>::new().try_reserve_exact(largest));
     match reserved {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(())) => Ok(total),
         _ => Err(format!("a buffer of {largest} bytes, more than memory holds")),
     }
 }
@@ -115,7 +129,7 @@ fn at_most(codec: Option<CompressionType>, bytes: u64) -> u64 {
     }
 }
 
-fn length(claimed: i64) -> Result<u64, String> {
+pub(super) fn length(claimed: i64) -> Result<u64, String> {
     u64::try_from(claimed).map_err(|_| format!("a length of {claimed}"))
 }
 

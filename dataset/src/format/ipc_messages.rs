@@ -29,7 +29,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 const MAX_MESSAGE_BYTES: u64 = 256 << 20;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Messages of a file that are read at a time.
-const MESSAGE_READS: usize = 16;
+pub(super) const MESSAGE_READS: usize = 16;
 /// Parts that are added to one dictionary, which a block concatenates one by one.
 const MAX_DELTAS: usize = 1 << 10;
 /// The catalog keeps the places of a batch's dictionaries with the batch, 60 bytes each. A batch's message has at least 48

@@ -3,7 +3,7 @@
 
 use super::columns::{bug, views_of};
 use crate::blocks::RangeReader;
-use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleTable};
+use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};
 use crate::{ObjectRef, Result};
 use arrow::array::ArrayRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
@@ -62,11 +62,13 @@ impl BlockCut {
             shard: row.shard,
             samples: 0,
             bytes: 0,
+            memory: 0, // views follow when the number of payload columns is known
             unit: 0,
             first_row: 0,
         });
         block.samples += 1;
         block.bytes = block.bytes.saturating_add(row.bytes);
+        block.memory = block.bytes;
         Ok(())
     }
 
@@ -81,14 +83,22 @@ impl BlockCut {
     }
 }
 
-/// Reads `samples`: metadata columns are slices of the table, payloads are fetched, those of one object together.
-pub(crate) async fn read(
+/// The payloads of a run of samples, as storage delivered them.
+pub(crate) struct Fetched<'a> {
+    chunk: &'a SampleChunk,
+    rows: Range<usize>,
+    /// By row, then by payload column; `None` is null.
+    payloads: Vec<Option<Bytes>>,
+}
+
+/// Fetches the payloads of `samples`, those of one object together.
+pub(crate) async fn fetch<'a>(
     catalog: &Catalog,
-    table: &SampleTable,
+    table: &'a SampleTable,
     samples: Range<u64>,
     columns: &[usize],
     reader: &RangeReader,
-) -> Result<RecordBatch> {
+) -> Result<Fetched<'a>> {
     let (chunk, rows) = table.slice(samples);
     let metadata_columns = chunk.metadata.num_columns();
     let payloads: Vec<usize> =
@@ -118,21 +128,31 @@ pub(crate) async fn read(
         }
     }
 
-    let mut payload = 0;
-    let mut arrays: Vec<ArrayRef> = Vec::with_capacity(columns.len());
-    for &column in columns {
-        if column < metadata_columns {
-            arrays.push(chunk.metadata.column(column).slice(rows.start, rows.len()));
-        } else {
-            let rows: Vec<Option<Bytes>> =
-                slots.iter_mut().skip(payload).step_by(payloads.len()).map(Option::take).collect();
-            arrays.push(Arc::new(views_of(&rows)?));
-            payload += 1;
+    Ok(Fetched { chunk, rows, payloads: slots })
+}
+
+impl Fetched<'_> {
+    /// The catalog's `columns`, which were fetched: metadata columns are slices of the table, payloads views into what storage
+    /// delivered.
+    pub(crate) fn rows(mut self, catalog: &Catalog, columns: &[usize]) -> Result<RecordBatch> {
+        let metadata_columns = self.chunk.metadata.num_columns();
+        let payloads = columns.iter().filter(|&&c| c >= metadata_columns).count();
+        let mut payload = 0;
+        let mut arrays: Vec<ArrayRef> = Vec::with_capacity(columns.len());
+        for &column in columns {
+            if column < metadata_columns {
+                arrays.push(self.chunk.metadata.column(column).slice(self.rows.start, self.rows.len()));
+            } else {
+                let of_column = self.payloads.iter_mut().skip(payload).step_by(payloads);
+                let rows: Vec<Option<Bytes>> = of_column.map(Option::take).collect();
+                arrays.push(Arc::new(views_of(&rows)?));
+                payload += 1;
+            }
         }
+        let schema = Arc::new(catalog.schema.project(columns).map_err(bug)?);
+        let options = RecordBatchOptions::new().with_row_count(Some(self.rows.len()));
+        RecordBatch::try_new_with_options(schema, arrays, &options).map_err(bug)
     }
-    let schema = Arc::new(catalog.schema.project(columns).map_err(bug)?);
-    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-    RecordBatch::try_new_with_options(schema, arrays, &options).map_err(bug)
 }
 
 async fn read_object(

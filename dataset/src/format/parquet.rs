@@ -10,25 +10,28 @@
 //! nested columns and no offset index stays one block for the same reason.
 //!
 //! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
-//! columns.
+//! columns. What a block takes in memory is another number than its bytes: see [`super::parquet_memory`].
 
 use super::Cataloguing;
 use super::columns::{Mapping, Origin, map_columns, pick, view_schema};
 use super::features::{self, Features};
 use super::parquet_footer::{self, unreadable};
+use super::parquet_memory::{self, Counted, HeldBytes, PageRuns};
 use super::parquet_pages;
 use super::sources::Sources;
-use crate::blocks::RangeReader;
+use crate::blocks::{RangeReader, UnitRows};
 use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
+use crate::held::held_schema;
 use crate::{Error, ErrorKind, ObjectRef, Result};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use parquet::DecodeResult;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
-use parquet::arrow::async_reader::{AsyncFileReader, ParquetRecordBatchStreamBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowSelection,
+};
+use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{
     FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder, ParquetMetaDataReader,
@@ -46,6 +49,9 @@ use std::sync::Arc;
 const MAX_BLOCK_ROWS: u64 = 1 << 24;
 /// Rows that are decoded at a time. parquet reserves memory for all of them before it reads the first: 1 MiB a column.
 const BATCH_ROWS: usize = 64 << 10;
+/// Where values repeat prefixes, about so many bytes of them are decoded between two looks at what they take.
+const PREFIX_BATCH_BYTES: u64 = 16 << 20;
+
 /// One file's part of the catalog.
 struct File {
     schema: SchemaRef,
@@ -55,10 +61,18 @@ struct File {
     nulls: BTreeSet<Vec<String>>,
 }
 
-/// A row group: its own footer, and its blocks as (first row, rows, bytes).
+/// A row group: its own footer, and its blocks.
 struct Group {
     footer: Vec<u8>,
-    blocks: Vec<(u64, u32, u64)>,
+    blocks: Vec<Cutting>,
+}
+
+/// A block of a row group.
+struct Cutting {
+    first_row: u64,
+    rows: u32,
+    bytes: u64,
+    memory: u64,
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -75,8 +89,8 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
         nulls.extend(file.nulls);
         for group in file.groups {
             let unit = units.push(&group.footer)?;
-            for (first_row, samples, bytes) in group.blocks {
-                blocks.push(BlockRow { shard, samples, bytes, unit, first_row })?;
+            for Cutting { first_row, rows: samples, bytes, memory } in group.blocks {
+                blocks.push(BlockRow { shard, samples, bytes, memory, unit, first_row })?;
             }
         }
     }
@@ -171,25 +185,36 @@ async fn cut_group(
     let whole: u64 =
         group.columns().iter().map(|c| held_bytes(c, c.byte_range().1)).fold(0, u64::saturating_add);
     let known = known.filter(|index| index.iter().all(|column| !column.page_locations().is_empty()));
-    let index = match known {
-        Some(index) => Some(index),
+    let (index, sizes) = match known {
+        Some(index) => (Some(index), Vec::new()),
         None if whole > 2 * with.block_bytes => {
-            parquet_pages::offset_index(group, object, with.storage).await?
+            let walked = parquet_pages::offset_index(group, object, with.storage).await?;
+            let (index, sizes) = walked.unzip();
+            (index, sizes.unwrap_or_default())
         }
-        None => None,
+        None => (None, Vec::new()),
     };
     let cuts = match &index {
         Some(index) if whole > 2 * with.block_bytes => page_cuts(group, index, rows, with.block_bytes),
         _ => capped(0..rows).collect(),
     };
+    let memory = match &index {
+        Some(index) if cuts.len() > 1 => {
+            let sizes = sizes.into_iter().map(Some).collect();
+            let of = (object, with.storage);
+            parquet_memory::of_cuts(group, index, sizes, &cuts, with.block_bytes, of).await?
+        }
+        _ => vec![parquet_memory::of_group(group)],
+    };
     let blocks = cuts
         .into_iter()
-        .map(|cut| {
+        .zip(memory)
+        .map(|(cut, memory)| {
             let bytes = if cut == (0..rows) { whole } else { cut_bytes(group, index.as_deref(), &cut, rows) };
             let samples = u32::try_from(cut.end - cut.start).map_err(|_| {
                 Error::config(format!("{}: {} rows in one block, over 2^32", object.uri, cut.end - cut.start))
             })?;
-            Ok((cut.start, samples, bytes))
+            Ok(Cutting { first_row: cut.start, rows: samples, bytes, memory })
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(Group { footer: own_footer(metadata, group, index)?, blocks })
@@ -356,60 +381,143 @@ pub(super) fn unit_digest(unit: &Bytes) -> Result<u64> {
     Ok(hash.finish())
 }
 
-/// Rows of one row group, as one batch of the catalog's `columns`.
-pub(crate) async fn read(
-    unit: &Bytes,
+/// The pages of rows of one row group, as they are stored.
+pub(crate) struct Fetched {
+    object: ObjectRef,
     rows: Range<u64>,
+    counted: Counted,
+    group: RowGroupMetaData,
+    runs: Vec<(Range<u64>, Bytes)>,
+    metadata: ArrowReaderMetadata,
+    mask: ProjectionMask,
+}
+
+/// Fetches the pages that hold the catalog's `columns` of rows of one row group.
+pub(crate) async fn fetch(
+    unit: UnitRows,
     source_schema: &SchemaRef,
     mapping: &Mapping,
     columns: &[usize],
-    object: ObjectRef,
     reader: &RangeReader,
-) -> Result<RecordBatch> {
-    let metadata = parse_unit(unit)?;
-    let group_rows = to_usize(metadata.file_metadata().num_rows().unsigned_abs())?;
-    let count = to_usize(rows.end - rows.start)?;
-    let options = ArrowReaderOptions::new().with_schema(source_schema.clone());
+) -> Result<Fetched> {
+    let UnitRows { object, description, rows, counted } = unit;
+    let metadata = parse_unit(&description)?;
+    let group = metadata.row_group(0).clone();
+    let options = ArrowReaderOptions::new().with_schema(held_schema(source_schema));
     let unfit = |e: ParquetError| damaged(&object, e);
     let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(unfit)?;
     let mask = projection(&metadata, source_schema, mapping, columns);
-    let file = Ranges { reader: reader.clone(), object: object.clone(), failed: Arc::default() };
-    let failed = file.failed.clone();
-    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(file, metadata)
-        .with_projection(mask)
-        .with_batch_size(count.clamp(1, BATCH_ROWS));
-    if count < group_rows {
-        let keep = to_usize(rows.start)?..to_usize(rows.end)?;
-        builder = builder
-            .with_row_selection(RowSelection::from_consecutive_ranges(std::iter::once(keep), group_rows));
+    let mut fetched = Fetched { object, rows, counted, group, runs: Vec::new(), metadata, mask };
+    let mut decoder = fetched.decoder(usize::MAX)?;
+    while let Asked::Pages(ranges) = asked(&mut decoder).map_err(|e| damaged(&fetched.object, e))? {
+        let bytes = reader.read_ranges(&fetched.object, &ranges).await?;
+        fetched.runs.extend(ranges.iter().cloned().zip(bytes.iter().cloned()));
+        decoder.push_ranges(ranges, bytes).map_err(|e| damaged(&fetched.object, e))?;
     }
-    let mut stream = builder.build().map_err(unfit)?;
-    let (mut batches, mut read) = (Vec::new(), 0);
-    while let Some(batch) = stream.next().await.filter(|_| read <= count) {
-        let batch = batch.map_err(|e| {
-            let storage_error = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-            storage_error.unwrap_or_else(|| damaged(&object, e))
-        })?;
-        read += batch.num_rows();
-        batches.push(batch);
-    }
-    let batch = match batches.as_slice() {
-        [only] => only.clone(),
-        several => {
-            let schema = several.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
-            arrow::compute::concat_batches(&schema, several).map_err(super::columns::bug)?
+    Ok(fetched)
+}
+
+/// What a decoder needs to go on.
+enum Asked {
+    Pages(Vec<Range<u64>>),
+    Nothing(Option<Box<ParquetRecordBatchReader>>),
+}
+
+fn asked(decoder: &mut ParquetPushDecoder) -> ParquetResult<Asked> {
+    Ok(match decoder.try_next_reader()? {
+        DecodeResult::NeedsData(ranges) => Asked::Pages(ranges),
+        DecodeResult::Data(reader) => Asked::Nothing(Some(Box::new(reader))),
+        DecodeResult::Finished => Asked::Nothing(None),
+    })
+}
+
+impl Fetched {
+    /// A decoder of the rows, `most` at a time.
+    fn decoder(&self, most: usize) -> Result<ParquetPushDecoder> {
+        let group_rows = to_usize(self.group.num_rows().unsigned_abs())?;
+        let keep = to_usize(self.rows.start)?..to_usize(self.rows.end)?;
+        let mut builder = ParquetPushDecoderBuilder::new_with_metadata(self.metadata.clone())
+            .with_projection(self.mask.clone())
+            .with_batch_size(keep.len().clamp(1, most.min(BATCH_ROWS)));
+        if keep.len() < group_rows {
+            let selection = RowSelection::from_consecutive_ranges(std::iter::once(keep), group_rows);
+            builder = builder.with_row_selection(selection);
         }
-    };
-    if batch.num_rows() != count {
-        return Err(Error::damage(format!(
-            "{}: rows {}..{} came back as {} rows; the file is damaged",
-            object.uri,
-            rows.start,
-            rows.end,
-            batch.num_rows()
-        )));
+        builder.build().map_err(|e| damaged(&self.object, e))
     }
-    pick(&batch, source_schema, mapping, columns)
+
+    /// The rows as one batch of the catalog's `columns`, which were fetched. Texts are views.
+    pub(crate) fn decode(
+        self,
+        source_schema: &SchemaRef,
+        mapping: &Mapping,
+        columns: &[usize],
+    ) -> Result<RecordBatch> {
+        let pages = PageRuns { group: &self.group, runs: &self.runs, rows: self.rows.end - self.rows.start };
+        let prefixes = parquet_memory::check(&pages, self.counted).map_err(|what| self.too_much(&what))?;
+        // Values that repeat prefixes are as long as their page at most, so a few of them at a time are bounded.
+        let most = prefixes
+            .map_or(usize::MAX, |page| usize::try_from(PREFIX_BATCH_BYTES / page.max(1)).unwrap_or(1));
+        let batches = self.batches(most.max(1))?;
+        let batch = match batches.as_slice() {
+            [only] => only.clone(),
+            several => {
+                let schema = several.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+                arrow::compute::concat_batches(&schema, several).map_err(super::columns::bug)?
+            }
+        };
+        let count = to_usize(self.rows.end - self.rows.start)?;
+        if batch.num_rows() != count {
+            return Err(Error::damage(format!(
+                "{}: rows {}..{} came back as {} rows; the file is damaged",
+                self.object.uri,
+                self.rows.start,
+                self.rows.end,
+                batch.num_rows()
+            )));
+        }
+        pick(&batch, source_schema, mapping, columns)
+    }
+
+    /// The rows in batches of `most`, together within what the catalog counts.
+    fn batches(&self, most: usize) -> Result<Vec<RecordBatch>> {
+        let unfit = |e: ParquetError| damaged(&self.object, e);
+        let mut decoder = self.decoder(most)?;
+        let (ranges, bytes) = self.runs.iter().cloned().unzip();
+        decoder.push_ranges(ranges, bytes).map_err(unfit)?;
+        let reader = match asked(&mut decoder).map_err(unfit)? {
+            Asked::Nothing(reader) => reader,
+            Asked::Pages(_) => {
+                let what = "pages that were not fetched are needed";
+                return Err(Error::new(ErrorKind::Bug, format!("{}: {what}", self.object.uri)));
+            }
+        };
+        let (mut batches, mut held, mut rows) = (Vec::new(), HeldBytes::default(), 0);
+        let count = to_usize(self.rows.end - self.rows.start)?;
+        for batch in reader.into_iter().flatten() {
+            let batch = batch.map_err(|e| damaged(&self.object, e.into()))?;
+            held.add(&batch);
+            if most < usize::MAX
+                && let Some(what) = parquet_memory::over(held.bytes(), self.counted.memory)
+            {
+                return Err(self.too_much(&what));
+            }
+            rows += batch.num_rows();
+            batches.push(batch);
+            if rows > count {
+                break; // and is reported as other rows than were catalogued
+            }
+        }
+        Ok(batches)
+    }
+
+    fn too_much(&self, what: &str) -> Error {
+        Error::damage(format!(
+            "{}: rows {}..{} of a row group: {what}; the file is damaged, or its writer states wrong sizes: write it anew, or \
+             leave the file out",
+            self.object.uri, self.rows.start, self.rows.end
+        ))
+    }
 }
 
 fn damaged(object: &ObjectRef, error: ParquetError) -> Error {
@@ -442,39 +550,4 @@ fn projection(
 
 fn to_usize(n: u64) -> Result<usize> {
     usize::try_from(n).map_err(|_| Error::config(format!("{n} rows do not fit this machine's memory")))
-}
-
-/// The ranges that parquet asks for, through the block reader, coalesced.
-struct Ranges {
-    reader: RangeReader,
-    object: ObjectRef,
-    failed: Arc<std::sync::Mutex<Option<Error>>>,
-}
-
-impl AsyncFileReader for Ranges {
-    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
-        async move {
-            let mut all = self.get_byte_ranges(vec![range]).await?;
-            all.pop().ok_or_else(|| ParquetError::General("no bytes for a range".into()))
-        }
-        .boxed()
-    }
-
-    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
-        async move {
-            self.reader.read_ranges(&self.object, &ranges).await.map_err(|e| {
-                *self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e.clone());
-                ParquetError::External(Box::new(e))
-            })
-        }
-        .boxed()
-    }
-
-    fn get_metadata<'a>(
-        &'a mut self,
-        _options: Option<&'a ArrowReaderOptions>,
-    ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
-        let known = "the footer is kept in the catalog and is never asked for";
-        async move { Err(ParquetError::General(known.into())) }.boxed()
-    }
 }

@@ -4,6 +4,8 @@
 //! is. parquet's page reader parses them over a window of the file; when it asks for bytes outside the window, that
 //! is the place to read next. Cost: one 16 KiB read a page, so about 1.5 % of the bytes for 1 MiB pages.
 
+use super::page_header::{self, PageHeader};
+use super::parquet_memory::Sizes;
 use crate::{Error, ObjectRef, Result, Storage};
 use bytes::{Buf, Bytes};
 use parquet::basic::Type as PhysicalType;
@@ -20,20 +22,23 @@ const WINDOW_BYTES: u64 = 16 << 10;
 /// A header larger than this is damage.
 const MAX_WINDOW_BYTES: u64 = 4 << 20;
 
-/// The pages of every column of a row group; `None` if it has nested columns, whose page headers do not tell rows.
+/// Where the pages of every column of a row group lie, and their sizes; `None` if it has nested columns, whose page headers
+/// do not tell rows.
 pub(super) async fn offset_index(
     group: &RowGroupMetaData,
     object: &ObjectRef,
     storage: &Storage,
-) -> Result<Option<Vec<OffsetIndexMetaData>>> {
+) -> Result<Option<(Vec<OffsetIndexMetaData>, Vec<Sizes>)>> {
     if group.columns().iter().any(|c| c.column_descr().max_rep_level() > 0) {
         return Ok(None);
     }
-    let mut columns = Vec::with_capacity(group.num_columns());
+    let (mut columns, mut sizes) = (Vec::new(), Vec::new());
     for column in group.columns() {
-        columns.push(walk(column, group.num_rows(), object, storage).await?);
+        let (index, of_pages) = walk(column, group.num_rows(), object, storage).await?;
+        columns.push(index);
+        sizes.push(of_pages);
     }
-    Ok(Some(columns))
+    Ok(Some((columns, sizes)))
 }
 
 /// Visits the page headers of one column chunk.
@@ -42,7 +47,7 @@ async fn walk(
     group_rows: i64,
     object: &ObjectRef,
     storage: &Storage,
-) -> Result<OffsetIndexMetaData> {
+) -> Result<(OffsetIndexMetaData, Sizes)> {
     let (start, length) = column.byte_range();
     let end = start.saturating_add(length).min(object.size);
     let bad = |what: String| {
@@ -53,6 +58,7 @@ async fn walk(
     let mut pages =
         SerializedPageReader::new(window.clone(), column, rows, None).map_err(|e| bad(e.to_string()))?;
     let mut starts: Vec<(u64, usize)> = Vec::new(); // data pages: offset and rows
+    let mut headers = Vec::new();
     loop {
         let page = match pages.peek_next_page() {
             Ok(page) => page,
@@ -64,6 +70,7 @@ async fn walk(
             }
         };
         let Some(page) = page else { break };
+        headers.push(window.header().ok_or_else(|| bad("a page without a header".into()))?);
         if !page.is_dict {
             let rows =
                 page.num_rows.or(page.num_levels).ok_or_else(|| bad("a page without a row count".into()))?;
@@ -86,7 +93,7 @@ async fn walk(
     if total != group_rows {
         return Err(bad(format!("its pages hold {total} rows, the row group {group_rows}")));
     }
-    Ok(index.build())
+    Ok((index.build(), Sizes::new(headers)))
 }
 
 /// The part of a file that is at hand, and what was last asked of it.
@@ -123,6 +130,13 @@ impl Window {
     /// Where the header that was parsed last begins.
     fn asked(&self) -> u64 {
         self.lock().asked
+    }
+
+    /// The header that was parsed last.
+    fn header(&self) -> Option<PageHeader> {
+        let state = self.lock();
+        let at = usize::try_from(state.asked.checked_sub(state.start)?).ok()?;
+        page_header::parse(state.bytes.get(at..)?)
     }
 
     /// The read that may let the last request succeed: the window moved there, or doubled if it stood there

@@ -3,6 +3,7 @@
 //! One program, since each would compile and link the same libraries anew.
 
 mod bad_input_formats;
+mod block_memory;
 mod cache_disk;
 mod catalog_store;
 mod concat;

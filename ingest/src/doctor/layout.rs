@@ -32,7 +32,7 @@ pub struct LayoutReport {
     pub blocks: u64,
     /// Mean size of a block, in bytes.
     pub mean_block_bytes: u64,
-    /// The largest block, in bytes.
+    /// The largest block, in bytes of memory.
     pub largest_block_bytes: u64,
     /// Labels of neighbouring samples; `None` without a column `label`, or where too few samples were read.
     pub labels: Option<LabelMixing>,
@@ -117,7 +117,7 @@ impl Labels {
 
 pub(super) fn report(catalog: &Catalog, labels: &Labels) -> LayoutReport {
     let blocks = u32::try_from(catalog.blocks()).unwrap_or(u32::MAX);
-    let sizes = || (0..blocks).map(|id| catalog.block(BlockId(id)).bytes);
+    let specs = || (0..blocks).map(|id| catalog.block(BlockId(id)));
     let objects = catalog.objects();
     let mean = |total: u64, count: u64| total / count.max(1);
     let mut report = LayoutReport {
@@ -125,8 +125,8 @@ pub(super) fn report(catalog: &Catalog, labels: &Labels) -> LayoutReport {
         objects: objects.len() as u64,
         mean_object_bytes: mean(objects.total_bytes(), objects.len() as u64),
         blocks: blocks.into(),
-        mean_block_bytes: mean(sizes().sum(), blocks.into()),
-        largest_block_bytes: sizes().max().unwrap_or(0),
+        mean_block_bytes: mean(specs().map(|block| block.bytes).sum(), blocks.into()),
+        largest_block_bytes: specs().map(|block| block.memory_bytes).max().unwrap_or(0),
         labels: labels.mixing(),
         advice: Vec::new(),
     };

@@ -198,7 +198,7 @@ async fn fetch(
     let wanted = chunks::wanted(plan.epoch(0), total);
     let fetches = wanted.map(|(id, samples)| {
         let reader = reader.clone();
-        async move { (id, samples, reader.fetch(id, u64::MAX).await) }
+        async move { (id, samples, reader.fetch_held(id, u64::MAX).await) }
     });
     let mut blocks = futures::stream::iter(fetches).buffered(FETCHES);
     let mut unreadable = Vec::new();

@@ -2,6 +2,8 @@
 //!
 //! One program, since each would compile and link the same libraries anew.
 
+mod memory_bound;
+mod memory_files;
 mod raw_mix;
 mod rewrite;
 mod rewrite_common;

@@ -115,7 +115,7 @@ fn a_small_budget_only_costs_reads() {
     synth(dir.path(), SAMPLES);
     let dataset = open(dir.path());
     let blocks = 0..dataset.catalog().blocks() as u32;
-    let largest = blocks.map(|block| dataset.catalog().block(BlockId(block)).bytes).max().unwrap();
+    let largest = blocks.map(|block| dataset.catalog().block(BlockId(block)).memory_bytes).max().unwrap();
     let budget_bytes = 5 * largest; // a batch of 4 needs up to 4 blocks
     let wide = run_epochs(&pipeline(dataset.clone(), 4), 1, 2);
     let mut ranks = pipeline(dataset, 4).budget_bytes(budget_bytes).rank(Rank::new(0, 1)).start().unwrap();

@@ -122,7 +122,7 @@ fn an_object_replaced_mid_epoch_ends_the_run_with_its_name() {
     let mut content = std::fs::read(content).unwrap();
     content.iter_mut().skip(100).step_by(50).for_each(|byte| *byte ^= 1);
     let blocks = 0..dataset.catalog().blocks() as u32;
-    let largest = blocks.map(|block| dataset.catalog().block(BlockId(block)).bytes).max().unwrap();
+    let largest = blocks.map(|block| dataset.catalog().block(BlockId(block)).memory_bytes).max().unwrap();
     let narrow = pipeline(dataset, 8).slots(2).budget_bytes(9 * largest).deadline(Duration::from_secs(15));
     let mut ranks = narrow.rank(Rank::new(0, 1)).start().unwrap();
     let mut delivered = Delivered::default();

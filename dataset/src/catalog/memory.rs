@@ -1,0 +1,60 @@
+//! What blocks and samples take in memory: what a byte budget counts.
+//!
+//! ```text
+//! making a block   compressed bytes + decompressed pages + the block      64 MiB of it at once, see `runtime.rs`
+//! holding it       the block                                              counted for each block
+//! ```
+
+use super::{Catalog, Content, VIEW_BYTES};
+use crate::SampleId;
+use crate::format::parquet_memory::Counted;
+use crate::runtime::MAKING_BYTES;
+use std::ops::Range;
+
+impl Catalog {
+    /// Bytes of a budget that must stay free while blocks are fetched: what making the largest block takes beyond the 64 MiB
+    /// that are never counted. One block at a time takes more than those. 0 unless a block is over 32 MiB.
+    pub fn reserve_bytes(&self) -> u64 {
+        self.blocks.most(|bytes, memory| self.making(bytes, memory)).saturating_sub(MAKING_BYTES)
+    }
+
+    /// Bytes that a sample holds in memory when it is fetched alone, all payload columns together. In Parquet and IPC files it
+    /// is the mean of its block, because only reading tells more.
+    ///
+    /// # Panics
+    /// If the sample does not exist.
+    pub fn sample_memory_bytes(&self, sample: SampleId) -> u64 {
+        match &self.content {
+            Content::Located(table) => {
+                table.payload_bytes(sample.0).saturating_add(VIEW_BYTES * self.payload.len() as u64)
+            }
+            Content::Union(union) => union.sample_memory_bytes(sample),
+            Content::Units { .. } => {
+                let row = self.blocks.row(self.block_of(sample));
+                row.memory.div_ceil(u64::from(row.samples).max(1))
+            }
+        }
+    }
+
+    /// What the blocks of `samples` count, all columns together.
+    pub(crate) fn counted(&self, samples: &Range<u64>) -> Counted {
+        let mut counted = Counted { memory: 0, making: 0 };
+        let mut at = samples.start;
+        while at < samples.end {
+            let block = self.block_of(SampleId(at));
+            let row = self.blocks.row(block);
+            counted.memory = counted.memory.saturating_add(row.memory);
+            counted.making = counted.making.saturating_add(self.making(row.bytes, row.memory));
+            at = self.block_samples(block).end;
+        }
+        counted
+    }
+
+    /// What making a block takes in addition to what it holds: its bytes as they are stored, and decompressed.
+    fn making(&self, bytes: u64, memory: u64) -> u64 {
+        match &self.content {
+            Content::Located(_) => bytes,
+            Content::Units { .. } | Content::Union(_) => bytes.saturating_add(memory),
+        }
+    }
+}
