@@ -110,17 +110,23 @@ impl<'a> JpegHeader<'a> {
     }
 
     /// The segments behind the first scan's header, up to and with the end marker: their markers, and where the byte after
-    /// each marker is. Segments are skipped by their length, even if the bytes of an end marker are in them.
+    /// each marker is. As in libjpeg, the search for the next marker goes on at a segment's end, so that no byte in a segment
+    /// is taken for a marker or for a part of one.
     pub(super) fn segments(&self, bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
-        let (mut segment_end, mut has_ended) = (self.data, false);
-        let markers = self.markers(bytes).filter(|(marker, _)| matches!(marker, 0xC0..=0xCF | 0xD9..));
-        markers.filter(move |&(marker, at)| {
-            if at < segment_end || has_ended {
-                return false;
+        let (mut at, mut has_ended) = (self.data, false);
+        std::iter::from_fn(move || {
+            while !has_ended {
+                let (marker, after) = next_marker(bytes, at)?;
+                at = after;
+                if matches!(marker, 0xC0..=0xCF | 0xD9..) {
+                    let length =
+                        u16_at(bytes, after).map_or(bytes.len(), |length| usize::from(length).max(2));
+                    at += length;
+                    has_ended = marker == END;
+                    return Some((marker, after));
+                }
             }
-            let length = u16_at(bytes, at).map_or(usize::MAX >> 1, |length| usize::from(length).max(2));
-            (segment_end, has_ended) = (at + length, marker == END);
-            true
+            None
         })
     }
 
@@ -132,18 +138,16 @@ impl<'a> JpegHeader<'a> {
     fn markers(&self, bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
         let mut at = self.data;
         std::iter::from_fn(move || {
-            loop {
-                at += memchr::memchr(0xFF, bytes.get(at..)?)? + 1;
-                match *bytes.get(at)? {
-                    0x00 => at += 1,
-                    0xFF => {}
-                    marker => {
-                        at += 1;
-                        return Some((marker, at));
-                    }
-                }
-            }
+            let found = next_marker(bytes, at)?;
+            at = found.1;
+            Some(found)
         })
+    }
+
+    /// The component that libjpeg-turbo takes for place `at` in a scan, named `id`: the first of this id that is not in front
+    /// of the place. Ids may be equal, and a scan of all components has them in the frame's order.
+    pub(super) fn component_in_scan(&self, at: usize, id: u8) -> Option<usize> {
+        (at..self.component_count).find(|index| self.components[*index].id == id)
     }
 
     /// Reads the segments up to and including the first SOS.
@@ -255,10 +259,13 @@ impl<'a> JpegHeader<'a> {
         self.scan_components = count;
         let mut in_order = true;
         for (at, raw) in rest.chunks_exact(2).take(count).enumerate() {
-            let Some(index) = self.components().iter().position(|component| component.id == raw[0]) else {
+            // A component that is misplaced libjpeg-turbo refuses when it decodes.
+            let index = self.component_in_scan(at, raw[0]).or_else(|| self.component_in_scan(0, raw[0]));
+            let Some(index) = index else {
                 return Err(bad(format_args!("a scan of the unknown component {}", raw[0])));
             };
-            in_order &= index == at;
+            // Where ids are equal, decoders differ about which component is meant.
+            in_order &= index == at && self.component_in_scan(0, raw[0]) == Some(at);
             self.scan_mask |= 1 << index;
             (self.components[index].dc, self.components[index].ac) = (raw[1] >> 4, raw[1] & 15);
         }
@@ -300,6 +307,19 @@ impl<'a> JpegHeader<'a> {
             body = &rest[total..];
         }
         Ok(())
+    }
+}
+
+/// The first marker from `at` on, and where the byte after it is. 0xFF, any number of times, makes a marker of the byte after
+/// it, unless that is 0.
+fn next_marker(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
+    loop {
+        at += memchr::memchr(0xFF, bytes.get(at..)?)? + 1;
+        match *bytes.get(at)? {
+            0x00 => at += 1,
+            0xFF => {}
+            marker => return Some((marker, at + 1)),
+        }
     }
 }
 
