@@ -104,3 +104,17 @@ fn a_vorbis_clip_of_codebooks() {
         &["the codebooks of the Vorbis clip take 4620288000 bytes", "max_codebook_bytes (67108864)"],
     );
 }
+#[test]
+fn an_mp4_with_boxes_that_hide_others() {
+    for doubled in [hostile::Doubled::Movie, hostile::Doubled::Tables] {
+        let bytes = hostile::mp4_of_doubled_boxes(50_000, doubled);
+        refuse_audio(&bytes, &["steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+    }
+}
+
+#[test]
+fn an_mp4_of_packets_without_duration() {
+    let bytes = hostile::mp4_of_packets_without_duration(300_000);
+    refuse_audio(&bytes, &["steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+}
+

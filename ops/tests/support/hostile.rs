@@ -140,21 +140,63 @@ fn m4a(tables: &[u8], tracks: usize, extends: &[u8], rest: &[u8]) -> Vec<u8> {
     [&ftyp, &moov, rest].concat()
 }
 
-/// An MP4 of `tracks` tracks of the same bytes, each of which states the duration of each of its `packets`.
-pub fn mp4_of_durations(packets: u32, packet_bytes: u32, tracks: usize) -> Vec<u8> {
-    let durations: Vec<u32> = (0..packets).flat_map(|_| [1, 1]).collect();
+/// The tables of a track of `packets` packets of equal size behind each other from `at` on, which states each one's duration.
+fn tables_of_durations(packets: u32, packet_bytes: u32, duration: u32, at: u32) -> Vec<u8> {
+    let durations: Vec<u32> = (0..packets).flat_map(|_| [1, duration]).collect();
     let table = [
         mp4_box(b"stts", &[words(&[0, packets]), words(&durations)].concat()),
         mp4_box(b"stsc", &words(&[0, 1, 1, packets, 1])),
         mp4_box(b"stsz", &words(&[0, packet_bytes, packets])),
-        // Behind the first box and the header of the second.
-        mp4_box(b"stco", &words(&[0, 1, 32])),
+        mp4_box(b"stco", &words(&[0, 1, at])),
     ];
-    let (mut out, mdat) =
-        (m4a(&table.concat(), tracks, &[], &[]), vec![0; (packets * packet_bytes) as usize]);
-    // The audio comes first, so that each track can go back to it.
-    out.splice(24..24, mp4_box(b"mdat", &mdat));
-    out
+    table.concat()
+}
+
+/// The audio comes first, so that each track can go back to it.
+fn with_audio_first(mut file: Vec<u8>, audio_bytes: u32) -> Vec<u8> {
+    file.splice(24..24, mp4_box(b"mdat", &vec![0; audio_bytes as usize]));
+    file
+}
+
+/// Behind the first box and the header of the second.
+const AUDIO_AT: u32 = 32;
+
+/// An MP4 of `tracks` tracks of the same bytes, each of which states the duration of each of its `packets`.
+pub fn mp4_of_durations(packets: u32, packet_bytes: u32, tracks: usize) -> Vec<u8> {
+    let tables = tables_of_durations(packets, packet_bytes, 1, AUDIO_AT);
+    with_audio_first(m4a(&tables, tracks, &[], &[]), packets * packet_bytes)
+}
+
+/// Which boxes of an MP4 are there twice: first short ones, then those that symphonia uses.
+#[derive(Clone, Copy, Debug)]
+pub enum Doubled {
+    Movie,
+    Tables,
+}
+
+/// An MP4 of `packets` packets of one byte, which states the duration of each in the second of two boxes.
+pub fn mp4_of_doubled_boxes(packets: u32, doubled: Doubled) -> Vec<u8> {
+    let short = tables_of_durations(1, 1, 1, AUDIO_AT);
+    let long = tables_of_durations(packets, 1, 1, AUDIO_AT);
+    let file = match doubled {
+        Doubled::Tables => m4a(&[short, long].concat(), 1, &[], &[]),
+        Doubled::Movie => {
+            let second = m4a(&long, 1, &[], &[]).split_off(24);
+            m4a(&short, 1, &[], &second)
+        }
+    };
+    with_audio_first(file, packets)
+}
+
+/// An MP4 of `packets` packets of one byte that take no time and cannot be decoded, of which its table of sizes knows one.
+pub fn mp4_of_packets_without_duration(packets: u32) -> Vec<u8> {
+    let tables = [
+        mp4_box(b"stts", &words(&[0, 1, packets, 0])),
+        mp4_box(b"stsc", &words(&[0, 1, 1, packets, 1])),
+        mp4_box(b"stsz", &words(&[0, 1, 1])),
+        mp4_box(b"stco", &words(&[0, 1, AUDIO_AT])),
+    ];
+    with_audio_first(m4a(&tables.concat(), 1, &[], &[]), packets)
 }
 
 /// A fragmented MP4 of one fragment, which states the duration of each of its packets of one byte.

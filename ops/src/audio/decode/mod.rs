@@ -70,8 +70,9 @@ pub struct DecodeAudio {
     #[serde(default = "max_packets", skip_serializing_if = "is_max_packets")]
     pub max_packets: u64,
     /// The most steps of looking for a clip's packets, beyond one pass over its bytes; default 268,435,456. A step is a byte
-    /// looked at again, 16 bytes copied again, or 4 entries of a table passed over for a packet. It bounds the time for files
-    /// that are made to be searched: false page and frame headers, long tables.
+    /// looked at again, 16 bytes copied again, 4 entries of a table passed over for a packet, or a byte of a packet that cannot
+    /// be decoded, with 1024 more for each such packet. It bounds the time for files that are made to be searched: false page
+    /// and frame headers, long tables.
     #[serde(default = "max_steps", skip_serializing_if = "is_max_steps")]
     pub max_steps: u64,
     /// The most bytes that the codebooks of a Vorbis clip may take once unpacked; default 67,108,864.

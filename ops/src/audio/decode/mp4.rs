@@ -47,9 +47,17 @@ pub(super) fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> 
     })
 }
 
-pub(super) fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
+fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
     path.iter().try_fold(bytes, |bytes, wanted| {
         boxes(bytes).find(|(name, _)| name == *wanted).map(|(_, content)| content)
+    })
+}
+
+/// The contents of all boxes at `path`.
+pub(super) fn all<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Vec<&'a [u8]> {
+    path.iter().fold(vec![bytes], |found, wanted| {
+        let named = |bytes| boxes(bytes).filter(|(name, _)| name == *wanted).map(|(_, content)| content);
+        found.into_iter().flat_map(named).collect()
     })
 }
 
@@ -139,7 +147,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     };
     let Mp4Header { sample_rate, channels, delay, samples, timescale } = header;
     op.check_header(format, sample_rate, channels)?;
-    op.check_samples(format, samples.saturating_sub(delay), sample_rate)?;
+    op.check_samples(format, samples.saturating_sub(delay), (sample_rate, channels))?;
     let steps = mp4_tables::search_steps(bytes, op.max_packets);
     op.check_steps(format, steps)?;
     // A reader that can seek wants all boxes whole; one that cannot, the header in front of the audio.

@@ -4,23 +4,25 @@
 //! entries of the table of durations (`stts`) before the packet, and over the runs (`trun`) and the packets of the fragment
 //! before it. Both tables are short in the files of common writers; a file that is made for it has megabytes of either.
 
-use super::mp4::{be32, boxes, inside};
+use super::mp4::{all, be32, boxes};
 
 /// Entries that are passed over in the time of a step, and half of a table's are passed over on average.
 const ENTRIES_PER_STEP: u64 = 4 * 2;
 
 /// An upper bound of the steps that finding at most `max_packets` packets takes.
+///
+/// Of boxes that should be there once, symphonia uses the last, so that all of them are counted. It asks for packets as long as
+/// the durations state more, whatever the table of sizes says.
 pub(super) fn search_steps(bytes: &[u8], max_packets: u64) -> u64 {
-    let movie = inside(bytes, &[b"moov"]).unwrap_or_default();
-    let tables = boxes(movie)
-        .filter(|(name, _)| name == b"trak")
-        .map(|(_, track)| inside(track, &[b"mdia", b"minf", b"stbl"]).unwrap_or_default());
-    let (mut tracks, mut packets, mut entries) = (0_u64, 0_u64, 0_u64);
-    for table in tables {
-        tracks += 1;
-        packets = packets.saturating_add(inside(table, &[b"stsz"]).map_or(0, |sizes| count_at(sizes, 8)));
-        entries += inside(table, &[b"stts"]).map_or(0, |times| stated(times, 8));
+    let tracks = all(bytes, &[b"moov", b"trak"]);
+    let (mut packets, mut entries) = (0_u64, 0_u64);
+    for times in tracks.iter().flat_map(|track| all(track, &[b"mdia", b"minf", b"stbl", b"stts"])) {
+        let stated = stated(times, 8);
+        let counts = times.get(8..).unwrap_or_default().chunks_exact(8).map(|entry| count_at(entry, 0));
+        packets = (0..stated).zip(counts).fold(packets, |sum, (_, count)| sum.saturating_add(count));
+        entries += stated;
     }
+    let tracks = tracks.len() as u64;
     let (mut fragments, mut longest) = (0_u64, 0_u64);
     for (_, fragment) in boxes(bytes).filter(|(name, _)| name == b"moof") {
         let Fragment { packets: brought, parts, longest: run, idle } = Fragment::read(fragment, tracks);

@@ -34,6 +34,10 @@ pub(super) struct Track<'a> {
 /// Bytes that are copied in the time of a step.
 pub(super) const COPIED_BYTES_PER_STEP: u64 = 16;
 
+/// Steps for a packet that cannot be decoded, beyond one for each of its bytes: a decoder may find out after its work is done.
+/// Such a packet need not have a duration, so that lost samples do not bound how many there are.
+const STEPS_PER_BAD_PACKET: u64 = 1024;
+
 pub(super) fn source<'a>(media: impl MediaSource + 'a) -> MediaSourceStream<'a> {
     MediaSourceStream::new(Box::new(media), Default::default())
 }
@@ -88,7 +92,7 @@ pub(super) fn decode(
     let mut times_are_wrong = false;
     // Of the last page, whose count of samples is relative to the page before.
     let mut padding_at_end = 0;
-    let (mut packets, mut packet_bytes) = (0, 0_usize);
+    let (mut packets, mut packet_bytes, mut in_vain) = (0, 0_usize, 0_u64);
     loop {
         let mut packet = match reader.next_packet() {
             Ok(Some(packet)) => packet,
@@ -110,7 +114,10 @@ pub(super) fn decode(
         // Packets that lie over each other are copied again and again.
         packet_bytes = packet_bytes.saturating_add(packet.data.len());
         let copied_again = packet_bytes.saturating_sub(bytes) as u64;
-        op.check_steps(format, steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP))?;
+        op.check_steps(
+            format,
+            steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP).saturating_add(in_vain),
+        )?;
         if packet.track_id != id {
             continue;
         }
@@ -146,6 +153,7 @@ pub(super) fn decode(
                 return Err(Error::sample(format!("the {format} clip cannot be decoded: {what}")));
             }
             Err(_) => {
+                in_vain += STEPS_PER_BAD_PACKET + packet.data.len() as u64;
                 let missing = packet.dur.get();
                 lose(&mut losses, op, (format, sample_rate), missing, samples, mono.position())?;
                 mono.silence(missing)?;
