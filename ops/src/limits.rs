@@ -40,6 +40,11 @@ pub(crate) const MAX_SCAN_BLOCKS: u64 = 1 << 26;
 #[cfg(feature = "image")]
 pub(crate) const MAX_COEFFICIENT_BYTES: u64 = 768 << 20;
 
+/// Groups of Huffman codes of a lossless WebP. libwebp writes at most 2,600, and other encoders that we know one. A group takes
+/// 21 KB with codes of up to 10 bits, and 130 KB at most: 54 MB and 330 MB.
+#[cfg(feature = "image")]
+pub(crate) const MAX_HUFFMAN_GROUPS: u32 = 2600;
+
 /// Ten minutes: the longest utterances of speech corpora are below one, and at 48 kHz it is 115 MB of f32.
 #[cfg(feature = "audio")]
 pub(crate) const MAX_SECONDS: f64 = 600.0;

@@ -65,6 +65,18 @@ fn a_webp_whose_frame_is_larger_than_its_canvas() {
 }
 
 #[test]
+fn a_lossless_webp_of_one_pixel_and_65536_groups_of_codes() {
+    let bytes = hostile::webp_of_groups(1 << 16);
+    assert!(bytes.len() < 170_000, "{} bytes", bytes.len());
+    let why = ["the WebP of 1×1 px has 65536 groups of Huffman codes, over max_huffman_groups (2600)"];
+    refuse_image(&bytes, &why);
+    for animated in [false, true] {
+        refuse_image(&hostile::webp_alpha_of_groups(1 << 16, animated), &why);
+    }
+}
+
+/// The CPU time is compared with that of a search of as many zeros. One from each of the 360 headers would be 360 of them.
+#[test]
 fn an_mp3_of_headers_and_padding() {
     refuse_audio(&hostile::mp3_headers_and_padding(20 << 20), &["are no MP3"]);
 }

@@ -74,6 +74,47 @@ fn packets_are_limited() {
     }
 }
 
+/// A WebP's pixel uses the last of its groups.
+#[test]
+fn groups_of_huffman_codes_are_counted_exactly() {
+    for groups in [1, 2, 257, 2600] {
+        let bytes = hostile::webp_of_groups(groups);
+        let (size, pixels) = decode_rgb(&bytes, &DecodeImage::new().max_huffman_groups(groups)).unwrap();
+        assert_eq!((size.width, size.height, pixels), (1, 1, vec![0; 3]));
+        let why = format!("has {groups} groups of Huffman codes, over max_huffman_groups ({})", groups - 1);
+        if groups > 1 {
+            image_is_refused(&bytes, &DecodeImage::new().max_huffman_groups(groups - 1), &why);
+        }
+    }
+}
+
+/// libwebp at its best effort: predictors, colours, a cache and several groups, all of which must be read to count them; and
+/// a palette.
+#[test]
+fn groups_are_found_behind_the_transforms() {
+    for (name, groups) in [("lossless_groups.webp", 6), ("lossless_palette.webp", 6)] {
+        let bytes = std::fs::read(format!("tests/golden/decode/{name}")).unwrap();
+        decode_rgb(&bytes, &DecodeImage::new().max_huffman_groups(groups)).unwrap();
+        let why = format!("has {groups} groups of Huffman codes");
+        image_is_refused(&bytes, &DecodeImage::new().max_huffman_groups(groups - 1), &why);
+    }
+}
+
+/// 1,000 samples of two channels: claimed by the header, or found.
+#[test]
+fn channels_are_limited_together() {
+    let clip = std::fs::read("tests/golden/audio/44k_stereo.flac").unwrap();
+    let (_, samples) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
+    let bytes = samples.len() as u64 * 2 * 4;
+    decode_mono(&clip, &DecodeAudio::new().max_decoded_bytes(bytes)).unwrap();
+    let why = format!("decode to at least {bytes} bytes, over max_decoded_bytes ({})", bytes - 1);
+    audio_is_refused(&clip, &DecodeAudio::new().max_decoded_bytes(bytes - 1), &why);
+    for name in ["44k_stereo.ogg", "44k_stereo.m4a"] {
+        let clip = std::fs::read(format!("tests/golden/audio/{name}")).unwrap();
+        audio_is_refused(&clip, &DecodeAudio::new().max_decoded_bytes(40_000), "max_decoded_bytes (40000)");
+    }
+}
+
 #[test]
 fn common_files_take_hardly_any_steps_and_little_memory_of_codebooks() {
     let op = DecodeAudio::new().max_steps(20_000).max_codebook_bytes(3 << 20);
@@ -106,14 +147,17 @@ fn packets_that_lie_over_each_other_are_steps() {
 #[test]
 fn options_are_in_both_forms_of_a_chain() {
     let spec = ChainSpec::parse(
-        "decode_image:max_scans=20:max_scan_blocks=1000:max_coefficient_bytes=2000,center_crop:8",
+        "decode_image:max_scans=20:max_scan_blocks=1000:max_coefficient_bytes=2000:max_huffman_groups=4,center_crop:8",
     )
     .unwrap();
-    let op: Op = DecodeImage::new().max_scans(20).max_scan_blocks(1000).max_coefficient_bytes(2000).into();
+    let op = DecodeImage::new().max_scans(20).max_scan_blocks(1000).max_coefficient_bytes(2000);
+    let op: Op = op.max_huffman_groups(4).into();
     assert_eq!(spec.0[0], op);
     let json = serde_json::to_string(&op).unwrap();
     assert!(
-        json.ends_with(r#""max_scans":20,"max_scan_blocks":1000,"max_coefficient_bytes":2000}"#),
+        json.ends_with(
+            r#""max_scans":20,"max_scan_blocks":1000,"max_coefficient_bytes":2000,"max_huffman_groups":4}"#
+        ),
         "{json}"
     );
     assert_eq!(serde_json::from_str::<Op>(&json).unwrap(), op);
@@ -125,7 +169,11 @@ fn options_are_in_both_forms_of_a_chain() {
     assert!(json.ends_with(r#""max_packets":9,"max_steps":8,"max_codebook_bytes":7}"#), "{json}");
     assert_eq!(serde_json::from_str::<Op>(&json).unwrap(), op);
 
-    for text in ["decode_image:max_scans=0,center_crop:8", "decode_image:max_scan_blocks=0,center_crop:8"] {
+    for text in [
+        "decode_image:max_scans=0,center_crop:8",
+        "decode_image:max_scan_blocks=0,center_crop:8",
+        "decode_image:max_huffman_groups=0,center_crop:8",
+    ] {
         assert_eq!(ChainSpec::parse(text).unwrap().compile().unwrap_err().kind(), ErrorKind::BadConfig);
     }
     for text in

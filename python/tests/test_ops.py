@@ -63,6 +63,7 @@ def test_every_op_is_known_with_all_its_parameters(module, name, function):
                 max_scans=20,
                 max_scan_blocks=10**6,
                 max_coefficient_bytes=10**7,
+                max_huffman_groups=10,
             ),
             fs.resize((8, 8)),
         ],

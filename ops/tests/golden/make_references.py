@@ -77,6 +77,16 @@ def decode_cases(picture):
     case("p_transparent.png", lambda f: small.convert("P").save(f, "PNG", transparency=3))
     case("lossy.webp", lambda f: small.save(f, "WEBP", quality=85))
     case("lossless.webp", lambda f: small.save(f, "WEBP", lossless=True))
+    # Quarters that differ so much that each gets codes of its own, behind transforms and behind a palette.
+    flat = picture.quantize(5).convert("RGB")
+    quarters = Image.new("RGB", (2 * picture.width, 2 * picture.height))
+    quarters.paste(picture, (0, 0))
+    quarters.paste(flat, (picture.width, 0))
+    quarters.paste(flat.transpose(Image.Transpose.ROTATE_180), (0, picture.height))
+    quarters.paste(picture.convert("L").convert("RGB"), (picture.width, picture.height))
+    few = picture.resize(quarters.size).quantize(12).convert("RGB")
+    for name, each in (("groups", quarters), ("palette", few)):
+        case(f"lossless_{name}.webp", lambda f: each.save(f, "WEBP", lossless=True, method=6, quality=100))
     translucent = small.copy()
     translucent.putalpha(small.convert("L"))
     case("alpha.webp", lambda f: translucent.save(f, "WEBP", quality=85))

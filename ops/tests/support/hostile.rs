@@ -218,18 +218,66 @@ pub fn mp4_of_one_fragment(packets: u32) -> Vec<u8> {
 
 /// A WebP with a canvas of one pixel around a frame of `side`² px; in an animation if `animated`.
 pub fn webp_frame_over_its_canvas(side: u16, animated: bool) -> Vec<u8> {
-    let chunk = |name: &[u8; 4], content: &[u8]| {
-        let padding = vec![0; content.len() % 2];
-        [name, &(content.len() as u32).to_le_bytes()[..], content, &padding].concat()
-    };
     let [low, high] = side.to_le_bytes();
     // A key frame whose first partition has 30,000 bytes, all 0.
     let tag = (30_000_u32 << 5 | 1 << 4).to_le_bytes();
     let frame = [&tag[..3], &[0x9D, 0x01, 0x2A, low, high, low, high], &[0; 40_000]].concat();
     let frame = chunk(b"VP8 ", &frame);
     let extended = chunk(b"VP8X", &[if animated { 2 } else { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let body = if animated {
+    riff(&if animated {
         let frame = [&[0; 16][..], &frame].concat();
+fn chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
+    let padding = vec![0; content.len() % 2];
+    [name, &(content.len() as u32).to_le_bytes()[..], content, &padding].concat()
+}
+
+fn riff(body: &[u8]) -> Vec<u8> {
+    [b"RIFF", &(body.len() as u32 + 4).to_le_bytes()[..], b"WEBP", body].concat()
+}
+
+/// Lossless data of one pixel with so many groups of Huffman codes, each of 20 bits. The pixel uses the last.
+fn groups_of_one_pixel(bits: &mut Bits, groups: u32) {
+    // No transform, no colour cache, groups in blocks of 4×4, no colour cache.
+    for (value, width) in [(0, 1), (0, 1), (1, 1), (0, 3), (0, 1)] {
+        bits.put(value, width);
+    }
+    // Codes of one symbol of 8 bits: green and red make the number of the last group.
+    for symbol in [(groups - 1) & 0xFF, (groups - 1) >> 8, 0, 0, 0] {
+        bits.put(0b101, 3);
+        bits.put(symbol, 8);
+    }
+    for _ in 0..5 * groups {
+        bits.put(1, 4);
+    }
+    bits.put(0, 32);
+}
+
+/// A lossless WebP of one pixel with so many groups of Huffman codes.
+pub fn webp_of_groups(groups: u32) -> Vec<u8> {
+    let mut bits = Bits::default();
+    bits.put(0x2F, 8);
+    bits.put(0, 32); // size, alpha, version
+    groups_of_one_pixel(&mut bits, groups);
+    riff(&chunk(b"VP8L", &bits.bytes))
+}
+
+/// A lossy WebP whose alpha channel has so many groups; in an animation if `animated`.
+pub fn webp_alpha_of_groups(groups: u32, animated: bool) -> Vec<u8> {
+    let mut bits = Bits::default();
+    bits.put(1, 8); // a lossless image
+    groups_of_one_pixel(&mut bits, groups);
+    let frame = [&[0x10, 0, 0, 0x9D, 0x01, 0x2A, 1, 0, 1, 0][..], &[0; 100]].concat();
+    let frame = [chunk(b"ALPH", &bits.bytes), chunk(b"VP8 ", &frame)].concat();
+    let extended = |flags| chunk(b"VP8X", &[flags, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    riff(&match animated {
+        true => {
+            let frame = chunk(b"ANMF", &[&[0; 16][..], &frame].concat());
+            [extended(0x12), chunk(b"ANIM", &[0; 6]), frame].concat()
+        }
+        false => [extended(0x10), frame].concat(),
+    })
+}
+
         [extended, chunk(b"ANIM", &[0; 6]), chunk(b"ANMF", &frame)].concat()
     } else {
         [extended, frame].concat()
@@ -259,6 +307,7 @@ impl Bits {
 fn ogg_page(sequence: u32, flags: u8, packet: &[u8]) -> Vec<u8> {
     assert!(packet.len() < 255 * 255);
     let mut lacing = vec![255; packet.len() / 255];
+    /// At most 56 bits at a time.
     lacing.push((packet.len() % 255) as u8);
     let mut page = b"OggS\0".to_vec();
     page.push(flags);

@@ -19,6 +19,7 @@ mod jpeg_scans;
 mod mode;
 mod png;
 mod png_repair;
+mod vp8l;
 mod webp;
 
 use std::ops::RangeInclusive;
@@ -30,8 +31,8 @@ use super::resize::Window;
 use crate::chain::Op;
 use crate::error::{Error, Result};
 use crate::limits::{
-    MAX_COEFFICIENT_BYTES, MAX_PIXELS, MAX_PIXELS_PER_BYTE, MAX_SCAN_BLOCKS, MAX_SCANS, RATIO_FREE_PIXELS,
-    over,
+    MAX_COEFFICIENT_BYTES, MAX_HUFFMAN_GROUPS, MAX_PIXELS, MAX_PIXELS_PER_BYTE, MAX_SCAN_BLOCKS, MAX_SCANS,
+    RATIO_FREE_PIXELS, over,
 };
 use crate::scratch::Buffer;
 use crate::warning::Warnings;
@@ -77,6 +78,10 @@ pub struct DecodeImage {
     /// each component. Default 805,306,368, which no picture within the default `max_pixels` needs.
     #[serde(default = "max_coefficient_bytes", skip_serializing_if = "is_max_coefficient_bytes")]
     pub max_coefficient_bytes: u64,
+    /// The most groups of Huffman codes of a lossless WebP or of a WebP's alpha channel; default 2,600, the most that libwebp
+    /// writes. Checked before they are allocated.
+    #[serde(default = "max_huffman_groups", skip_serializing_if = "is_max_huffman_groups")]
+    pub max_huffman_groups: u32,
 }
 
 fn yes() -> bool {
@@ -103,6 +108,10 @@ fn max_coefficient_bytes() -> u64 {
     MAX_COEFFICIENT_BYTES
 }
 
+fn max_huffman_groups() -> u32 {
+    MAX_HUFFMAN_GROUPS
+}
+
 // Limits that came later are written only where they differ from the default: descriptions of before keep their hash.
 fn is_max_scans(scans: &u32) -> bool {
     *scans == MAX_SCANS
@@ -116,6 +125,10 @@ fn is_max_coefficient_bytes(bytes: &u64) -> bool {
     *bytes == MAX_COEFFICIENT_BYTES
 }
 
+fn is_max_huffman_groups(groups: &u32) -> bool {
+    *groups == MAX_HUFFMAN_GROUPS
+}
+
 impl Default for DecodeImage {
     fn default() -> Self {
         Self {
@@ -126,6 +139,7 @@ impl Default for DecodeImage {
             max_scans: MAX_SCANS,
             max_scan_blocks: MAX_SCAN_BLOCKS,
             max_coefficient_bytes: MAX_COEFFICIENT_BYTES,
+            max_huffman_groups: MAX_HUFFMAN_GROUPS,
         }
     }
 }
@@ -178,6 +192,12 @@ impl DecodeImage {
         Self { max_coefficient_bytes: bytes, ..self }
     }
 
+    /// The most groups of Huffman codes of a lossless WebP.
+    #[must_use]
+    pub fn max_huffman_groups(self, groups: u32) -> Self {
+        Self { max_huffman_groups: groups, ..self }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         // A codec's row and buffer arithmetic stays within i32 and usize up to here.
         const MOST: u64 = 1 << 31;
@@ -190,8 +210,10 @@ impl DecodeImage {
         if !(1..=i32::MAX.unsigned_abs()).contains(&self.max_scans) {
             return Err(Error::config(format!("max_scans {} must be 1 … {}", self.max_scans, i32::MAX)));
         }
-        if self.max_scan_blocks == 0 || self.max_coefficient_bytes == 0 {
-            return Err(Error::config("max_scan_blocks and max_coefficient_bytes must be positive"));
+        if self.max_scan_blocks == 0 || self.max_coefficient_bytes == 0 || self.max_huffman_groups == 0 {
+            return Err(Error::config(
+                "max_scan_blocks, max_coefficient_bytes and max_huffman_groups must be positive",
+            ));
         }
         Ok(())
     }
@@ -347,9 +369,13 @@ impl<'a> Opened<'a> {
         };
         op.check_limits(header, bytes.len())?;
         let mut body = body;
-        if let Body::Jpeg(jpeg) = &mut body {
-            jpeg_scans::check(jpeg, bytes, op)?;
-            jpeg.max_scans = op.max_scans;
+        match &mut body {
+            Body::Jpeg(jpeg) => {
+                jpeg_scans::check(jpeg, bytes, op)?;
+                jpeg.max_scans = op.max_scans;
+            }
+            Body::Png => {}
+            Body::WebP => webp::check(bytes, Size { height: header.height, width: header.width }, op)?,
         }
         let stored = Size { height: header.height, width: header.width };
         let orientation = if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };

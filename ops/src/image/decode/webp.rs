@@ -6,7 +6,9 @@ use image_webp::WebPDecoder;
 
 use super::super::geometry::Size;
 use super::png::to_rgb;
+use super::{DecodeImage, vp8l};
 use crate::error::{Error, Result};
+use crate::limits::over;
 use crate::scratch::Buffer;
 
 fn bad(error: image_webp::DecodingError) -> Error {
@@ -32,10 +34,8 @@ pub(super) fn size(bytes: &[u8]) -> Result<Size> {
     Ok(Size { height, width })
 }
 
-/// Decodes into dense RGB. `size` is within the limits.
+/// Decodes into dense RGB what [`check`] accepted. `size` is within the limits.
 pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer, spare: &mut Buffer) -> Result<()> {
-    complete(bytes)?;
-    frames_fit(bytes, size)?;
     let pixels = size.height as usize * size.width as usize;
     let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(bad)?;
     // RGBA once for the frame and once for an animation's canvas, plus 1 MiB of metadata.
@@ -65,36 +65,70 @@ fn chunks(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
     })
 }
 
-/// Refuses a lossy frame that is larger than the canvas around it: `image-webp` (0.2.4) allocates and decodes such a frame
-/// before it compares the two, and only the canvas was within the limits.
-fn frames_fit(bytes: &[u8], canvas: Size) -> Result<()> {
-    let fits = |frame: &[u8]| {
-        let field = |at: usize| {
-            frame.get(at..at + 2).map_or(0, |two| u32::from(u16::from_le_bytes([two[0], two[1]]) & 0x3FFF))
-        };
-        let (width, height) = (field(6), field(8));
-        if width <= canvas.width && height <= canvas.height {
-            return Ok(());
-        }
-        Err(Error::sample(format!(
-            "WebP: a frame of {width}×{height} px is in a canvas of {}×{} px",
-            canvas.width, canvas.height
-        )))
-    };
-    let mut has_frame = false;
+/// Checks that a WebP is whole, and what its frame claims, the first one of an animation, against the `canvas` and the limits.
+pub(super) fn check(bytes: &[u8], canvas: Size, op: &DecodeImage) -> Result<()> {
+    complete(bytes)?;
+    let mut seen: Vec<&[u8; 4]> = Vec::new();
     for (name, content) in chunks(bytes.get(12..).unwrap_or_default()) {
-        match name {
-            b"VP8 " => return fits(content),
-            // Place, size and duration of the first frame, the only one that is decoded, then its chunks.
-            b"ANMF" if !has_frame => {
-                has_frame = true;
-                let inside = chunks(content.get(16..).unwrap_or_default());
-                inside.filter(|(name, _)| *name == b"VP8 ").try_for_each(|(_, frame)| fits(frame))?;
-            }
-            _ => {}
+        // Of several chunks of a name the first counts.
+        if !matches!(name, b"VP8 " | b"VP8L" | b"ALPH" | b"ANMF") || seen.contains(&name) {
+            continue;
+        }
+        seen.push(name);
+        if name != b"ANMF" {
+            check_frame(name, content, canvas, canvas, op)?;
+            continue;
+        }
+        // Place, size and duration, then the frame's chunks.
+        let three = |at: usize| {
+            let bytes = content.get(at..at + 3).unwrap_or(&[0; 3]);
+            bytes.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
+        };
+        let frame = Size { width: three(6) + 1, height: three(9) + 1 };
+        fits(frame, canvas)?;
+        for (name, content) in chunks(content.get(16..).unwrap_or_default()) {
+            check_frame(name, content, frame, canvas, op)?;
         }
     }
     Ok(())
+}
+
+/// Checks one chunk of a frame of `size`.
+fn check_frame(name: &[u8; 4], content: &[u8], size: Size, canvas: Size, op: &DecodeImage) -> Result<()> {
+    let groups = match (name, content) {
+        (b"VP8 ", _) => {
+            let field = |at: usize| {
+                let two = content.get(at..at + 2).unwrap_or(&[0; 2]);
+                u32::from(u16::from_le_bytes([two[0], two[1]]) & 0x3FFF)
+            };
+            return fits(Size { width: field(6), height: field(8) }, canvas);
+        }
+        (b"VP8L", _) => vp8l::groups_of_image(content, size),
+        // Two bits for the compression: 1 is a lossless image without its header.
+        (b"ALPH", [info, stream @ ..]) if info & 3 == 1 => vp8l::groups_of_alpha(stream, size),
+        _ => return Ok(()),
+    };
+    let Some(groups) = groups else {
+        return Err(Error::sample("WebP: the lossless data are damaged in front of the pixels"));
+    };
+    if groups > op.max_huffman_groups {
+        let found =
+            format!("the WebP of {}×{} px has {groups} groups of Huffman codes", canvas.width, canvas.height);
+        return Err(over(found, "max_huffman_groups", op.max_huffman_groups));
+    }
+    Ok(())
+}
+
+/// Refuses a frame that is larger than the canvas around it: `image-webp` (0.2.4) allocates and decodes such a frame before it
+/// compares the two, and only the canvas was within the limits.
+fn fits(frame: Size, canvas: Size) -> Result<()> {
+    if frame.width <= canvas.width && frame.height <= canvas.height {
+        return Ok(());
+    }
+    Err(Error::sample(format!(
+        "WebP: a frame of {}×{} px is in a canvas of {}×{} px",
+        frame.width, frame.height, canvas.width, canvas.height
+    )))
 }
 
 /// A lossy bitstream's arithmetic decoder reads zeros past its end, so a file shorter than its RIFF header says

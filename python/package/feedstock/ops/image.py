@@ -29,6 +29,7 @@ def decode_image(
     max_scans: int | None = None,
     max_scan_blocks: int | None = None,
     max_coefficient_bytes: int | None = None,
+    max_huffman_groups: int | None = None,
 ) -> Op:
     """JPEG, PNG or WebP into u8 [height, width, 3] RGB.
 
@@ -39,9 +40,13 @@ def decode_image(
 
     Three limits apply to JPEGs with several scans, most of which are progressive. ``max_scans``: scans, default 500.
     ``max_scan_blocks``: blocks of 8×8 that all scans visit, default 67,108,864; it bounds the decoding time.
-    ``max_coefficient_bytes``: bytes that the decoder keeps between scans, default 805,306,368. A picture over a limit
-    is a bad sample, and the error states the limit, the value found and the option. No limit is a time, so all ranks
-    and workers accept the same pictures.
+    ``max_coefficient_bytes``: bytes that the decoder keeps between scans, default 805,306,368.
+
+    ``max_huffman_groups``: groups of Huffman codes of a lossless WebP or a WebP's alpha channel, default 2,600, the most
+    that libwebp writes; it bounds the memory.
+
+    A picture over a limit is a bad sample, and the error states the limit, the value found and the option. No limit is
+    a time, so all ranks and workers accept the same pictures.
     """
     return Op(
         "decode_image",
@@ -52,6 +57,7 @@ def decode_image(
         max_scans=max_scans,
         max_scan_blocks=max_scan_blocks,
         max_coefficient_bytes=max_coefficient_bytes,
+        max_huffman_groups=max_huffman_groups,
     )
 
 
