@@ -61,7 +61,7 @@ mod check;
 mod error;
 #[cfg(test)]
 mod golden;
-#[cfg(any(feature = "audio", feature = "image"))]
+#[cfg(any(feature = "audio", feature = "image", feature = "text"))]
 mod limits;
 mod ragged;
 mod resources;

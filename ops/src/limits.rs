@@ -82,3 +82,11 @@ pub(crate) const MAX_CODEBOOK_BYTES: u64 = 64 << 20;
 pub(crate) fn over(found: impl Display, option: &str, limit: impl Display) -> Error {
     Error::sample(format!("{found}, over {option} ({limit}); raise the limit or set on_error=skip"))
 }
+/// Bytes of a text that `tokenize` takes: 400 pages. The library takes about a second for them, and 300 MB with a token a byte.
+#[cfg(feature = "text")]
+pub(crate) const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// Bytes of a text that `tokenize_chars` takes, some nanoseconds and 8 bytes each. Not an option.
+#[cfg(feature = "text")]
+pub(crate) const MAX_CHARACTERS_BYTES: usize = 4 << 20;
+

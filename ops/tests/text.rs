@@ -11,6 +11,9 @@
 #[path = "support/speech.rs"]
 mod speech;
 
+use std::alloc::{GlobalAlloc, System};
+use std::cell::Cell;
+
 use feedstock_ops::text::{Tokenize, TokenizeChars, Vocabulary};
 use feedstock_ops::{
     Chain, ChainSpec, DType, ErrorKind, Layout, Need, RaggedRow, Resources, SampleSeed, Scratch, tokenize,
@@ -18,6 +21,30 @@ use feedstock_ops::{
 };
 use serde_json::Value;
 use speech::golden;
+
+/// Counts this thread's allocations.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: it hands everything to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: std::alloc::Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const URI: &str = "s3://models/small/tokenizer.json";
 
@@ -78,7 +105,56 @@ fn cuts_as_short_as_the_special_tokens() {
 }
 
 #[test]
+fn long_texts_are_refused_or_cut_before_they_are_split() {
+    let text = "the quick brown fox jumps over the lazy dog. ".repeat(40_000);
+    let error = run(&compile(Tokenize::new(URI)), text.as_bytes()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadSample);
+    let why = "the text is 1800000 bytes long, over max_text_bytes (1048576); raise the limit";
+    assert!(error.message().contains(why), "{error}");
+    let raised = compile(Tokenize::new(URI).max_text_bytes(2 << 20).max_tokens(9).truncate(true));
+    let cut = compile(Tokenize::new(URI).max_tokens(9).truncate(true));
+    let expected = run(&raised, text.as_bytes()).unwrap();
+    assert_eq!(expected.len(), 9);
+    assert_eq!(run(&cut, text.as_bytes()).unwrap(), expected);
+    // What is cut off is not looked at, and no character is cut.
+    let head = "ééé fox ";
+    for most in 1..head.len() {
+        let op = Tokenize::new(URI).add_special_tokens(false).max_tokens(1).truncate(true);
+        let text = [head.as_bytes(), b"\xFF\xFE"].concat();
+        if let Err(error) = run(&compile(op.max_text_bytes(most)), &text) {
+            assert!(error.message().contains("over max_text_bytes"), "{most}: {error}");
+        }
+    }
+    // Cut at the limit, it would have fewer tokens than there is room for.
+    let op = Tokenize::new(URI).max_tokens(100).truncate(true).max_text_bytes(20);
+    let error = run(&compile(op.clone()), b"the quick brown fox jumps").unwrap_err();
+    assert!(error.message().contains("25 bytes long, over max_text_bytes (20)"), "{error}");
+    assert!(run(&compile(op), b"the quick brown fox.").is_ok(), "as long as the limit");
+}
+
+/// The library's truncation makes an encoding of each part that it cuts off: here one for each token.
+#[test]
+fn what_is_cut_off_is_not_allocated() {
+    let (text, op) = ("fox ".repeat(100_000), Tokenize::new(URI).max_tokens(3).truncate(true));
+    let (cut, whole) = (compile(op), compile(Tokenize::new(URI)));
+    let ids = run(&whole, text.as_bytes()).unwrap();
+    assert_eq!(run(&cut, text.as_bytes()).unwrap(), [ids[0], ids[1], ids[ids.len() - 1]]);
+    let allocations = |chain: &Chain| {
+        let before = COUNT.get();
+        run(chain, text.as_bytes()).unwrap();
+        COUNT.get() - before
+    };
+    let (all, three) = (allocations(&whole), allocations(&cut));
+    assert!(three <= all + 100, "{three} allocations for three tokens, {all} for all");
+}
+
+#[test]
 fn chains_say_what_they_need_and_give() {
+    let spec: ChainSpec = format!("tokenize:{URI}:max_text_bytes=99").parse().unwrap();
+    assert_eq!(spec, ChainSpec::from([Tokenize::new(URI).max_text_bytes(99).into()]));
+    let json = serde_json::to_string(&spec).unwrap();
+    assert!(json.ends_with(r#""truncate":false,"max_text_bytes":99}]"#), "{json}");
+    assert!(!serde_json::to_string(&ChainSpec::from([tokenize(URI)])).unwrap().contains("max_text_bytes"));
     let spec: ChainSpec = format!("tokenize:{URI}:max_tokens=9:truncate=true").parse().unwrap();
     assert_eq!(spec, ChainSpec::from([Tokenize::new(URI).max_tokens(9).truncate(true).into()]));
     assert_eq!(spec.needs(), [Need::File(URI.to_owned())]);
@@ -101,6 +177,7 @@ fn mistakes_are_named() {
         ("tokenize", "missing field `tokenizer`"),
         ("tokenize:t.json:truncate=true", "truncate needs max_tokens"),
         ("tokenize:t.json:max_tokens=0", "at least 1"),
+        ("tokenize:t.json:max_text_bytes=0", "max_text_bytes must be at least 1"),
         ("tokenize:t.json:max_tokens=1", "below the 2 special tokens"),
         ("tokenize:t.json:max_tokens=1:truncate=true", "below the 2 special tokens"),
         ("tokenize:random.json", "save the tokenizer without dropout"),

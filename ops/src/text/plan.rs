@@ -9,9 +9,6 @@ use crate::resources::{Need, Resources};
 use crate::scratch::{RETAINED_BYTES, give_back};
 use crate::spec::{DType, Layout, TensorSpec};
 
-/// The longest cell: a thousand pages, and far from what makes a tokenizer slow.
-const MAX_TEXT_BYTES: usize = 4 << 20;
-
 /// A thread's buffers.
 #[derive(Default)]
 pub(crate) struct TextScratch {
@@ -85,19 +82,10 @@ impl TextPlan {
     }
 
     fn run(&self, bytes: &[u8], scratch: &mut TextScratch, row: &mut RaggedRow) -> Result<()> {
-        if bytes.len() > MAX_TEXT_BYTES {
-            let length = bytes.len();
-            return Err(Error::sample(format!("the text is {length} bytes long, over {MAX_TEXT_BYTES}")));
-        }
-        let text = std::str::from_utf8(bytes).map_err(|error| {
-            let at = error.valid_up_to();
-            Error::sample(format!("the text is no UTF-8 from byte {at} on; store it as UTF-8"))
-                .with_source(error)
-        })?;
         scratch.ids.clear();
         match &self.step {
-            Step::Tokens(tokens) => tokens.run(text, &mut scratch.ids)?,
-            Step::Characters(characters) => characters.run(text, scratch)?,
+            Step::Tokens(tokens) => tokens.run(bytes, &mut scratch.ids)?,
+            Step::Characters(characters) => characters.run(bytes, scratch)?,
         }
         let length = scratch.ids.len();
         row.i64s(length, length).copy_from_slice(&scratch.ids);

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use tokenizers::models::ModelWrapper;
-use tokenizers::{PostProcessor, Tokenizer, TruncationParams};
+use tokenizers::{Encoding, PostProcessor, PostProcessorWrapper, Token, Tokenizer};
 
+use super::cell::utf8;
 use crate::chain::Op;
 use crate::error::{Error, Result};
+use crate::limits::{MAX_TEXT_BYTES, over};
 use crate::resources::Resources;
 
 /// Splits a text into the tokens of a `tokenizer.json` (normaliser, pre-tokenizer, model and post-processor, as the
@@ -28,16 +30,35 @@ pub struct Tokenize {
     /// Cut a longer text at its end, special tokens kept, instead of refusing it; default false.
     #[serde(default)]
     pub truncate: bool,
+    /// The longest text, in bytes; default 1,048,576. With `truncate`, a longer one is cut there before it is split, if the part
+    /// in front has more tokens than `max_tokens`; every other is refused.
+    #[serde(default = "max_text_bytes", skip_serializing_if = "is_max_text_bytes")]
+    pub max_text_bytes: usize,
 }
 
 fn yes() -> bool {
     true
 }
 
+fn max_text_bytes() -> usize {
+    MAX_TEXT_BYTES
+}
+
+// It came later and is written only where it differs from the default: descriptions of before keep their hash.
+fn is_max_text_bytes(bytes: &usize) -> bool {
+    *bytes == MAX_TEXT_BYTES
+}
+
 impl Tokenize {
     /// By the `tokenizer.json` at this URI.
     pub fn new(tokenizer: impl Into<String>) -> Self {
-        Self { tokenizer: tokenizer.into(), add_special_tokens: yes(), max_tokens: None, truncate: false }
+        Self {
+            tokenizer: tokenizer.into(),
+            add_special_tokens: yes(),
+            max_tokens: None,
+            truncate: false,
+            max_text_bytes: MAX_TEXT_BYTES,
+        }
     }
 
     /// Whether to add special tokens.
@@ -57,6 +78,12 @@ impl Tokenize {
     pub fn truncate(self, truncate: bool) -> Self {
         Self { truncate, ..self }
     }
+
+    /// The longest text, in bytes.
+    #[must_use]
+    pub fn max_text_bytes(self, bytes: usize) -> Self {
+        Self { max_text_bytes: bytes, ..self }
+    }
 }
 
 impl From<Tokenize> for Op {
@@ -73,7 +100,11 @@ pub fn tokenize(tokenizer: impl Into<String>) -> Op {
 /// [`Tokenize`] with its file read.
 pub(super) struct Tokens {
     op: Tokenize,
+    /// Without its post-processor, so that what is cut off is never processed.
     tokenizer: Tokenizer,
+    post_processor: Option<PostProcessorWrapper>,
+    /// The most tokens of a text, without special ones.
+    room: usize,
 }
 
 impl Tokens {
@@ -87,6 +118,7 @@ impl Tokens {
         };
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(refused)?;
         tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(refused)?;
         if let ModelWrapper::BPE(model) = tokenizer.get_model()
             && let Some(dropout) = model.dropout.filter(|dropout| *dropout > 0.0)
         {
@@ -95,31 +127,40 @@ impl Tokens {
                  tokenizer without dropout"
             )));
         }
-        let added = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
-        let cut = match (op.truncate, op.max_tokens) {
-            (true, None) => return Err(Error::config("truncate needs max_tokens")),
-            (_, Some(0)) => return Err(Error::config("max_tokens must be at least 1")),
-            (_, Some(most)) if op.add_special_tokens && most < added => {
-                return Err(Error::config(format!(
+        let post_processor = tokenizer.get_post_processor().cloned();
+        tokenizer.with_post_processor(None::<PostProcessorWrapper>);
+        let added = post_processor.as_ref().map_or(0, |processor| processor.added_tokens(false));
+        let added = if op.add_special_tokens { added } else { 0 };
+        let room = match op.max_tokens {
+            None if op.truncate => return Err(Error::config("truncate needs max_tokens")),
+            None => usize::MAX,
+            Some(0) => return Err(Error::config("max_tokens must be at least 1")),
+            Some(most) => most.checked_sub(added).ok_or_else(|| {
+                Error::config(format!(
                     "max_tokens {most} is below the {added} special tokens that {uri} adds; raise it or set \
                      add_special_tokens to false"
-                )));
-            }
-            // The library takes the special tokens off max_length even where none are added; `run` cuts then.
-            (true, Some(max_length)) if max_length >= added => {
-                Some(TruncationParams { max_length, ..TruncationParams::default() })
-            }
-            _ => None,
+                ))
+            })?,
         };
-        tokenizer.with_truncation(cut).map_err(refused)?;
-        Ok(Self { op: op.clone(), tokenizer })
+        if op.max_text_bytes == 0 {
+            return Err(Error::config("max_text_bytes must be at least 1"));
+        }
+        Ok(Self { op: op.clone(), tokenizer, post_processor, room })
     }
 
-    pub(super) fn run(&self, text: &str, ids: &mut Vec<i64>) -> Result<()> {
-        let encoding = self
-            .tokenizer
-            .encode_fast(text, self.op.add_special_tokens)
-            .map_err(|error| Error::sample(format!("tokenize: {} fails: {error}", self.op.tokenizer)))?;
+    pub(super) fn run(&self, text: &[u8], ids: &mut Vec<i64>) -> Result<()> {
+        let failed = |error| Error::sample(format!("tokenize: {} fails: {error}", self.op.tokenizer));
+        let within = self.within(text)?;
+        let mut encoding = self.tokenizer.encode_fast(utf8(within)?, false).map_err(failed)?;
+        if within.len() < text.len() && encoding.len() <= self.room {
+            return Err(self.too_long(text));
+        }
+        if self.op.truncate && encoding.len() > self.room {
+            encoding = first_of(&encoding, self.room);
+        }
+        if let Some(processor) = &self.post_processor {
+            encoding = processor.process(encoding, None, self.op.add_special_tokens).map_err(failed)?;
+        }
         ids.extend(encoding.get_ids().iter().map(|&id| i64::from(id)));
         match self.op.max_tokens {
             Some(most) if self.op.truncate => {
@@ -133,4 +174,31 @@ impl Tokens {
             _ => Ok(()),
         }
     }
+
+    /// The text, or what may be split of one that is too long.
+    fn within<'a>(&self, text: &'a [u8]) -> Result<&'a [u8]> {
+        let most = self.op.max_text_bytes;
+        if text.len() <= most {
+            return Ok(text);
+        }
+        if !self.op.truncate {
+            return Err(self.too_long(text));
+        }
+        // Not inside a character: those bytes of it that are not its first begin with the bits 10.
+        let is_start = |at: &usize| text[*at] & 0xC0 != 0x80;
+        let end = (most.saturating_sub(3)..=most).rev().find(is_start).unwrap_or(most);
+        Ok(&text[..end])
+    }
+
+    fn too_long(&self, text: &[u8]) -> Error {
+        over(format!("the text is {} bytes long", text.len()), "max_text_bytes", self.op.max_text_bytes)
+    }
+}
+
+/// The first tokens of an encoding. The library's own truncation makes an encoding of every part that it cuts off, and adds the
+/// special tokens to each.
+fn first_of(encoding: &Encoding, count: usize) -> Encoding {
+    let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(encoding.get_offsets());
+    let tokens = tokens.take(count).map(|((id, value), offsets)| Token::new(*id, value.clone(), *offsets));
+    Encoding::from_tokens(tokens.collect(), 0)
 }

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::TextScratch;
+use super::cell::utf8;
 use crate::chain::Op;
 use crate::error::{Error, Result};
+use crate::limits::MAX_CHARACTERS_BYTES;
 
 /// Characters below it are looked up in a table instead of a map.
 const TABLE: usize = 128;
@@ -142,7 +144,14 @@ impl Characters {
         Ok(this)
     }
 
-    pub(super) fn run(&self, text: &str, scratch: &mut TextScratch) -> Result<()> {
+    pub(super) fn run(&self, text: &[u8], scratch: &mut TextScratch) -> Result<()> {
+        if text.len() > MAX_CHARACTERS_BYTES {
+            let length = text.len();
+            return Err(Error::sample(format!(
+                "the text is {length} bytes long, over {MAX_CHARACTERS_BYTES}"
+            )));
+        }
+        let text = utf8(text)?;
         let TextScratch { ids, lowered } = scratch;
         let text = if self.lowercase {
             lowered.clear();
@@ -177,7 +186,7 @@ mod tests {
 
     fn ids(op: &TokenizeChars, text: &str) -> Result<Vec<i64>> {
         let mut scratch = TextScratch::default();
-        Characters::new(op)?.run(text, &mut scratch)?;
+        Characters::new(op)?.run(text.as_bytes(), &mut scratch)?;
         Ok(scratch.ids)
     }
 

@@ -14,10 +14,13 @@ def tokenize(
     add_special_tokens: bool | None = None,
     max_tokens: int | None = None,
     truncate: bool | None = None,
+    max_text_bytes: int | None = None,
 ) -> Op:
     """Sub-word tokens by the ``tokenizer.json`` (Hugging Face tokenizers) at the URI ``tokenizer``.
 
     ``max_tokens``: longer texts are refused, or cut with ``truncate=True``; default no bound.
+    ``max_text_bytes``: longer texts are refused before they are split, default 1,048,576. With ``truncate=True`` a
+    longer text is cut there first, and refused only if that leaves no more than ``max_tokens``.
     """
     return Op(
         "tokenize",
@@ -25,6 +28,7 @@ def tokenize(
         add_special_tokens=add_special_tokens,
         max_tokens=max_tokens,
         truncate=truncate,
+        max_text_bytes=max_text_bytes,
     )
 
 
