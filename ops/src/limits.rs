@@ -53,6 +53,11 @@ pub(crate) const MAX_SECONDS: f64 = 600.0;
 #[cfg(feature = "audio")]
 pub(crate) const MAX_SAMPLES: u64 = 57_600_000;
 
+/// Bytes of f32 that all channels of a clip decode to: [`MAX_SAMPLES`] in stereo. It is also two hours of one channel at 16 kHz,
+/// for which `max_seconds` and `max_samples` must be raised, and 5 minutes of 8 channels at 48 kHz.
+#[cfg(feature = "audio")]
+pub(crate) const MAX_DECODED_BYTES: u64 = MAX_SAMPLES * 2 * 4;
+
 /// The highest rate that recording hardware makes.
 #[cfg(feature = "audio")]
 pub(crate) const MAX_SAMPLE_RATE: u32 = 384_000;
@@ -78,10 +83,6 @@ pub(crate) const MAX_STEPS: u64 = 1 << 28;
 #[cfg(feature = "audio")]
 pub(crate) const MAX_CODEBOOK_BYTES: u64 = 64 << 20;
 
-/// The error about a sample of which `found` is over the limit of `option`.
-pub(crate) fn over(found: impl Display, option: &str, limit: impl Display) -> Error {
-    Error::sample(format!("{found}, over {option} ({limit}); raise the limit or set on_error=skip"))
-}
 /// Bytes of a text that `tokenize` takes: 400 pages. The library takes about a second for them, and 300 MB with a token a byte.
 #[cfg(feature = "text")]
 pub(crate) const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -90,3 +91,7 @@ pub(crate) const MAX_TEXT_BYTES: usize = 1 << 20;
 #[cfg(feature = "text")]
 pub(crate) const MAX_CHARACTERS_BYTES: usize = 4 << 20;
 
+/// The error about a sample of which `found` is over the limit of `option`.
+pub(crate) fn over(found: impl Display, option: &str, limit: impl Display) -> Error {
+    Error::sample(format!("{found}, over {option} ({limit}); raise the limit or set on_error=skip"))
+}

@@ -162,11 +162,17 @@ fn options_are_in_both_forms_of_a_chain() {
     );
     assert_eq!(serde_json::from_str::<Op>(&json).unwrap(), op);
 
-    let spec = ChainSpec::parse("decode_audio:max_packets=9:max_steps=8:max_codebook_bytes=7").unwrap();
-    let op: Op = DecodeAudio::new().max_packets(9).max_steps(8).max_codebook_bytes(7).into();
+    let spec =
+        ChainSpec::parse("decode_audio:max_packets=9:max_steps=8:max_codebook_bytes=7:max_decoded_bytes=6")
+            .unwrap();
+    let op = DecodeAudio::new().max_packets(9).max_steps(8).max_codebook_bytes(7);
+    let op: Op = op.max_decoded_bytes(6).into();
     assert_eq!(spec.0[0], op);
     let json = serde_json::to_string(&op).unwrap();
-    assert!(json.ends_with(r#""max_packets":9,"max_steps":8,"max_codebook_bytes":7}"#), "{json}");
+    assert!(
+        json.ends_with(r#""max_packets":9,"max_steps":8,"max_codebook_bytes":7,"max_decoded_bytes":6}"#),
+        "{json}"
+    );
     assert_eq!(serde_json::from_str::<Op>(&json).unwrap(), op);
 
     for text in [
@@ -176,9 +182,12 @@ fn options_are_in_both_forms_of_a_chain() {
     ] {
         assert_eq!(ChainSpec::parse(text).unwrap().compile().unwrap_err().kind(), ErrorKind::BadConfig);
     }
-    for text in
-        ["decode_audio:max_packets=0", "decode_audio:max_steps=0", "decode_audio:max_codebook_bytes=0"]
-    {
+    for text in [
+        "decode_audio:max_packets=0",
+        "decode_audio:max_steps=0",
+        "decode_audio:max_codebook_bytes=0",
+        "decode_audio:max_decoded_bytes=0",
+    ] {
         assert_eq!(ChainSpec::parse(text).unwrap().compile().unwrap_err().kind(), ErrorKind::BadConfig);
     }
 }

@@ -76,9 +76,10 @@ def test_every_op_is_known_with_all_its_parameters(module, name, function):
             max_packets=10**4,
             max_steps=10**6,
             max_codebook_bytes=10**6,
+            max_decoded_bytes=10**8,
         ),
-        fs.tokenize_chars("ab ", unknown=1, lowercase=True),
         fs.tokenize("/nowhere/tokenizer.json", max_tokens=9, truncate=True, max_text_bytes=10**4),
+        fs.tokenize_chars("ab ", unknown=1, lowercase=True),
     ],
 )
 def test_first_ops_take_their_parameters(op):

@@ -89,7 +89,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let format = AudioFormat::Flac;
     let info = StreamInfo::parse(bytes)?;
     op.check_header(format, info.sample_rate, info.channels)?;
-    op.check_samples(format, info.samples.unwrap_or(0), info.sample_rate)?;
+    op.check_samples(format, info.samples.unwrap_or(0), (info.sample_rate, info.channels))?;
     let mut audio = audio_at(bytes).map(|at| &bytes[at..]).unwrap_or_default();
     // An ID3v1 tag would spoil the last frame's checksum.
     if let Some((rest, tag)) = audio.split_last_chunk::<128>()

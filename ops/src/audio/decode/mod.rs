@@ -40,8 +40,8 @@ use super::header::{AudioFormat, read_audio_header};
 use crate::chain::Op;
 use crate::error::{Error, Result};
 use crate::limits::{
-    MAX_CHANNELS, MAX_CODEBOOK_BYTES, MAX_LOST_SHARE, MAX_PACKETS, MAX_SAMPLE_RATE, MAX_SAMPLES, MAX_SECONDS,
-    MAX_STEPS, over,
+    MAX_CHANNELS, MAX_CODEBOOK_BYTES, MAX_DECODED_BYTES, MAX_LOST_SHARE, MAX_PACKETS, MAX_SAMPLE_RATE,
+    MAX_SAMPLES, MAX_SECONDS, MAX_STEPS, over,
 };
 use crate::warning::{Warning, Warnings};
 
@@ -78,6 +78,10 @@ pub struct DecodeAudio {
     /// The most bytes that the codebooks of a Vorbis clip may take once unpacked; default 67,108,864.
     #[serde(default = "max_codebook_bytes", skip_serializing_if = "is_max_codebook_bytes")]
     pub max_codebook_bytes: u64,
+    /// The most bytes of f32 that all channels of a clip decode to, 4 for each sample of each channel; default 460,800,000, which
+    /// is `max_samples` in stereo. It bounds the time for clips of many channels.
+    #[serde(default = "max_decoded_bytes", skip_serializing_if = "is_max_decoded_bytes")]
+    pub max_decoded_bytes: u64,
     /// Takes this channel instead of the mean. Only [`decode_channels`] sets it, so it is no part of a recipe.
     #[serde(skip)]
     pub(super) channel: Option<usize>,
@@ -115,6 +119,10 @@ fn max_codebook_bytes() -> u64 {
     MAX_CODEBOOK_BYTES
 }
 
+fn max_decoded_bytes() -> u64 {
+    MAX_DECODED_BYTES
+}
+
 // Limits that came later are written only where they differ from the default: descriptions of before keep their hash.
 fn is_max_packets(packets: &u64) -> bool {
     *packets == MAX_PACKETS
@@ -128,6 +136,10 @@ fn is_max_codebook_bytes(bytes: &u64) -> bool {
     *bytes == MAX_CODEBOOK_BYTES
 }
 
+fn is_max_decoded_bytes(bytes: &u64) -> bool {
+    *bytes == MAX_DECODED_BYTES
+}
+
 impl Default for DecodeAudio {
     fn default() -> Self {
         Self {
@@ -139,6 +151,7 @@ impl Default for DecodeAudio {
             max_packets: MAX_PACKETS,
             max_steps: MAX_STEPS,
             max_codebook_bytes: MAX_CODEBOOK_BYTES,
+            max_decoded_bytes: MAX_DECODED_BYTES,
             channel: None,
         }
     }
@@ -198,6 +211,12 @@ impl DecodeAudio {
         Self { max_codebook_bytes: bytes, ..self }
     }
 
+    /// The most bytes of f32 that all channels of a clip decode to.
+    #[must_use]
+    pub fn max_decoded_bytes(self, bytes: u64) -> Self {
+        Self { max_decoded_bytes: bytes, ..self }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if !(self.max_seconds.is_finite() && self.max_seconds > 0.0) {
             return Err(Error::config(format!("max_seconds {} must be positive", self.max_seconds)));
@@ -212,6 +231,7 @@ impl DecodeAudio {
             ("max_packets", self.max_packets == 0),
             ("max_steps", self.max_steps == 0),
             ("max_codebook_bytes", self.max_codebook_bytes == 0),
+            ("max_decoded_bytes", self.max_decoded_bytes == 0),
         ];
         match zeros.iter().find(|(_, zero)| *zero) {
             Some((name, _)) => Err(Error::config(format!("{name} must be positive"))),
@@ -258,9 +278,25 @@ impl DecodeAudio {
         Ok(())
     }
 
-    /// Refuses a claimed length.
-    fn check_samples(&self, format: AudioFormat, samples: u64, sample_rate: u32) -> Result<()> {
-        self.check_length(samples, sample_rate, || format!("the {format} clip says that it is"))
+    /// Refuses a claimed length, of each of the channels.
+    fn check_samples(
+        &self,
+        format: AudioFormat,
+        samples: u64,
+        (sample_rate, channels): (u32, u32),
+    ) -> Result<()> {
+        self.check_length(samples, sample_rate, || format!("the {format} clip says that it is"))?;
+        self.check_values(samples.saturating_mul(channels.into()))
+    }
+
+    /// Refuses too many samples of all channels together.
+    fn check_values(&self, values: u64) -> Result<()> {
+        let bytes = values.saturating_mul(size_of::<f32>() as u64);
+        if bytes > self.max_decoded_bytes {
+            let found = format!("the clip's channels decode to at least {bytes} bytes");
+            return Err(over(found, "max_decoded_bytes", self.max_decoded_bytes));
+        }
+        Ok(())
     }
 
     /// Refuses a decoded length.

@@ -18,13 +18,15 @@ pub(super) struct Mono<'a> {
     sample_rate: u32,
     /// Decoded so far, trimmed samples included.
     position: u64,
+    /// Samples of all channels so far.
+    values: u64,
     out: &'a mut Vec<f32>,
 }
 
 impl<'a> Mono<'a> {
     pub(super) fn new(op: &'a DecodeAudio, trim: Trim, sample_rate: u32, out: &'a mut Vec<f32>) -> Self {
         out.clear();
-        Self { op, trim, sample_rate, position: 0, out }
+        Self { op, trim, sample_rate, position: 0, values: 0, out }
     }
 
     pub(super) fn position(&self) -> u64 {
@@ -39,8 +41,10 @@ impl<'a> Mono<'a> {
         self.out.truncate(self.out.len().saturating_sub(extra));
     }
 
-    /// The parts of the next `samples` that are kept.
-    fn keep(&mut self, samples: u64) -> Result<[Range<usize>; 2]> {
+    /// The parts of the next `samples` of each of the `channels` that are kept.
+    fn keep(&mut self, samples: u64, channels: usize) -> Result<[Range<usize>; 2]> {
+        self.values = self.values.saturating_add(samples.saturating_mul(channels as u64));
+        self.op.check_values(self.values)?;
         let (from, to) = (self.position, self.position.saturating_add(samples));
         self.position = to;
         let Trim { start, end } = &self.trim;
@@ -63,14 +67,14 @@ impl<'a> Mono<'a> {
     }
 
     pub(super) fn silence(&mut self, samples: u64) -> Result<()> {
-        for part in self.keep(samples)? {
+        for part in self.keep(samples, 1)? {
             self.out.resize(self.out.len() + part.len(), 0.0);
         }
         Ok(())
     }
 
     pub(super) fn push_f32(&mut self, buffer: &AudioBuffer<f32>) -> Result<()> {
-        let parts = self.keep(buffer.frames() as u64)?;
+        let parts = self.keep(buffer.frames() as u64, buffer.num_planes())?;
         if let Some(channel) = self.op.channel {
             self.take_channel(buffer, channel, parts);
             return Ok(());
@@ -109,7 +113,7 @@ impl<'a> Mono<'a> {
     }
 
     fn push_as<S: Sample + IntoSample<f32>>(&mut self, buffer: &AudioBuffer<S>) -> Result<()> {
-        let parts = self.keep(buffer.frames() as u64)?;
+        let parts = self.keep(buffer.frames() as u64, buffer.num_planes())?;
         match self.op.channel {
             Some(channel) => self.take_channel(buffer, channel, parts),
             None => self.mix(buffer, parts),
@@ -168,5 +172,19 @@ mod tests {
         mono.silence(1010).unwrap();
         assert!(mono.silence(1).is_err());
         assert_eq!(out.len(), 10);
+    }
+
+    #[test]
+    fn channels_count_each() {
+        let op = DecodeAudio::new().max_decoded_bytes(4 * 1000);
+        let mut out = Vec::new();
+        let mut mono = Mono::new(&op, Trim::default(), 16_000, &mut out);
+        mono.keep(100, 8).unwrap();
+        mono.silence(200).unwrap();
+        let error = mono.keep(1, 2).unwrap_err();
+        assert!(
+            error.message().contains("decode to at least 4008 bytes, over max_decoded_bytes (4000)"),
+            "{error}"
+        );
     }
 }

@@ -63,7 +63,7 @@ fn decode(
     let total = (frames.len() as u64).saturating_add(lost_before).saturating_add(walk.lost_at_end);
     let trim = walk.tag.as_ref().map(|tag| Tag::trim(tag, first.samples)).unwrap_or_default();
     let samples = trim.left(total.saturating_mul(per_frame));
-    op.check_samples(AudioFormat::Mp3, samples, first.sample_rate)?;
+    op.check_samples(AudioFormat::Mp3, samples, (first.sample_rate, first.channels))?;
     let end_known = walk.tag.is_some_and(|tag| tag.frames.is_some());
     // Of the frames that are missing at the end, the encoder's padding is no loss.
     let lost_at_end = samples - trim.left((total - walk.lost_at_end) * per_frame);

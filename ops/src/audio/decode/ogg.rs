@@ -208,7 +208,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     op.check_header(format, sample_rate, channels)?;
     let end = header.end(bytes);
     let samples = end.map(|(samples, _)| samples);
-    op.check_samples(format, samples.unwrap_or(0), sample_rate)?;
+    op.check_samples(format, samples.unwrap_or(0), (sample_rate, channels))?;
     if format == AudioFormat::Opus && !cfg!(feature = "opus") {
         return Err(Error::sample("the clip is Opus; build with the feature `opus` to decode it"));
     }

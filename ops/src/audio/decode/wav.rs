@@ -130,7 +130,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let WavHeader { sample_rate, channels, codec, frame_bytes, data_at, .. } = header;
     op.check_header(AudioFormat::Wav, sample_rate, channels)?;
     let (samples, _) = header.samples(bytes.len() as u64);
-    op.check_samples(AudioFormat::Wav, samples, sample_rate)?;
+    op.check_samples(AudioFormat::Wav, samples, (sample_rate, channels))?;
     let frame_bytes = frame_bytes as usize;
     let data = usize::try_from(data_at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
     let there = samples.min((data.len() / frame_bytes) as u64);

@@ -27,6 +27,7 @@ def decode_audio(
     max_packets: int | None = None,
     max_steps: int | None = None,
     max_codebook_bytes: int | None = None,
+    max_decoded_bytes: int | None = None,
 ) -> Op:
     """MP3, FLAC, Ogg Vorbis, WAV, AAC or Opus into one channel of f32, at the clip's own rate, gaplessly trimmed.
 
@@ -34,11 +35,12 @@ def decode_audio(
     384,000 Hz, ``max_channels`` 8. ``max_lost_share``: the share of a clip that damaged frames or a missing end may
     cost before it counts as a bad sample, default 0.02.
 
-    Three limits bound the time and memory for files that are made to cost much; no common file comes near them.
+    Four limits bound the time and memory for files that are made to cost much; no common file comes near them.
     ``max_packets``: packets (frames) of all tracks, default 4,194,304. ``max_steps``: steps of looking for packets
     beyond one pass over the bytes, default 268,435,456; a step takes about a nanosecond. ``max_codebook_bytes``: bytes
-    of a Vorbis clip's unpacked codebooks, default 67,108,864. A clip over a limit is a bad sample, and the error states
-    the limit, the value found and the option.
+    of a Vorbis clip's unpacked codebooks, default 67,108,864. ``max_decoded_bytes``: bytes of f32 that all channels
+    decode to, 4 for each sample of each channel, default 460,800,000, which is ``max_samples`` in stereo. A clip over a
+    limit is a bad sample, and the error states the limit, the value found and the option.
     """
     return Op(
         "decode_audio",
@@ -50,6 +52,7 @@ def decode_audio(
         max_packets=max_packets,
         max_steps=max_steps,
         max_codebook_bytes=max_codebook_bytes,
+        max_decoded_bytes=max_decoded_bytes,
     )
 
 
