@@ -14,6 +14,20 @@ pub(crate) fn references() -> Value {
     serde_json::from_slice(&std::fs::read(path("references.json")).unwrap()).unwrap()
 }
 
+/// The CPU time of this thread for `work`, and its result.
+#[cfg(feature = "audio")]
+pub(crate) fn cpu_time<T>(work: impl FnOnce() -> T) -> (std::time::Duration, T) {
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is valid for the write.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    };
+    let before = now();
+    let result = std::hint::black_box(work());
+    (now() - before, result)
+}
+
 /// A statistic of `values` must lie within `sigmas` standard errors of the reference's (both sides are sampled).
 #[cfg_attr(not(feature = "image"), expect(dead_code, reason = "only draws of image ops are compared"))]
 pub(crate) fn assert_same_distribution(values: &[f64], reference: &Value, what: &str) {

@@ -17,7 +17,7 @@ use super::decode::mp4::Mp4Header;
 use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
 use super::decode::ogg::{OggHeader, first_stream};
 use super::decode::wav::WavHeader;
-use super::decode::{Container, sniff, unknown};
+use super::decode::{Container, DecodeAudio, sniff, unknown};
 use crate::error::{Error, Result};
 
 /// A clip's file format and codec.
@@ -145,7 +145,8 @@ fn mp3(head: &[u8], start: usize, total_bytes: u64, whole: bool) -> Result<Audio
         u64::from(frames)
     } else if whole {
         let mut frames = Vec::new();
-        let walk = Walk::new(head, start, &mut frames)?;
+        let op = DecodeAudio::new().max_packets(u64::MAX); // limits are the decoder's
+        let walk = Walk::new(&op, head, start, &mut frames)?;
         frames.iter().map(|frame| 1 + frame.lost_before).sum::<u64>() + walk.lost_at_end
     } else {
         let audio = at + tag.map_or(0, |_| first.bytes);

@@ -2,6 +2,20 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::iter::repeat_n;
+use std::time::Duration;
+
+/// The CPU time of this thread for `work`.
+pub fn cpu_time(work: impl FnOnce()) -> Duration {
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is valid for the write.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let before = now();
+    work();
+    now() - before
+}
 
 fn segment(out: &mut Vec<u8>, marker: u8, body: &[u8]) {
     out.extend([0xFF, marker]);
@@ -216,16 +230,6 @@ pub fn mp4_of_one_fragment(packets: u32) -> Vec<u8> {
     m4a(&empty.concat(), 1, &mvex, &[moof, mp4_box(b"mdat", &vec![0; packets as usize])].concat())
 }
 
-/// A WebP with a canvas of one pixel around a frame of `side`² px; in an animation if `animated`.
-pub fn webp_frame_over_its_canvas(side: u16, animated: bool) -> Vec<u8> {
-    let [low, high] = side.to_le_bytes();
-    // A key frame whose first partition has 30,000 bytes, all 0.
-    let tag = (30_000_u32 << 5 | 1 << 4).to_le_bytes();
-    let frame = [&tag[..3], &[0x9D, 0x01, 0x2A, low, high, low, high], &[0; 40_000]].concat();
-    let frame = chunk(b"VP8 ", &frame);
-    let extended = chunk(b"VP8X", &[if animated { 2 } else { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    riff(&if animated {
-        let frame = [&[0; 16][..], &frame].concat();
 fn chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
     let padding = vec![0; content.len() % 2];
     [name, &(content.len() as u32).to_le_bytes()[..], content, &padding].concat()
@@ -278,11 +282,20 @@ pub fn webp_alpha_of_groups(groups: u32, animated: bool) -> Vec<u8> {
     })
 }
 
+/// A WebP with a canvas of one pixel around a frame of `side`² px; in an animation if `animated`.
+pub fn webp_frame_over_its_canvas(side: u16, animated: bool) -> Vec<u8> {
+    let [low, high] = side.to_le_bytes();
+    // A key frame whose first partition has 30,000 bytes, all 0.
+    let tag = (30_000_u32 << 5 | 1 << 4).to_le_bytes();
+    let frame = [&tag[..3], &[0x9D, 0x01, 0x2A, low, high, low, high], &[0; 40_000]].concat();
+    let frame = chunk(b"VP8 ", &frame);
+    let extended = chunk(b"VP8X", &[if animated { 2 } else { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    riff(&if animated {
+        let frame = [&[0; 16][..], &frame].concat();
         [extended, chunk(b"ANIM", &[0; 6]), chunk(b"ANMF", &frame)].concat()
     } else {
         [extended, frame].concat()
-    };
-    [b"RIFF", &(body.len() as u32 + 4).to_le_bytes()[..], b"WEBP", &body].concat()
+    })
 }
 
 /// Bits from the lowest of the first byte up.
@@ -294,6 +307,7 @@ struct Bits {
 }
 
 impl Bits {
+    /// At most 56 bits at a time.
     fn put(&mut self, value: u32, bits: u32) {
         self.held |= u64::from(value) << self.count;
         self.count += bits;
@@ -307,7 +321,6 @@ impl Bits {
 fn ogg_page(sequence: u32, flags: u8, packet: &[u8]) -> Vec<u8> {
     assert!(packet.len() < 255 * 255);
     let mut lacing = vec![255; packet.len() / 255];
-    /// At most 56 bits at a time.
     lacing.push((packet.len() % 255) as u8);
     let mut page = b"OggS\0".to_vec();
     page.push(flags);

@@ -54,10 +54,9 @@ fn decode(
     Mp3Decoder { frames, half_rate }: &mut Mp3Decoder,
     out: &mut Vec<f32>,
 ) -> Result<Decoded> {
-    let walk = Walk::new(bytes, start, frames)?;
+    let walk = Walk::new(op, bytes, start, frames)?;
     let first = walk.first;
     op.check_header(AudioFormat::Mp3, first.sample_rate, first.channels)?;
-    op.check_packets(AudioFormat::Mp3, frames.len() as u64)?;
     let per_frame = u64::from(first.samples);
     let lost_before: u64 = frames.iter().map(|frame| frame.lost_before).sum();
     let total = (frames.len() as u64).saturating_add(lost_before).saturating_add(walk.lost_at_end);

@@ -8,6 +8,8 @@
 
 use std::ops::Range;
 
+use super::DecodeAudio;
+use crate::audio::header::AudioFormat;
 use crate::error::{Error, Result};
 
 /// How far junk in front of the first frame may reach, beyond ID3 tags: 64 KiB, the largest padding seen in files
@@ -236,7 +238,7 @@ struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     fn of(bytes: &'a [u8]) -> Self {
-        let padding_at = bytes.iter().rposition(|byte| looked_at(*byte) != 0).map_or(0, |last| last + 1);
+        let padding_at = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         Self { bytes, padding_at }
     }
 
@@ -251,20 +253,13 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Counts, in tests, the bytes that the search for padding looks at.
-#[inline(always)]
-fn looked_at(byte: u8) -> u8 {
-    #[cfg(test)]
-    tests::LOOKED_AT.with(|count| count.set(count.get() + 1));
-    byte
-}
-
 impl Walk {
-    /// Finds all frames of the clip from `start` on, and puts them into `frames`.
+    /// Finds all frames of the clip from `start` on, and puts them into `frames`: as many as `op` allows, so that the memory for
+    /// what is known of each is bounded.
     ///
     /// Garbage between frames counts as lost frames: as many as the tag says are missing, or, without a count, as
     /// many as would have taken its bytes.
-    pub(crate) fn new(bytes: &[u8], start: usize, frames: &mut Vec<Frame>) -> Result<Self> {
+    pub(crate) fn new(op: &DecodeAudio, bytes: &[u8], start: usize, frames: &mut Vec<Frame>) -> Result<Self> {
         frames.clear();
         let ends = Ends::of(bytes);
         let Some((mut at, first)) = find_first_frame(&ends, start, true) else {
@@ -288,6 +283,7 @@ impl Walk {
                     if Tag::read(&header, frame).is_some() {
                         continue;
                     }
+                    op.check_packets(AudioFormat::Mp3, frames.len() as u64 + 1)?;
                     frames.push(Frame {
                         at: at - header.bytes,
                         bytes: header.bytes,
@@ -371,28 +367,40 @@ fn continues(bytes: &[u8], at: usize, header: &FrameHeader) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
-
-    thread_local! {
-        /// Bytes that the search for padding has looked at.
-        pub(super) static LOOKED_AT: Cell<u64> = const { Cell::new(0) };
-    }
+    use crate::golden::cpu_time;
 
     /// A header of MPEG-1 layer III, 320 kbit/s at 32 kHz, one channel: a frame of 1440 bytes.
     const HEADER: [u8; 4] = [0xFF, 0xFB, 0xE8, 0xC0];
 
+    /// The CPU time is compared with that of a search of as many zeros. One from each of the 360 places would be 360 of them.
     #[test]
     fn a_clip_with_many_places_where_it_may_end_is_searched_once() {
         let mut bytes = HEADER.repeat(360);
-        bytes.resize(1 << 20, 0);
+        bytes.resize(4 << 20, 0);
         bytes.push(1);
-        let mut frames = Vec::new();
-        assert!(Walk::new(&bytes, 0, &mut frames).is_err(), "no frame follows another");
-        // In front of the padding, too: here all of it is searched, once for each call.
+        let zeros = std::hint::black_box(vec![0_u8; bytes.len()]);
+        let (pass, _) = cpu_time(|| zeros.iter().all(|byte| *byte == 0));
+        let (op, mut frames) = (DecodeAudio::new(), Vec::new());
+        let (time, walk) = cpu_time(|| Walk::new(&op, &bytes, 0, &mut frames));
+        assert!(walk.is_err(), "no frame follows another");
+        assert!(time < 30 * pass, "{time:?}, a pass takes {pass:?}");
+        // In front of the padding, too: here all of it is searched.
         bytes.pop();
-        Walk::new(&bytes, 0, &mut frames).unwrap();
-        let looked_at = LOOKED_AT.get();
-        assert!(looked_at <= 3 * bytes.len() as u64, "{looked_at} bytes of {}", bytes.len());
+        let (time, walk) = cpu_time(|| Walk::new(&op, &bytes, 0, &mut frames));
+        walk.unwrap();
+        assert!(time < 30 * pass, "{time:?}, a pass takes {pass:?}");
+    }
+
+    #[test]
+    fn no_more_frames_are_kept_than_may_be() {
+        let mut frame = HEADER.to_vec();
+        frame.resize(1440, 0);
+        let (bytes, mut frames) = (frame.repeat(1000), Vec::new());
+        let error = Walk::new(&DecodeAudio::new().max_packets(7), &bytes, 0, &mut frames).unwrap_err();
+        assert!(error.message().contains("at least 8 packets, over max_packets (7)"), "{error}");
+        assert_eq!(frames.len(), 7);
+        Walk::new(&DecodeAudio::new().max_packets(1000), &bytes, 0, &mut frames).unwrap();
+        assert_eq!(frames.len(), 1000);
     }
 
     #[test]

@@ -314,7 +314,7 @@ mod tests {
     /// Where a clip's frames lie.
     fn walk(clip: &[u8]) -> (Walk, Vec<Frame>) {
         let mut frames = Vec::new();
-        (Walk::new(clip, id3_bytes(clip) as usize, &mut frames).unwrap(), frames)
+        (Walk::new(&DecodeAudio::new(), clip, id3_bytes(clip) as usize, &mut frames).unwrap(), frames)
     }
 
     #[test]
