@@ -26,7 +26,7 @@ pub struct Stats {
     pub ops_time: Duration,
     /// How often a slow worker's rows were asked of another one as well.
     pub hedges: u64,
-    /// Samples asked of two workers for that reason: at most 5 % of all, and two steps.
+    /// Samples asked of two workers for that reason: at most 5 % of all, and four steps.
     pub hedged_samples: u64,
     /// Encoded bytes in memory now.
     pub resident_bytes: u64,

@@ -222,7 +222,7 @@ fn a_step_waits_for_no_trickling_worker_from_the_first_step_on() {
             let fleet = run(workers, Local::Never, 400, trickles);
             assert!(fleet.longest <= MOST, "{slow} of {workers} from {begins} ms on: {:?}", fleet.longest);
             assert!(fleet.dispatch.hedged().0 > 0);
-            let most = 400 * u64::from(STRANDS) * ROWS / 20 + 2 * u64::from(STRANDS) * ROWS;
+            let most = 400 * u64::from(STRANDS) * ROWS / 20 + 4 * u64::from(STRANDS) * ROWS;
             assert!(fleet.hedged_rows() <= most, "{} rows", fleet.hedged_rows());
         }
     }

@@ -36,8 +36,9 @@ const RACING_PART: usize = 4;
 /// One row in this many may be asked for twice: 5 %.
 const TWICE_PART: u64 = 20;
 
-/// Steps whose rows may be asked for twice at once: all streams of one step, and the rivals that replace their rivals.
-const BURST_STEPS: u64 = 2;
+/// Steps whose rows may be asked for twice at once: all streams of one step may be slow, and so they may be when they are back
+/// after half a second, one and two.
+const BURST_STEPS: u64 = 4;
 
 /// A rival is allowed after this long without one, whatever was asked for twice before: rows that nobody brings earn nothing.
 const HEDGE_EVERY: Duration = Duration::from_secs(5);
@@ -212,19 +213,19 @@ mod tests {
         let mut budget = Budget::default();
         budget.earn(100);
         let now = Duration::from_secs(1);
-        assert!(budget.spend(now, 100) && budget.spend(now, 100), "two steps at once");
+        assert!((0..4).all(|_| budget.spend(now, 100)), "four steps at once");
         assert!(!budget.spend(now, 1));
         for _ in 0..39 {
             budget.earn(100);
         }
         assert!(!budget.spend(now, 196) && budget.spend(now, 195));
-        assert_eq!(budget.rows(), 395);
+        assert_eq!(budget.rows(), 595);
         assert!(!budget.spend(now + HEDGE_EVERY - Duration::from_millis(1), 50), "nothing is left");
         assert!(budget.spend(now + HEDGE_EVERY, 50), "but a rank must not stand still");
         for _ in 0..1000 {
             budget.earn(100);
         }
-        assert!(!budget.spend(now, 201) && budget.spend(now, 200), "a quiet hour saves up two steps");
+        assert!(!budget.spend(now, 401) && budget.spend(now, 400), "a quiet hour saves up four steps");
     }
 
     #[test]
