@@ -124,9 +124,12 @@ impl Cataloguing<'_> {
     }
 }
 
+/// Name, type and nullability of a schema's columns: what files of one data set have in common.
+type Columns<'a> = Vec<(&'a str, &'a DataType, bool)>;
+
 /// The index of the first of the schemas that most of them equal; 0 where there is none.
 fn most_frequent<'a>(schemas: impl Iterator<Item = &'a SchemaRef>) -> usize {
-    let mut counts: HashMap<Vec<(&str, &DataType, bool)>, (usize, usize)> = HashMap::new();
+    let mut counts: HashMap<Columns<'a>, (usize, usize)> = HashMap::new();
     for (index, schema) in schemas.enumerate() {
         let columns = schema.fields().iter().map(|f| (f.name().as_str(), f.data_type(), f.is_nullable()));
         counts.entry(columns.collect()).or_insert((0, index)).0 += 1;
