@@ -38,8 +38,12 @@ pub enum Fault {
     Latency(Duration),
     /// After this many bytes of the body the rest comes at this rate in bytes/s, at least 1, in steps of 50 ms or one byte.
     TrickleMidBody(usize, u64),
+    /// The body comes at a share of this rate in bytes/s, at least 1: all such answers under way have one line.
+    SharedLine(u64),
     /// The answer carries this ETag: another version of the object.
     OtherEtag(String),
+    /// The answer lacks this header.
+    WithoutHeader(&'static str),
     /// Answered with this status and `Location`; the request does not reach the server.
     Redirect(u16, String),
 }
@@ -161,6 +165,8 @@ struct State {
 struct Shared {
     upstream: SocketAddr,
     state: Mutex<State>,
+    /// Who sends on the shared line; those who wait are served in turn.
+    line: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
@@ -191,7 +197,7 @@ impl FaultProxy {
     pub fn start(endpoint: &str) -> io::Result<Self> {
         let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
         let upstream = address.parse().map_err(io::Error::other)?;
-        let shared = Arc::new(Shared { upstream, state: Mutex::default() });
+        let shared = Arc::new(Shared { upstream, state: Mutex::default(), line: Default::default() });
         let for_connections = Arc::clone(&shared);
         let background = Background::serve("test-proxy", move |socket| {
             let shared = Arc::clone(&for_connections);
@@ -287,7 +293,7 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
             }
         };
         let last = head.get("connection").is_some_and(|c| c.eq_ignore_ascii_case("close"));
-        if !answer(&mut client, shared.upstream, head, body, fault, note).await? || last {
+        if !answer(&mut client, shared, head, body, fault, note).await? || last {
             return Ok(());
         }
     }
@@ -297,7 +303,7 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
 /// Answers one request; `false` when the connection must end.
 async fn answer(
     client: &mut TcpStream,
-    upstream: SocketAddr,
+    shared: &Shared,
     head: Head,
     body: Vec<u8>,
     fault: Option<Fault>,
@@ -328,10 +334,13 @@ async fn answer(
         _ => {}
     }
     let bodiless = head.first_line.starts_with("HEAD ");
-    let (mut answer, body) = ask(upstream, head, &body, bodiless).await?;
+    let (mut answer, body) = ask(shared.upstream, head, &body, bodiless).await?;
     answer.remove("connection");
     if let Some(Fault::OtherEtag(etag)) = &fault {
         answer.set("etag", format!("\"{etag}\""));
+    }
+    if let Some(Fault::WithoutHeader(name)) = &fault {
+        answer.remove(name);
     }
     if !bodiless {
         answer.remove("transfer-encoding"); // the body is whole by now
@@ -371,6 +380,16 @@ async fn answer(
             client.write_all(&body[..cut(n)]).await?;
             trickle(client, &body[cut(n)..], bytes_per_s.max(1)).await?;
         }
+        Some(Fault::SharedLine(bytes_per_s)) => {
+            client.write_all(&answer.to_bytes()).await?;
+            for part in body.chunks(LINE_STEP_BYTES) {
+                let _turn = shared.line.lock().await;
+                tokio::time::sleep(Duration::from_secs(part.len() as u64).div_f64(bytes_per_s.max(1) as f64))
+                    .await;
+                client.write_all(part).await?;
+                client.flush().await?;
+            }
+        }
         _ => {
             client.write_all(&answer.to_bytes()).await?;
             client.write_all(&body).await?;
@@ -379,6 +398,9 @@ async fn answer(
     client.flush().await?;
     Ok(true)
 }
+
+/// What one answer sends in its turn on a shared line.
+const LINE_STEP_BYTES: usize = 2 << 10;
 
 /// Sends `body` at about `bytes_per_s`.
 async fn trickle(client: &mut TcpStream, body: &[u8], bytes_per_s: u64) -> io::Result<()> {

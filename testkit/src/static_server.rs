@@ -5,8 +5,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH,
-    LAST_MODIFIED, RANGE,
+    ACCEPT_RANGES, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH,
+    IF_NONE_MATCH, LAST_MODIFIED, RANGE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -14,6 +14,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::fs::{self, File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -27,11 +28,28 @@ pub struct StaticServer {
 }
 
 /// What the server is able to do.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Abilities {
     ranges: bool,
     etags: bool,
     times: bool,
+    guard: Guard,
+}
+
+impl Default for Abilities {
+    fn default() -> Self {
+        Self { ranges: true, etags: true, times: false, guard: Guard::Open }
+    }
+}
+
+/// Whom the server answers.
+#[derive(Debug, Clone)]
+enum Guard {
+    Open,
+    /// Requests with this `Authorization`; others are 401.
+    Authorized(Arc<str>),
+    /// Requests whose query has the signature of their method and path; others are 403, as S3 answers.
+    Presigned,
 }
 
 impl StaticServer {
@@ -40,7 +58,7 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: true, etags: true, times: false })
+        Self::with(root.into(), Abilities::default())
     }
 
     /// Serves `root` and answers ranged requests with the whole file, as simple servers do.
@@ -48,7 +66,7 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start_without_ranges(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: false, etags: true, times: false })
+        Self::with(root.into(), Abilities { ranges: false, ..Abilities::default() })
     }
 
     /// Serves `root` without ETags and ignores conditions on them, so that clients see names and sizes only.
@@ -56,7 +74,7 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start_without_etags(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: true, etags: false, times: false })
+        Self::with(root.into(), Abilities { etags: false, ..Abilities::default() })
     }
 
     /// Serves `root` without ETags, but with `Last-Modified`, as Python's `http.server` does. Conditions are ignored.
@@ -64,15 +82,38 @@ impl StaticServer {
     /// # Errors
     /// When no port is free.
     pub fn start_with_times(root: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::with(root.into(), Abilities { ranges: true, etags: false, times: true })
+        Self::with(root.into(), Abilities { etags: false, times: true, ..Abilities::default() })
+    }
+
+    /// Serves `root` to requests with this `Authorization`, such as `Basic dXNlcjpwYXNz`; others are 401.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn start_authorized(root: impl Into<PathBuf>, authorization: &str) -> io::Result<Self> {
+        let guard = Guard::Authorized(authorization.into());
+        Self::with(root.into(), Abilities { guard, ..Abilities::default() })
+    }
+
+    /// Serves `root` to requests whose URL was [presigned](Self::presigned) for their method; others are 403, as S3 answers.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn start_presigned(root: impl Into<PathBuf>) -> io::Result<Self> {
+        Self::with(root.into(), Abilities { guard: Guard::Presigned, ..Abilities::default() })
+    }
+
+    /// The path, such as `/x`, with the query that lets requests with this method pass.
+    pub fn presigned(method: &str, path: &str) -> String {
+        format!("{path}?X-Amz-Signature={:016x}", signature(method, path))
     }
 
     fn with(root: PathBuf, abilities: Abilities) -> io::Result<Self> {
         let root: Arc<Path> = root.into();
         let background = Background::serve("test-static", move |socket| {
-            let root = Arc::clone(&root);
+            let (root, abilities) = (Arc::clone(&root), abilities.clone());
             async move {
-                let service = service_fn(move |request| answer(Arc::clone(&root), abilities, request));
+                let service =
+                    service_fn(move |request| answer(Arc::clone(&root), abilities.clone(), request));
                 // a client that goes away is its own affair
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
             }
@@ -93,7 +134,7 @@ async fn answer(
     abilities: Abilities,
     request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
-    let done = tokio::task::spawn_blocking(move || respond(&root, abilities, &request)).await;
+    let done = tokio::task::spawn_blocking(move || respond(&root, &abilities, &request)).await;
     Ok(match done {
         Ok(Ok(answer)) => answer,
         Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound => status(StatusCode::NOT_FOUND),
@@ -107,9 +148,12 @@ fn status(code: StatusCode) -> Answer {
     answer
 }
 
-fn respond<B>(root: &Path, abilities: Abilities, request: &Request<B>) -> io::Result<Answer> {
+fn respond<B>(root: &Path, abilities: &Abilities, request: &Request<B>) -> io::Result<Answer> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(status(StatusCode::METHOD_NOT_ALLOWED));
+    }
+    if let Some(refusal) = abilities.guard.refusal(request) {
+        return Ok(status(refusal));
     }
     let mut file = File::open(resolve(root, request.uri().path())?)?;
     let meta = file.metadata()?;
@@ -153,6 +197,28 @@ fn respond<B>(root: &Path, abilities: Abilities, request: &Request<B>) -> io::Re
         builder = builder.status(StatusCode::PARTIAL_CONTENT).header(CONTENT_RANGE, shown);
     }
     builder.body(Full::new(body)).map_err(io::Error::other)
+}
+
+impl Guard {
+    fn refusal<B>(&self, request: &Request<B>) -> Option<StatusCode> {
+        match self {
+            Self::Open => None,
+            Self::Authorized(expected) => (text(request.headers(), &AUTHORIZATION) != Some(expected))
+                .then_some(StatusCode::UNAUTHORIZED),
+            Self::Presigned => {
+                let signed = StaticServer::presigned(request.method().as_str(), request.uri().path());
+                let asked = request.uri().path_and_query().map(|asked| asked.as_str());
+                (asked != Some(signed.as_str())).then_some(StatusCode::FORBIDDEN)
+            }
+        }
+    }
+}
+
+/// No secret is in it: it only tells methods and paths apart.
+fn signature(method: &str, path: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (method, path).hash(&mut hasher);
+    hasher.finish()
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
