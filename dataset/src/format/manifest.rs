@@ -67,7 +67,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
 
 /// The table with URLs that lack what signs them.
 fn without_signatures(table: &RecordBatch, column: usize, uris: &StringArray) -> Result<RecordBatch> {
-    let bare: StringArray = uris.iter().map(|uri| uri.map(without_credentials)).collect();
+    let bare: StringArray = uris.iter().map(|uri| uri.map(|uri| without_credentials(uri.trim()))).collect();
     let mut columns = table.columns().to_vec();
     columns[column] = cast(&bare, table.schema_ref().field(column).data_type()).map_err(bug)?;
     RecordBatch::try_new(table.schema(), columns).map_err(bug)

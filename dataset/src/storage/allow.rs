@@ -1,7 +1,7 @@
 //! What may be reached at all: a list of URI prefixes, for servers whose requests come from others.
 
 use super::secret::shown;
-use super::uri::{Location, Scheme, without_credentials};
+use super::uri::{Location, Scheme};
 use crate::{Error, ErrorKind, Result};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -20,7 +20,7 @@ impl Allow {
     /// # Errors
     /// `BadConfig` for a URI of an unknown scheme.
     pub fn new<P: AsRef<str>>(prefixes: impl IntoIterator<Item = P>) -> Result<Self> {
-        let prefixes = prefixes.into_iter().map(|prefix| located(prefix.as_ref()));
+        let prefixes = prefixes.into_iter().map(|prefix| Location::parse(prefix.as_ref()).map(real));
         prefixes.collect::<Result<_>>().map(Self)
     }
 
@@ -38,14 +38,17 @@ impl Allow {
     /// # Errors
     /// `Denied`, naming the URI; `BadConfig` for an unknown scheme.
     pub fn check(&self, uri: &str) -> Result<()> {
-        let at = located(uri)?;
+        self.check_place(Location::parse(uri)?)
+    }
+
+    /// As [`check`](Self::check), of the place that is opened.
+    pub(super) fn check_place(&self, at: Location) -> Result<()> {
+        let at = real(at);
         if self.0.iter().any(|prefix| prefix.covers(&at)) {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Denied,
-            format!("{}: outside of what is allowed here: {self:?}", shown(uri)),
-        ))
+        let uri = shown(&at.uri_of(&at.key));
+        Err(Error::new(ErrorKind::Denied, format!("{uri}: outside of what is allowed here: {self:?}")))
     }
 }
 
@@ -65,8 +68,12 @@ impl Location {
         if at.scheme == Scheme::Local {
             return Path::new(&at.key).starts_with(&self.key);
         }
+        let is_same_store = match at.scheme {
+            Scheme::Http => self.origin().is_some_and(|origin| Some(origin) == at.origin()), // whatever the user
+            _ => self.prefix == at.prefix,
+        };
         // A server may resolve what an object store takes literally.
-        if self.prefix != at.prefix || at.key.split('/').any(|part| part == "..") {
+        if !is_same_store || at.key.split('/').any(|part| part == "..") {
             return false;
         }
         let rest = at.key.strip_prefix(self.key.trim_end_matches('/'));
@@ -74,13 +81,12 @@ impl Location {
     }
 }
 
-/// The place of a URI, without a URL's credentials; of a path on this machine the real one.
-fn located(uri: &str) -> Result<Location> {
-    let mut at = Location::parse(&without_credentials(uri))?;
+/// The place itself; of a path on this machine the real one.
+fn real(mut at: Location) -> Location {
     if at.scheme == Scheme::Local {
         at.key = real_path(Path::new(&at.key)).to_string_lossy().into_owned();
     }
-    Ok(at)
+    at
 }
 
 /// Links and dots resolved as far as the path exists; of the rest, `..` goes back and patterns are names like others.
@@ -126,6 +132,25 @@ mod tests {
         assert!(allows(&["https://u:p@host/data/?sig=1"], "https://host/data/a"));
         assert!(allows(&["https://host/data/"], "https://u:p@host/data/a?sig=1"));
         assert!(!allows(&["https://host/data/"], "https://host@other/data/a"));
+    }
+
+    /// The URL that is checked is the one that is opened, whatever stands in it.
+    #[test]
+    fn no_spelling_of_a_url_leads_to_another_host() {
+        let allow = ["http://data.example/"];
+        for bad in [
+            r"http://169.254.169.254\latest\meta-data#@data.example/x",
+            "http://evil#@data.example/x",
+            "http://evil?@data.example/x",
+            "http://evil/@data.example/x",
+            r"http://evil\@data.example/x",
+            "http://evil\t#@data.example/x",
+            "http://data.example@evil/x",
+            "http://data.example:80@evil/x",
+        ] {
+            assert!(!allows(&allow, bad), "{bad}");
+        }
+        assert!(allows(&allow, "HTTP://Data.Example:80/x"), "one place, spelled otherwise");
     }
 
     #[test]

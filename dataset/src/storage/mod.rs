@@ -37,11 +37,13 @@ mod redirect;
 mod retry;
 mod secret;
 mod seen;
+mod signature;
 mod signed;
 mod store;
 mod uri;
 mod version;
 mod walk;
+mod web;
 mod write;
 
 pub use allow::Allow;
@@ -375,7 +377,7 @@ impl Storage {
     fn store(&self, uri: &str) -> Result<(Arc<Store>, Location)> {
         let at = Location::parse(&self.0.signed.complete(uri))?;
         if let Some(allow) = &self.0.options.allow {
-            allow.check(uri)?;
+            allow.check_place(at.clone())?;
         }
         let key = match at.scheme {
             Scheme::Local => String::new(), // plain paths and file:// are one store

@@ -1,5 +1,6 @@
 //! Strings that must never be printed, and the text that error messages are cleaned with.
 
+use super::web::{Web, is_http};
 use std::fmt;
 
 /// A string whose Debug and Display print `***`.
@@ -100,15 +101,15 @@ fn shorten(text: &str) -> String {
 }
 
 /// Returns `text` as it may be printed: the query, the user name and the password of every http(s) URL in it are replaced by
-/// `***`. A URL ends at white space, `"`, `<` or `>`.
+/// `***`. A URL ends at white space, `"`, `<` or `>`; a query goes on after them while `&` follows within four words, since
+/// some tools do not encode them.
 pub fn hide_urls(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let mut out = String::with_capacity(text.len());
     let mut from = 0;
     while let Some(at) = ["http://", "https://"].iter().filter_map(|s| lower[from..].find(s)).min() {
         let start = from + at;
-        let end = text[start..].find(|c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>'));
-        let end = end.map_or(text.len(), |n| start + n);
+        let end = end_of_url(text, start);
         let url = text[start..end].trim_end_matches(|c: char| ",;:.)]}'`…".contains(c));
         out.push_str(&text[from..start]);
         out.push_str(&shown(url));
@@ -118,20 +119,49 @@ pub fn hide_urls(text: &str) -> String {
     out
 }
 
-/// `uri` as it may be printed: an http(s) URL without its query and password.
+/// Words within which the next `&` of a query is looked for.
+const QUERY_WORDS: usize = 4;
+
+/// Where the URL that begins at `start` ends.
+fn end_of_url(text: &str, start: usize) -> usize {
+    let next = |from: usize| {
+        let end = text[from..].find(|c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>'));
+        end.map_or(text.len(), |n| from + n)
+    };
+    let mut end = next(start);
+    let (mut at, mut words) = (end, 0);
+    while text[start..end].contains('?')
+        && words < QUERY_WORDS
+        && let Some(mark) = text[at..].chars().next()
+    {
+        let word = at + mark.len_utf8();
+        (at, words) = (next(word), words + 1);
+        if text[word..at].contains('&') {
+            (end, words) = (at, 0);
+        }
+    }
+    end
+}
+
+/// `uri` as it may be printed: an http(s) URL without its query, fragment and password. Of a URL that no parser accepts,
+/// nothing before its last `@` is shown: a password may contain any character.
 pub(crate) fn shown(uri: &str) -> String {
-    let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
-    let Some((scheme, rest)) = uri.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
+    if !is_http(uri) {
         return uri.to_owned();
-    };
-    let (rest, query) = match rest.split_once('?') {
-        Some((rest, _)) => (rest, "?***"),
-        None => (rest, ""),
-    };
-    let slash = rest.find('/').unwrap_or(rest.len());
-    match rest[..slash].rfind('@') {
-        Some(at) => format!("{scheme}://***@{}{query}", &rest[at + 1..]),
-        None => format!("{scheme}://{rest}{query}"),
+    }
+    let hidden = |mark: char| if uri.contains(mark) { format!("{mark}***") } else { String::new() };
+    match Web::parse(uri) {
+        Ok(web) => {
+            let user = if web.user.is_some() { "***@" } else { "" };
+            let query = if web.query.is_some() { "?***".into() } else { hidden('#') };
+            format!("{}://{user}{}{}{query}", web.scheme, web.host, web.path)
+        }
+        Err(_) => {
+            let (scheme, rest) = uri.split_once("://").unwrap_or((uri, ""));
+            let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
+            let rest = &rest[..rest.find(['?', '#']).unwrap_or(rest.len())];
+            format!("{scheme}://{user}{rest}{}", hidden('?'))
+        }
     }
 }
 
@@ -151,6 +181,11 @@ mod tests {
         assert_eq!(shown("https://u:pw@h.example/a/b?X-Amz-Signature=1f"), "https://***@h.example/a/b?***");
         assert_eq!(shown("http://h/a@b"), "http://h/a@b");
         assert_eq!(shown("HTTPS://u:pw@h/a?x=1"), "HTTPS://***@h/a?***");
+        for password in ["p/w", "p?w", "p#w", "a@b/p", r"p\w", "p?w#x"] {
+            let text = shown(&format!("http://u:{password}@h/x?sig=1"));
+            assert!(!text.contains('w') && !text.contains("a@b") && text.ends_with("h/x?***"), "{text}");
+        }
+        assert_eq!(shown("http://evil#@data.example/x"), "http://evil#***");
         assert_eq!(shown("s3://bucket/what?not"), "s3://bucket/what?not");
     }
 
@@ -163,6 +198,8 @@ mod tests {
             ),
             ("'http://h/x?k=v': damaged", "'http://h/x?***': damaged"),
             ("http://h/x: HTTP 404. See http://h/y.", "http://h/x: HTTP 404. See http://h/y."),
+            ("http://h/x?a=b c&sig=S and", "http://h/x?*** and"),
+            ("<http://h/x?a=\"b\"&sig=S>: no", "<http://h/x?***>: no"),
             ("http://h/x?*** again, s3://b/x?y, Grüße", "http://h/x?*** again, s3://b/x?y, Grüße"),
         ] {
             assert_eq!(hide_urls(text), hidden);

@@ -4,51 +4,70 @@
 //! (catalogs, errors, logs, hashes, caches) has the URL without them, which names the same object however it is signed. A
 //! request finds them again here.
 
-use super::uri::{Location, Scheme, without_credentials};
-use std::collections::BTreeMap;
+use super::uri::without_credentials;
+use super::web::Web;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 
-/// The URLs that came with credentials.
+/// The URLs that came with credentials. Every request looks its URL up, at a cost of the URL's depth.
 #[derive(Default)]
 pub(super) struct Signed {
-    /// By the URL without credentials; folders end with `/`.
-    urls: Mutex<BTreeMap<String, Kept>>,
+    known: RwLock<Known>,
     has_objects: AtomicBool,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By the URL without credentials; folders end with `/`.
+    urls: HashMap<String, Kept>,
+    /// The prefix with the user name and the password, by the folder of a URL that came with them.
+    users: HashMap<String, String>,
 }
 
 #[derive(Clone)]
 struct Kept {
     /// The URL as it came.
     url: String,
-    /// What follows `?` in the URL without credentials.
-    rest: String,
+    /// Scheme, user, host and `/`.
+    prefix: String,
+    /// The query as it came, with its `?`.
+    suffix: String,
 }
 
 impl Signed {
     /// Keeps the credentials of the data set at `uri` and returns the URL without them.
     pub(super) fn keep(&self, uri: &str) -> String {
         let bare = without_credentials(uri);
-        if bare != uri {
-            let (path, rest) = split(&bare);
-            let kept = Kept { url: uri.to_owned(), rest: rest.to_owned() };
-            let mut urls = self.urls.lock().unwrap_or_else(PoisonError::into_inner); // inserted whole
-            if let Some(wild) = path.find(['*', '[', '{']) {
-                let folder = path[..wild].rfind('/').map_or(path, |at| &path[..=at]);
-                urls.insert(folder.to_owned(), kept.clone());
-            }
-            urls.insert(bare.clone(), kept);
+        if let Ok(web) = Web::parse(uri)
+            && web.has_credentials()
+        {
+            self.insert(uri, &bare, &web);
         }
         bare
     }
 
+    fn insert(&self, uri: &str, bare: &str, web: &Web<'_>) {
+        let suffix = web.query.map_or(String::new(), |query| format!("?{query}"));
+        let kept = Kept { url: uri.to_owned(), prefix: web.prefix(), suffix };
+        let (path, rest) = split(bare);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner); // inserted whole
+        if let Some(folder) = folders(path).next().filter(|_| web.user.is_some()) {
+            known.users.insert(folder.to_owned(), kept.prefix.clone());
+        }
+        if let Some(wild) = path.find(['*', '[', '{']) {
+            let folder = path[..wild].rfind('/').map_or(path, |at| &path[..=at]);
+            known.urls.insert(joined(folder, rest), kept.clone());
+        }
+        known.urls.insert(bare.to_owned(), kept);
+    }
+
     /// As [`keep`](Self::keep), for one of many objects whose URLs the data set itself lists.
     pub(super) fn keep_object(&self, uri: &str) -> String {
-        let bare = self.keep(uri);
-        if bare != uri {
+        if Web::parse(uri).is_ok_and(|web| web.has_credentials()) {
             self.has_objects.store(true, Ordering::Relaxed);
         }
-        bare
+        self.keep(uri)
     }
 
     /// Whether objects have separate credentials.
@@ -56,34 +75,28 @@ impl Signed {
         self.has_objects.load(Ordering::Relaxed)
     }
 
-    /// `uri` with the credentials that were kept for it, for a folder that it is in, or for its neighbours: of those the user
-    /// name and password only, since a signature is one object's.
+    /// `uri` with the credentials that were kept for it, for the deepest folder that it is in, or for its neighbours: of those
+    /// the user name and password only, since a signature is one object's.
     pub(super) fn complete(&self, uri: &str) -> String {
-        let urls = self.urls.lock().unwrap_or_else(PoisonError::into_inner);
-        if urls.is_empty() || !uri.contains("://") {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        if known.urls.is_empty() || !uri.contains("://") {
             return uri.to_owned();
         }
-        if let Some(kept) = urls.get(uri) {
+        if let Some(kept) = known.urls.get(uri) {
             return kept.url.clone();
         }
         let (path, rest) = split(uri);
-        let (mut end, scheme_end) = (path.len(), path.find("://").map_or(0, |at| at + 3));
-        while let Some(at) = path[..end].rfind('/').filter(|at| *at >= scheme_end) {
-            let folder = &path[..=at];
-            let found = urls.iter().find(|(bare, kept)| {
-                let key = split(bare).0;
-                kept.rest == rest && (key == folder || key == folder.trim_end_matches('/'))
-            });
-            if let Some((_, kept)) = found {
-                return with(uri, &kept.url, true);
+        for folder in folders(path) {
+            let named = known.urls.get(&joined(folder, rest));
+            if let Some(kept) = named.or_else(|| known.urls.get(&joined(folder.trim_end_matches('/'), rest)))
+            {
+                return format!("{}{}{}", kept.prefix, key(path), kept.suffix);
             }
-            end = at;
         }
-        let neighbour = urls.iter().find(|(bare, _)| {
-            let key = split(bare).0;
-            key.rfind('/').is_some_and(|at| at >= scheme_end && path.starts_with(&key[..=at]))
-        });
-        neighbour.map_or_else(|| uri.to_owned(), |(_, kept)| with(uri, &kept.url, false))
+        match folders(path).find_map(|folder| known.users.get(folder)) {
+            Some(prefix) => format!("{prefix}{}", joined(key(path), rest)),
+            None => uri.to_owned(),
+        }
     }
 }
 
@@ -92,19 +105,28 @@ fn split(url: &str) -> (&str, &str) {
     url.split_once('?').unwrap_or((url, ""))
 }
 
-/// `uri` with the user name and password of `signed`, and, if it `is_below`, with its query.
-fn with(uri: &str, signed: &str, is_below: bool) -> String {
-    let Ok(Location { scheme: Scheme::Http, prefix, suffix, .. }) = Location::parse(signed) else {
-        return uri.to_owned();
-    };
-    let (path, own) = split(uri);
-    let rest = path.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, key)| key);
-    let query = match (is_below, own) {
-        (true, _) => suffix,
-        (false, "") => String::new(),
-        (false, own) => format!("?{own}"),
-    };
-    format!("{prefix}{rest}{query}")
+fn joined(path: &str, query: &str) -> String {
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// Where the scheme of a URL ends.
+fn after_scheme(path: &str) -> usize {
+    path.find("://").map_or(0, |at| at + 3)
+}
+
+/// What follows the host.
+fn key(path: &str) -> &str {
+    path[after_scheme(path)..].split_once('/').map_or("", |(_, key)| key)
+}
+
+/// The folders that a URL without its query is in, the deepest first; a URL that ends with `/` is in itself.
+fn folders(path: &str) -> impl Iterator<Item = &str> {
+    let (mut end, from) = (path.len(), after_scheme(path));
+    std::iter::from_fn(move || {
+        let at = path[..end].rfind('/').filter(|at| *at >= from)?;
+        end = at;
+        Some(&path[..=at])
+    })
 }
 
 #[cfg(test)]
@@ -127,6 +149,41 @@ mod tests {
     }
 
     #[test]
+    fn the_deepest_folder_gives_its_own() {
+        let signed = Signed::default();
+        signed.keep("https://u:1@h/a/?token=1");
+        signed.keep("https://u:2@h/a/b/?token=2");
+        assert_eq!(signed.complete("https://h/a/b/x"), "https://u:2@h/a/b/x?token=2");
+        assert_eq!(signed.complete("https://h/a/x"), "https://u:1@h/a/x?token=1");
+        signed.keep("https://v:3@h/c/d/one?token=3");
+        signed.keep("https://v:4@h/c/two?token=4");
+        assert_eq!(signed.complete("https://h/c/d/other?part=1"), "https://v:3@h/c/d/other?part=1");
+        assert_eq!(signed.complete("https://h/c/other"), "https://v:4@h/c/other");
+    }
+
+    /// A URL is kept under the host that is opened, not under one that only stands in its text.
+    #[test]
+    fn no_credentials_are_kept_for_another_host() {
+        let signed = Signed::default();
+        assert_eq!(signed.keep("http://evil#@data.example/x"), "http://evil");
+        assert_eq!(signed.complete("http://data.example/x"), "http://data.example/x");
+    }
+
+    /// 20,000 signed objects: a lookup that goes through them all would take minutes here.
+    #[test]
+    fn a_lookup_does_not_grow_with_what_is_known() {
+        let signed = Signed::default();
+        for i in 0..20_000 {
+            signed.keep_object(&format!("https://h/{}/{i}.jpg?sig={i}", i % 100));
+        }
+        let began = std::time::Instant::now();
+        for i in 0..20_000 {
+            assert_eq!(signed.complete(&format!("https://h/0/other-{i}")), format!("https://h/0/other-{i}"));
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    #[test]
     fn folders_and_patterns_give_theirs_to_what_is_in_them() {
         let signed = Signed::default();
         assert_eq!(signed.keep("https://u:p@h/dir/?token=1"), "https://h/dir/");
@@ -143,6 +200,8 @@ mod tests {
         signed.keep("https://u:p@h");
         assert_eq!(signed.complete("https://other/x"), "https://other/x", "another host");
         assert_eq!(signed.complete("https://h/x"), "https://u:p@h/x");
+        assert_eq!(signed.keep_object("https://h/x#top"), "https://h/x");
+        assert!(!signed.has_objects(), "a fragment is no credential");
         assert_eq!(signed.keep_object("https://h/x?sig=1"), "https://h/x");
         assert!(signed.has_objects());
     }

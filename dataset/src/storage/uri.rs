@@ -8,6 +8,8 @@
 //! | `http(s)://host/x%20y?query` | the path, percent-decoded; the query goes with every request |
 
 use super::secret::shown;
+use super::signature::{is_signed, unsigned};
+use super::web::{Origin, Web};
 use crate::{Error, Result};
 use std::fmt::Write as _;
 
@@ -54,7 +56,7 @@ impl Location {
         let lower = scheme.to_ascii_lowercase();
         match lower.as_str() {
             "file" => file(uri, rest),
-            "http" | "https" => http(uri, scheme, rest),
+            "http" | "https" => http(uri),
             "s3" | "s3a" => bucket(uri, scheme, rest, Scheme::S3),
             "gs" | "gcs" => bucket(uri, scheme, rest, Scheme::Gcs),
             "az" | "azure" | "abfs" | "abfss" | "adl" => bucket(uri, scheme, rest, Scheme::Azure),
@@ -93,6 +95,16 @@ impl Location {
         }
     }
 
+    /// Where the URL leads; `None` for what is no http(s) URL.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        Web::parse(&self.prefix).ok().map(|web| web.origin())
+    }
+
+    /// Whether the query of a URL signs its requests.
+    pub(super) fn is_signed(&self) -> bool {
+        self.suffix.strip_prefix('?').is_some_and(is_signed)
+    }
+
     /// Bucket, container or host.
     pub(crate) fn authority(&self) -> &str {
         let rest = self.prefix.split_once("://").map_or("", |(_, rest)| rest);
@@ -100,56 +112,14 @@ impl Location {
     }
 }
 
-/// Parameters of a signed http query that hold the signature, in lower case: S3, Google, CloudFront, Azure.
-const SIGNATURES: [&str; 4] = ["x-amz-signature", "x-goog-signature", "signature", "sig"];
-/// Parameters that are credentials alone.
-const TOKENS: [&str; 6] =
-    ["token", "access_token", "auth_token", "api_key", "apikey", "x-amz-security-token"];
-/// Those that belong to it, in addition to `x-amz-…` and `x-goog-…`: CloudFront's, S3's older form, and Azure's shared
-/// access signatures.
-const SIGNED_WITH: [&str; 20] = [
-    "expires",
-    "awsaccesskeyid",
-    "googleaccessid",
-    "key-pair-id",
-    "policy",
-    "se",
-    "sp",
-    "spr",
-    "sr",
-    "st",
-    "sv",
-    "ss",
-    "srt",
-    "sip",
-    "skoid",
-    "sktid",
-    "skt",
-    "ske",
-    "sks",
-    "skv",
-];
-
-/// Returns an http(s) URL without user name, password and the parameters that sign it; any other URI unchanged. Two results
-/// are equal if both URLs name one object, whatever their credentials and signatures.
+/// Returns an http(s) URL without user name, password, fragment and the parameters that sign it; any other URI unchanged, as
+/// is a URL that cannot be opened. Two results are equal if both URLs name one object, whatever their credentials and
+/// signatures.
 pub(crate) fn without_credentials(uri: &str) -> String {
-    let is_http = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
-    let Some((scheme, rest)) = uri.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
-        return uri.to_owned();
-    };
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = host.rsplit('@').next().unwrap_or(host);
-    let name = |parameter: &str| parameter.split('=').next().unwrap_or(parameter).to_ascii_lowercase();
-    let signed = query.split('&').any(|parameter| SIGNATURES.contains(&name(parameter).as_str()));
-    let signs = |name: String| {
-        let of_cloud = name.starts_with("x-amz-") || name.starts_with("x-goog-");
-        let signs = of_cloud || SIGNATURES.contains(&name.as_str()) || SIGNED_WITH.contains(&name.as_str());
-        signed && signs || TOKENS.contains(&name.as_str())
-    };
-    let kept: Vec<&str> = query.split('&').filter(|p| !p.is_empty() && !signs(name(p))).collect();
+    let Ok(web) = Web::parse(uri) else { return uri.to_owned() };
+    let kept = unsigned(web.query.unwrap_or_default());
     let mark = if kept.is_empty() { "" } else { "?" };
-    format!("{scheme}://{host}{path}{mark}{}", kept.join("&"))
+    format!("{}://{}{}{mark}{kept}", web.scheme, web.host, web.path)
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -168,17 +138,13 @@ fn file(uri: &str, rest: &str) -> Result<Location> {
     Ok(Location { scheme: Scheme::Local, prefix: "file://".into(), suffix: String::new(), key })
 }
 
-fn http(uri: &str, scheme: &str, rest: &str) -> Result<Location> {
-    let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
-    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    if host.is_empty() {
-        return Err(Error::config(format!("{}: the host is missing", shown(uri))));
-    }
+fn http(uri: &str) -> Result<Location> {
+    let web = Web::parse(uri).map_err(|why| Error::config(format!("{}: {why}", shown(uri))))?;
+    let path = web.path.strip_prefix('/').unwrap_or(web.path);
     Ok(Location {
         scheme: Scheme::Http,
-        prefix: format!("{scheme}://{host}/"),
-        suffix: query.map_or(String::new(), |q| format!("?{q}")),
+        prefix: web.prefix(),
+        suffix: web.query.map_or(String::new(), |q| format!("?{q}")),
         key: decode(path).ok_or_else(|| not_utf8(uri))?,
     })
 }
@@ -209,7 +175,8 @@ fn encode(key: &str) -> String {
     out
 }
 
-fn decode(text: &str) -> Option<String> {
+/// The bytes that `%` and two hex digits stand for; `None` where they are no text.
+pub(super) fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -218,6 +185,9 @@ fn decode(text: &str) -> Option<String> {
             continue;
         }
         let hex = [bytes.next()?, bytes.next()?];
+        if !hex.iter().all(u8::is_ascii_hexdigit) {
+            return None;
+        }
         out.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
     }
     String::from_utf8(out).ok().filter(|s| !s.contains('\0'))
@@ -250,6 +220,7 @@ mod tests {
         assert_eq!(bare("https://u:p@h:1/a@b?x=1&X-Amz-Date=2&sig=3"), "https://h:1/a@b?x=1");
         assert_eq!(bare("http://h/a?Expires=1&Signature=2&Key-Pair-Id=3"), "http://h/a");
         assert_eq!(bare("http://u:p@h"), "http://h");
+        assert_eq!(bare("http://evil#@data.example/x"), "http://evil", "the host is the one that is opened");
         assert_eq!(bare("http://h/a?b=1&Token=2"), "http://h/a?b=1");
         assert_eq!(bare("http://h/a?se=1&policy=2"), "http://h/a?se=1&policy=2", "not signed");
         assert_eq!(bare("s3://b/what?sig=1"), "s3://b/what?sig=1");
