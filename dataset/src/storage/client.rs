@@ -22,21 +22,30 @@ pub(super) enum Reach {
     Public,
 }
 
-/// Metadata services that are not at a link-local address: Alibaba's and Azure's, and Amazon's with IPv6.
-const METADATA: [IpAddr; 3] = [
+/// Metadata services that are not at a link-local address: Alibaba's, Azure's and Oracle's, and Google's with IPv6.
+const METADATA: [IpAddr; 4] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
+/// Amazon's services with IPv6 have a network: metadata, time, names.
+const METADATA_AMAZON: [u16; 2] = [0xfd00, 0xec2];
 
-/// The address itself, or the IPv4 one that it embeds (mapped, or NAT64's well-known prefix).
+/// The address itself, or the IPv4 one in the last 32 bits of an IPv6 one: mapped (`::ffff:a.b.c.d`), compatible
+/// (`::a.b.c.d`), or of NAT64 with its well-known prefix (`64:ff9b::/96`) or a network's own (`64:ff9b:1::/48`; with a prefix
+/// of 96 bits).
 fn canonical(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
-            let [.., a, b, c, d] = v6.octets();
+    let IpAddr::V6(v6) = ip else { return ip };
+    if v6.is_loopback() || v6.is_unspecified() {
+        return ip; // `::1` and `::` are no IPv4 addresses
+    }
+    let [a, b, c, d] = [v6.octets()[12], v6.octets()[13], v6.octets()[14], v6.octets()[15]];
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] => {
             Ipv4Addr::new(a, b, c, d).into()
         }
-        _ => ip.to_canonical(),
+        _ => ip,
     }
 }
 
@@ -54,7 +63,7 @@ impl Reach {
         METADATA.contains(&ip)
             || match ip {
                 IpAddr::V4(v4) => v4.is_link_local(),
-                IpAddr::V6(v6) => v6.is_unicast_link_local(),
+                IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.segments()[..2] == METADATA_AMAZON,
             }
     }
 

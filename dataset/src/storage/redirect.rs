@@ -4,18 +4,24 @@
 //! unseen:
 //! - Where there is an allow list, it covers the hop's URL, too.
 //! - A hop to another host, port or scheme has no credentials: of the request's headers only those that choose bytes and
-//!   versions remain, and there is no `Referer`, which could contain a signed URL.
+//!   versions remain, and there is no `Referer`, which could contain a signed URL. The user name and the password of a URL are
+//!   such a header (`Authorization: Basic`), and those that a redirect names are not sent.
 //! - No hop leads to a link-local address or to a cloud's metadata service, and none to this machine unless all hops before
-//!   it were on this machine. Names are checked by the addresses that they resolve to when the connection is made. A proxy
-//!   (`proxy_url`, `HTTPS_PROXY`) resolves names itself; then only addresses in URLs are checked.
+//!   it were on this machine: at `localhost` or a loopback address. No other name is this machine's, whatever it resolves to:
+//!   its owner could let it resolve to another address a moment later. Names are checked by the addresses that they resolve
+//!   to when the connection is made. A proxy (`proxy_url`, `HTTPS_PROXY`) resolves names itself; then only addresses in URLs
+//!   are checked.
 
 use super::allow::Allow;
 use super::client::{Reach, client};
 use super::secret::shown;
-use super::uri::without_credentials;
+use super::uri::decode;
 use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use std::error::Error as StdError;
 use std::fmt;
 use std::net::IpAddr;
@@ -109,7 +115,7 @@ impl Redirecting {
             return Err(Refused(format!("{hop}, which is not an http(s) URL")));
         }
         if let Some(allow) = &self.allow
-            && allow.check(&without_credentials(to.as_str())).is_err()
+            && allow.check(to.as_str()).is_err()
         {
             return Err(Refused(format!(
                 "{hop}, which is outside of what is allowed here: {allow:?}; allow that place, too, if you trust it"
@@ -127,17 +133,17 @@ impl Redirecting {
 impl HttpService for Redirecting {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let mut at: Url = request.uri().to_string().parse().map_err(failed)?;
-        let (mut client, mut is_local) = (&self.first, None);
+        if let Some(login) = take_login(&mut at)? {
+            request.headers_mut().entry(AUTHORIZATION).or_insert(login);
+            *request.uri_mut() = at.as_str().parse().map_err(failed)?;
+        }
+        let (mut client, mut is_local) = (&self.first, true);
         for _ in 0..=HOPS_MAX {
             let mut next = request.clone();
             let response = client.execute(request).await?;
             let Some(to) = target(&at, next.method().as_str(), &response) else { return Ok(response) };
-            let was_local = match is_local {
-                Some(false) => false,
-                _ => is_on_this_machine(&at).await,
-            };
-            is_local = Some(was_local);
-            self.check(&at, &to, was_local).map_err(failed)?;
+            is_local &= is_on_this_machine(&at);
+            self.check(&at, &to, is_local).map_err(failed)?;
             if (at.scheme(), at.host(), at.port()) != (to.scheme(), to.host(), to.port()) {
                 let headers = next.headers_mut();
                 let dropped: Vec<_> =
@@ -152,7 +158,7 @@ impl HttpService for Redirecting {
                 to = shown(to.as_str()),
                 "storage: following a redirect"
             );
-            client = self.client(was_local)?;
+            client = self.client(is_local)?;
             (at, request) = (to, next);
         }
         Err(failed(Refused(format!(
@@ -177,7 +183,27 @@ fn target(at: &Url, method: &str, answer: &HttpResponse) -> Option<Url> {
     let location = answer.headers().get("location").filter(|_| is_followed)?;
     let mut to = at.join(location.to_str().ok()?).ok()?;
     to.set_fragment(None);
+    // a place that a store names is no place for credentials
+    to.set_username("").and_then(|()| to.set_password(None)).ok()?;
     Some(to)
+}
+
+/// Takes user name and password out of the URL, as the header's value that they are sent in (RFC 7617).
+fn take_login(url: &mut Url) -> Result<Option<HeaderValue>, HttpError> {
+    if url.username().is_empty() && url.password().is_none() {
+        return Ok(None);
+    }
+    let part = |encoded: &str| {
+        decode(encoded)
+            .ok_or_else(|| failed(Refused::new("the user name or the password of its URL is not UTF-8")))
+    };
+    let login = format!("{}:{}", part(url.username())?, part(url.password().unwrap_or_default())?);
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(login))).map_err(failed)?;
+    value.set_sensitive(true);
+    if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
+        return Err(failed(Refused::new("its URL has a user name and no host")));
+    }
+    Ok(Some(value))
 }
 
 /// The address in the URL, if its host is one.
@@ -189,13 +215,10 @@ fn address(url: &Url) -> Option<IpAddr> {
     }
 }
 
-async fn is_on_this_machine(url: &Url) -> bool {
+/// Whether the URL itself says so; no name is resolved.
+fn is_on_this_machine(url: &Url) -> bool {
     match url.host() {
-        Some(Host::Domain(name)) => {
-            let Ok(found) = tokio::net::lookup_host((name, 0)).await else { return false };
-            let mut found = found.peekable();
-            found.peek().is_some() && found.all(|at| Reach::is_loopback(at.ip()))
-        }
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
         _ => address(url).is_some_and(Reach::is_loopback),
     }
 }
@@ -228,6 +251,12 @@ mod tests {
             "http://[fe80::1]/x",
             "http://[fd00:ec2::254]/x",
             "http://[64:ff9b::a9fe:a9fe]/x",
+            "http://[64:ff9b:1::a9fe:a9fe]/x",
+            "http://[::169.254.169.254]/x",
+            "http://[::127.0.0.1]/x",
+            "http://[fd00:ec2::23]/x",
+            "http://[fd20:ce::254]/x",
+            "http://192.0.0.192/opc/v2/",
             "ftp://h/x",
         ] {
             assert!(hop("https://h/x", to).is_some(), "{to}");
@@ -249,10 +278,28 @@ mod tests {
         assert!(refused(allow(&["https://h/a/"]), "https://h/a/x", "https://h/b/x").is_some());
     }
 
-    #[tokio::test]
-    async fn a_machine_is_known_by_the_addresses_of_its_name() {
-        assert!(is_on_this_machine(&"http://localhost:1/".parse().unwrap()).await);
-        assert!(is_on_this_machine(&"http://[::1]:1/".parse().unwrap()).await);
-        assert!(!is_on_this_machine(&"http://192.0.2.1/".parse().unwrap()).await);
+    /// `runs.localhost` is this machine by its name (RFC 6761), and `localhost.example` is not.
+    #[test]
+    fn a_name_is_this_machine_by_itself_and_not_by_what_it_resolves_to() {
+        let local = |url: &str| is_on_this_machine(&url.parse().unwrap());
+        for yes in ["http://localhost:1/", "http://runs.localhost/", "http://[::1]:1/", "http://127.0.0.1/"] {
+            assert!(local(yes), "{yes}");
+        }
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let own = format!("http://{}/", own.trim());
+        for no in
+            ["http://192.0.2.1/", "http://localhost.example/", "http://127.0.0.1.example/", own.as_str()]
+        {
+            assert!(!local(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn a_login_leaves_the_url_for_a_header() {
+        let mut url: Url = "http://us%40er:p%3Aw@h/x?y".parse().unwrap();
+        let login = take_login(&mut url).unwrap().unwrap();
+        assert_eq!((url.as_str(), login.to_str().unwrap()), ("http://h/x?y", "Basic dXNAZXI6cDp3"));
+        assert!(login.is_sensitive());
+        assert!(take_login(&mut url).unwrap().is_none());
     }
 }

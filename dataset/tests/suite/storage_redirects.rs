@@ -40,6 +40,10 @@ async fn a_redirect_is_followed_without_credentials() {
     let object = storage.head(&uri).await.unwrap();
     assert_eq!(object.size, 1_000);
     assert_eq!(storage.read(&object, 10..20).await.unwrap(), data(1_000, 3).slice(10..20));
+    for exchange in case.first.log() {
+        assert_eq!(exchange.header("authorization"), Some("Basic dXNlcjpQQVNTV09SRA=="), "user:PASSWORD");
+        assert!(!exchange.path.contains("PASSWORD"), "{exchange:?}");
+    }
     let log = case.second.log();
     assert_eq!(log.len(), 2);
     assert!(
@@ -56,6 +60,38 @@ async fn a_redirect_is_followed_without_credentials() {
         error.message().contains("more than 10 times") && !error.message().contains("PASSWORD"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn user_name_and_password_of_a_url_are_sent_to_its_host() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("x y"), data(1_000, 3)).unwrap();
+    let server = StaticServer::start_authorized(folder.path(), "Basic dXM6cDp3").unwrap(); // us:p:w
+    let proxy = FaultProxy::start(&server.endpoint()).unwrap();
+    let at = |user: &str| format!("{}/x%20y", proxy.endpoint().replace("http://", &format!("http://{user}")));
+    let storage = storage(options());
+    let object = storage.head(&at("us:p%3Aw@")).await.unwrap();
+    assert_eq!(storage.read(&object, 10..20).await.unwrap(), data(1_000, 3).slice(10..20));
+    for wrong in ["", "us:wrong@", "us@"] {
+        let error = storage.head(&at(wrong)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{wrong}: {error}");
+    }
+    proxy.inject(Rule::times(1, Fault::Redirect(307, "/x%20y?again".into())));
+    storage.head(&at("us:p%3Aw@")).await.unwrap(); // a hop within the host keeps them
+    assert!(proxy.log().last().unwrap().path.ends_with("?again"));
+}
+
+#[tokio::test]
+async fn the_url_that_is_opened_is_the_one_that_the_allow_list_saw() {
+    let case = Case::new();
+    case.first.heal();
+    let allow = Some(Allow::new(["http://data.example/"]).unwrap());
+    let storage = storage(StorageOptions { allow, ..options() });
+    for rest in ["#@data.example/x", r"\x#@data.example/x", "?@data.example/x", "/x?#@data.example/x"] {
+        let error = storage.head(&format!("{}{rest}", case.first.endpoint())).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::BadConfig), "{rest}: {error}");
+    }
+    assert_eq!(case.first.log().len(), 0, "nothing was asked");
 }
 
 #[tokio::test]
