@@ -40,6 +40,7 @@ mod seen;
 mod signature;
 mod signed;
 mod store;
+mod stores;
 mod uri;
 mod version;
 mod walk;
@@ -64,13 +65,14 @@ pub use secret::hide_urls;
 pub(crate) use secret::shown;
 pub(crate) use seen::ListingFn;
 use signed::Signed;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::Store;
+use stores::Stores;
 pub(crate) use uri::{Location, Scheme, without_credentials};
 pub(crate) use version::is_etag;
 
@@ -96,7 +98,8 @@ pub struct StorageOptions {
     /// A request without an answer for this long is cut and sent again. Default 20 s; at most a third of `deadline` counts.
     ///
     /// A body that brings less than 64 KiB/s for a while is cut, too, and the next request asks for what is missing. The
-    /// while is 10 s, but at most half of this time-out, a sixth of `deadline`, and not less than 1 s.
+    /// while is 10 s, but at most half of this time-out and a sixth of `deadline`; then at least 1 s, but never more than the
+    /// time-out itself or a third of `deadline`.
     pub stall_timeout: Duration,
     /// The most requests under way at once per bucket or host; throttling lowers it. Default 32: at 8 MiB
     /// and 60 MB/s a connection that is 1.9 GB/s.
@@ -162,11 +165,9 @@ struct Inner {
     shared: Arc<Shared>,
     places: Places,
     signed: Signed,
-    stores: Mutex<HashMap<String, Arc<Store>>>,
+    stores: Stores,
 }
 
-/// Open stores kept; signed URLs make one each, and those go first when there are more.
-const STORES_MAX: usize = 1_024;
 /// Requests of one `read_ranges` in hand at once; the adaptive limit decides how many are under way.
 const RANGES_AT_ONCE: usize = 16;
 
@@ -189,7 +190,7 @@ impl Storage {
         let cleaner = Cleaner::new(environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).chain(config));
         let shared = Arc::new(Shared::new(options.deadline, options.stall_timeout, cleaner));
         let places = Places::new(&options, &std::env::vars_os().collect::<Vec<_>>());
-        let (signed, stores) = (Signed::default(), Mutex::default());
+        let (signed, stores) = (Signed::default(), Stores::default());
         Ok(Self(Arc::new(Inner { options, io, shared, places, signed, stores })))
     }
 
@@ -345,7 +346,7 @@ impl Storage {
     pub fn stats(&self) -> StorageStats {
         let counters = &self.0.shared.counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let stores = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let (concurrency_limit, concurrency_peak) = self.0.stores.concurrency();
         StorageStats {
             requests: read(&counters.requests),
             retries: read(&counters.retries),
@@ -353,8 +354,8 @@ impl Storage {
             failed: read(&counters.failed),
             read_bytes: read(&counters.read_bytes),
             written_bytes: read(&counters.written_bytes),
-            concurrency_limit: stores.values().map(|s| s.limiter.limit()).min().unwrap_or(0),
-            concurrency_peak: stores.values().map(|s| s.limiter.peak()).max().unwrap_or(0),
+            concurrency_limit,
+            concurrency_peak,
         }
     }
 
@@ -379,20 +380,7 @@ impl Storage {
         if let Some(allow) = &self.0.options.allow {
             allow.check_place(at.clone())?;
         }
-        let key = match at.scheme {
-            Scheme::Local => String::new(), // plain paths and file:// are one store
-            _ => format!("{}{}", at.prefix, at.suffix),
-        };
-        let mut stores = self.0.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = stores.get(&key) {
-            return Ok((Arc::clone(store), at));
-        }
-        if stores.len() >= STORES_MAX {
-            stores.retain(|name, _| !name.contains('?'));
-        }
-        let store = Arc::new(Store::open(&at, &self.0.options, &self.0.shared)?);
-        stores.insert(key, Arc::clone(&store));
-        Ok((store, at))
+        Ok((self.0.stores.get(&at, &self.0.options, &self.0.shared)?, at))
     }
 }
 

@@ -11,6 +11,7 @@ use super::{Fault, StorageOptions};
 use crate::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::{HttpClient, HttpConnector};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
@@ -45,27 +46,62 @@ pub(crate) struct Store {
     pub(crate) limiter: Arc<Limiter>,
 }
 
+/// What the stores of one host and user share.
+#[derive(Clone)]
+pub(super) struct Host {
+    limiter: Arc<Limiter>,
+    options: ClientOptions,
+    client: HttpClient,
+}
+
+impl Host {
+    pub(super) fn open(at: &Location, options: &StorageOptions, shared: &Shared) -> Result<Self> {
+        let mut client = client(true);
+        for (key, value) in keys::<ClientConfigKey>(options) {
+            client = client.with_config(key, value.expose());
+        }
+        let made = connector(options).connect(&client).map_err(|e| not_opened(at, shared, &e))?;
+        Ok(Self { limiter: Limiter::new(options.max_concurrency), options: client, client: made })
+    }
+}
+
+/// Its client, whatever store asks.
+#[derive(Debug)]
+struct SharedClient(HttpClient);
+
+impl HttpConnector for SharedClient {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(self.0.clone())
+    }
+}
+
+fn not_opened(at: &Location, shared: &Shared, error: &object_store::Error) -> Error {
+    let cause = shared.cleaner.clean(&error.to_string());
+    Error::config(format!("{}: cannot be opened: {cause}", at.store_name()))
+}
+
 impl Store {
-    pub(crate) fn open(at: &Location, options: &StorageOptions, shared: &Arc<Shared>) -> Result<Self> {
-        let backend = match at.scheme {
-            Scheme::Local => Ok(Backend::Local),
-            Scheme::Memory => Ok(memory()),
-            Scheme::S3 => s3(at, options),
-            Scheme::Gcs => gcs(at, options),
-            Scheme::Azure => azure(at, options),
-            Scheme::Http => http(at, options),
+    /// The store of a bucket, of a URL at `host`, or of this machine's files.
+    pub(super) fn open(
+        at: &Location,
+        options: &StorageOptions,
+        shared: &Arc<Shared>,
+        host: impl FnOnce() -> Result<Host>,
+    ) -> Result<Self> {
+        let limiter = || Limiter::new(options.max_concurrency);
+        let (backend, limiter) = match at.scheme {
+            Scheme::Local => (Ok(Backend::Local), limiter()),
+            Scheme::Memory => (Ok(memory()), limiter()),
+            Scheme::S3 => (s3(at, options), limiter()),
+            Scheme::Gcs => (gcs(at, options), limiter()),
+            Scheme::Azure => (azure(at, options), limiter()),
+            Scheme::Http => {
+                let host = host()?;
+                (http(at, &host), host.limiter)
+            }
         };
-        let backend = backend.map_err(|e| {
-            let cause = shared.cleaner.clean(&e.to_string());
-            Error::config(format!("{}: cannot be opened: {cause}", at.store_name()))
-        })?;
-        Ok(Self {
-            backend,
-            scheme: at.scheme,
-            name: at.store_name(),
-            shared: Arc::clone(shared),
-            limiter: Limiter::new(options.max_concurrency),
-        })
+        let backend = backend.map_err(|e| not_opened(at, shared, &e))?;
+        Ok(Self { backend, scheme: at.scheme, name: at.store_name(), shared: Arc::clone(shared), limiter })
     }
 
     /// The retry loop with this store's limiter, for what succeeds as a whole or not at all.
@@ -197,16 +233,12 @@ fn azure(at: &Location, options: &StorageOptions) -> Opened {
 }
 
 /// The query of a signed URL belongs to the base, so that every request carries it.
-fn http(at: &Location, options: &StorageOptions) -> Opened {
-    let mut client = client(true);
-    for (key, value) in keys::<ClientConfigKey>(options) {
-        client = client.with_config(key, value.expose());
-    }
+fn http(at: &Location, host: &Host) -> Opened {
     let store = HttpBuilder::new()
         .with_url(format!("{}{}", at.prefix, at.suffix))
-        .with_client_options(client)
+        .with_client_options(host.options.clone())
         .with_retry(no_retries())
-        .with_http_connector(connector(options))
+        .with_http_connector(SharedClient(host.client.clone()))
         .build()?;
     Ok(Backend::Remote(Remote { objects: Arc::new(store), pages: None, parts: None }))
 }
