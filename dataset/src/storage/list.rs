@@ -10,11 +10,11 @@ use super::store::{Backend, Remote, Store};
 use super::uri::{Location, Scheme};
 use super::version::{has_etag, version};
 use super::walk::{self, Watch};
-use super::{Fault, ObjectRef, local};
+use super::{Fault, ObjectRef};
 use crate::{Error, ErrorKind, Result};
 use futures::{StreamExt, TryStreamExt};
+use object_store::ObjectMeta;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
-use object_store::{ObjectMeta, ObjectStoreExt};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,49 +117,12 @@ impl Store {
             })
             .await;
         match found {
-            Ok(files) => Ok(files.into_iter().map(|file| file_object(at, file)).collect()),
+            Ok(files) => Ok(files.into_iter().map(|file| file.at(at)).collect()),
             Err(ended) if ended.failure.verdict == Verdict::Missing => Err(Error::new(
                 ErrorKind::Gone,
                 format!("{what}: there is no such file or folder; check the path"),
             )),
             Err(ended) => Err(ended.into_error(what)),
-        }
-    }
-
-    /// The single object at `at`.
-    pub(super) async fn head(&self, at: &Location) -> Result<ObjectRef> {
-        let what = shown(&at.uri_of(&at.key));
-        match self.try_head(at).await {
-            Ok(found) => Ok(found),
-            Err(ended) => Err(self.explain(ended, &what).await),
-        }
-    }
-
-    async fn try_head(&self, at: &Location) -> Result<ObjectRef, Ended> {
-        match &self.backend {
-            Backend::Local => self
-                .until_done(|_| {
-                    let key = at.key.clone();
-                    blocking(move || local::head(&key))
-                })
-                .await
-                .map(|file| file_object(at, file)),
-            Backend::Remote(remote) => self
-                .until_done(|_| async move {
-                    let path = path(&at.key).map_err(|e| Fault::Refused(e.message().to_owned()))?;
-                    within(self.stall(), remote.objects.head(&path)).await
-                })
-                .await
-                .map(|meta| ObjectRef { uri: at.uri_of(&at.key), size: meta.size, etag: version(&meta) }),
-        }
-    }
-
-    /// The object at `at`, or `None` when there is none.
-    async fn find(&self, at: &Location) -> Result<Option<ObjectRef>> {
-        match self.try_head(at).await {
-            Ok(found) => Ok(Some(found)),
-            Err(ended) if ended.failure.verdict == Verdict::Missing => Ok(None),
-            Err(ended) => Err(self.explain(ended, &shown(&at.uri_of(&at.key))).await),
         }
     }
 
@@ -355,10 +318,6 @@ impl Drop for Abandoned {
 
 fn object(at: &Location, meta: ObjectMeta) -> ObjectRef {
     ObjectRef { uri: at.uri_of(meta.location.as_ref()), size: meta.size, etag: version(&meta) }
-}
-
-fn file_object(at: &Location, file: local::Found) -> ObjectRef {
-    ObjectRef { uri: at.uri_of(&file.path), size: file.size, etag: Some(file.etag) }
 }
 
 /// Consoles mark folders with empty objects named `folder/`, which arrive here without their slash: one is

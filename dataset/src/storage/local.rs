@@ -4,8 +4,10 @@
 //! `clip.jpg#1` and follows no names that its path type cannot hold. ETags have the same form
 //! (inode, modification time, size), so that a replaced or touched file is noticed.
 
+use super::ObjectRef;
 use super::failure::Fault;
 use super::progress::Progress;
+use super::uri::Location;
 use crate::recycled::{LEAST_BYTES, Recycled};
 use bytes::Bytes;
 use std::fs::{self, File, Metadata};
@@ -20,6 +22,13 @@ pub(crate) struct Found {
     pub(crate) path: String,
     pub(crate) size: u64,
     pub(crate) etag: String,
+}
+
+impl Found {
+    /// The object at `at`'s storage.
+    pub(super) fn at(self, at: &Location) -> ObjectRef {
+        ObjectRef { uri: at.uri_of(&self.path), size: self.size, etag: Some(self.etag) }
+    }
 }
 
 /// Half-written files carry this in their name and are never listed.

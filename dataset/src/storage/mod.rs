@@ -25,6 +25,7 @@ mod credentials;
 mod endpoint;
 mod failure;
 mod fetch;
+mod head;
 mod limiter;
 mod list;
 mod local;

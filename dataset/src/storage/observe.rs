@@ -37,6 +37,11 @@ pub(crate) async fn observed<T>(attempt: impl Future<Output = T>) -> (T, Answer)
         .await
 }
 
+/// The status of the last answer that this attempt saw.
+pub(crate) fn status() -> Option<u16> {
+    ANSWER.try_with(|answer| answer.borrow().status).ok().flatten()
+}
+
 fn note(answer: Answer) {
     let _ = ANSWER.try_with(|cell| *cell.borrow_mut() = answer); // nobody asks outside an attempt
 }

@@ -28,6 +28,7 @@ mod signed_urls;
 mod storage_contract;
 mod storage_errors;
 mod storage_faults;
+mod storage_presigned;
 mod storage_redirects;
 mod storage_support;
 mod storage_versions;
