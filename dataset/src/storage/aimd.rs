@@ -2,7 +2,9 @@
 //!
 //! A pure state machine: times are arguments. Throttling answers halve the limit, at most once per round
 //! trip (an answer to a request that started before the last decrease says nothing new); a full limit of
-//! successes raises it by one. Bounds: 1 ≤ limit ≤ max. From 1 the limit of 32 is reached again after
+//! successes raises it by one. Answers that come too slowly halve it, too, from the second one without a success in between:
+//! one slow connection among good ones is that connection's fault, several are a line that they share.
+//! Bounds: 1 ≤ limit ≤ max. From 1 the limit of 32 is reached again after
 //! 1 + 2 + … + 31 = 496 successes.
 
 use std::time::Duration;
@@ -14,7 +16,12 @@ pub(crate) enum Event {
     Success,
     /// The store asked for fewer requests: 503 or 429.
     Throttled,
+    /// Its answer came below the least rate and was cut.
+    Slow,
 }
+
+/// Slow answers in a row that show a slow line.
+const SLOW_MIN: usize = 2;
 
 /// The limit and what moves it.
 #[derive(Debug, Clone)]
@@ -22,6 +29,8 @@ pub(crate) struct Aimd {
     limit: usize,
     max: usize,
     successes: usize,
+    /// Slow answers since the last success.
+    slow: usize,
     last_decrease: Option<Duration>,
 }
 
@@ -29,7 +38,7 @@ impl Aimd {
     /// Starts at `max`: an unthrottled store is used in full from the first batch on.
     pub(crate) fn new(max: usize) -> Self {
         let max = max.max(1);
-        Self { limit: max, max, successes: 0, last_decrease: None }
+        Self { limit: max, max, successes: 0, slow: 0, last_decrease: None }
     }
 
     /// How many requests may be under way.
@@ -41,19 +50,28 @@ impl Aimd {
     pub(crate) fn on_event(&mut self, now: Duration, started: Duration, event: Event) {
         match event {
             Event::Success => {
+                self.slow = 0;
                 self.successes += 1;
                 if self.successes >= self.limit {
                     self.successes = 0;
                     self.limit = (self.limit + 1).min(self.max);
                 }
             }
-            Event::Throttled => {
-                self.successes = 0;
-                if self.last_decrease.is_none_or(|at| started >= at) {
-                    self.limit = (self.limit / 2).max(1);
-                    self.last_decrease = Some(now);
+            Event::Throttled => self.decrease(now, started),
+            Event::Slow => {
+                self.slow += 1;
+                if self.slow >= SLOW_MIN {
+                    self.decrease(now, started);
                 }
             }
+        }
+    }
+
+    fn decrease(&mut self, now: Duration, started: Duration) {
+        self.successes = 0;
+        if self.last_decrease.is_none_or(|at| started >= at) {
+            self.limit = (self.limit / 2).max(1);
+            self.last_decrease = Some(now);
         }
     }
 }
@@ -73,6 +91,24 @@ mod tests {
         }
         assert_eq!(aimd.limit(), 16);
         aimd.on_event(MS * 60, MS * 50, Event::Throttled);
+        assert_eq!(aimd.limit(), 8);
+    }
+
+    #[test]
+    fn one_slow_answer_among_good_ones_changes_nothing_and_two_in_a_row_halve() {
+        let mut aimd = Aimd::new(32);
+        for i in 0..10 {
+            aimd.on_event(MS * (10 + i), MS, Event::Slow);
+            aimd.on_event(MS * (10 + i), MS, Event::Success);
+        }
+        assert_eq!(aimd.limit(), 32);
+        for i in 0..32 {
+            aimd.on_event(MS * (30 + i), MS, Event::Slow);
+        }
+        assert_eq!(aimd.limit(), 16, "one burst halves once");
+        for i in 0..16 {
+            aimd.on_event(MS * (90 + i), MS * 80, Event::Slow);
+        }
         assert_eq!(aimd.limit(), 8);
     }
 
@@ -108,7 +144,7 @@ mod tests {
                 prop_assert!(1 <= after && after <= max.max(1));
                 match event {
                     Event::Success => prop_assert!(after == before || after == before + 1),
-                    Event::Throttled => prop_assert!(after == before || after == (before / 2).max(1)),
+                    Event::Throttled | Event::Slow => prop_assert!(after == before || after == (before / 2).max(1)),
                 }
             }
         }

@@ -30,6 +30,9 @@ const FOLDERS_MAX: usize = 2_000;
 const FOLDERS_DEPTH: usize = 4;
 /// A page is what all clouds give at most.
 const PAGE_KEYS: usize = 1_000;
+/// A listing that comes in one answer may take this many stall time-outs, 200 s by default: 1,000 keys take a store 100 ms,
+/// so that is two million of them.
+const LISTING_STALLS: u32 = 10;
 /// Listings without ETags are completed by asking for each object, if there are no more than this many:
 /// 4,096 shards of 256 MiB are a terabyte, and at 16 at once cost some 10 s.
 const PIN_MAX: usize = 4_096;
@@ -194,10 +197,10 @@ impl Store {
     }
 
     async fn list_stream(&self, remote: &Remote, prefix: &str) -> Result<Vec<ObjectMeta>, Ended> {
-        self.until_done(|_| async move {
+        let patience = self.stall() * LISTING_STALLS; // one answer holds the whole listing
+        self.until_done_with(&Progress::patient(patience), |_| async move {
             let path = path(prefix).map_err(|e| Fault::Refused(e.message().to_owned()))?;
-            let listed = remote.objects.list(Some(&path)).try_collect();
-            within(self.stall() * 10, listed).await // one answer holds the whole listing
+            within(patience, remote.objects.list(Some(&path)).try_collect()).await
         })
         .await
     }
@@ -217,11 +220,12 @@ impl Store {
             return Ok(vec![found]);
         }
         const HOW: &str = "name the files themselves, or a manifest (CSV, TSV or Parquet) that lists them";
+        let patience = self.stall() * LISTING_STALLS;
         let listed = self
-            .until_done(|_| async move {
+            .until_done_with(&Progress::patient(patience), |_| async move {
                 let path = path(&at.key).map_err(|e| Fault::Refused(e.message().to_owned()))?;
                 let listed = remote.objects.list(Some(&path)).try_collect::<Vec<_>>();
-                match within(self.stall() * 10, listed).await {
+                match within(patience, listed).await {
                     Err(Fault::Store(e)) if e.to_string().contains("PROPFIND response") => {
                         Err(Fault::Refused("the answer to PROPFIND is no WebDAV listing".into()))
                     }

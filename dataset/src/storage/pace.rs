@@ -13,6 +13,10 @@ const WINDOW_MAX: Duration = Duration::from_secs(10);
 /// Shorter windows would cut attempts because this machine is busy.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
+/// A window that is looked at later than its end by this part of it is not judged: 2.5 s of 10 s, 250 ms of 1 s. The wait for
+/// bytes ends with the window, so that somebody stopped this process meanwhile (a debugger, a frozen container).
+const LATE_PART: u32 = 4;
+
 /// Time limits of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -55,7 +59,12 @@ impl Pace {
         if !left.is_zero() {
             return Ok(left);
         }
-        let took = now.saturating_duration_since(self.began).as_millis();
+        let took = now.saturating_duration_since(self.began);
+        if took > self.window + self.window / LATE_PART {
+            *self = Self::new(self.window, now); // nobody looked: this process stood still, not the connection
+            return Ok(self.window);
+        }
+        let took = took.as_millis();
         if u128::from(self.bytes) * 1_000 < u128::from(LEAST_BYTES_PER_S) * took {
             return Err(self.bytes);
         }
@@ -91,5 +100,14 @@ mod tests {
         assert_eq!(pace.check(began + S * 19), Ok(S));
         assert_eq!(pace.check(began + S * 20), Err(LEAST_BYTES_PER_S * 10 - 1));
         assert_eq!(Pace::new(S, began).check(began + S), Err(0));
+    }
+
+    #[test]
+    fn a_process_that_stood_still_cuts_nothing() {
+        let began = Instant::now();
+        let mut pace = Pace::new(S * 10, began);
+        pace.on_bytes(100);
+        assert_eq!(pace.check(began + S * 60), Ok(S * 10));
+        assert_eq!(pace.check(began + S * 70), Err(0), "the next window counts");
     }
 }

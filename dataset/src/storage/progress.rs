@@ -2,7 +2,7 @@
 //!
 //! An operation that reports nothing ends after the deadline. Bytes that arrive and files that are found begin the deadline
 //! anew, and each second's worth of them at the least rate ([`LEAST_BYTES_PER_S`], [`LEAST_FILES_PER_S`]) extends the whole
-//! by a second. So a large read on a slow line succeeds, and a store that trickles for ever does not hold a trainer for ever:
+//! by a second. An attempt that has to do again what an earlier one did earns no more, and no less. So a large read on a slow line succeeds, and a store that trickles for ever does not hold a trainer for ever:
 //! 32 MiB end after at most 120 s + 512 s with the default deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,13 +32,22 @@ pub(crate) struct Progress {
     extra: Duration,
     origin: Instant,
     done: AtomicU64,
+    /// The most that was done at any time: losing it costs no time that it earned.
+    best: AtomicU64,
     /// Nanoseconds from `origin` to the last progress; 0: there was none.
     last: AtomicU64,
 }
 
 impl Progress {
     fn new(unit: Unit, extra: Duration) -> Self {
-        Self { unit, extra, origin: Instant::now(), done: AtomicU64::new(0), last: AtomicU64::new(0) }
+        Self {
+            unit,
+            extra,
+            origin: Instant::now(),
+            done: AtomicU64::new(0),
+            best: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+        }
     }
 
     /// Of an operation that succeeds as a whole or not at all.
@@ -50,6 +59,11 @@ impl Progress {
     /// rate.
     pub(crate) fn upload(bytes: usize) -> Self {
         Self::new(Unit::Whole, Duration::from_secs(bytes as u64 / LEAST_BYTES_PER_S))
+    }
+
+    /// Of a request whose one answer may take `patience`: the deadline is longer by that.
+    pub(crate) fn patient(patience: Duration) -> Self {
+        Self::new(Unit::Whole, patience)
     }
 
     /// Of a read of `of` bytes.
@@ -65,17 +79,24 @@ impl Progress {
     /// Counts `n` more.
     pub(crate) fn add(&self, n: u64) {
         let nanos = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.done.fetch_add(n, Ordering::Relaxed);
+        let done = self.done.fetch_add(n, Ordering::Relaxed).saturating_add(n);
+        self.best.fetch_max(done, Ordering::Relaxed);
         self.last.fetch_max(nanos.max(1), Ordering::Relaxed);
     }
 
-    /// Forgets what was counted, because it was thrown away.
+    /// Forgets what was counted, because it was thrown away. The time that it earned stays: the next attempt, which does the
+    /// same again, needs it.
     pub(crate) fn lose(&self) {
         self.done.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// The most that was done in any attempt.
+    pub(crate) fn best(&self) -> u64 {
+        self.best.load(Ordering::Relaxed)
     }
 
     /// When something was done last.
@@ -89,23 +110,26 @@ impl Progress {
         deadline.saturating_add(self.extra)
     }
 
-    /// The time that all that was done takes at the least rate.
+    /// The time that the most that was done takes at the least rate.
     pub(crate) fn earned(&self) -> Duration {
         let per_s = match self.unit {
             Unit::Whole => return Duration::ZERO,
             Unit::Bytes { .. } => LEAST_BYTES_PER_S,
             Unit::Files => LEAST_FILES_PER_S,
         };
-        Duration::from_millis(self.done().saturating_mul(1_000) / per_s)
+        Duration::from_millis(self.best().saturating_mul(1_000) / per_s)
     }
 
     /// What an error states about it.
     pub(crate) fn describe(&self) -> Option<String> {
-        let done = self.done();
+        let (done, best) = (self.done(), self.best());
         match self.unit {
             Unit::Whole => None,
+            Unit::Bytes { of } if done < best => Some(format!(
+                "{done} of {of} bytes had arrived, {best} in an attempt whose bytes were not kept"
+            )),
             Unit::Bytes { of } => Some(format!("{done} of {of} bytes had arrived")),
-            Unit::Files => Some(format!("{done} files had been found")),
+            Unit::Files => Some(format!("{done} names of files had been read")),
         }
     }
 }
@@ -170,7 +194,16 @@ mod tests {
         assert!(read.last().is_some());
         assert_eq!(read.describe().unwrap(), "196608 of 10485760 bytes had arrived");
         read.lose();
-        assert_eq!(read.earned(), Duration::ZERO);
+        let text = "0 of 10485760 bytes had arrived, 196608 in an attempt whose bytes were not kept";
+        assert_eq!(read.describe().unwrap(), text);
+        assert_eq!(
+            (read.done(), read.earned()),
+            (0, S * 3),
+            "the next attempt has the time that the best one had"
+        );
+        read.add(LEAST_BYTES_PER_S);
+        assert_eq!(read.earned(), S * 3, "what is done again earns nothing");
+        assert_eq!(Progress::patient(S * 200).deadline(S * 120), S * 320);
         let walk = Progress::files();
         walk.add(250);
         assert_eq!(walk.earned(), Duration::from_millis(2_500));

@@ -129,7 +129,7 @@ where
         let permit = limiter.acquire().await;
         let began = Instant::now();
         shared.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let number = backoff.attempts() + 1;
+        let (number, best) = (backoff.attempts() + 1, progress.best());
         let spent_now = || spent.with_attempt(began, Instant::now(), progress.last());
         let watched = async {
             let mut attempt = std::pin::pin!(attempt(number));
@@ -152,20 +152,24 @@ where
             Err(fault) => fault,
         };
         let is_unfinished = matches!(fault, Fault::Unfinished(_));
+        let is_slow = matches!(fault, Fault::Slow { .. });
         let mut failure = Failure::judge(fault, answer, &shared.cleaner);
         match before.take().filter(|_| is_unfinished) {
             // That the time was over says little.
             Some(before) => failure.cause.push_str(&format!("; the one before it failed because {before}")),
             None => before = Some(failure.cause.clone()),
         }
-        if failure.verdict == Verdict::Throttled {
-            shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
-            permit.finish(Event::Throttled);
-        } else {
-            drop(permit);
+        match failure.verdict {
+            Verdict::Throttled => {
+                shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
+                permit.finish(Event::Throttled);
+            }
+            _ if is_slow => permit.finish(Event::Slow),
+            _ => drop(permit),
         }
         spent = spent_now();
-        if progress.last().is_some_and(|last| last >= began) {
+        // An attempt that does again what was lost says nothing about the store.
+        if progress.best() > best {
             backoff.on_progress();
         }
         let again = failure.verdict.retryable()
@@ -241,6 +245,64 @@ mod tests {
         assert!(took >= S * 190 && took < S * 191, "{took:?}");
         let error = ended.into_error("x");
         assert!(error.message().contains("20971520 of 1073741824 bytes had arrived"), "{error}");
+    }
+
+    /// A walk of 30 s with a deadline of 10 s loses its handle once (`ESTALE`), after the deadline, and begins anew.
+    #[tokio::test(start_paused = true)]
+    async fn what_outlasted_the_deadline_is_tried_again() {
+        let shared = Shared::new(S * 10, S * 20, Cleaner::default());
+        let (progress, limiter, began) = (&Progress::files(), Limiter::new(1), Instant::now());
+        until_done(&shared, &limiter, progress, |number| {
+            progress.lose();
+            async move {
+                for second in 0..30 {
+                    tokio::time::sleep(S).await;
+                    progress.add(1_000);
+                    if number == 1 && second == 28 {
+                        return Err(std::io::Error::from_raw_os_error(116).into());
+                    }
+                }
+                Ok(())
+            }
+        })
+        .await
+        .unwrap();
+        assert!(began.elapsed() >= S * 59, "{:?}", began.elapsed());
+        assert_eq!(progress.done(), 30_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_answer_may_take_the_patience_that_it_was_given() {
+        let shared = Shared::new(S * 10, S * 3, Cleaner::default());
+        let ask = |progress: Progress, limit: Duration| {
+            let shared = &shared;
+            async move {
+                until_done(shared, &Limiter::new(1), &progress, |_| {
+                    within(limit, async {
+                        tokio::time::sleep(S * 25).await;
+                        Ok::<_, Fault>(())
+                    })
+                })
+                .await
+            }
+        };
+        ask(Progress::patient(S * 30), S * 30).await.unwrap();
+        ask(Progress::patient(S * 20), S * 20).await.unwrap_err();
+    }
+
+    /// Its first bytes are lost each time, so that no attempt gets further than the first one: the waits double.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_are_lost_each_time_do_not_end_the_backoff() {
+        let shared = Shared::new(S * 60, S * 20, Cleaner::default());
+        let (progress, limiter) = (&Progress::bytes(1 << 20), Limiter::new(1));
+        let ended = until_done(&shared, &limiter, progress, |_| async move {
+            progress.lose();
+            progress.add(100);
+            Err::<(), _>(Fault::Length { expected: 1 << 20, got: 100 })
+        })
+        .await
+        .unwrap_err();
+        assert!(ended.attempts < 60, "{} attempts in a minute", ended.attempts);
     }
 
     #[tokio::test(start_paused = true)]
