@@ -1,14 +1,15 @@
 //! Walks through folders of this machine: several threads, in bytewise order, with visible progress.
 //!
 //! A network file system answers a `stat` in about a millisecond, so one thread finds 1,000 files a second. A walk of all
-//! files therefore has up to [`WALKERS`] threads, which take folders and runs of names from one queue. A walk of the first
-//! few files has one: it must not look at the others.
+//! files therefore has up to [`WALKERS`] threads, which take folders and runs of names from one queue; whether a link leads to a
+//! folder is seen when its turn comes. A walk of the first few files has one: it must not look at the others.
 
 use super::failure::Fault;
 use super::local::{Found, TEMP_MARK, found};
 use super::progress::Progress;
 use super::seen::Seen;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -33,23 +34,38 @@ pub(crate) struct Watch {
     pub(crate) stat: StatFn,
 }
 
+/// What is at a path.
+enum There {
+    File(Found),
+    Folder,
+    /// What holds no samples, or is no longer there.
+    Nothing,
+}
+
 impl Watch {
-    fn count(&self) -> Result<(), Fault> {
-        self.progress.add(1);
-        self.seen.add(1);
+    fn goes_on(&self) -> Result<(), Fault> {
         match self.is_abandoned.load(Ordering::Relaxed) {
             true => Err(Fault::Refused("the walk was abandoned".into())),
             false => Ok(()),
         }
     }
 
-    /// The file at `path`; `None` for what holds no samples or is no longer there.
-    fn file(&self, path: String) -> Result<Option<Found>, Fault> {
-        self.count()?;
+    /// A name of a folder was read. Names are what progress is counted in: a large folder has them long before its files are
+    /// looked at.
+    fn on_name(&self) -> Result<(), Fault> {
+        self.progress.add(1);
+        self.goes_on()
+    }
+
+    fn look(&self, path: String) -> Result<There, Fault> {
+        self.progress.add(0);
+        self.seen.add(1);
+        self.goes_on()?;
         match (self.stat)(&path) {
-            Ok(meta) if meta.is_file() => Ok(Some(found(path, &meta))),
-            Ok(_) => Ok(None),                                         // a socket or device
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None), // removed meanwhile, or a dangling link
+            Ok(meta) if meta.is_file() => Ok(There::File(found(path, &meta))),
+            Ok(meta) if meta.is_dir() => Ok(There::Folder),
+            Ok(_) => Ok(There::Nothing), // a socket or device
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(There::Nothing), // removed meanwhile, or a dangling link
             Err(e) => Err(e.into()),
         }
     }
@@ -95,7 +111,8 @@ fn below(folder: &str, name: &str) -> String {
     if folder == "/" { format!("/{name}") } else { format!("{folder}/{name}") }
 }
 
-/// Depth first, each folder sorted as if its subfolders' names ended with `/`: that makes the whole sorted.
+/// Depth first, each folder sorted as if its subfolders' names ended with `/`: that makes the whole sorted. A link to a folder
+/// is found to be one when its turn comes, and has another turn as a folder.
 fn first(
     folder: &str,
     limit: usize,
@@ -104,48 +121,44 @@ fn first(
     out: &mut Vec<Found>,
 ) -> Result<(), Fault> {
     let here = enter(folder, above)?;
-    for (name, is_folder) in entries(folder, watch)? {
-        if out.len() >= limit {
-            break;
+    let mut names = BinaryHeap::new();
+    read(folder, watch, |name, is_folder| names.push(Reverse(if is_folder { name + "/" } else { name })))?;
+    while out.len() < limit
+        && let Some(Reverse(name)) = names.pop()
+    {
+        if let Some(name) = name.strip_suffix('/') {
+            first(&below(folder, name), limit, Some(Arc::clone(&here)), watch, out)?;
+            continue;
         }
-        let path = below(folder, &name);
-        if is_folder {
-            first(path.trim_end_matches('/'), limit, Some(Arc::clone(&here)), watch, out)?;
-        } else {
-            out.extend(watch.file(path)?);
+        match watch.look(below(folder, &name))? {
+            There::File(file) => out.push(file),
+            There::Folder => names.push(Reverse(name + "/")),
+            There::Nothing => {}
         }
     }
     Ok(())
 }
 
-/// Names in `folder`, sorted; subfolders end with `/`.
-fn entries(folder: &str, watch: &Watch) -> Result<Vec<(String, bool)>, Fault> {
-    let mut names = Vec::new();
+/// Calls `on_name` with each name in `folder` and whether it is a subfolder's. Links are not followed.
+fn read(folder: &str, watch: &Watch, mut on_name: impl FnMut(String, bool)) -> Result<(), Fault> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let mut name = entry.file_name().into_string().map_err(|name| {
+        watch.on_name()?;
+        let name = entry.file_name().into_string().map_err(|name| {
             Fault::Refused(format!("{folder}: the file name {name:?} is not UTF-8; rename it"))
         })?;
-        if name.contains(TEMP_MARK) {
-            continue;
+        if !name.contains(TEMP_MARK) {
+            on_name(name, entry.file_type()?.is_dir());
         }
-        let kind = entry.file_type()?;
-        let is_folder =
-            kind.is_dir() || (kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|m| m.is_dir()));
-        if is_folder {
-            name.push('/');
-        }
-        names.push((name, is_folder));
     }
-    watch.progress.add(0); // a large folder was read
-    names.sort_unstable();
-    Ok(names)
+    Ok(())
 }
 
 /// What one thread does in a row.
 enum Work {
     Folder(String, Option<Arc<Above>>),
-    Files(Vec<String>),
+    /// Files and links of one folder.
+    Names(Vec<String>, Arc<Above>),
 }
 
 #[derive(Default)]
@@ -166,17 +179,17 @@ struct Walk {
 /// All files, found by up to [`WALKERS`] threads.
 fn all(folder: &str, watch: &Watch) -> Result<Vec<Found>, Fault> {
     let walk = Walk::default();
-    walk.add([Work::Folder(folder.to_owned(), None)]);
+    walk.add(Work::Folder(folder.to_owned(), None));
     std::thread::scope(|scope| {
         let mut walkers = 1;
         while let Some(work) = walk.next() {
-            walk.done(walk.step(work, watch));
+            walk.take(work, watch);
             // Small folders need no other thread.
             while walkers < WALKERS && walk.queued() >= walkers {
                 let name = std::thread::Builder::new().name("feedstock-walk".into());
                 let walker = || {
                     while let Some(work) = walk.next() {
-                        walk.done(walk.step(work, watch));
+                        walk.take(work, watch);
                     }
                 };
                 match name.spawn_scoped(scope, walker) {
@@ -197,16 +210,23 @@ fn all(folder: &str, watch: &Watch) -> Result<Vec<Found>, Fault> {
 
 impl Walk {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // a panic of a walker ends the scope with it
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // a walker that panics ends the walk
     }
 
-    fn add(&self, work: impl IntoIterator<Item = Work>) {
+    fn add(&self, work: Work) {
         let mut state = self.lock();
-        let before = state.queue.len();
-        state.queue.extend(work);
-        state.pending += state.queue.len() - before;
+        state.queue.push_back(work);
+        state.pending += 1;
         drop(state);
-        self.changed.notify_all();
+        self.changed.notify_one();
+    }
+
+    /// Does one piece of work.
+    fn take(&self, work: Work, watch: &Watch) {
+        let unfinished = Unfinished(self);
+        let result = self.step(work, watch);
+        std::mem::forget(unfinished);
+        self.done(result);
     }
 
     fn queued(&self) -> usize {
@@ -247,28 +267,46 @@ impl Walk {
 
     fn step(&self, work: Work, watch: &Watch) -> Result<Vec<Found>, Fault> {
         match work {
-            Work::Files(paths) => {
-                let found: Result<Vec<_>, Fault> = paths.into_iter().map(|path| watch.file(path)).collect();
-                Ok(found?.into_iter().flatten().collect())
-            }
+            Work::Names(paths, here) => self.look(paths, &here, watch),
             Work::Folder(folder, above) => {
                 let here = enter(&folder, above)?;
-                let (mut work, mut files) = (Vec::new(), Vec::new());
-                for (name, is_folder) in entries(&folder, watch)? {
+                let mut paths = Vec::new();
+                read(&folder, watch, |name, is_folder| {
                     let path = below(&folder, &name);
                     if is_folder {
-                        let path = path.trim_end_matches('/').to_owned();
-                        work.push(Work::Folder(path, Some(Arc::clone(&here))));
-                        continue;
+                        self.add(Work::Folder(path, Some(Arc::clone(&here))));
+                        return;
                     }
-                    files.push(path);
-                    if files.len() == RUN_NAMES {
-                        work.push(Work::Files(std::mem::take(&mut files)));
+                    paths.push(path);
+                    if paths.len() == RUN_NAMES {
+                        self.add(Work::Names(std::mem::take(&mut paths), Arc::clone(&here)));
                     }
-                }
-                self.add(work);
-                self.step(Work::Files(files), watch)
+                })?;
+                self.look(paths, &here, watch)
             }
+        }
+    }
+
+    fn look(&self, paths: Vec<String>, here: &Arc<Above>, watch: &Watch) -> Result<Vec<Found>, Fault> {
+        let mut files = Vec::new();
+        for path in paths {
+            match watch.look(path.clone())? {
+                There::File(file) => files.push(file),
+                There::Folder => self.add(Work::Folder(path, Some(Arc::clone(here)))), // behind a link
+                There::Nothing => {}
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Ends the walk if its walker panics: the others would wait for its work for ever.
+struct Unfinished<'a>(&'a Walk);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.done(Err(Fault::Refused("a thread of the walk panicked".into())));
         }
     }
 }
@@ -358,7 +396,7 @@ mod tests {
         .await
         .unwrap();
         let took = began.elapsed();
-        assert_eq!((found.len(), watch.progress.done()), (2_000, 2_000));
+        assert_eq!((found.len(), watch.progress.done()), (2_000, 2_004));
         assert!(found.is_sorted_by(|a, b| a.path < b.path));
         let peak = PEAK.load(Ordering::SeqCst);
         assert!((2..=WALKERS).contains(&peak), "{peak} threads");
@@ -372,9 +410,90 @@ mod tests {
     #[test]
     fn an_abandoned_walk_stops() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("x"), b"").unwrap();
+        for i in 0..10 {
+            fs::create_dir(dir.path().join(i.to_string())).unwrap(); // no file is ever looked at
+        }
+        for limit in [10, usize::MAX] {
+            let watch = watch(|path| fs::metadata(path));
+            watch.is_abandoned.store(true, Ordering::Relaxed);
+            assert!(list(dir.path().to_str().unwrap(), limit, &watch).is_err());
+            assert_eq!(watch.progress.done(), 1, "the first name ends it");
+        }
+    }
+
+    /// So a folder that takes minutes to read shows that it is being read.
+    #[test]
+    fn names_count_when_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for i in 0..500 {
+            fs::write(dir.path().join(i.to_string()), b"").unwrap();
+        }
         let watch = watch(|path| fs::metadata(path));
-        watch.is_abandoned.store(true, Ordering::Relaxed);
-        assert!(list(dir.path().to_str().unwrap(), usize::MAX, &watch).is_err());
+        assert_eq!(list(dir.path().to_str().unwrap(), 1, &watch).unwrap().len(), 1);
+        assert_eq!(watch.progress.done(), 500);
+    }
+
+    static LINKS_AT_ONCE: AtomicUsize = AtomicUsize::new(0);
+    static LINKS_PEAK: AtomicUsize = AtomicUsize::new(0);
+
+    fn slow_link(path: &str) -> io::Result<Metadata> {
+        LINKS_PEAK.fetch_max(LINKS_AT_ONCE.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(3));
+        LINKS_AT_ONCE.fetch_sub(1, Ordering::SeqCst);
+        fs::metadata(path)
+    }
+
+    #[test]
+    fn links_are_looked_at_by_several_threads_and_lead_to_folders_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, links) = (dir.path().join("data"), dir.path().join("links"));
+        fs::create_dir_all(data.join("folder")).unwrap();
+        fs::create_dir(&links).unwrap();
+        for name in ["x", "folder/y", "folder/z"] {
+            fs::write(data.join(name), b"1").unwrap();
+        }
+        let link =
+            |to: &str, name: &str| std::os::unix::fs::symlink(data.join(to), links.join(name)).unwrap();
+        for i in 0..1_000 {
+            link("x", &format!("f{i:04}"));
+        }
+        link("folder", "a");
+        link("x", "a-b");
+        link("x", "a.b");
+        link("nowhere", "b");
+        let root = links.to_str().unwrap();
+        let mut expected = ["/a-b", "/a.b", "/a/y", "/a/z"].map(String::from).to_vec();
+        expected.extend((0..1_000).map(|i| format!("/f{i:04}")));
+        let found = list(root, usize::MAX, &watch(slow_link)).unwrap();
+        let found: Vec<_> = found.into_iter().map(|file| file.path[root.len()..].to_owned()).collect();
+        assert_eq!(found, expected);
+        assert!(LINKS_PEAK.load(Ordering::SeqCst) >= 2, "one thread looked at all links");
+        assert_eq!(names(root, 1_010), expected);
+        assert_eq!(names(root, 3), expected[..3]);
+    }
+
+    fn panics_once(path: &str) -> io::Result<Metadata> {
+        static ONCE: AtomicBool = AtomicBool::new(false);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(ONCE.swap(true, Ordering::SeqCst), "a walker panics");
+        fs::metadata(path)
+    }
+
+    #[test]
+    fn a_walker_that_panics_does_not_hang_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        for i in 0..8 {
+            fs::create_dir(dir.path().join(i.to_string())).unwrap();
+            for j in 0..300 {
+                fs::write(dir.path().join(format!("{i}/{j}")), b"").unwrap();
+            }
+        }
+        let root = dir.path().to_str().unwrap().to_owned();
+        let (send, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let walked = std::panic::catch_unwind(|| list(&root, usize::MAX, &watch(panics_once)).is_ok());
+            let _ = send.send(walked.unwrap_or(false));
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(false), "it ended, and not well");
     }
 }
