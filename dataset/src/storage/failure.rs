@@ -8,6 +8,7 @@ use super::secret::Cleaner;
 use crate::{Error, ErrorKind};
 use std::error::Error as StdError;
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 /// A failed attempt as the store's library or our own checks report it.
@@ -20,6 +21,13 @@ pub(crate) enum Fault {
         expected: u64,
         got: u64,
     },
+    /// The answer is of other bytes than those asked for.
+    Range {
+        asked: Range<u64>,
+        got: Range<u64>,
+    },
+    /// The rest of a range came without the ETag that its beginning had.
+    Unversioned,
     /// No complete answer within this time.
     Stalled(Duration),
     /// A body brought this many bytes in this time, less than the least rate.
@@ -102,6 +110,17 @@ impl Failure {
             Fault::Length { expected, got } => {
                 Self::new(Verdict::Transient, format!("the answer holds {got} bytes, not {expected}"))
             }
+            Fault::Range { asked, got } => Self::new(
+                Verdict::Transient,
+                format!(
+                    "the answer is of bytes {}..{}, not of {}..{}",
+                    got.start, got.end, asked.start, asked.end
+                ),
+            ),
+            Fault::Unversioned => Self::new(
+                Verdict::Transient,
+                "the rest of the range came without the ETag of its beginning, so that it may be of another version",
+            ),
             Fault::Stalled(limit) => Self::new(
                 Verdict::Transient,
                 format!("no complete answer within {:.1} s", limit.as_secs_f64()),

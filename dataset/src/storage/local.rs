@@ -55,7 +55,8 @@ pub(crate) fn head(path: &str) -> Result<Found, Fault> {
 /// Read at a time, so that a slow file system shows its progress.
 const STEP_BYTES: usize = 4 << 20;
 
-/// Exactly `range` of the file, if it is still the one that `etag` names.
+/// Exactly `range` of the file, if it is still the one that `pinned` names, before the first byte and after the last one: a
+/// file that is rewritten in place keeps its inode, and the bytes read may be of both versions.
 pub(crate) fn read(
     path: &str,
     range: &Range<u64>,
@@ -64,16 +65,24 @@ pub(crate) fn read(
     progress: &Progress,
 ) -> Result<Bytes, Fault> {
     progress.lose(); // an attempt begins anew
-    let mut file = File::open(path)?;
-    let meta = file.metadata()?;
-    let now = etag(&meta);
-    if pinned.is_some_and(|etag| etag != now) || meta.len() != size {
-        return Err(Fault::Changed(format!(
-            "{} bytes then, {} bytes now, or another file",
-            size,
-            meta.len()
-        )));
-    }
+    let file = File::open(path)?;
+    while_pinned(&file, pinned, size, || bytes_of(&file, range, progress))
+}
+
+/// What `read` returns, if the file is `pinned` before and the same one after it.
+fn while_pinned<T>(
+    file: &File,
+    pinned: Option<&str>,
+    size: u64,
+    read: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let before = version_of(file, pinned, size)?;
+    let out = read()?;
+    version_of(file, Some(&before), size)?;
+    Ok(out)
+}
+
+fn bytes_of(mut file: &File, range: &Range<u64>, progress: &Progress) -> Result<Bytes, Fault> {
     let len = range.end - range.start;
     let capacity =
         usize::try_from(len).map_err(|_| Fault::Refused(format!("{len} bytes do not fit memory")))?;
@@ -91,6 +100,16 @@ pub(crate) fn read(
         return Err(Fault::Length { expected: len, got: got as u64 });
     }
     Ok(bytes)
+}
+
+/// The version of an open file, which must be `pinned` and have `size` bytes.
+fn version_of(file: &File, pinned: Option<&str>, size: u64) -> Result<String, Fault> {
+    let meta = file.metadata()?;
+    let now = etag(&meta);
+    if pinned.is_some_and(|etag| etag != now) || meta.len() != size {
+        return Err(Fault::Changed(format!("{size} bytes then, {} bytes now, or another file", meta.len())));
+    }
+    Ok(now)
 }
 
 /// Fills `bytes` as far as the file goes.
@@ -173,6 +192,28 @@ mod tests {
             read(&path, &(1..3), Some(&seen.etag), 4, &Progress::bytes(2)),
             Err(Fault::Changed(_))
         ));
+    }
+
+    /// In place: the inode and the size stay, and the bytes read may be of both versions.
+    #[test]
+    fn a_file_that_is_rewritten_while_it_is_read_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        fs::write(&path, b"abcd").unwrap();
+        let (file, seen) = (File::open(&path).unwrap(), head(path.to_str().unwrap()).unwrap());
+        let read = |rewrite: bool| {
+            while_pinned(&file, Some(&seen.etag), 4, || {
+                let bytes = bytes_of(&file, &(0..4), &Progress::bytes(4))?;
+                if rewrite {
+                    let writer = File::options().write(true).open(&path)?;
+                    (&writer).write_all(b"efgh")?;
+                    writer.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1))?;
+                }
+                Ok(bytes)
+            })
+        };
+        assert_eq!(&read(false).unwrap()[..], b"abcd");
+        assert!(matches!(read(true), Err(Fault::Changed(_))));
     }
 
     /// Sevens without end, and how often they were read.

@@ -12,8 +12,10 @@ use super::{Fault, ObjectRef};
 use object_store::{GetOptions, ObjectMeta};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Marks versions that are times of change, in seconds since 1970. ETags do not begin so: they are quoted, or hex digits.
+/// Marks versions that are times of change, in seconds since 1970. An ETag that begins so is quoted when it comes in.
 const MODIFIED: &str = "modified:";
+/// The end of the year 9999, the last one that an HTTP date can name.
+const MODIFIED_MAX: u64 = 253_402_300_799;
 
 /// Is this version an ETag, and no time of change?
 pub(crate) fn is_etag(version: &str) -> bool {
@@ -24,7 +26,8 @@ pub(crate) fn is_etag(version: &str) -> bool {
 /// since 1970, else nothing.
 pub(super) fn version(meta: &ObjectMeta) -> Option<String> {
     let seconds = meta.last_modified.timestamp(); // 0 where the store does not send it
-    meta.e_tag.clone().or_else(|| (seconds > 0).then(|| format!("{MODIFIED}{seconds}")))
+    let quoted = |etag: &String| if is_etag(etag) { etag.clone() } else { format!("\"{etag}\"") };
+    meta.e_tag.as_ref().map(quoted).or_else(|| (seconds > 0).then(|| format!("{MODIFIED}{seconds}")))
 }
 
 /// Whether the object is pinned by an ETag.
@@ -34,7 +37,7 @@ pub(super) fn has_etag(object: &ObjectRef) -> bool {
 
 /// The seconds of a version that is a time of change.
 fn modified(version: &str) -> Option<u64> {
-    version.strip_prefix(MODIFIED)?.parse().ok()
+    version.strip_prefix(MODIFIED)?.parse().ok().filter(|seconds| *seconds <= MODIFIED_MAX)
 }
 
 /// The conditions of a read of this version.
@@ -42,7 +45,7 @@ pub(super) fn conditions(object: &ObjectRef, scheme: Scheme) -> GetOptions {
     let Some(version) = object.etag.as_deref() else { return GetOptions::default() };
     match modified(version) {
         Some(seconds) => GetOptions {
-            if_unmodified_since: Some((UNIX_EPOCH + Duration::from_secs(seconds)).into()),
+            if_unmodified_since: UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).map(Into::into),
             ..GetOptions::default()
         },
         None => GetOptions { if_match: if_match(version, scheme), ..GetOptions::default() },
@@ -74,6 +77,12 @@ pub(super) fn check_version(now: &ObjectMeta, then: &ObjectRef) -> Result<(), Fa
     }
 }
 
+/// The ETag of an answer, if two answers that have it are of the same bytes: a weak one (`W/`) promises less, and so does a
+/// time of change.
+pub(super) fn strong(meta: &ObjectMeta) -> Option<&str> {
+    meta.e_tag.as_deref().map(str::trim).filter(|etag| !etag.starts_with("W/"))
+}
+
 /// An ETag without quotes and weakness: listings and headers of one store differ in them.
 fn bare(etag: &str) -> &str {
     etag.trim().trim_start_matches("W/").trim_matches('"')
@@ -98,6 +107,43 @@ mod tests {
         assert_eq!(if_match("0x8D", Scheme::Azure).as_deref(), Some("\"0x8D\""));
         assert_eq!(if_match("\"a\"", Scheme::S3).as_deref(), Some("\"a\""));
         assert_eq!(bare("W/\"a\""), bare("\"a\""));
+    }
+
+    #[test]
+    fn an_etag_that_looks_like_a_time_of_change_is_an_etag() {
+        let meta = |etag: &str| ObjectMeta {
+            location: "x".into(),
+            last_modified: UNIX_EPOCH.into(),
+            size: 1,
+            e_tag: Some(etag.to_owned()),
+            version: None,
+        };
+        for etag in ["modified:18446744073709551615", "modified:7", "modified:x"] {
+            let object = ObjectRef { uri: "http://h/x".into(), size: 1, etag: version(&meta(etag)) };
+            assert!(has_etag(&object) && is_etag(object.etag.as_deref().unwrap()), "{object:?}");
+            assert_eq!(conditions(&object, Scheme::Http).if_match, Some(format!("\"{etag}\"")));
+            assert!(check_version(&meta(etag), &object).is_ok());
+            assert!(matches!(check_version(&meta("y"), &object), Err(Fault::Changed(_))));
+        }
+        let stored = ObjectRef {
+            uri: "http://h/x".into(),
+            size: 1,
+            etag: Some("modified:18446744073709551615".into()),
+        };
+        let _no_panic = conditions(&stored, Scheme::Http);
+    }
+
+    #[test]
+    fn only_a_strong_etag_pins_bytes() {
+        let meta = |etag: Option<&str>| ObjectMeta {
+            location: "x".into(),
+            last_modified: UNIX_EPOCH.into(),
+            size: 1,
+            e_tag: etag.map(str::to_owned),
+            version: None,
+        };
+        assert_eq!(strong(&meta(Some("\"a\""))), Some("\"a\""));
+        assert_eq!((strong(&meta(Some("W/\"a\""))), strong(&meta(None))), (None, None));
     }
 
     #[test]

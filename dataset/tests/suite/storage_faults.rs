@@ -99,6 +99,33 @@ async fn a_broken_read_of_an_object_without_a_version_begins_anew() {
     assert_eq!(ranges, ["bytes=1000-200999"; 2]);
 }
 
+/// Only an ETag on both answers says that the rest is of the version of the beginning; `If-Match` may have been ignored.
+#[tokio::test]
+async fn a_broken_read_goes_on_only_where_the_rest_shows_the_same_etag() {
+    let case = Case::new().await;
+    case.s3.proxy.inject(Rule::times(1, Fault::ResetMidBody(100_000)));
+    case.survives(Rule::times(1, Fault::WithoutHeader("etag")), 2).await;
+    let ranges: Vec<_> = case.s3.proxy.log().into_iter().map(|e| e.range.unwrap()).collect();
+    assert_eq!(ranges, ["bytes=1000-200999", "bytes=101000-200999", "bytes=1000-200999"]);
+}
+
+/// Two contents may have one `Last-Modified`, whose resolution is a second.
+#[tokio::test]
+async fn a_broken_read_of_an_object_with_a_time_of_change_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = data(LEN, 7);
+    std::fs::write(folder.path().join("x"), &bytes).unwrap();
+    let server = StaticServer::start_with_times(folder.path()).unwrap();
+    let proxy = FaultProxy::start(&server.endpoint()).unwrap();
+    let storage = storage(options());
+    let object = storage.head(&format!("{}/x", proxy.endpoint())).await.unwrap();
+    proxy.forget();
+    proxy.inject(Rule::times(1, Fault::ResetMidBody(100_000)));
+    assert_eq!(storage.read(&object, 1000..201_000).await.unwrap(), bytes.slice(1000..201_000));
+    let ranges: Vec<_> = proxy.log().into_iter().map(|exchange| exchange.range.unwrap()).collect();
+    assert_eq!(ranges, ["bytes=1000-200999"; 2]);
+}
+
 #[tokio::test]
 async fn a_broken_read_of_a_server_without_ranges_begins_anew() {
     let folder = tempfile::tempdir().unwrap();
