@@ -132,8 +132,8 @@ fn read_up_to(file: &mut impl Read, bytes: &mut [u8], progress: &Progress) -> io
 
 static TEMP_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Writes `bytes` whole or not at all; missing folders are made. `false` when `only_new` and it exists.
-pub(crate) fn write(path: &str, bytes: &[u8], only_new: bool) -> Result<bool, Fault> {
+/// Writes `bytes` whole or not at all; missing folders are made.
+pub(crate) fn write(path: &str, bytes: &[u8]) -> Result<(), Fault> {
     let target = Path::new(path);
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -142,17 +142,9 @@ pub(crate) fn write(path: &str, bytes: &[u8], only_new: bool) -> Result<bool, Fa
         let mut file = File::create_new(&temp)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        if !only_new {
-            fs::rename(&temp, target)?;
-            return Ok(true);
-        }
-        match fs::hard_link(&temp, target) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(e) => Err(e),
-        }
+        fs::rename(&temp, target)
     })();
-    if only_new || result.is_err() {
+    if result.is_err() {
         let _ = fs::remove_file(&temp); // the rename took it away otherwise
     }
     result.map_err(Fault::Io)
@@ -184,10 +176,10 @@ mod tests {
     fn a_replaced_file_is_noticed_even_at_the_same_size() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x").to_str().unwrap().to_owned();
-        write(&path, b"abcd", false).unwrap();
+        write(&path, b"abcd").unwrap();
         let seen = head(&path).unwrap();
         assert_eq!(&read(&path, &(1..3), Some(&seen.etag), 4, &Progress::bytes(2)).unwrap()[..], b"bc");
-        write(&path, b"efgh", false).unwrap();
+        write(&path, b"efgh").unwrap();
         assert!(matches!(
             read(&path, &(1..3), Some(&seen.etag), 4, &Progress::bytes(2)),
             Err(Fault::Changed(_))
@@ -238,12 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_conditional_write_wins() {
+    fn a_write_makes_its_folders_and_leaves_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/er/x").to_str().unwrap().to_owned();
-        assert!(write(&path, b"1", true).unwrap());
-        assert!(!write(&path, b"2", true).unwrap());
-        assert_eq!(fs::read(&path).unwrap(), b"1");
+        for bytes in [b"1", b"2"] {
+            write(&path, bytes).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), bytes);
+        }
         assert_eq!(fs::read_dir(dir.path().join("deep/er")).unwrap().count(), 1);
     }
 }

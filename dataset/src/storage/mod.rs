@@ -288,22 +288,8 @@ impl Storage {
     /// # Errors
     /// `Denied`, `Retryable` after the deadline, `Gone` for a missing bucket.
     pub async fn write(&self, uri: &str, bytes: Bytes) -> Result<()> {
-        self.put(uri, bytes, false).await.map(|_| ())
-    }
-
-    /// Writes the object if there is none; `false` if there is one. Of several writers one wins. When an
-    /// answer was lost on the way, an object with the same bytes counts as ours.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write); `BadConfig` on web servers, which know no such write.
-    pub async fn write_if_absent(&self, uri: &str, bytes: Bytes) -> Result<bool> {
-        self.put(uri, bytes, true).await
-    }
-
-    async fn put(&self, uri: &str, bytes: Bytes, only_new: bool) -> Result<bool> {
         let (store, at) = self.store(uri)?;
-        let uri = uri.to_owned();
-        self.0.io.run(async move { store.write(&at.key, &uri, bytes, only_new).await }).await
+        self.0.io.run(async move { store.write(&at, bytes).await }).await
     }
 
     /// Removes the object; no error when there is none.

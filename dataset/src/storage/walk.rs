@@ -344,7 +344,7 @@ mod tests {
         let root = dir.path().to_str().unwrap();
         let mut all = ["/a/x", "/a-b", "/a.b/#1%20 ü", "/a#1", "/b", "/a/y z", "/~", "/A"].map(String::from);
         for name in &all {
-            write(&format!("{root}{name}"), name.as_bytes(), false).unwrap();
+            write(&format!("{root}{name}"), name.as_bytes()).unwrap();
         }
         all.sort_unstable();
         assert_eq!(names(root, usize::MAX), all);

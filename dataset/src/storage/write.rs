@@ -3,15 +3,18 @@
 use super::failure::Verdict;
 use super::fetch::{blocking, path};
 use super::progress::{LEAST_BYTES_PER_S, Progress};
-use super::retry::within;
+use super::retry::{Ended, within};
 use super::secret::shown;
 use super::store::{Backend, Remote, Store};
+use super::uri::Location;
 use super::{Fault, local};
 use crate::Result;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutMode, PutOptions};
+use object_store::{MultipartId, ObjectStoreExt, PutOptions};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,93 +24,91 @@ const PART_BYTES: usize = 8 << 20;
 const PARTS_MAX: usize = 10_000;
 /// Parts of one object under way at once: 4 × 8 MiB fill a line without filling memory.
 const PARTS_AT_ONCE: usize = 4;
+/// Joining parts may take this many stall time-outs, 200 s by default: S3 takes minutes for thousands of parts.
+const JOIN_STALLS: u32 = 10;
 
 impl Store {
-    /// `false` when `only_new` and the object exists already.
-    pub(super) async fn write(&self, key: &str, uri: &str, bytes: Bytes, only_new: bool) -> Result<bool> {
-        let what = format!("write of {} ({} bytes)", shown(uri), bytes.len());
+    pub(super) async fn write(&self, at: &Location, bytes: Bytes) -> Result<()> {
+        let what = format!("write of {} ({} bytes)", shown(&at.uri_of(&at.key)), bytes.len());
         let len = bytes.len() as u64;
-        let written = match &self.backend {
+        match &self.backend {
             Backend::Local => {
                 let result = self
                     .until_done_with(&Progress::upload(bytes.len()), |_| {
-                        let (key, bytes) = (key.to_owned(), bytes.clone());
-                        blocking(move || local::write(&key, &bytes, only_new))
+                        let (key, bytes) = (at.key.clone(), bytes.clone());
+                        blocking(move || local::write(&key, &bytes))
                     })
                     .await;
-                result.map_err(|ended| ended.into_error(&what))?
+                result.map_err(|ended| ended.into_error(&what))?;
             }
             Backend::Remote(remote) => {
-                let path = path(key).map_err(|e| e.context(&what))?;
-                if !only_new && bytes.len() > PART_BYTES && remote.parts.is_some() {
-                    self.write_parts(remote, &path, bytes, &what).await?;
-                    true
-                } else {
-                    self.write_one(remote, &path, bytes, only_new, &what).await?
+                let path = path(&at.key).map_err(|e| e.context(&what))?;
+                match remote.parts.as_deref().filter(|_| bytes.len() > PART_BYTES) {
+                    Some(store) => self.write_parts(store, &path, at, bytes, &what).await?,
+                    None => self.write_one(remote, &path, bytes, &what).await?,
                 }
             }
-        };
-        if written {
-            self.shared.counters.written_bytes.fetch_add(len, Ordering::Relaxed);
         }
-        Ok(written)
+        self.shared.counters.written_bytes.fetch_add(len, Ordering::Relaxed);
+        Ok(())
     }
 
-    async fn write_one(
-        &self,
-        remote: &Remote,
-        path: &Path,
-        bytes: Bytes,
-        only_new: bool,
-        what: &str,
-    ) -> Result<bool> {
+    async fn write_one(&self, remote: &Remote, path: &Path, bytes: Bytes, what: &str) -> Result<()> {
         let limit = upload_limit(self.stall(), bytes.len());
-        let progress = Progress::upload(bytes.len());
-        let mode = if only_new { PutMode::Create } else { PutMode::Overwrite };
         let result = self
-            .until_done_with(&progress, |_| {
-                let put = remote.objects.put_opts(path, bytes.clone().into(), PutOptions::from(mode.clone()));
+            .until_done_with(&Progress::upload(bytes.len()), |_| {
+                let put = remote.objects.put_opts(path, bytes.clone().into(), PutOptions::default());
                 async move { within(limit, put).await.map(|_| ()) }
             })
             .await;
-        let ended = match result {
-            Ok(()) => return Ok(true),
-            Err(ended) => ended,
-        };
-        // S3 answers 412 to If-None-Match: *, others 409
-        let exists = only_new && matches!(ended.failure.verdict, Verdict::Exists | Verdict::Changed);
-        if !exists {
-            return Err(self.explain(ended, what).await);
+        match result {
+            Ok(()) => Ok(()),
+            Err(ended) => Err(self.explain(ended, what).await),
         }
-        if ended.attempts == 1 {
-            return Ok(false);
-        }
-        // a lost answer to an earlier attempt looks like somebody else's object: compare
-        let there = self
-            .until_done_with(&progress, |_| async move {
-                let answer = within(self.stall(), remote.objects.get(path)).await?;
-                within(limit, answer.bytes()).await
-            })
-            .await
-            .map_err(|ended| ended.into_error(what))?;
-        Ok(there == bytes)
     }
 
-    async fn write_parts(&self, remote: &Remote, path: &Path, bytes: Bytes, what: &str) -> Result<()> {
-        let Some(store) = &remote.parts else { return Ok(()) };
+    async fn write_parts(
+        &self,
+        store: &dyn MultipartStore,
+        path: &Path,
+        at: &Location,
+        bytes: Bytes,
+        what: &str,
+    ) -> Result<()> {
         let stall = self.stall();
         let id = match self.until_done(|_| within(stall, store.create_multipart(path))).await {
             Ok(id) => id,
             Err(ended) => return Err(self.explain(ended, what).await),
         };
         let part_bytes = PART_BYTES.max(bytes.len().div_ceil(PARTS_MAX));
-        let limit = upload_limit(stall, part_bytes);
-        let cuts: Vec<Bytes> = (0..bytes.len())
-            .step_by(part_bytes)
-            .map(|at| bytes.slice(at..bytes.len().min(at + part_bytes)))
-            .collect();
-        let id = &id;
-        let sent = futures::stream::iter(cuts.into_iter().enumerate())
+        let done = match self.send_parts(store, path, &id, &bytes, part_bytes).await {
+            Ok(parts) => self.join_parts(store, path, &id, &parts).await,
+            Err(ended) => Err(ended),
+        };
+        let Err(ended) = done else { return Ok(()) };
+        // The store forgets an upload that it joined, so this is what a second request meets when the answer to the first
+        // one was lost.
+        if ended.failure.verdict == Verdict::Missing && self.holds(at, &bytes, part_bytes).await? {
+            return Ok(());
+        }
+        // abandoned parts cost money until the bucket's own rules remove them
+        if let Err(e) = within(stall, store.abort_multipart(path, &id)).await {
+            tracing::warn!("{what}: the parts sent so far could not be removed: {:?}", shorten(&e));
+        }
+        Err(self.explain(ended, what).await)
+    }
+
+    async fn send_parts(
+        &self,
+        store: &dyn MultipartStore,
+        path: &Path,
+        id: &MultipartId,
+        bytes: &Bytes,
+        part_bytes: usize,
+    ) -> Result<Vec<PartId>, Ended> {
+        let limit = upload_limit(self.stall(), part_bytes);
+        let cuts: Vec<Bytes> = cuts(bytes.len(), part_bytes).map(|cut| bytes.slice(cut)).collect();
+        futures::stream::iter(cuts.into_iter().enumerate())
             .map(|(index, part)| async move {
                 let progress = Progress::upload(part.len());
                 self.until_done_with(&progress, |_| {
@@ -116,24 +117,37 @@ impl Store {
                 .await
             })
             .buffered(PARTS_AT_ONCE)
-            .try_collect::<Vec<_>>()
-            .await;
-        let done = match sent {
-            Ok(parts) => {
-                // joining parts may take the store longer than a read: ten times the patience
-                self.until_done(|_| within(stall * 10, store.complete_multipart(path, id, parts.clone())))
-                    .await
-            }
-            Err(ended) => Err(ended),
-        };
-        if let Err(ended) = done {
-            // abandoned parts cost money until the bucket's own rules remove them
-            if let Err(e) = within(stall, store.abort_multipart(path, id)).await {
-                tracing::warn!("{what}: the parts sent so far could not be removed: {:?}", shorten(&e));
-            }
-            return Err(self.explain(ended, what).await);
+            .try_collect()
+            .await
+    }
+
+    async fn join_parts(
+        &self,
+        store: &dyn MultipartStore,
+        path: &Path,
+        id: &MultipartId,
+        parts: &[PartId],
+    ) -> Result<(), Ended> {
+        let patience = self.stall() * JOIN_STALLS;
+        self.until_done_with(&Progress::patient(patience), |_| async move {
+            within(patience, store.complete_multipart(path, id, parts.to_vec())).await.map(|_| ())
+        })
+        .await
+    }
+
+    /// Whether the object has these bytes, compared part by part.
+    async fn holds(&self, at: &Location, bytes: &Bytes, part_bytes: usize) -> Result<bool> {
+        let Some(found) = self.find(at).await? else { return Ok(false) };
+        if found.size != bytes.len() as u64 {
+            return Ok(false);
         }
-        Ok(())
+        for cut in cuts(bytes.len(), part_bytes) {
+            let there = self.read(&at.key, &found, cut.start as u64..cut.end as u64).await?;
+            if there != bytes[cut] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub(super) async fn delete(&self, key: &str, uri: &str) -> Result<()> {
@@ -160,6 +174,11 @@ impl Store {
             _ => Ok(()), // gone is what was asked for
         }
     }
+}
+
+/// The ranges of the parts of an object.
+fn cuts(len: usize, part_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(part_bytes).map(move |at| at..len.min(at + part_bytes))
 }
 
 fn upload_limit(stall: Duration, len: usize) -> Duration {

@@ -300,20 +300,58 @@ async fn listings_and_writes_survive_too() {
     let large = data(20 << 20, 3);
     case.storage.write("s3://bucket/large", large.clone()).await.unwrap();
     case.storage.write("s3://bucket/small", data(10, 1)).await.unwrap();
-    assert!(case.storage.write_if_absent("s3://bucket/new", data(10, 1)).await.unwrap());
     case.s3.proxy.heal();
     let object = case.storage.head("s3://bucket/large").await.unwrap();
     assert_eq!(case.storage.read(&object, 0..object.size).await.unwrap(), large);
     assert!(case.storage.stats().retries >= 5);
 }
 
-/// The write arrives, its answer does not: the second attempt finds its own object.
+/// The upload is joined, and the answer lost: the second request finds no upload, and the object is there.
 #[tokio::test]
-async fn a_lost_answer_to_a_conditional_write_still_counts_as_ours() {
+async fn a_lost_answer_to_the_last_request_of_a_large_write_is_no_failure() {
     let case = Case::new().await;
-    case.s3.proxy.inject(Rule::times(1, Fault::ResetMidBody(0)).on("PUT"));
-    assert!(case.storage.write_if_absent("s3://bucket/mine", data(10, 1)).await.unwrap());
-    assert!(!case.storage.write_if_absent("s3://bucket/mine", data(10, 2)).await.unwrap());
+    let large = data(20 << 20, 3);
+    let lose_the_answer = |case: &Case| {
+        case.s3.proxy.inject(Rule::times(1, Fault::ResetMidBody(0)).on("POST").at("uploadId="));
+        case.s3.proxy.inject(Rule::always(Fault::Status(404)).on("POST").at("uploadId=")); // as S3: NoSuchUpload
+    };
+    lose_the_answer(&case);
+    case.storage.write("s3://bucket/large", large.clone()).await.unwrap();
+    case.s3.proxy.heal();
+    let object = case.storage.head("s3://bucket/large").await.unwrap();
+    assert_eq!(case.storage.read(&object, 0..object.size).await.unwrap(), large);
+
+    // An object of the same size that was there before is not what was written.
+    case.s3.proxy.inject(Rule::always(Fault::Status(404)).on("POST").at("uploadId="));
+    let error = case.storage.write("s3://bucket/large", data(20 << 20, 4)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+}
+
+/// A line of 200 KB/s that eight answers share: each has less than the least rate, and all would be cut for ever.
+#[tokio::test]
+async fn a_line_below_the_least_rate_of_all_requests_lowers_their_number() {
+    const BYTES: usize = 64 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = data(BYTES, 7);
+    std::fs::write(folder.path().join("x"), &bytes).unwrap();
+    let server = StaticServer::start_without_etags(folder.path()).unwrap(); // what arrived of a cut answer is lost
+    let proxy = FaultProxy::start(&server.endpoint()).unwrap();
+    let limits = feedstock_dataset::StorageOptions {
+        stall_timeout: Duration::from_secs(2), // so the least rate is judged after 1 s
+        deadline: Duration::from_secs(30),
+        max_concurrency: 8,
+        ..options()
+    };
+    let storage = storage(limits);
+    let object = storage.head(&format!("{}/x", proxy.endpoint())).await.unwrap();
+    proxy.inject(Rule::always(Fault::SharedLine(200_000)));
+    let reads = futures::future::join_all((0..16).map(|_| storage.read(&object, 0..BYTES as u64))).await;
+    for read in reads {
+        assert_eq!(read.unwrap(), bytes);
+    }
+    let stats = storage.stats();
+    assert!(stats.concurrency_limit <= 4, "{stats:?}");
+    assert_eq!(stats.throttled, 0, "the store asked for nothing");
 }
 
 /// A store that allows four requests at once: the limit comes down to about that, nothing is lost, and once
