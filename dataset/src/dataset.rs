@@ -62,7 +62,7 @@ impl Default for OpenOptions {
             split: None,
             durations: Durations::default(),
             audio_probe: None,
-            archives: crate::catalog::cache_folder("archives"),
+            archives: home::cache_folder("archives"),
             disk_cache: None,
             block_bytes: DEFAULT_BLOCK_BYTES,
             bad_shards: BadShards::default(),
@@ -72,7 +72,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Creates the default cache folder, `~/.cache/feedstock`, for this user alone. Folders that were named explicitly follow
+    /// Creates the user's own cache folder for this user alone. Folders that were named explicitly follow
     /// the umask, as does what is stored next to the data.
     fn make_private_folders(&self) {
         let stored = match &self.catalog.store {

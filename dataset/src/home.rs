@@ -1,50 +1,97 @@
-//! The default cache folder, `~/.cache/feedstock`, which only its user may read: catalogs hold labels and names of files.
+//! The cache folder: `$FEEDSTOCK_CACHE`, else the user's own, `$XDG_CACHE_HOME/feedstock` or `~/.cache/feedstock`. Only its user
+//! may read the user's own one: catalogs hold labels and names of files.
 
-use std::fs::DirBuilder;
+use std::ffi::OsString;
+use std::fs::{DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// `~/.cache/feedstock`; `None` without a home.
-pub(crate) fn default_cache() -> Option<PathBuf> {
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty())?;
-    Some(PathBuf::from(home).join(".cache/feedstock"))
+/// A folder of feedstock's cache, such as `catalogs`; `None` where no variable names a cache or a home.
+pub fn cache_folder(name: &str) -> Option<PathBuf> {
+    let chosen = set("FEEDSTOCK_CACHE").map(PathBuf::from);
+    Some(chosen.or_else(users_cache)?.join(name))
 }
 
-/// Makes the default cache folder with mode 0700 if `folder` is in it and it is not there yet. Other folders follow the umask
+/// Makes `folder` with mode 0700 if it is in the user's own cache, and the folders of the cache above it. One that others may
+/// enter, as earlier releases made them, loses that; one that only its group may enter stays. Other folders follow the umask
 /// when they are written to.
-pub(crate) fn make_private(folder: &Path) {
-    let Some(cache) = default_cache().filter(|cache| folder.starts_with(cache)) else { return };
-    if let Err(error) = create(&cache) {
+pub fn make_private(folder: &Path) {
+    let Some(cache) = users_cache().filter(|cache| folder.starts_with(cache)) else { return };
+    if let Err(error) = create(&cache, folder) {
         // Writing there fails later, with an error that states why.
-        tracing::debug!(cache = %cache.display(), %error, "the cache folder could not be created");
+        tracing::debug!(folder = %folder.display(), %error, "the cache folder could not be created");
     }
 }
 
-fn create(cache: &Path) -> io::Result<()> {
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn users_cache() -> Option<PathBuf> {
+    users_cache_of(set("XDG_CACHE_HOME"), set("HOME"))
+}
+
+/// A relative `XDG_CACHE_HOME` is ignored, as its specification asks.
+fn users_cache_of(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let xdg = xdg.map(PathBuf::from).filter(|folder| folder.is_absolute());
+    Some(xdg.or_else(|| Some(PathBuf::from(home?).join(".cache")))?.join("feedstock"))
+}
+
+/// `folder` and those above it, from `cache` on.
+fn create(cache: &Path, folder: &Path) -> io::Result<()> {
     if let Some(above) = cache.parent() {
         std::fs::create_dir_all(above)?;
     }
-    match DirBuilder::new().mode(0o700).create(cache) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
+    let mut folders: Vec<_> = folder.ancestors().take_while(|above| above.starts_with(cache)).collect();
+    folders.reverse();
+    folders.into_iter().try_for_each(create_one)
+}
+
+fn create_one(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other,
     }
+    let mode = std::fs::metadata(folder)?.permissions().mode();
+    if mode & 0o007 == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    tracing::info!(folder = %folder.display(), "the cache folder, which all users could enter, is now its user's alone");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(folder: &Path) -> u32 {
+        std::fs::metadata(folder).unwrap().permissions().mode() & 0o777
+    }
 
     #[test]
-    fn the_default_cache_is_its_users_alone() {
+    fn the_users_cache_is_its_users_alone() {
         let home = tempfile::tempdir().unwrap();
         let cache = home.path().join(".cache/feedstock");
-        let mode = || std::fs::metadata(&cache).unwrap().permissions().mode() & 0o777;
-        create(&cache).unwrap();
-        assert_eq!(mode(), 0o700);
-        std::fs::set_permissions(&cache, PermissionsExt::from_mode(0o750)).unwrap();
-        create(&cache).unwrap();
-        assert_eq!(mode(), 0o750, "a mode that was chosen stays");
+        let catalogs = cache.join("catalogs");
+        create(&cache, &catalogs).unwrap();
+        assert_eq!((mode(&cache), mode(&catalogs)), (0o700, 0o700));
+        std::fs::set_permissions(&cache, Permissions::from_mode(0o750)).unwrap();
+        std::fs::set_permissions(&catalogs, Permissions::from_mode(0o755)).unwrap();
+        create(&cache, &catalogs).unwrap();
+        assert_eq!(mode(&cache), 0o750, "a mode that was chosen stays");
+        assert_eq!(mode(&catalogs), 0o700, "an earlier release made it for everybody");
+    }
+
+    #[test]
+    fn the_users_cache_is_where_the_desktops_specification_puts_it() {
+        let at = |xdg: Option<&str>, home: Option<&str>| {
+            users_cache_of(xdg.map(OsString::from), home.map(OsString::from))
+        };
+        assert_eq!(at(None, Some("/home/u")), Some("/home/u/.cache/feedstock".into()));
+        assert_eq!(at(Some("/fast"), Some("/home/u")), Some("/fast/feedstock".into()));
+        assert_eq!(at(Some("fast"), Some("/home/u")), Some("/home/u/.cache/feedstock".into()));
+        assert_eq!(at(None, None), None);
     }
 }

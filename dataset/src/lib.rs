@@ -39,6 +39,7 @@ pub use dataset::{Dataset, OpenOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use format::{AudioProbe, BadShards, Durations, Layout};
 pub use held::declared_array;
+pub use home::{cache_folder, make_private};
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
 pub use lengths::Lengths;
 pub use plan::{

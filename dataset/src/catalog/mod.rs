@@ -87,18 +87,11 @@ pub enum CatalogStore {
 }
 
 impl Default for CatalogStore {
-    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs`, else nowhere. `~/.cache/feedstock` is created with mode
-    /// 0700; other folders follow the umask.
+    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs` (below `$XDG_CACHE_HOME` where that is set), else
+    /// nowhere. The user's own cache folder is created with mode 0700; other folders follow the umask.
     fn default() -> Self {
-        cache_folder("catalogs").map_or(Self::Nowhere, Self::Cache)
+        crate::home::cache_folder("catalogs").map_or(Self::Nowhere, Self::Cache)
     }
-}
-
-/// A folder of feedstock's cache: below `$FEEDSTOCK_CACHE`, else below `~/.cache/feedstock`.
-pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let root = set("FEEDSTOCK_CACHE").or_else(crate::home::default_cache)?;
-    Some(root.join(name))
 }
 
 /// How a stored catalog is compared with the storage before it is used.

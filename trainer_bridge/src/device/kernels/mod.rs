@@ -10,9 +10,10 @@ mod shim_tests;
 use super::fault::fault;
 use crate::{Error, ErrorKind, Result};
 use cudarc::driver::sys::{self, CUresult};
+use feedstock_dataset::{cache_folder, make_private};
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
@@ -41,7 +42,7 @@ impl Kernels {
     /// For a device of this compute capability (90 for 9.0), whose context is current, and a driver made for this version of
     /// CUDA.
     pub(crate) fn load(capability: u32, driver: (u32, u32)) -> Result<Self> {
-        let image = image(capability, Some(driver), cache_folder().as_deref())?;
+        let image = image(capability, Some(driver), cache_folder("kernels").as_deref())?;
         let mut module = null_mut();
         // SAFETY: an image as the compiler made it: a whole cubin, or text that ends with a zero.
         let code = unsafe { sys::cuModuleLoadData(&raw mut module, image.as_ptr().cast()) };
@@ -118,17 +119,11 @@ fn read(file: &Path) -> Option<Vec<u8>> {
 /// Under another name first, so that nobody reads half a file.
 fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let part = file.with_extension(format!("{}.part", std::process::id()));
-    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    let folder = file.parent().unwrap_or(file);
+    make_private(folder);
+    std::fs::create_dir_all(folder)?;
     std::fs::write(&part, [bytes, &hash_bytes(bytes).to_le_bytes()].concat())?;
     std::fs::rename(&part, file)
-}
-
-fn cache_folder() -> Option<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let of_feedstock = folder("FEEDSTOCK_CACHE");
-    let of_user =
-        || Some(folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?.join("feedstock"));
-    Some(of_feedstock.or_else(of_user)?.join("kernels"))
 }
 
 fn hash(parts: &[&str]) -> u64 {
@@ -148,7 +143,7 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
 /// # Errors
 /// `BadConfig` where NVIDIA's run-time compiler is not installed, or makes nothing for such a GPU.
 pub fn compile_kernels(capability: u32) -> Result<usize> {
-    image(capability, None, cache_folder().as_deref()).map(|bytes| bytes.len())
+    image(capability, None, cache_folder("kernels").as_deref()).map(|bytes| bytes.len())
 }
 
 #[cfg(test)]
