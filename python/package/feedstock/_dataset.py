@@ -44,7 +44,8 @@ class Dataset:
             object_store (``aws_access_key_id`` …). They override the environment (``AWS_*``, ``GOOGLE_*``,
             ``AZURE_*``). They are pickled with the data set, secrets included.
         catalog: Where the catalog is kept: a folder, ``"beside"`` the data, or only in ``"memory"``; default
-            ``$FEEDSTOCK_CACHE/catalogs``, else ``~/.cache/feedstock/catalogs``.
+            ``$FEEDSTOCK_CACHE/catalogs``, else ``~/.cache/feedstock/catalogs``
+            (below ``$XDG_CACHE_HOME`` where that is set).
         check: How a stored catalog is compared with the storage. ``"auto"`` (default) lists the objects if the catalog
             has at most 100,000; a larger one is used without a listing, with a warning in the log. ``"list"`` always
             lists them, with one request per 1,000 objects.
