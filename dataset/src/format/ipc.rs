@@ -13,7 +13,7 @@ use super::features::{self, Features};
 use super::guard::guarded;
 use super::ipc_check;
 use super::ipc_lengths::Buffers;
-use super::ipc_messages::{self, Found, Messages, Place, damaged};
+use super::ipc_messages::{self, Found, MESSAGE_READS, Messages, Place, damaged};
 use super::ipc_slice::{self, Cut, Pieces, Shapes};
 use super::sources::Sources;
 use crate::blocks::{RangeReader, UnitRows};
@@ -146,37 +146,40 @@ async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> R
 async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
     let Messages { schema, mut dictionaries, batches } =
         ipc_messages::of_object(object, with.storage).await?;
-    let mut memory: HashMap<u64, u64> = HashMap::new();
-    let mut uncut = Vec::with_capacity(batches.len());
-    for (found, known) in batches {
+    let memory = dictionary_memory(dictionaries.places(), object, with.storage).await?;
+    let mut found = Vec::with_capacity(batches.len());
+    for (batch, known) in batches {
         let before = dictionaries.of_batch(known).map_err(|what| damaged(object, what))?;
-        let mut held = 0u64;
-        for place in &before {
-            if !memory.contains_key(&place.offset) {
-                memory.insert(place.offset, dictionary_memory(*place, object, with.storage).await?);
-            }
-            held = held.saturating_add(memory.get(&place.offset).copied().unwrap_or(0));
-        }
-        uncut.push((found, (before, held)));
+        let bytes = before.iter().filter_map(|place| memory.get(&place.offset)).copied();
+        let bytes = bytes.fold(0, u64::saturating_add);
+        found.push((batch, (before, bytes)));
     }
-    let cut = |(found, before)| cut_batch(found, before, &schema, object, with);
-    let batches = stream::iter(uncut).map(cut).buffered(ipc_messages::MESSAGE_READS);
+    let cut = |(batch, before)| cut_batch(batch, before, &schema, object, with);
+    let batches = stream::iter(found).map(cut).buffered(MESSAGE_READS);
     let batches = batches.try_filter_map(|batch| async move { Ok(batch) }).try_collect().await?;
     Ok(File { schema, batches })
 }
 
-/// Bytes of a dictionary once decompressed.
-async fn dictionary_memory(place: Place, object: &ObjectRef, storage: &Storage) -> Result<u64> {
-    let bytes = storage.read(object, place.offset..place.offset + place.meta).await?;
-    let metadata = ipc_messages::metadata(&bytes).map_err(|e| damaged(object, e))?;
-    let message = root_as_message(&metadata).map_err(|e| damaged(object, e))?;
-    let batch = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
-    let batch = batch.ok_or_else(|| damaged(object, "a dictionary without values"))?;
-    let buffers = Buffers::of(&batch).map_err(|e| damaged(object, e))?;
-    buffers.held_bytes(place.offset + place.meta..place.range().end, object, storage).await
+/// Bytes of each dictionary once decompressed, by its offset.
+async fn dictionary_memory(
+    dictionaries: impl Iterator<Item = Place>,
+    object: &ObjectRef,
+    storage: &Storage,
+) -> Result<HashMap<u64, u64>> {
+    let memory = dictionaries.map(|place| async move {
+        let bytes = storage.read(object, place.offset..place.offset + place.meta).await?;
+        let metadata = ipc_messages::metadata(&bytes).map_err(|e| damaged(object, e))?;
+        let message = root_as_message(&metadata).map_err(|e| damaged(object, e))?;
+        let batch = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
+        let batch = batch.ok_or_else(|| damaged(object, "a dictionary without values"))?;
+        let buffers = Buffers::of(&batch).map_err(|e| damaged(object, e))?;
+        let body = place.offset + place.meta..place.range().end;
+        Ok((place.offset, buffers.held_bytes(body, object, storage).await?))
+    });
+    stream::iter(memory.collect::<Vec<_>>()).buffered(MESSAGE_READS).try_collect().await
 }
 
-/// Cuts a batch into blocks; `None` for an empty one. `dictionaries` are those before it, and their memory.
+/// Cuts a batch into blocks; `None` for an empty one. `dictionaries` are those that it uses, and their memory.
 async fn cut_batch(
     found: Found,
     (dictionaries, dictionary_memory): (Vec<Place>, u64),

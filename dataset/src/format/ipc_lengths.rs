@@ -35,7 +35,7 @@ impl Buffers {
         object: &ObjectRef,
         storage: &Storage,
     ) -> Result<u64> {
-        let damaged = |what: String| Error::config(format!("{}: {what}; the file is damaged", object.uri));
+        let damaged = |what: String| Error::damage(format!("{}: {what}; the file is damaged", object.uri));
         if self.codec.is_none() {
             return Ok(self.places.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add));
         }

@@ -316,6 +316,11 @@ impl Dictionaries {
         Ok(())
     }
 
+    /// The places of all dictionary messages.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        self.list.iter().map(|dictionary| dictionary.place)
+    }
+
     /// The places of the dictionaries of a batch that has `known` dictionary messages before it, in their order. Batches are
     /// asked for in their order.
     pub(super) fn of_batch(&mut self, known: usize) -> Result<Vec<Place>, String> {

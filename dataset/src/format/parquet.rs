@@ -204,7 +204,7 @@ async fn cut_group(
             let of = (object, with.storage);
             parquet_memory::of_cuts(group, index, sizes, &cuts, with.block_bytes, of).await?
         }
-        _ => vec![parquet_memory::of_group(group)],
+        _ => vec![parquet_memory::of_group(group); cuts.len()],
     };
     let blocks = cuts
         .into_iter()

@@ -79,12 +79,10 @@ pub(super) async fn of_cuts(
     block_bytes: u64,
     (object, storage): (&ObjectRef, &Storage),
 ) -> Result<Vec<u64>> {
-    let rows = size(group.num_rows());
     known.resize_with(index.len(), || None);
     let mut memory = vec![0u64; cuts.len()];
     for ((column, index), sizes) in group.columns().iter().zip(index).zip(known) {
-        let of =
-            |sizes: Option<&Sizes>| cuts.iter().map(|cut| of_cut(column, index, sizes, cut, rows)).collect();
+        let of = |sizes: Option<&Sizes>| cuts.iter().map(|cut| of_cut(column, index, sizes, cut)).collect();
         let bounds: Vec<Bound> = of(sizes.as_ref());
         let much = block_bytes / TOLERANCE;
         let bounds = match sizes {
@@ -111,14 +109,12 @@ fn of_cut(
     index: &OffsetIndexMetaData,
     sizes: Option<&Sizes>,
     cut: &Range<u64>,
-    rows: u64,
 ) -> Bound {
     let pages = index.page_locations();
-    let is_in = |i: &usize| {
-        let end = pages.get(i + 1).map_or(rows, |next| size(next.first_row_index));
-        size(pages[*i].first_row_index) < cut.end && end > cut.start
-    };
-    let chosen: Vec<usize> = (0..pages.len()).filter(is_in).collect();
+    // rows rise from page to page, so that a cut costs no more than its own pages
+    let first = pages.partition_point(|page| size(page.first_row_index) <= cut.start).saturating_sub(1);
+    let is_in = |i: &usize| size(pages[*i].first_row_index) < cut.end;
+    let chosen: Vec<usize> = (first..pages.len()).take_while(is_in).collect();
     let is_nested = column.column_descr().max_rep_level() > 0;
     let (all, packed) = (size(column.uncompressed_size()), size(column.compressed_size()));
     let saved = all.saturating_sub(packed);
