@@ -102,7 +102,7 @@ pub struct StorageOptions {
     /// while is 10 s, but at most half of this time-out and a sixth of `deadline`; then at least 1 s, but never more than the
     /// time-out itself or a third of `deadline`.
     pub stall_timeout: Duration,
-    /// The most requests under way at once per bucket or host; throttling lowers it. Default 32: at 8 MiB
+    /// The most requests under way at once per bucket or host; throttling and answers below the least rate lower it. Default 32: at 8 MiB
     /// and 60 MB/s a connection that is 1.9 GB/s.
     pub max_concurrency: usize,
     /// What may be reached at all; `None`, the default: everything that the credentials open. Redirects are followed within

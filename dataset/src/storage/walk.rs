@@ -404,7 +404,6 @@ mod tests {
             took > Duration::from_millis(600),
             "{took:?}: it does not show that the deadline is outlasted"
         );
-        assert!(took < Duration::from_secs(6), "{took:?}: no faster than one thread");
     }
 
     #[test]
