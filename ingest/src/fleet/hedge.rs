@@ -1,7 +1,7 @@
 //! When a stream counts as slow, and how much may be asked for twice because of it. Times and rates are arguments.
 //!
 //! ```text
-//! since it owes the oldest step: 0 ── 750 ms: a rival, if it is slow ── +500 ms: another rival, if that one is slow
+//! since it owes the oldest step: 0 ── 750 ms: a rival, if it is slow ── +400 ms: another rival, if that one is slow
 //!                                              1250 ms: given up, if it trickles and no rival was allowed ── 2 s
 //! ```
 //! Slow is a matter of comparison: a fleet that is slow as a whole is not asked for everything twice.
@@ -12,9 +12,9 @@ use std::time::Duration;
 /// fifth of a core; less than the silence after which a worker is given up.
 pub(super) const HEDGE_AFTER: Duration = Duration::from_millis(750);
 
-/// A rival is replaced by another one if it is slow itself after this. Twice what connecting, opening and one step take
-/// between two data centres 30 ms apart: 750 ms, this and such a start stay below [`WAIT_MOST`].
-pub(super) const RIVAL_AFTER: Duration = Duration::from_millis(500);
+/// A rival is replaced by another one if it is slow itself after this. Connecting, opening and one step take 360 ms over six
+/// round trips of 60 ms; 750 ms, this, and two such starts stay below [`WAIT_MOST`].
+pub(super) const RIVAL_AFTER: Duration = Duration::from_millis(400);
 
 /// A stream that trickles and that no rival may be asked for, because too many race already, is given up after this, as a
 /// silent one is after 1.5 s: another worker's start still fits into [`WAIT_MOST`].

@@ -8,7 +8,7 @@ use crate::engine::Destination;
 use crate::row::RowPlace;
 use crate::wire::{
     Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
-    PING_EVERY, RowHead, Tag, Token, damaged, read_message, write_message,
+    PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use arrow::datatypes::SchemaRef;
@@ -37,9 +37,6 @@ const READ_BYTES: usize = 64 << 10;
 
 /// A ragged row's buffer has this at once and doubles while bytes come, so a claimed length allocates nothing.
 const GROW_BYTES: usize = 4 << 20;
-
-/// A ragged row at most: an hour of speech at 48 kHz.
-const ROW_BYTES: usize = 1 << 30;
 
 /// Rows of one step that a stream is to bring.
 pub(crate) struct Task<D> {
@@ -96,7 +93,7 @@ pub(crate) async fn run<D: Destination>(
     let (read, write) = split(io);
     let member = &opening.member;
     let reading = async {
-        let mut stream = Stream::new(read, &opening);
+        let mut stream = Stream::new(read, &opening.tensors, &opening.columns, &opening.counters);
         while let Some(task) = tasks.recv().await {
             let index = task.gathering.index;
             match stream.receive(task, &tell).await {
@@ -189,7 +186,10 @@ enum Broken {
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
-        Self::Io(error)
+        match error.downcast::<Error>() {
+            Ok(error) => Self::Lost(error),
+            Err(error) => Self::Io(error),
+        }
     }
 }
 
@@ -200,15 +200,29 @@ struct Stream<'a> {
     heads: HeadReader,
     tensors: &'a [TensorSpec],
     counters: &'a Arc<Counters>,
+    /// The worker has said that it wants to go, which it does once.
+    leaving: bool,
 }
 
 impl<'a> Stream<'a> {
-    fn new(read: ReadHalf<Box<dyn Io>>, opening: &'a Opening) -> Self {
-        let Opening { tensors, columns, counters, .. } = opening;
+    fn new(
+        read: ReadHalf<Box<dyn Io>>,
+        tensors: &'a [TensorSpec],
+        columns: &SchemaRef,
+        counters: &'a Arc<Counters>,
+    ) -> Self {
         let (heard, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let read = Heard { inner: read, heard: heard.clone(), start, counters: counters.clone() };
         let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count(), columns.clone());
-        Self { read: BufReader::with_capacity(READ_BYTES, read), heard, start, heads, tensors, counters }
+        Self {
+            read: BufReader::with_capacity(READ_BYTES, read),
+            heard,
+            start,
+            heads,
+            tensors,
+            counters,
+            leaving: false,
+        }
     }
 
     /// The frame under way has this many bytes more.
@@ -235,7 +249,7 @@ impl<'a> Stream<'a> {
         loop {
             match Tag::read(&mut self.read).await? {
                 Tag::Alive => {}
-                Tag::Leaving => tell(Told::Leaving),
+                Tag::Leaving => self.left(tell)?,
                 Tag::Rows => {
                     self.expect(FRAME_HEAD_BYTES as u64);
                     let frame = FrameHead::read(&mut self.read).await?;
@@ -263,6 +277,15 @@ impl<'a> Stream<'a> {
                 }
             }
         }
+    }
+
+    /// Tells once that the worker wants to go. Whatever is told is kept until the run comes to it.
+    fn left(&mut self, tell: &impl Fn(Told)) -> io::Result<()> {
+        if std::mem::replace(&mut self.leaving, true) {
+            return Err(garbage("a worker that leaves twice".into()));
+        }
+        tell(Told::Leaving);
+        Ok(())
     }
 
     /// Passes over a step that others have brought: a stream that opens at the first step which lacks something also brings
@@ -445,5 +468,25 @@ impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
             self.heard.store(millis(self.start), Ordering::Relaxed);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::datatypes::Schema;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn a_worker_leaves_once() {
+        let io: Box<dyn Io> = Box::new(tokio::io::duplex(1).0);
+        let (columns, counters) = (Arc::new(Schema::empty()), Arc::default());
+        let mut stream = Stream::new(split(io).0, &[], &columns, &counters);
+        let told = Cell::new(0);
+        let tell = |_| told.set(told.get() + 1);
+        stream.left(&tell).unwrap();
+        let error = stream.left(&tell).unwrap_err();
+        assert!(error.to_string().contains("leaves twice"), "{error}");
+        assert_eq!(told.get(), 1);
     }
 }

@@ -26,14 +26,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Before a message's metadata: a continuation marker and its length.
+/// Before a message's metadata: a continuation marker and its length, 4 bytes each. Streams of before 2019 lack the marker, and
+/// arrow-ipc still reads them.
 const MESSAGE_PREFIX_BYTES: usize = 8;
+const CONTINUATION: [u8; 4] = [0xFF; 4];
 
 /// A head at most: 64 Ki rows with 4 KiB each of metadata.
 pub(crate) const HEAD_BYTES: u32 = 256 << 20;
 
 /// Rows of a frame at most.
 pub(crate) const FRAME_ROWS: u32 = 1 << 20;
+
+/// A ragged row at most: an hour and a half of speech at 48 kHz.
+pub(crate) const ROW_BYTES: usize = 1 << 30;
 
 /// Columns of a head before the lengths: sample ids, failures, warnings.
 const OWN_COLUMNS: usize = 3;
@@ -213,7 +218,7 @@ impl HeadReader {
     /// The rows and their columns from the bytes of the next head, which must tell of `rows` rows. After an error the
     /// reader is of no more use.
     pub(crate) fn read(&mut self, bytes: Vec<u8>, rows: u32) -> io::Result<(Vec<RowHead>, RecordBatch)> {
-        check_uncompressed(&bytes)?;
+        check_messages(&bytes, rows)?;
         let mut buffer = Buffer::from_vec(bytes);
         // Arrow's reader validates less than it indexes by.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&mut buffer)));
@@ -221,14 +226,35 @@ impl HeadReader {
         let batch = batch.map_err(|e| garbage(format!("a head: {e}")))?;
         let batch = batch.filter(|batch| buffer.is_empty() && batch.num_rows() == rows as usize);
         let batch = batch.ok_or_else(|| garbage(format!("a head that is not one of {rows} rows")))?;
-        self.split(&batch).ok_or_else(|| garbage("a head with other columns than it should have".into()))
+        self.check_columns(&batch)?;
+        self.split(&batch).ok_or_else(|| garbage("a head with values that it cannot have".into()))
+    }
+
+    /// The worker may read another version of the data set, or other ops.
+    fn check_columns(&self, batch: &RecordBatch) -> io::Result<()> {
+        let own = OWN_COLUMNS + self.ragged;
+        let schema = batch.schema();
+        let theirs = schema.fields().get(own..).unwrap_or_default();
+        let alike = |(ours, theirs): (&FieldRef, &FieldRef)| {
+            (ours.name(), ours.data_type(), ours.is_nullable())
+                == (theirs.name(), theirs.data_type(), theirs.is_nullable())
+        };
+        let ours = self.columns.fields();
+        if schema.fields().len() == own + ours.len() && ours.iter().zip(theirs).all(alike) {
+            return Ok(());
+        }
+        let found = schema.fields().len();
+        let message = format!(
+            "the worker sends {found} columns, which end in {}, where {} are wanted, which end in {}; let both open the same data",
+            listed(theirs),
+            own + ours.len(),
+            listed(ours)
+        );
+        Err(io::Error::other(Error::new(ErrorKind::BadConfig, message)))
     }
 
     fn split(&self, batch: &RecordBatch) -> Option<(Vec<RowHead>, RecordBatch)> {
         let own = OWN_COLUMNS + self.ragged;
-        if batch.num_columns() < own {
-            return None;
-        }
         let samples = batch.column(0).as_primitive_opt::<UInt64Type>()?;
         let failures = batch.column(1).as_string_opt::<i32>()?;
         let warnings = batch.column(2).as_primitive_opt::<UInt8Type>()?;
@@ -247,23 +273,28 @@ impl HeadReader {
         });
         let rows = rows.collect::<Option<Vec<_>>>()?;
         let columns: Vec<usize> = (own..batch.num_columns()).collect();
-        let columns = batch.project(&columns).ok()?;
-        let alike = |(ours, theirs): (&FieldRef, &FieldRef)| {
-            (ours.name(), ours.data_type(), ours.is_nullable())
-                == (theirs.name(), theirs.data_type(), theirs.is_nullable())
-        };
-        let schema = columns.schema();
-        let fields = (self.columns.fields(), schema.fields());
-        (fields.0.len() == fields.1.len() && fields.0.iter().zip(fields.1).all(alike))
-            .then_some((rows, columns))
+        Some((rows, batch.project(&columns).ok()?))
     }
 }
 
-/// Refuses compressed messages, which no worker sends: arrow-ipc allocates the length that a compressed buffer claims.
-fn check_uncompressed(mut bytes: &[u8]) -> io::Result<()> {
+/// Columns as an error names them.
+fn listed(fields: &[FieldRef]) -> String {
+    let column = |field: &FieldRef| {
+        format!("{} {}{}", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
+    };
+    format!("({})", fields.iter().map(column).collect::<Vec<_>>().join(", "))
+}
+
+/// Refuses messages that no worker sends: compressed ones, since arrow-ipc allocates the length that a compressed buffer
+/// claims; batches of another number of rows, by which it allocates too; and those without a continuation marker, of which
+/// it would read the bytes at other places than they are checked here.
+fn check_messages(mut bytes: &[u8], rows: u32) -> io::Result<()> {
     let cut = || garbage("a head that is cut short".into());
     while let Some((prefix, rest)) = bytes.split_first_chunk::<MESSAGE_PREFIX_BYTES>() {
-        let [.., a, b, c, d] = *prefix;
+        let [marker @ .., a, b, c, d] = *prefix;
+        if marker != CONTINUATION {
+            return Err(garbage("a head without a continuation marker".into()));
+        }
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         if length == 0 {
             return Ok(()); // the end of a stream
@@ -271,6 +302,9 @@ fn check_uncompressed(mut bytes: &[u8]) -> io::Result<()> {
         let (metadata, rest) = rest.split_at_checked(length).ok_or_else(cut)?;
         let message = root_as_message(metadata).map_err(|e| garbage(format!("a head: {e}")))?;
         let batch = message.header_as_record_batch();
+        if let Some(found) = batch.map(|batch| batch.length()).filter(|found| *found != i64::from(rows)) {
+            return Err(garbage(format!("a head that claims {found} rows where {rows} come")));
+        }
         let batch =
             batch.or_else(|| message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()));
         if batch.is_some_and(|batch| batch.compression().is_some()) {
@@ -279,7 +313,7 @@ fn check_uncompressed(mut bytes: &[u8]) -> io::Result<()> {
         let body = usize::try_from(message.bodyLength()).ok();
         bytes = body.and_then(|body| rest.split_at_checked(body)).ok_or_else(cut)?.1;
     }
-    Ok(())
+    if bytes.is_empty() { Ok(()) } else { Err(cut()) }
 }
 
 #[cfg(test)]
@@ -356,6 +390,54 @@ mod tests {
         bytes[at..at + 8].copy_from_slice(&60_000_000_000i64.to_le_bytes());
         let error = HeadReader::new(0, Arc::new(Schema::empty())).read(bytes, 1000).unwrap_err();
         assert!(error.to_string().contains("compressed"), "{error}");
+    }
+
+    /// arrow-ipc reads streams without continuation markers too, and would so find a message where none was checked.
+    #[test]
+    fn heads_without_a_continuation_marker_are_refused() {
+        let none = RecordBatch::new_empty(Arc::new(Schema::empty()));
+        let bytes = HeadWriter::new(0).write(&[], &none).unwrap();
+        assert!(bytes.starts_with(&CONTINUATION));
+        let reader = || HeadReader::new(0, none.schema());
+        reader().read(bytes.clone(), 0).unwrap();
+        for legacy in [bytes[4..].to_vec(), [&[0, 0, 0, 0][..], &bytes[4..]].concat()] {
+            let error = reader().read(legacy, 0).unwrap_err();
+            assert!(error.to_string().contains("without a continuation marker"), "{error}");
+        }
+        let error = reader().read([&bytes[..], &[0xFF; 3]].concat(), 0).unwrap_err();
+        assert!(error.to_string().contains("cut short"), "{error}");
+    }
+
+    /// Of a column that has no buffers, by the number of rows alone.
+    #[test]
+    fn heads_of_more_rows_than_the_frame_are_refused_before_they_are_read() {
+        let field = Field::new("", DataType::Null, true);
+        let batch = RecordBatch::try_new(
+            Arc::new(Schema::new(vec![field])),
+            vec![Arc::new(arrow::array::NullArray::new(1 << 40)) as ArrayRef],
+        );
+        let batch = batch.unwrap();
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        let bytes = std::mem::take(writer.get_mut());
+        let error = HeadReader::new(0, batch.schema()).read(bytes, 7).unwrap_err();
+        assert!(error.to_string().contains("claims 1099511627776 rows where 7 come"), "{error}");
+    }
+
+    #[test]
+    fn columns_that_differ_are_named_and_no_reason_to_ask_again() {
+        let columns = |name: &str, data_type| Arc::new(Schema::new(vec![Field::new(name, data_type, false)]));
+        let sent = RecordBatch::new_empty(columns("label", DataType::Int64));
+        let bytes = HeadWriter::new(1).write(&[], &sent).unwrap();
+        HeadReader::new(1, sent.schema()).read(bytes.clone(), 0).unwrap();
+        let others =
+            [columns("label", DataType::Int32), columns("class", DataType::Int64), Arc::new(Schema::empty())];
+        for ours in others {
+            let error = HeadReader::new(1, ours).read(bytes.clone(), 0).unwrap_err();
+            let error = error.downcast::<Error>().unwrap();
+            assert_eq!(error.kind(), ErrorKind::BadConfig);
+            assert!(error.to_string().contains("5 columns, which end in (label Int64), where"), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -25,12 +25,13 @@ mod message;
 mod secure;
 
 pub(crate) use frame::{
-    FRAME_HEAD_BYTES, FRAME_ROWS, FrameHead, HEAD_BYTES, HeadReader, HeadWriter, RowHead, Tag, damaged,
+    FRAME_HEAD_BYTES, FRAME_ROWS, FrameHead, HEAD_BYTES, HeadReader, HeadWriter, ROW_BYTES, RowHead, Tag,
+    damaged,
 };
 pub use message::WorkerStatus;
 pub(crate) use message::{
     Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId,
-    SPEC_BYTES, STEP_ROWS, Versions, Welcome, agree, read_message, release, write_message,
+    SPEC_BYTES, STEP_ROWS, Versions, Welcome, agree, garbage, read_message, release, write_message,
 };
 pub(crate) use secure::{ALPN_GRPC, ALPN_ROWS};
 pub use secure::{ClientTls, FleetIdentity, Identity, ServerTls, Token};

@@ -1,10 +1,10 @@
 //! One connection, from its first bytes to the last frame. It knows nothing of sockets: any bytes in and out will do.
 
-use super::lane::{Lane, Rows};
+use super::lane::{Body, Lane, Rows};
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
-    LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, SPEC_BYTES, Tag, Token, Versions, Welcome, WorkerStatus,
-    agree, read_message, release, write_message,
+    LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token, Versions,
+    Welcome, WorkerStatus, agree, read_message, release, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};
@@ -202,8 +202,9 @@ async fn send_rows(
     write: &mut (impl AsyncWrite + Unpin),
     heads: &mut HeadWriter,
     specs: &[TensorSpec],
-    rows: Rows,
+    mut rows: Rows,
 ) -> io::Result<Result<()>> {
+    refuse_long(&mut rows.heads, &*rows.body, specs.len(), ROW_BYTES);
     let head = match heads.write(&rows.heads, &rows.columns) {
         Ok(head) => head,
         Err(error) => return Ok(Err(error)),
@@ -234,8 +235,60 @@ async fn send_rows(
     Ok(Ok(()))
 }
 
+/// Makes rows that no rank takes bad samples: it would ask every worker for them.
+fn refuse_long(heads: &mut [RowHead], body: &dyn Body, columns: usize, most: usize) {
+    for (row, head) in heads.iter_mut().enumerate().filter(|(_, head)| head.failure.is_none()) {
+        let longest = (0..columns).map(|column| body.part(row, column).len()).max().unwrap_or(0);
+        if longest > most {
+            let message = format!(
+                "sample {}: the ops make a row of {longest} bytes of it, and workers send at most {most}; crop it, or decode it \
+                 without workers",
+                head.sample
+            );
+            head.failure = Some(Error::new(ErrorKind::BadSample, message));
+        }
+    }
+}
+
 /// Returns when the other side hung up, or was not heard of for too long.
 async fn gone(mut read: impl AsyncRead + Unpin) {
     let mut bytes = [0; 64];
     while let Ok(Ok(1..)) = timeout(RANK_TIMEOUT, read.read(&mut bytes)).await {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedstock_dataset::SampleId;
+    use feedstock_ops::Warnings;
+
+    /// Rows of so many bytes in each column.
+    struct Lengths(Vec<[Vec<u8>; 2]>);
+
+    impl Body for Lengths {
+        fn part(&self, row: usize, column: usize) -> &[u8] {
+            &self.0[row][column]
+        }
+    }
+
+    #[test]
+    fn rows_that_no_rank_takes_are_bad_samples() {
+        let head = |sample| RowHead {
+            sample: SampleId(sample),
+            failure: None,
+            warnings: Warnings::default(),
+            lengths: Vec::new(),
+        };
+        let mut heads = [head(7), head(8), head(9)];
+        let failed = Error::new(ErrorKind::BadSample, "damaged");
+        heads[2].failure = Some(failed);
+        let row = |first: usize, second: usize| [vec![0; first], vec![0; second]];
+        let body = Lengths(vec![row(100, 100), row(3, 101), row(200, 0)]);
+        refuse_long(&mut heads, &body, 2, 100);
+        assert!(heads[0].failure.is_none());
+        let error = heads[1].failure.as_ref().unwrap();
+        assert_eq!(error.kind(), ErrorKind::BadSample);
+        assert!(error.to_string().contains("sample 8: the ops make a row of 101 bytes"), "{error}");
+        assert_eq!(heads[2].failure.as_ref().unwrap().to_string(), "damaged");
+    }
 }

@@ -28,7 +28,7 @@ pub(crate) const HOSTILE: &[(&str, Write, u64)] = &[
     ),
     ("a dictionary of one text", |at| repeated(at, 1000, |value| Arc::new(texts(value))), 1000),
     ("runs of one number", runs, 512),
-    ("pages of zeros after pages of noise", uneven_pages, 576),
+    ("pages of zeros after pages of noise", |at| uneven_pages(at, 30_000), 576),
     ("values that repeat prefixes", |at| prefixes(at, 16), 512),
 ];
 
@@ -36,6 +36,7 @@ pub(crate) const HOSTILE: &[(&str, Write, u64)] = &[
 pub(crate) const TOO_LARGE: &[(&str, Write)] = &[
     ("one batch of zeros", |at| ipc(at, CompressionType::LZ4_FRAME, 1, 100, 0)),
     ("one row group of prefixes", |at| prefixes(at, 512)),
+    ("one block of pages of zeros", |at| uneven_pages(at, 0)),
 ];
 
 /// A file of equal rows.
@@ -221,13 +222,12 @@ fn runs(folder: &Path) {
     write_parquet(folder, WriterProperties::builder(), false, vec![columns(Arc::new(list)); 128]);
 }
 
-/// One row group of 64 MiB that does not compress and 512 MiB that do, in pages of one value.
-fn uneven_pages(folder: &Path) {
+/// One row group of 64 MiB that does not compress and 512 MiB that do, in pages of one value. By the mean of both, a page of the
+/// latter has 7 times its stored bytes: `noise_bytes`, and the rest zeros.
+fn uneven_pages(folder: &Path, noise_bytes: usize) {
     let value = |row: usize| {
         let mut value = vec![0; MIB];
-        if row < 64 {
-            noise(row as u64, &mut value);
-        }
+        noise(row as u64, &mut value[..if row < 64 { MIB } else { noise_bytes }]);
         value
     };
     let properties = WriterProperties::builder()

@@ -196,7 +196,8 @@ impl Dispatch {
     }
 
     /// Who else can bring what a stream owes: a member that has no slow stream. First those whose rows have come fast, then
-    /// those that have the data set open; in place of them all, this machine. Who was tried in vain is tried again last.
+    /// those that have the data set open; in place of them all, or after one was tried in vain, this machine. Who was tried
+    /// is tried again last.
     fn second(&self, slow: StreamId, judgement: Judgement) -> Option<String> {
         let stream = self.streams.get(&slow)?;
         let has_opened = |name: &&str| self.members.get(*name).is_some_and(Member::has_opened);
@@ -205,7 +206,8 @@ impl Dispatch {
             Judgement::Late => vec![],
             _ => vec![self.proven(), self.up().into_iter().filter(has_opened).collect(), self.up()],
         };
-        choices.push(here.into_iter().collect());
+        let at = if stream.tried.is_empty() { choices.len() } else { 0 };
+        choices.insert(at, here.into_iter().collect());
         for names in &mut choices {
             names.retain(|name| *name != stream.member && !self.lagging.contains(*name));
         }

@@ -7,8 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Runs of each kind.
+const SEEDS: u64 = 150;
+
 /// No step may take longer, where a host is well.
 const MOST: Duration = Duration::from_secs(2);
+
+/// Nor where none is, and this machine serves in their place: another trickling host may be tried before.
+const MOST_HERE: Duration = Duration::from_secs(3);
 
 /// Before streams are open: a greeting that trickles is given up after so long.
 const OPENING: Duration = Duration::from_millis(1500);
@@ -76,11 +82,12 @@ fn trickled(seed: u64, trickling: Trickling) -> [u64; 4] {
 #[test]
 fn no_step_waits_for_workers_that_trickle() {
     let (mut longest, mut hedges) = ([0; 2], 0);
-    for (seed, trickling) in seeds(150).flat_map(|seed| [(seed, Trickling::Some), (seed, Trickling::All)]) {
+    for (seed, trickling) in seeds(SEEDS).flat_map(|seed| [(seed, Trickling::Some), (seed, Trickling::All)]) {
         let [first_ms, longest_ms, hedged, _] = trickled(seed, trickling);
+        let most = if matches!(trickling, Trickling::All) { MOST_HERE } else { MOST };
         assert!(
-            u128::from(first_ms) <= (OPENING + MOST).as_millis()
-                && u128::from(longest_ms) <= MOST.as_millis(),
+            u128::from(first_ms) <= (OPENING + most).as_millis()
+                && u128::from(longest_ms) <= most.as_millis(),
             "seed {seed}, {trickling:?}: {first_ms} ms for the first step, up to {longest_ms} ms for others"
         );
         longest = [longest[0].max(first_ms), longest[1].max(longest_ms)];
@@ -90,7 +97,7 @@ fn no_step_waits_for_workers_that_trickle() {
         "{hedges} hedges; {} ms for a first step, {} ms for another one at most",
         longest[0], longest[1]
     );
-    assert!(hedges > 0, "nothing was slow");
+    assert!(hedges > 0 || seeds(SEEDS).count() == 1, "nothing was slow");
 }
 
 #[test]

@@ -17,6 +17,7 @@ const LENGTHS_ORDER: [usize; 19] = [17, 18, 0, 1, 2, 3, 4, 5, 16, 6, 7, 8, 9, 10
 const ALPHABETS: [usize; 5] = [256 + 24, 256, 256, 256, 40];
 
 const LONGEST_CODE: usize = 15;
+const LONGEST_CODE_BITS: u32 = 15;
 
 /// The bytes before the transforms: the signature, then 14 bits each of width and height less one, alpha, version.
 const HEADER_BYTES: usize = 5;
@@ -154,15 +155,15 @@ impl Code {
         if let [only] = self.symbols[..] {
             return Some(only);
         }
-        let mut ahead = bits.peek(LONGEST_CODE as u32) as usize;
+        let mut ahead = bits.peek(LONGEST_CODE_BITS) as usize;
         // Of the words of each length: the first one, and the place of its symbol.
         let (mut word, mut first, mut place) = (0, 0, 0);
-        for length in 1..=LONGEST_CODE {
+        for (length, width) in (1..=LONGEST_CODE).zip(1..) {
             word |= ahead & 1;
             ahead >>= 1;
             let count = self.counts[length];
             if word < first + count {
-                bits.skip(length as u32)?;
+                bits.skip(width)?;
                 return self.symbols.get(place + word - first).copied();
             }
             (word, first, place) = (word << 1, (first + count) << 1, place + count);
