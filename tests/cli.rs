@@ -102,7 +102,7 @@ fn inspect_says_what_was_made() {
     assert_eq!(filtered["selected"], 58);
     let rows =
         place.json(&["inspect", &place.data(), "--sql", "select count(*) as n from catalog where label = 3"]);
-    assert_eq!(rows[0]["n"], "29");
+    assert_eq!(rows[0]["n"], 29);
     let people = text(&place.run(&["inspect", &place.data()]).stdout);
     assert!(people.contains("203") && people.contains("7 values"), "{people}");
 }

@@ -140,7 +140,7 @@ async fn pages_that_compress_unevenly_count_what_each_becomes() {
             .map(|id| dataset.catalog().block(BlockId(id)).memory_bytes)
             .sum();
         let plain: usize = values.iter().map(Vec::len).sum();
-        assert!(counted < plain as u64 * 5 / 4, "{counted} counted for {plain}");
+        assert!(counted < plain as u64 * 2, "{counted} counted for {plain}, an offset index: {with_index}");
     }
 }
 
@@ -171,7 +171,7 @@ async fn a_footer_that_states_less_than_its_pages_claim_is_damage() {
     std::fs::write(&at, lying).unwrap();
     let dataset = open(dir.path()).await.unwrap();
     let error = dataset.block_reader().fetch_held(BlockId(0), u64::MAX).await.unwrap_err().to_string();
-    for part in ["data.parquet", "rows 0..30", "column bytes", "once decoded", "damaged"] {
+    for part in ["data.parquet", "rows 0..30", "column \"bytes\"", "once decoded", "damaged"] {
         assert!(error.contains(part), "{error}");
     }
 }
@@ -194,7 +194,8 @@ async fn a_catalog_stored_without_memory_is_completed_or_made_anew() {
         assert_eq!(read.load(Ordering::Relaxed), codec.is_some());
         assert_eq!(second.catalog().hashes(), first.catalog().hashes());
         let memory = |dataset: &Dataset| dataset.catalog().block(BlockId(0)).memory_bytes;
-        assert!(memory(&second) >= 4 * MIB as u64, "{}", memory(&second));
+        let rows = second.catalog().block_samples(BlockId(0));
+        assert!(memory(&second) >= (rows.end - rows.start) * MIB as u64, "{} for {rows:?}", memory(&second));
         held_within_count(&second).await;
     }
 }
@@ -273,7 +274,7 @@ proptest! {
         ],
         ipc in prop_oneof![Just(None), Just(Some(CompressionType::LZ4_FRAME)), Just(Some(CompressionType::ZSTD))],
         dictionary in any::<bool>(), prefixes in any::<bool>(), index in any::<bool>(),
-        page_rows in 1..50usize, block_bytes in 500..20_000u64, is_ipc in any::<bool>(),
+        page_rows in 1..50usize, block_bytes in 4096..20_000u64, is_ipc in any::<bool>(),
     ) {
         let dir = tempfile::tempdir().unwrap();
         if is_ipc {

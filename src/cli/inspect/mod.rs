@@ -228,7 +228,13 @@ fn print_rows(common: &Common, batches: &[RecordBatch]) -> Outcome {
         output.line(names.join("\t"))?;
     }
     let is_null = batches.iter().flat_map(|batch| {
-        (0..batch.num_rows()).map(|row| batch.columns().iter().map(|column| column.is_null(row)).collect())
+        (0..batch.num_rows()).map(|row| {
+            batch
+                .columns()
+                .iter()
+                .map(|column| *column.data_type() == DataType::Null || column.is_null(row))
+                .collect()
+        })
     });
     let is_plain: Vec<bool> = batches.first().map_or_else(Vec::new, |batch| {
         batch.columns().iter().map(|column| column.data_type()).map(is_number_or_flag).collect()
