@@ -91,7 +91,7 @@ fn attach(py: Python<'_>, raised: &PyErr, sample: &SampleContext) -> PyResult<()
 }
 
 /// What the library's messages call by Rust's names, and Python by its own.
-const SPELLINGS: [(&str, &str); 9] = [
+const SPELLINGS: [(&str, &str); 10] = [
     ("Dataset::", "Dataset."),
     ("Pipeline::", "Pipeline."),
     ("Loader::", "Loader."),

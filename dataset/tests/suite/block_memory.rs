@@ -76,7 +76,7 @@ async fn a_value_of_a_dictionary_is_held_once() {
         write(
             dir.path(),
             WriterProperties::builder().set_dictionary_page_size_limit(2 * MIB),
-            &[batch.clone()],
+            std::slice::from_ref(&batch),
         );
         let dataset = Dataset::open_with(path(dir.path()), OpenOptions::default()).await.unwrap();
         let memory = dataset.catalog().block(BlockId(0)).memory_bytes;
@@ -289,7 +289,7 @@ proptest! {
             if prefixes {
                 properties = properties.set_column_encoding("text".into(), Encoding::DELTA_BYTE_ARRAY);
             }
-            write(dir.path(), properties, &[batch.clone()]);
+            write(dir.path(), properties, std::slice::from_ref(&batch));
         }
         block_on(async {
             let open = OpenOptions { block_bytes, ..options(CatalogStore::Nowhere) };

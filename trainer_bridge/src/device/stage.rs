@@ -126,13 +126,13 @@ impl Drop for Stage {
         if let Some(buffers) = &self.buffers {
             buffers.close();
         }
-        if let Some(thread) = self.thread.take() {
-            if !join_within(thread, PATIENCE) {
-                tracing::warn!(
-                    "a batch still waits for a CUDA stream of the caller {PATIENCE:?} after the end of its run; its memory is \
+        if let Some(thread) = self.thread.take()
+            && !join_within(thread, PATIENCE)
+        {
+            tracing::warn!(
+                "a batch still waits for a CUDA stream of the caller {PATIENCE:?} after the end of its run; its memory is \
                      freed when the stream has come so far"
-                );
-            }
+            );
         }
     }
 }
