@@ -198,7 +198,10 @@ def description(loader: Loader) -> dict[str, Any]:
         **fingerprint,
         "epoch": cursor["epoch"],
         "position": cursor["position"],
-        "began with": [(f"{begun['fingerprint']['catalog']:016x}", begun["position"]) for begun in cursor.get("carried", [])],
+        "began with": [
+            (f"{begun['fingerprint']['catalog']:016x}", begun["position"])
+            for begun in cursor.get("carried", [])
+        ],
         "ops": f"{cursor['ops']:016x}",
         "world size": loader.world_size,
         **loader._step_shape,

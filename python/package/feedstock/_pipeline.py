@@ -215,8 +215,9 @@ class Pipeline:
                 the process. Default: the CPUs that Ray assigned, if more than 1; else the CPUs that the process may use
                 (affinity, cgroup quota), divided by ``LOCAL_WORLD_SIZE``.
             slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 with you.
-            budget_bytes: Bytes of fetched blocks in memory for each loader, decompressed (images and audio stay encoded);
-                default 1 GiB, twice the default shuffle window. Batches (``slots``) and decoders come in addition.
+            budget_bytes: Bytes of fetched blocks in memory for each loader, decompressed (images and audio stay
+                encoded); default 1 GiB, twice the default shuffle window. Batches (``slots``) and decoders come in
+                addition.
             deadline: Seconds that a batch is waited for before an error says what it waits for; default 300.
         """
         options = (

@@ -42,8 +42,8 @@ def decode_image(
     ``max_scan_blocks``: blocks of 8×8 that all scans visit, default 67,108,864; it bounds the decoding time.
     ``max_coefficient_bytes``: bytes that the decoder keeps between scans, default 805,306,368.
 
-    ``max_huffman_groups``: groups of Huffman codes of a lossless WebP or a WebP's alpha channel, default 2,600, the most
-    that libwebp writes; it bounds the memory.
+    ``max_huffman_groups``: groups of Huffman codes of a lossless WebP or a WebP's alpha channel, default 2,600, the
+    most that libwebp writes; it bounds the memory.
 
     A picture over a limit is a bad sample, and the error states the limit, the value found and the option. No limit is
     a time, so all ranks and workers accept the same pictures.
