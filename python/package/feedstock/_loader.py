@@ -318,8 +318,8 @@ class Loader:
         ``waited_seconds`` is all the time that the caller waited for batches; ``waited_map_python_seconds`` is the part
         of it in which the functions of ``map_python`` were not done. More workers shorten only the rest.
 
-        ``hedges`` counts how often rows of a slow worker were requested from another one as well, ``hedged_samples`` these
-        rows. Both are 0 while no worker is slow."""
+        ``hedges`` counts how often rows of a slow worker were requested from another one as well, ``hedged_samples``
+        these rows. Both are 0 while no worker is slow."""
         return self._native.stats()
 
     def ledger(self) -> dict[str, Any] | None:
