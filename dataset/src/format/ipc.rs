@@ -9,6 +9,7 @@
 
 use super::Cataloguing;
 use super::columns::{Mapping, bug, map_columns, pick};
+use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
 use super::guard::guarded;
 use super::ipc_check;
@@ -17,9 +18,7 @@ use super::ipc_messages::{self, Found, MESSAGE_READS, Messages, Place, damaged};
 use super::ipc_slice::{self, Cut, Pieces, Shapes};
 use super::sources::Sources;
 use crate::blocks::{RangeReader, UnitRows};
-use crate::catalog::{
-    BlockRow, BlockTable, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder, VIEW_BYTES,
-};
+use crate::catalog::{BlockTable, Content, Draft, Objects, VIEW_BYTES};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
@@ -29,7 +28,6 @@ use arrow_ipc::{MetadataVersion, root_as_message};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,21 +44,7 @@ struct Unit {
 /// One object's part of the catalog.
 struct File {
     schema: SchemaRef,
-    batches: Vec<Batch>,
-}
-
-/// A record batch: its unit, and its blocks.
-struct Batch {
-    unit: Vec<u8>,
-    blocks: Vec<Cutting>,
-}
-
-/// A block of a record batch.
-struct Cutting {
-    first_row: u64,
-    rows: u32,
-    bytes: u64,
-    memory: u64,
+    batches: Vec<CutUnit>,
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -68,16 +52,7 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
     let files = with.read_shards(&mut sources, "reading IPC messages", read).await?;
     let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
     let first = files.first().map(|file| file.schema.clone());
-    let mut blocks = BlockTableBuilder::default();
-    let mut units = UnitStoreBuilder::default();
-    for (shard, file) in (0u32..).zip(files) {
-        for batch in file.batches {
-            let unit = units.push(&batch.unit)?;
-            for Cutting { first_row, rows: samples, bytes, memory } in batch.blocks {
-                blocks.push(BlockRow { shard, samples, bytes, memory, unit, first_row })?;
-            }
-        }
-    }
+    let (blocks, units) = cut_units::tables(files.into_iter().map(|file| file.batches))?;
     let Some(schema) = first.filter(|_| blocks.samples() > 0) else {
         return Err(Error::config(format!(
             "{}: its IPC files hold no rows: the data set is empty",
@@ -88,16 +63,11 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
     let mapping = map_columns(&schema, &found.class_names)?;
     Ok(Draft {
         objects: Objects::new(&sources.objects),
-        blocks: with_views(blocks.finish(), &mapping),
+        blocks: with_views(blocks, &mapping),
         schema: mapping.schema.clone(),
         payload: mapping.payload.clone(),
         audio: features::audio_of(&mapping.payload, &found.audio),
-        content: Content::Units {
-            units: units.finish(),
-            source_schema: schema,
-            mapping: Arc::new(mapping),
-            added: None,
-        },
+        content: Content::Units { units, source_schema: schema, mapping: Arc::new(mapping), added: None },
         notes: sources.notes,
         null_columns: Vec::new(),
         copied_from: None,
@@ -146,7 +116,7 @@ async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> R
 async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
     let Messages { schema, mut dictionaries, batches } =
         ipc_messages::of_object(object, with.storage).await?;
-    let memory = dictionary_memory(dictionaries.places(), object, with.storage).await?;
+    let memory = dictionaries.held_bytes(object, with.storage).await?;
     let mut found = Vec::with_capacity(batches.len());
     for (batch, known) in batches {
         let before = dictionaries.of_batch(known).map_err(|what| damaged(object, what))?;
@@ -160,25 +130,6 @@ async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File>
     Ok(File { schema, batches })
 }
 
-/// Bytes of each dictionary once decompressed, by its offset.
-async fn dictionary_memory(
-    dictionaries: impl Iterator<Item = Place>,
-    object: &ObjectRef,
-    storage: &Storage,
-) -> Result<HashMap<u64, u64>> {
-    let memory = dictionaries.map(|place| async move {
-        let bytes = storage.read(object, place.offset..place.offset + place.meta).await?;
-        let metadata = ipc_messages::metadata(&bytes).map_err(|e| damaged(object, e))?;
-        let message = root_as_message(&metadata).map_err(|e| damaged(object, e))?;
-        let batch = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
-        let batch = batch.ok_or_else(|| damaged(object, "a dictionary without values"))?;
-        let buffers = Buffers::of(&batch).map_err(|e| damaged(object, e))?;
-        let body = place.offset + place.meta..place.range().end;
-        Ok((place.offset, buffers.held_bytes(body, object, storage).await?))
-    });
-    stream::iter(memory.collect::<Vec<_>>()).buffered(MESSAGE_READS).try_collect().await
-}
-
 /// Cuts a batch into blocks; `None` for an empty one. `dictionaries` are those that it uses, and their memory.
 async fn cut_batch(
     found: Found,
@@ -186,7 +137,7 @@ async fn cut_batch(
     schema: &Schema,
     object: &ObjectRef,
     with: &Cataloguing<'_>,
-) -> Result<Option<Batch>> {
+) -> Result<Option<CutUnit>> {
     let message = root_as_message(&found.metadata).map_err(|e| damaged(object, e))?;
     let header =
         message.header_as_record_batch().ok_or_else(|| damaged(object, "a block that is no record batch"))?;
@@ -197,7 +148,7 @@ async fn cut_batch(
         return Ok(None);
     }
     let bytes = found.place.body;
-    let body = found.place.offset + found.place.meta;
+    let body = found.place.body_range().start;
     let buffers = Buffers::of(&header).map_err(|e| damaged(object, e))?;
     let nodes = header.nodes().unwrap_or_default().len() as u64;
     let cuts = match Shapes::of(schema, &header).map_err(|e| damaged(object, e))? {
@@ -210,9 +161,9 @@ async fn cut_batch(
     let too_many = || damaged(object, format!("a batch of {rows} rows"));
     let mut blocks = Vec::new();
     if cuts.len() < 2 {
-        let held = buffers.held_bytes(body..found.place.range().end, object, with.storage).await?;
+        let held = buffers.held_bytes(found.place.body_range(), object, with.storage).await?;
         let rows = u32::try_from(rows).map_err(|_| too_many())?;
-        blocks.push(Cutting { first_row: 0, rows, bytes, memory: held.saturating_add(dictionary_memory) });
+        blocks.push(CutBlock { first_row: 0, rows, bytes, memory: held.saturating_add(dictionary_memory) });
     } else {
         for (i, cut) in cuts.iter().enumerate() {
             let end = cuts.get(i + 1).map_or(rows, |next| next.row);
@@ -221,11 +172,11 @@ async fn cut_batch(
             let more = nodes.saturating_mul(samples.div_ceil(8) + 8);
             let memory = cut.bytes.saturating_add(more);
             let rows = u32::try_from(samples).map_err(|_| too_many())?;
-            blocks.push(Cutting { first_row: cut.row, rows, bytes: cut.bytes, memory });
+            blocks.push(CutBlock { first_row: cut.row, rows, bytes: cut.bytes, memory });
         }
     }
     let unit = Unit { batch: found.place, dictionaries, cuts };
-    Ok(Some(Batch { unit: pack(&unit, &found.metadata)?, blocks }))
+    Ok(Some(CutUnit { description: pack(&unit, &found.metadata)?, blocks }))
 }
 
 fn pack(unit: &Unit, metadata: &[u8]) -> Result<Vec<u8>> {

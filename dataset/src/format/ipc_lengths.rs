@@ -10,6 +10,7 @@ use arrow_ipc::{CompressionType, RecordBatch};
 use std::ops::Range;
 
 /// The buffers of a batch, as its message places them.
+#[derive(Default)]
 pub(super) struct Buffers {
     codec: Option<CompressionType>,
     /// Offset in the body, and bytes.

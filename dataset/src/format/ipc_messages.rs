@@ -1,4 +1,4 @@
-//! The messages of an Arrow IPC file or stream: where each lies, and what it states.
+//! The messages of an Arrow IPC file or stream: where each is stored, and what it states.
 //!
 //! ```text
 //! file: footer ─▶ places, compared with the messages there     stream: message, message, …
@@ -8,13 +8,14 @@
 //! KiB, one after another, and one for each MiB of smaller ones.
 
 use super::guard::guarded;
+use super::ipc_lengths::Buffers;
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow_ipc::{Block as IpcBlock, MessageHeader, root_as_footer, root_as_message};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ const BYTES_PER_PLACE: u64 = 48;
 /// Places beyond that in one object: 4 MiB, or 360 batches, each with an addition to one dictionary.
 const SPARE_PLACES: u64 = 1 << 16;
 
-/// Where one message lies: its prefix and metadata, then its body.
+/// Where one message is stored: its prefix and metadata, then its body.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) offset: u64,
@@ -49,6 +50,10 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn range(self) -> Range<u64> {
         self.offset..self.offset + self.meta + self.body
+    }
+
+    pub(super) fn body_range(self) -> Range<u64> {
+        self.offset + self.meta..self.range().end
     }
 
     /// The body, in the bytes of the [`range`](Self::range).
@@ -295,6 +300,7 @@ struct Dictionary {
     id: i64,
     is_delta: bool,
     place: Place,
+    buffers: Buffers,
 }
 
 impl Dictionaries {
@@ -312,13 +318,22 @@ impl Dictionaries {
         if !self.ids.contains(&id) {
             return Err(format!("a dictionary of number {id}, which is no column's"));
         }
-        self.list.push(Dictionary { id, is_delta, place: found.place });
+        let batch = dictionary.data().ok_or("a dictionary without values")?;
+        let buffers = Buffers::of(&batch)?;
+        self.list.push(Dictionary { id, is_delta, place: found.place, buffers });
         Ok(())
     }
 
-    /// The places of all dictionary messages.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
-        self.list.iter().map(|dictionary| dictionary.place)
+    /// The bytes of each dictionary message's buffers once decompressed, by its offset.
+    pub(super) async fn held_bytes(
+        &self,
+        object: &ObjectRef,
+        storage: &Storage,
+    ) -> Result<HashMap<u64, u64>> {
+        let held = self.list.iter().map(|Dictionary { place, buffers, .. }| async move {
+            Ok((place.offset, buffers.held_bytes(place.body_range(), object, storage).await?))
+        });
+        stream::iter(held.collect::<Vec<_>>()).buffered(MESSAGE_READS).try_collect().await
     }
 
     /// The places of the dictionaries of a batch that has `known` dictionary messages before it, in their order. Batches are
@@ -364,6 +379,7 @@ mod tests {
             id,
             is_delta,
             place: place(100 * i),
+            buffers: Buffers::default(),
         }));
         all
     }

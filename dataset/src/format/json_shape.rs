@@ -19,7 +19,7 @@ pub(super) const DEEP: &str = "its lists and objects are nested more than 16 lev
 pub(super) enum Shape {
     #[default]
     Null,
-    /// Numbers, truth values or text; text also stands for every mixture.
+    /// Numbers, truth values or text; every mixture counts as text.
     Plain(DataType),
     List {
         item: Box<Shape>,

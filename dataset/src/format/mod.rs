@@ -12,6 +12,7 @@ mod archive;
 mod bad_shards;
 pub(crate) mod columns;
 mod common_voice;
+mod cut_units;
 mod durations;
 mod features;
 mod folder;
@@ -38,6 +39,7 @@ mod parquet_pages;
 mod pattern;
 mod sources;
 mod tars;
+mod thrift;
 mod thrift_check;
 mod webdataset;
 

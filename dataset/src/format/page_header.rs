@@ -4,6 +4,8 @@
 //! fields that memory depends on and skips the rest. Format: Thrift's compact protocol,
 //! <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>, `PageHeader`.
 
+use super::thrift::{Compact, code};
+
 /// Structs within structs; a header has three levels.
 const MAX_DEPTH: u8 = 8;
 
@@ -31,22 +33,22 @@ pub(super) struct PageHeader {
 
 /// The header at the beginning of `bytes`; `None` where it is damaged or longer than `bytes`.
 pub(super) fn parse(bytes: &[u8]) -> Option<PageHeader> {
-    let mut thrift = Thrift { bytes, at: 0 };
+    let mut thrift = Compact { rest: bytes };
     let mut header = PageHeader::default();
     let (mut has_plain, mut has_stored) = (false, false);
-    let mut field = 0;
-    while let Some((id, kind)) = thrift.field(field)? {
-        field = id;
-        match (id, kind) {
-            (1, Kind::Int) => header.is_dictionary = thrift.size()? == DICTIONARY_PAGE,
-            (2, Kind::Int) => (header.plain, has_plain) = (thrift.size()?, true),
-            (3, Kind::Int) => (header.stored, has_stored) = (thrift.size()?, true),
-            (5 | 7, Kind::Struct) => thrift.values(&mut header, Version::One)?,
-            (8, Kind::Struct) => thrift.values(&mut header, Version::Two)?,
-            (_, kind) => thrift.skip(kind, 0)?,
+    let mut last = 0;
+    while let Some((id, code)) = thrift.field(last).ok()? {
+        last = id;
+        match (id, code) {
+            (1, code::I16..=code::I64) => header.is_dictionary = size(&mut thrift)? == DICTIONARY_PAGE,
+            (2, code::I16..=code::I64) => (header.plain, has_plain) = (size(&mut thrift)?, true),
+            (3, code::I16..=code::I64) => (header.stored, has_stored) = (size(&mut thrift)?, true),
+            (5 | 7, code::STRUCT) => values(&mut thrift, &mut header, Version::One)?,
+            (8, code::STRUCT) => values(&mut thrift, &mut header, Version::Two)?,
+            (_, code) => thrift.skip_field(code, 0, MAX_DEPTH).ok()?,
         }
     }
-    header.bytes = thrift.at;
+    header.bytes = bytes.len() - thrift.rest.len();
     (has_plain && has_stored).then_some(header)
 }
 
@@ -57,148 +59,29 @@ enum Version {
     Two,
 }
 
-/// A type of the compact protocol.
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Bool,
-    Byte,
-    Int,
-    Double,
-    Binary,
-    List,
-    Map,
-    Struct,
+/// An integer that is not negative.
+fn size(thrift: &mut Compact<'_>) -> Option<u64> {
+    u64::try_from(thrift.int().ok()?).ok()
 }
 
-struct Thrift<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl Thrift<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let byte = *self.bytes.get(self.at)?;
-        self.at += 1;
-        Some(byte)
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
+/// Reads what a header states about its values.
+fn values(thrift: &mut Compact<'_>, header: &mut PageHeader, version: Version) -> Option<()> {
+    let encoding = if matches!(version, Version::One) { 2 } else { 4 };
+    let mut last = 0;
+    while let Some((id, code)) = thrift.field(last).ok()? {
+        last = id;
+        match code {
+            code::I16..=code::I64 if id == 1 => header.values = size(thrift)?,
+            code::I16..=code::I64 if id == encoding => {
+                header.has_prefixes = size(thrift)? == DELTA_BYTE_ARRAY
             }
-        }
-        None
-    }
-
-    /// An integer that is not negative.
-    fn size(&mut self) -> Option<u64> {
-        let zigzag = self.varint()?;
-        (zigzag & 1 == 0).then_some(zigzag >> 1)
-    }
-
-    /// The id and the type of a struct's next field after field `last`; the inner `None` at its end.
-    fn field(&mut self, last: u64) -> Option<Option<(u64, Kind)>> {
-        let byte = self.byte()?;
-        if byte == 0 {
-            return Some(None);
-        }
-        let id = match byte >> 4 {
-            0 => self.size()?,
-            delta => last.checked_add(delta.into())?,
-        };
-        Some(Some((id, kind(byte & 0xf)?)))
-    }
-
-    /// Reads what a header states about its values.
-    fn values(&mut self, header: &mut PageHeader, version: Version) -> Option<()> {
-        let encoding = if matches!(version, Version::One) { 2 } else { 4 };
-        let mut field = 0;
-        while let Some((id, kind)) = self.field(field)? {
-            field = id;
-            match kind {
-                Kind::Int if id == 1 => header.values = self.size()?,
-                Kind::Int if id == encoding => header.has_prefixes = self.size()? == DELTA_BYTE_ARRAY,
-                Kind::Int if (id == 5 || id == 6) && matches!(version, Version::Two) => {
-                    header.levels = header.levels.checked_add(self.size()?)?;
-                }
-                kind => self.skip(kind, 1)?,
+            code::I16..=code::I64 if (id == 5 || id == 6) && matches!(version, Version::Two) => {
+                header.levels = header.levels.checked_add(size(thrift)?)?;
             }
-        }
-        Some(())
-    }
-
-    fn skip(&mut self, kind_of: Kind, depth: u8) -> Option<()> {
-        if depth > MAX_DEPTH {
-            return None;
-        }
-        match kind_of {
-            Kind::Bool => Some(()), // its value is its type
-            Kind::Byte => self.byte().map(|_| ()),
-            Kind::Int => self.varint().map(|_| ()),
-            Kind::Double => self.jump(8),
-            Kind::Binary => {
-                let bytes = self.varint()?;
-                self.jump(bytes)
-            }
-            Kind::List => {
-                let head = self.byte()?;
-                let items = match head >> 4 {
-                    15 => self.varint()?,
-                    few => few.into(),
-                };
-                let item = element(head & 0xf)?;
-                (0..items).try_for_each(|_| self.skip(item, depth + 1))
-            }
-            Kind::Map => {
-                let pairs = self.varint()?;
-                let head = if pairs > 0 { self.byte()? } else { return Some(()) };
-                let (key, value) = (element(head >> 4)?, element(head & 0xf)?);
-                (0..pairs).try_for_each(|_| {
-                    self.skip(key, depth + 1)?;
-                    self.skip(value, depth + 1)
-                })
-            }
-            Kind::Struct => {
-                let mut field = 0;
-                while let Some((id, kind)) = self.field(field)? {
-                    field = id;
-                    self.skip(kind, depth + 1)?;
-                }
-                Some(())
-            }
+            code => thrift.skip_field(code, 1, MAX_DEPTH).ok()?,
         }
     }
-
-    fn jump(&mut self, bytes: u64) -> Option<()> {
-        let to = self.at.checked_add(usize::try_from(bytes).ok()?)?;
-        (to <= self.bytes.len()).then(|| self.at = to)
-    }
-}
-
-fn kind(code: u8) -> Option<Kind> {
-    Some(match code {
-        1 | 2 => Kind::Bool,
-        3 => Kind::Byte,
-        4..=6 => Kind::Int,
-        7 => Kind::Double,
-        8 => Kind::Binary,
-        9 | 10 => Kind::List,
-        11 => Kind::Map,
-        12 => Kind::Struct,
-        _ => return None,
-    })
-}
-
-/// The type of an element: a bool there is a byte of its own.
-fn element(code: u8) -> Option<Kind> {
-    match kind(code)? {
-        Kind::Bool => Some(Kind::Byte),
-        other => Some(other),
-    }
+    Some(())
 }
 
 #[cfg(test)]

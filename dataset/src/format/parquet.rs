@@ -14,13 +14,14 @@
 
 use super::Cataloguing;
 use super::columns::{Mapping, Origin, map_columns, pick, view_schema};
+use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
 use super::parquet_footer::{self, unreadable};
 use super::parquet_memory::{self, Counted, HeldBytes, PageRuns};
 use super::parquet_pages;
 use super::sources::Sources;
 use crate::blocks::{RangeReader, UnitRows};
-use crate::catalog::{BlockRow, BlockTableBuilder, Content, Draft, Objects, UnitStoreBuilder};
+use crate::catalog::{Content, Draft, Objects};
 use crate::held::held_schema;
 use crate::{Error, ErrorKind, ObjectRef, Result};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
@@ -49,30 +50,16 @@ use std::sync::Arc;
 const MAX_BLOCK_ROWS: u64 = 1 << 24;
 /// Rows that are decoded at a time. parquet reserves memory for all of them before it reads the first: 1 MiB a column.
 const BATCH_ROWS: usize = 64 << 10;
-/// Where values repeat prefixes, about so many bytes of them are decoded between two looks at what they take.
+/// Where values repeat prefixes, their memory is checked each time about this many bytes were decoded.
 const PREFIX_BATCH_BYTES: u64 = 16 << 20;
 
 /// One file's part of the catalog.
 struct File {
     schema: SchemaRef,
     features: Features,
-    groups: Vec<Group>,
+    groups: Vec<CutUnit>,
     /// Paths of the leaves that statistics prove to have nulls.
     nulls: BTreeSet<Vec<String>>,
-}
-
-/// A row group: its own footer, and its blocks.
-struct Group {
-    footer: Vec<u8>,
-    blocks: Vec<Cutting>,
-}
-
-/// A block of a row group.
-struct Cutting {
-    first_row: u64,
-    rows: u32,
-    bytes: u64,
-    memory: u64,
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -82,18 +69,12 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
     let files = files.await?;
     let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
     let first = files.first().map(|file| (file.schema.clone(), file.features.clone()));
-    let mut blocks = BlockTableBuilder::default();
-    let mut units = UnitStoreBuilder::default();
     let mut nulls: BTreeSet<Vec<String>> = BTreeSet::new();
-    for (shard, file) in (0u32..).zip(files) {
+    let groups = files.into_iter().map(|file| {
         nulls.extend(file.nulls);
-        for group in file.groups {
-            let unit = units.push(&group.footer)?;
-            for Cutting { first_row, rows: samples, bytes, memory } in group.blocks {
-                blocks.push(BlockRow { shard, samples, bytes, memory, unit, first_row })?;
-            }
-        }
-    }
+        file.groups
+    });
+    let (blocks, units) = cut_units::tables(groups)?;
     let Some((source_schema, found)) = first else {
         return Err(Error::config(format!("{}: no Parquet file: the data set is empty", sources.uri)));
     };
@@ -112,17 +93,12 @@ pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Res
     }
     Ok(Draft {
         objects: Objects::new(&sources.objects),
-        blocks: blocks.finish(),
+        blocks,
         schema: mapping.schema.clone(),
         payload: mapping.payload.clone(),
         audio: features::audio_of(&mapping.payload, &found.audio),
         null_columns: null_columns(&nulls, &source_schema, &mapping),
-        content: Content::Units {
-            units: units.finish(),
-            source_schema,
-            mapping: Arc::new(mapping),
-            added: None,
-        },
+        content: Content::Units { units, source_schema, mapping: Arc::new(mapping), added: None },
         notes,
         copied_from: None,
     })
@@ -180,7 +156,7 @@ async fn cut_group(
     known: Option<Vec<OffsetIndexMetaData>>,
     object: &ObjectRef,
     with: &Cataloguing<'_>,
-) -> Result<Group> {
+) -> Result<CutUnit> {
     let rows = u64::try_from(group.num_rows()).unwrap_or(0);
     let whole: u64 =
         group.columns().iter().map(|c| held_bytes(c, c.byte_range().1)).fold(0, u64::saturating_add);
@@ -214,10 +190,10 @@ async fn cut_group(
             let samples = u32::try_from(cut.end - cut.start).map_err(|_| {
                 Error::config(format!("{}: {} rows in one block, over 2^32", object.uri, cut.end - cut.start))
             })?;
-            Ok(Cutting { first_row: cut.start, rows: samples, bytes, memory })
+            Ok(CutBlock { first_row: cut.start, rows: samples, bytes, memory })
         })
         .collect::<Result<Vec<_>>>()?;
-    Ok(Group { footer: own_footer(metadata, group, index)?, blocks })
+    Ok(CutUnit { description: own_footer(metadata, group, index)?, blocks })
 }
 
 /// What stored bytes of a column occupy in memory: decompressed where that is more.
@@ -381,7 +357,7 @@ pub(super) fn unit_digest(unit: &Bytes) -> Result<u64> {
     Ok(hash.finish())
 }
 
-/// The pages of rows of one row group, as they are stored.
+/// The stored pages of rows of one row group.
 pub(crate) struct Fetched {
     object: ObjectRef,
     rows: Range<u64>,

@@ -30,7 +30,7 @@ use std::ops::Range;
 const HEADER_BYTES: u64 = 16 << 10;
 /// Headers that are read at a time.
 const HEADER_READS: usize = 16;
-/// A bound is good enough if it is over the stored bytes by one part in so many of what a block aims at.
+/// A bound is accepted if it exceeds the stored bytes by less than `block_bytes` / 4.
 const TOLERANCE: u64 = 4;
 /// Levels (2 + 2 bytes) and offsets (8 bytes) of a value in a nested column.
 const NESTED_BYTES: u64 = 12;
@@ -41,9 +41,9 @@ const DECIMAL_BYTES: [u64; 2] = [16, 32];
 const PREFIX_RATIO: u64 = 16;
 /// Bytes of a page that are neither values nor their lengths: levels' lengths, bit widths.
 const PAGE_SLACK_BYTES: u64 = 64;
-/// Deflate makes at most so many bytes of one.
+/// Deflate expands one byte to at most this many.
 const GZIP_RATIO: u64 = 1032;
-/// A page may claim this much more than its catalog counts: one part in so many, and this many bytes. Some writers leave
+/// A page may claim an eighth and 1 MiB more than the catalog counts. Some writers leave
 /// headers out of their sums.
 const CLAIM_SLACK: u64 = 8;
 const CLAIM_SLACK_BYTES: u64 = 1 << 20;
@@ -324,7 +324,7 @@ fn inflates_to(page: &[u8], plain: u64) -> Result<(), String> {
         return Ok(());
     }
     let mut inflated = MultiGzDecoder::new(page).take(plain.saturating_add(1));
-    // What is not gzip is stored as it is, or parquet reports it.
+    // Data that is not gzip is stored uncompressed, or parquet reports it.
     let bytes = std::io::copy(&mut inflated, &mut std::io::sink()).unwrap_or(0);
     match bytes > plain {
         true => Err(format!("it becomes more than the {plain} bytes that its header states")),

@@ -5,8 +5,9 @@
 //! or no stack. This walk allows no list more elements than bytes are left, and no schema more than [`MAX_LEVELS`] levels.
 //!
 //! parquet reads the fields that it knows as what they should be, whatever type they state, so their types are checked, too.
-//! Format: <https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md> and
-//! <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>. Time: linear in the bytes.
+//! Format: <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>. Time: linear in the bytes.
+
+use super::thrift::{Compact, code};
 
 /// Levels of a schema: each takes some hundred bytes of stack in parquet and in arrow. Writers nest up to about ten.
 const MAX_LEVELS: usize = 64;
@@ -116,28 +117,12 @@ const OFFSET_INDEX: &Shape = &[(1, List(&Struct(&[(1, Int), (2, Int), (3, Int)])
 
 /// Checks a footer's metadata.
 pub(super) fn footer(bytes: &[u8]) -> Result<(), String> {
-    Walk { rest: bytes }.structure(FOOTER, None)
+    Walk(Compact { rest: bytes }).structure(FOOTER, None)
 }
 
 /// Checks the offset index of one column.
 pub(super) fn offset_index(bytes: &[u8]) -> Result<(), String> {
-    Walk { rest: bytes }.structure(OFFSET_INDEX, None)
-}
-
-/// The types of the compact protocol; in structs, 1 and 2 are booleans with their value.
-mod code {
-    pub(super) const TRUE: u8 = 1;
-    pub(super) const FALSE: u8 = 2;
-    pub(super) const BYTE: u8 = 3;
-    pub(super) const I16: u8 = 4;
-    pub(super) const I64: u8 = 6;
-    pub(super) const DOUBLE: u8 = 7;
-    pub(super) const BINARY: u8 = 8;
-    pub(super) const LIST: u8 = 9;
-    pub(super) const SET: u8 = 10;
-    pub(super) const MAP: u8 = 11;
-    pub(super) const STRUCT: u8 = 12;
-    pub(super) const UUID: u8 = 13;
+    Walk(Compact { rest: bytes }).structure(OFFSET_INDEX, None)
 }
 
 impl Kind {
@@ -154,77 +139,20 @@ impl Kind {
     }
 }
 
-struct Walk<'a> {
-    rest: &'a [u8],
-}
+struct Walk<'a>(Compact<'a>);
 
 impl Walk<'_> {
-    fn byte(&mut self) -> Result<u8, String> {
-        let (first, rest) = self.rest.split_first().ok_or("it ends within its metadata")?;
-        self.rest = rest;
-        Ok(*first)
-    }
-
-    fn jump(&mut self, bytes: u64) -> Result<(), String> {
-        let rest = usize::try_from(bytes).ok().and_then(|bytes| self.rest.get(bytes..));
-        self.rest = rest.ok_or("a value that is longer than its metadata")?;
-        Ok(())
-    }
-
-    fn varint(&mut self) -> Result<u64, String> {
-        let mut value = 0;
-        for shift in (0..70).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err("an integer of over 10 bytes".to_owned())
-    }
-
-    fn int(&mut self) -> Result<i64, String> {
-        let zigzag = self.varint()?;
-        Ok((zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed())
-    }
-
-    /// The id and the type of the next field after field `last`; `None` at the struct's end.
-    fn field(&mut self, last: i16) -> Result<Option<(i16, u8)>, String> {
-        let head = self.byte()?;
-        if head & 0xf == 0 {
-            return Ok(None);
-        }
-        let id = match head >> 4 {
-            0 => i16::try_from(self.int()?).ok(),
-            delta => last.checked_add(delta.into()),
-        };
-        Ok(Some((id.ok_or("a field of a number over 2^15")?, head & 0xf)))
-    }
-
-    /// The number of elements of a list, and their type. Each takes a byte or more.
-    fn list(&mut self) -> Result<(u64, u8), String> {
-        let head = self.byte()?;
-        let count = match head >> 4 {
-            15 => self.varint()?,
-            few => few.into(),
-        };
-        if count > self.rest.len() as u64 {
-            return Err(format!("a list of {count} elements in {} bytes", self.rest.len()));
-        }
-        Ok((count, head & 0xf))
-    }
-
     /// Walks a struct; `children` receives the number of children of an element of the schema.
     fn structure(&mut self, shape: &Shape, mut children: Option<&mut i64>) -> Result<(), String> {
         let mut last = 0;
-        while let Some((id, code)) = self.field(last)? {
+        while let Some((id, code)) = self.0.field(last)? {
             last = id;
             let known = shape.iter().find(|(known, _)| *known == id).map(|(_, kind)| kind);
             match (known, &mut children) {
                 (Some(kind), _) if !kind.is(code) => return Err(format!("field {id} of type {code}")),
-                (Some(_), Some(children)) if id == CHILDREN => **children = self.int()?,
+                (Some(_), Some(children)) if id == CHILDREN => **children = self.0.int()?,
                 (Some(kind), _) => self.known(kind)?,
-                (None, _) => self.unknown(code, 0)?,
+                (None, _) => self.0.skip_field(code, 0, MAX_UNKNOWN_LEVELS)?,
             }
         }
         Ok(())
@@ -233,13 +161,13 @@ impl Walk<'_> {
     fn known(&mut self, kind: &Kind) -> Result<(), String> {
         match kind {
             Bool => Ok(()), // its value is its type
-            Byte => self.byte().map(|_| ()),
-            Int => self.varint().map(|_| ()),
-            Double => self.jump(8),
-            Bytes => self.varint().and_then(|bytes| self.jump(bytes)),
+            Byte => self.0.byte().map(|_| ()),
+            Int => self.0.varint().map(|_| ()),
+            Double => self.0.jump(8),
+            Bytes => self.0.varint().and_then(|bytes| self.0.jump(bytes)),
             Struct(shape) => self.structure(shape, None),
             List(kind) => {
-                let (count, code) = self.list()?;
+                let (count, code) = self.0.list()?;
                 if count > 0 && !kind.is(code) {
                     return Err(format!("a list of elements of type {code}"));
                 }
@@ -251,7 +179,7 @@ impl Walk<'_> {
 
     /// Walks the elements of the schema, which is a tree in depth-first order.
     fn schema(&mut self) -> Result<(), String> {
-        let (count, code) = self.list()?;
+        let (count, code) = self.0.list()?;
         if count > 0 && !Struct(ELEMENT).is(code) {
             return Err(format!("a schema of elements of type {code}"));
         }
@@ -277,49 +205,6 @@ impl Walk<'_> {
             }
         }
         Ok(())
-    }
-
-    fn unknown(&mut self, code: u8, level: u8) -> Result<(), String> {
-        if level > MAX_UNKNOWN_LEVELS {
-            return Err(format!("values of over {MAX_UNKNOWN_LEVELS} levels"));
-        }
-        match code {
-            code::TRUE | code::FALSE if level == 0 => Ok(()), // its value is its type
-            code::BYTE => self.byte().map(|_| ()),
-            code::I16..=code::I64 => self.varint().map(|_| ()),
-            code::DOUBLE => self.jump(8),
-            code::UUID => self.jump(16),
-            code::BINARY => self.varint().and_then(|bytes| self.jump(bytes)),
-            code::LIST | code::SET => {
-                let (count, code) = self.list()?;
-                self.elements(count, &[code], level)
-            }
-            code::MAP => {
-                let count = self.varint()?;
-                let codes = if count > 0 { self.byte()? } else { 0 };
-                self.elements(count, &[codes >> 4, codes & 0xf], level)
-            }
-            code::STRUCT => {
-                let mut last = 0;
-                while let Some((id, code)) = self.field(last)? {
-                    last = id;
-                    match code {
-                        code::TRUE | code::FALSE => {}
-                        code => self.unknown(code, level + 1)?,
-                    }
-                }
-                Ok(())
-            }
-            code => Err(format!("a value of type {code}")),
-        }
-    }
-
-    /// Walks the elements of a list or map. Booleans are refused: parquet takes no byte for one, the protocol takes one.
-    fn elements(&mut self, count: u64, codes: &[u8], level: u8) -> Result<(), String> {
-        if count > self.rest.len() as u64 {
-            return Err(format!("a list of {count} elements in {} bytes", self.rest.len()));
-        }
-        (0..count).try_for_each(|_| codes.iter().try_for_each(|code| self.unknown(*code, level + 1)))
     }
 }
 
