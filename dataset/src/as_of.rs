@@ -16,14 +16,9 @@ impl Dataset {
     ///
     /// # Errors
     /// `Gone` where its catalog is not kept; storage's errors and `BadConfig` where a filter cannot be evaluated on it: it
-    /// reads columns of files that are no more.
+    /// reads columns of files that were removed.
     pub async fn as_of(&self, saved: &Fingerprint) -> Result<Self> {
-        let stored = self.stored_parts();
-        let mut versions = Vec::with_capacity(stored.len());
-        for part in &stored {
-            versions.push(part.versions().await?);
-        }
-        let Some(choice) = self.find(saved, &versions) else {
+        let Some(saved) = self.saved_parts(saved).await? else {
             return Err(Error::new(
                 ErrorKind::Gone,
                 format!(
@@ -34,9 +29,9 @@ impl Dataset {
                 ),
             ));
         };
-        let mut parts = Vec::with_capacity(stored.len());
-        for ((part, versions), chosen) in stored.iter().zip(versions).zip(choice) {
-            parts.push(match versions.kept.into_iter().nth(chosen.wrapping_sub(1)) {
+        let mut parts = Vec::with_capacity(saved.len());
+        for (part, kept) in saved {
+            parts.push(match kept {
                 None => Self::clone(part),
                 Some(kept) => part.with_kept(kept).await?,
             });
@@ -48,25 +43,18 @@ impl Dataset {
     /// concatenation; `None` where nothing was, and where the catalog of the data as they were is not kept. A catalog that
     /// another one replaces is kept for 30 days, in the same place.
     pub async fn changes_since(&self, saved: &Fingerprint) -> Option<String> {
-        let stored = self.stored_parts();
-        let mut versions = Vec::with_capacity(stored.len());
-        for part in &stored {
-            versions.push(part.versions().await.ok()?);
-        }
-        let choice = self.find(saved, &versions)?;
+        let saved = self.saved_parts(saved).await.ok()??;
+        let is_one = saved.len() == 1;
         let mut all = Vec::new();
-        for ((part, versions), chosen) in stored.iter().zip(versions).zip(choice) {
-            let Some(kept) = versions.kept.into_iter().nth(chosen.wrapping_sub(1)) else { continue };
+        for (part, kept) in saved {
+            let Some(kept) = kept else { continue };
             let opened = part.opened.clone();
             let changes = self.io().run(async move {
                 let Some(place) = &opened.stored_at else { return Err(not_stored()) };
                 kept.changes(opened.catalog.objects(), place, &opened.storage).await
             });
             let changes = changes.await.ok()?;
-            all.push(match stored.len() {
-                1 => changes,
-                _ => format!("{}: {changes}", part.part_name()),
-            });
+            all.push(if is_one { changes } else { format!("{}: {changes}", part.part_name()) });
         }
         (!all.is_empty()).then(|| all.join("; "))
     }
@@ -98,6 +86,19 @@ impl Dataset {
             Composition::Mix(mix) => mix.datasets().flat_map(Self::stored_parts).collect(),
             Composition::Concat(parts) => parts.iter().flat_map(Self::stored_parts).collect(),
         }
+    }
+
+    /// The stored parts, each with the catalog that it had when the cursor was saved if another one replaced that since; `None`
+    /// where no combination of those that are kept makes the saved identity.
+    async fn saved_parts(&self, saved: &Fingerprint) -> Result<Option<Vec<(&Self, Option<Kept>)>>> {
+        let stored = self.stored_parts();
+        let mut versions = Vec::with_capacity(stored.len());
+        for part in &stored {
+            versions.push(part.versions().await?);
+        }
+        let Some(choice) = self.find(saved, &versions) else { return Ok(None) };
+        let kept = versions.into_iter().zip(choice).map(|(versions, chosen)| versions.take(chosen));
+        Ok(Some(stored.into_iter().zip(kept).collect()))
     }
 
     async fn versions(&self) -> Result<Versions> {
@@ -186,7 +187,7 @@ impl Dataset {
     ) -> BoxFuture<'a, Result<Self>> {
         Box::pin(async move {
             let made = match &self.composition {
-                Composition::Stored => return stored.next().ok_or_else(not_stored), // filtered as it is
+                Composition::Stored => return stored.next().ok_or_else(not_stored), // and has its filter
                 Composition::Concat(parts) => {
                     let mut made = Vec::with_capacity(parts.len());
                     for part in parts.iter() {
@@ -231,6 +232,11 @@ struct Versions {
 }
 
 impl Versions {
+    /// The catalog of a version; `None` for the current one.
+    fn take(mut self, version: usize) -> Option<Kept> {
+        version.checked_sub(1).map(|kept| self.kept.swap_remove(kept))
+    }
+
     /// The identity and the legacy hash of a version.
     fn get(&self, version: usize) -> (u64, u64) {
         match version.checked_sub(1) {

@@ -1,4 +1,4 @@
-//! Columns in memory of their own: what a block holds is what a budget counts, but for an eighth at most.
+//! Columns in separate memory: a block holds what the budget counts, with an error of at most an eighth.
 //!
 //! As fetched, views point into whole pages or whole HTTP answers, so one row could hold megabytes. Blocks live long
 //! and are large, and a general allocator keeps their holes: over ten epochs, resident memory peaked 230–270 MiB over
@@ -26,12 +26,12 @@ use std::sync::Arc;
 /// Values of a view's length or shorter lie in the view itself.
 const INLINE_BYTES: usize = 12;
 
-/// `rows` with every column of views copied into memory of its own.
+/// `rows` with every column of views copied into separate memory.
 pub(crate) fn own_views(rows: &RecordBatch) -> Result<RecordBatch> {
     own(rows, |array| Ok(array.clone()))
 }
 
-/// `rows` with every column copied into memory of its own: for columns that are slices of what was read.
+/// `rows` with every column copied into separate memory: for columns that are slices of what was read.
 pub(crate) fn own_all(rows: &RecordBatch) -> Result<RecordBatch> {
     own(rows, |array| {
         let data = array.to_data();
@@ -168,7 +168,7 @@ fn recycled(bytes: usize) -> Result<Recycled> {
     })
 }
 
-/// A buffer that owns `memory`, which nobody writes any more.
+/// A buffer that owns `memory`, which is not written any more.
 fn buffer_of(memory: Recycled) -> Buffer {
     let bytes = memory.len();
     let memory = Arc::new(memory);

@@ -6,7 +6,7 @@
 //! A running job reads units of the catalog that it opened, whatever is stored since; a cursor names the catalog that it
 //! belongs to by its identity. Tables that an index names are never deleted.
 
-use super::store::{Index, Place, load_index, read_index, write_index};
+use super::store::{Index, Place, load_index, read_index, read_objects, write_index};
 use super::{Catalog, Objects};
 use crate::format::counted;
 use crate::{Error, ErrorKind, Result, Storage};
@@ -100,8 +100,7 @@ impl Kept {
         place: &Place,
         storage: &Storage,
     ) -> Result<String> {
-        let former =
-            super::store::read_objects(&self.0, place, storage).await.map_err(|why| gone(place, &why))?;
+        let former = read_objects(&self.0, place, storage).await.map_err(|why| gone(place, &why))?;
         Ok(changes(&former, objects))
     }
 }

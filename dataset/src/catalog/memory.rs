@@ -19,7 +19,7 @@ impl Catalog {
     }
 
     /// Bytes that a sample holds in memory when it is fetched alone, all payload columns together. In Parquet and IPC files it
-    /// is the mean of its block, because only reading tells more.
+    /// is the mean of its block, because anything more exact takes a read.
     ///
     /// # Panics
     /// If the sample does not exist.
@@ -50,7 +50,7 @@ impl Catalog {
         counted
     }
 
-    /// What making a block takes in addition to what it holds: its bytes as they are stored, and decompressed.
+    /// What making a block takes in addition to what it holds: its stored bytes, and its decompressed bytes.
     fn making(&self, bytes: u64, memory: u64) -> u64 {
         match &self.content {
             Content::Located(_) => bytes,

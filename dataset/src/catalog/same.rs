@@ -1,8 +1,8 @@
 //! Which samples of one catalog are which of another: of the same data before and after it changed.
 //!
-//! A sample is the same where it lies in a file of the same name and size and, within it, at the same place. Of columnar
+//! Two samples are the same if they are stored at the same place in files of the same name and size. Of columnar
 //! files the footers or messages have to be equal as well. Files are named from the data set's own folder, so that a copy
-//! elsewhere fits. What a table (a TSV, a manifest) says of a clip may differ: it is the same clip.
+//! elsewhere fits. The row of a table (a TSV, a manifest) that lists a sample may differ.
 
 use super::{BlockTable, Catalog, Content, SampleTable, UnitStore};
 use crate::format::{name_below, unit_digest};
@@ -23,7 +23,7 @@ struct Run {
 }
 
 impl SameSamples {
-    /// All samples of `samples`, as they are.
+    /// All samples of a data set that did not change.
     pub(crate) fn all(samples: u64) -> Self {
         Self(vec![Run { old: 0, new: 0, samples }])
     }
@@ -55,7 +55,7 @@ impl SameSamples {
 }
 
 /// Finds the samples of `old` in `new`, two stored catalogs of one layout. Costs 32 bytes a sample while it runs where
-/// samples have places of their own.
+/// the catalog stores a place for each sample.
 pub(crate) async fn same_samples(old: &Catalog, new: &Catalog, storage: &Storage) -> Result<SameSamples> {
     let files = SameFiles::of(old, new);
     match (&old.content, &new.content) {

@@ -168,9 +168,10 @@ pub(super) struct Table {
 
 pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage) -> Result<()> {
     let mut tables = BTreeMap::new();
+    let whole = |batch: RecordBatch| files::encode(&batch.schema(), &[batch]);
     let mut written: Vec<(&str, Bytes)> = vec![
-        ("objects", files::encode(&catalog.objects.to_batch()?.schema(), &[catalog.objects.to_batch()?])?),
-        ("blocks", files::encode(&catalog.blocks.to_stored()?.schema(), &[catalog.blocks.to_stored()?])?),
+        ("objects", whole(catalog.objects.to_batch()?)?),
+        ("blocks", whole(catalog.blocks.to_stored()?)?),
         ("schema", files::encode(&catalog.schema, &[])?),
     ];
     let (mut key, mut lists) = (None, Vec::new());
@@ -188,11 +189,10 @@ pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
         }
         Content::Units { units, source_schema, added, .. } => {
             if let Some(added) = added {
-                written.push(("added", files::encode(&added.rows().schema(), &[added.rows().clone()])?));
+                written.push(("added", whole(added.rows().clone())?));
             }
-            let index = unit_index(units)?;
             written.push(("source", files::encode(source_schema, &[])?));
-            written.push(("unit_index", files::encode(&index.schema(), &[index])?));
+            written.push(("unit_index", whole(unit_index(units)?)?));
             if let Some(bytes) = units.bytes() {
                 written.push(("units", bytes.clone()));
             }

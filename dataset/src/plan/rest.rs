@@ -3,7 +3,7 @@
 //! ```text
 //! epoch e of the old data   ●●●●●●●│○○○○○○○○○○      delivered │ left
 //!                                  └─ by identity ─▶ ○○○○○○○○○   the plan of the new data: epoch e
-//!                                                    epochs e+1 … of the new data, as ever
+//!                                                    epochs e+1 … of the new data, unchanged
 //! ```
 //! The list is explicit, because no arithmetic over the new data gives it: 14 bytes a sample that was left.
 
@@ -29,7 +29,7 @@ pub struct Carried {
 pub struct Left {
     /// Its index in the catalog.
     pub sample: SampleId,
-    /// The lane that it stands on.
+    /// Its lane.
     pub lane: Lane,
     /// How often the epoch has drawn its data set whole before.
     pub pass: u64,
@@ -43,7 +43,7 @@ pub struct Rest {
     pub(super) carried: Vec<Carried>,
     pub(super) samples: Vec<u64>,
     pub(super) lanes: Vec<u16>,
-    /// Empty where all are 0, as they are but in a mix whose parts repeat.
+    /// Empty if all are 0, which holds for all but mixes whose parts repeat.
     pub(super) passes: Vec<u32>,
 }
 
@@ -131,7 +131,7 @@ impl RestFacts {
         }
         #[expect(clippy::cast_possible_truncation, reason = "Rest::new bounds their number")]
         let mut by_block: Vec<u32> = (0..rest.samples.len() as u32).collect();
-        by_block.sort_by_key(|at| block_of(&block_starts, rest.samples[*at as usize]));
+        by_block.sort_by_cached_key(|at| block_of(&block_starts, rest.samples[*at as usize]));
         Ok(Self { rest, block_starts, lanes, by_block })
     }
 
