@@ -411,14 +411,19 @@ enum Crash {
     Up(&'static str),
 }
 
-fn simulate(seed: u64) -> turmoil::Result {
-    let mut sim = turmoil::Builder::new()
+/// A network without hosts, whose messages take up to 30 ms.
+fn network(seed: u64) -> turmoil::Sim<'static> {
+    turmoil::Builder::new()
         .rng_seed(seed)
         .simulation_duration(Duration::from_secs(600))
         .tick_duration(Duration::from_millis(5))
         .max_message_latency(Duration::from_millis(30))
         .tcp_capacity(4096)
-        .build();
+        .build()
+}
+
+fn simulate(seed: u64) -> turmoil::Result {
+    let mut sim = network(seed);
     let limits: [Limit; 3] = Default::default();
     hosts(&mut sim, seed, Kind::default(), &limits);
     sim.client("rank", rank(Arc::default(), Start::default()));

@@ -1,7 +1,7 @@
 //! Epochs that go on after their data changed.
 
 use crate::common::pictures::files;
-use crate::common::{block_on, pipeline};
+use crate::common::{block_on, pipeline, synth_as};
 use crate::fleet::{at, worker};
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
@@ -9,7 +9,7 @@ use feedstock_dataset::{
     CatalogOptions, CatalogStore, Cursor, OpenOptions, Position, Rank, SampleId, Stop, Tail,
 };
 use feedstock_ingest::ErrorKind;
-use feedstock_synth::{ImagenetOptions, Layout};
+use feedstock_synth::Layout;
 use feedstock_trainer_bridge::{BatchSize, Dataset, Loader, OnChange, Pipeline};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,23 +34,8 @@ impl Changing {
     fn of(layout: Layout, samples: u64) -> Self {
         let made =
             Self { data: tempfile::tempdir().unwrap(), catalogs: tempfile::tempdir().unwrap(), layout };
-        made.write(made.data.path(), samples, 5);
+        synth_as(layout, made.data.path(), samples, 5);
         made
-    }
-
-    /// Files of up to 90 pictures.
-    fn write(&self, dir: &Path, samples: u64, seed: u64) {
-        let options = ImagenetOptions {
-            samples,
-            seed,
-            layout: self.layout,
-            width: 96,
-            height: 80,
-            samples_per_shard: 90,
-            rows_per_group: 16,
-            ..ImagenetOptions::default()
-        };
-        options.write(dir, &mut |_| {}).unwrap();
     }
 
     fn open(&self) -> Dataset {
@@ -71,14 +56,17 @@ impl Changing {
     /// Adds a file of 60 pictures, which comes after the others.
     fn add(&self, name: &str) {
         let other = tempfile::tempdir().unwrap();
-        self.write(other.path(), 60, name.len() as u64);
+        synth_as(self.layout, other.path(), 60, name.len() as u64);
         let added = files(other.path()).remove(0);
         let name = format!("{name}.{}", added.extension().unwrap().to_str().unwrap());
         std::fs::copy(added, self.file(0).with_file_name(name)).unwrap();
     }
 
-    fn remove(&self, index: usize) {
-        std::fs::remove_file(self.file(index)).unwrap();
+    /// Removes a file, and returns which.
+    fn remove(&self, index: usize) -> PathBuf {
+        let file = self.file(index);
+        std::fs::remove_file(&file).unwrap();
+        file
     }
 }
 
@@ -118,6 +106,15 @@ fn left(pipeline: &Pipeline, state: &Cursor) -> Vec<String> {
     names(pipeline, &samples)
 }
 
+/// The state after some steps of a new run, and what is left of the epoch then.
+fn saved_after(steps: usize, pipeline: &Pipeline) -> (Cursor, Vec<String>) {
+    let mut before = pipeline.loader(one()).unwrap();
+    take(&mut before, Some(steps));
+    let saved = before.state();
+    let planned = left(pipeline, &saved);
+    (saved, planned)
+}
+
 fn one() -> Rank {
     Rank::new(0, 1)
 }
@@ -143,8 +140,7 @@ fn an_epoch_is_finished_with_what_was_left_and_the_next_has_the_new_files() {
     let saved = before.state();
     let planned = left(&data.pipeline(), &saved);
     assert_eq!(planned.len() as u64, SAMPLES - 5 * BATCH);
-    let gone = data.file(1);
-    data.remove(1);
+    let gone = data.remove(1);
     data.add("zz");
 
     let pipeline = data.pipeline().epochs(3);
@@ -172,13 +168,9 @@ fn an_epoch_is_finished_with_what_was_left_and_the_next_has_the_new_files() {
 #[test]
 fn data_may_change_again_in_the_rest_of_an_epoch() {
     let data = Changing::new(2 * SAMPLES);
-    let mut before = data.pipeline().loader(one()).unwrap();
-    take(&mut before, Some(3));
-    let mut state = before.state();
-    let mut expected = left(&data.pipeline(), &state);
+    let (mut state, mut expected) = saved_after(3, &data.pipeline());
     for name in ["zz", "zzz", "zzzz"] {
-        let gone = data.file(0);
-        data.remove(0);
+        let gone = data.remove(0);
         data.add(name);
         expected = without(&expected, &gone);
         let pipeline = data.pipeline();
@@ -212,12 +204,8 @@ fn an_epoch_of_bucketed_and_filtered_data_goes_on() {
         let dataset = data.open().filter("label % 3 != 0").unwrap();
         pipeline(dataset, BATCH).bucket_by("label").bucket_window(60)
     };
-    let mut before = pipeline().loader(one()).unwrap();
-    take(&mut before, Some(2));
-    let saved = before.state();
-    let planned = left(&pipeline(), &saved);
-    let gone = data.file(2);
-    data.remove(2);
+    let (saved, planned) = saved_after(2, &pipeline());
+    let gone = data.remove(2);
     data.add("zz");
     let expected = cut(&without(&planned, &gone));
     assert!(expected.len() > 3);
@@ -229,12 +217,8 @@ fn an_epoch_of_steps_bounded_by_a_total_goes_on() {
     let data = Changing::of(Layout::WebDataset, SAMPLES);
     let pipeline =
         || data.pipeline().bucket_by("width").batch(BatchSize::global_total(TOTAL as f64)).tail(Tail::Pad);
-    let mut before = pipeline().loader(one()).unwrap();
-    take(&mut before, Some(2));
-    let saved = before.state();
-    let planned = left(&pipeline(), &saved);
-    let gone = data.file(2);
-    data.remove(2);
+    let (saved, planned) = saved_after(2, &pipeline());
+    let gone = data.remove(2);
     let mut rest = Vec::new();
     for batch in remapped(&pipeline(), &saved, one()) {
         let batch = batch.unwrap();
@@ -252,10 +236,7 @@ fn an_epoch_of_steps_bounded_by_a_total_goes_on() {
 fn filters_on_columns_of_files_need_the_files() {
     let data = Changing::new(SAMPLES);
     let pipeline = || pipeline(data.open().filter("label % 3 != 0").unwrap(), BATCH);
-    let mut before = pipeline().loader(one()).unwrap();
-    take(&mut before, Some(2));
-    let saved = before.state();
-    let planned = left(&pipeline(), &saved);
+    let (saved, planned) = saved_after(2, &pipeline());
     data.add("zz");
     assert_eq!(take(&mut remapped(&pipeline(), &saved, one()), None), cut(&planned));
     data.remove(2);
@@ -274,12 +255,8 @@ fn one_part_of_a_mix_may_change() {
         let parts = vec![(part(&large, "large"), 2.0), (part(&small, "small"), 1.0)];
         pipeline(Dataset::mix(parts, Stop::AllExhausted).unwrap(), BATCH)
     };
-    let mut before = mixed().loader(one()).unwrap();
-    take(&mut before, Some(4));
-    let saved = before.state();
-    let planned = left(&mixed(), &saved);
-    let gone = large.file(0);
-    large.remove(0);
+    let (saved, planned) = saved_after(4, &mixed());
+    let gone = large.remove(0);
     large.add("zz");
     let error = mixed().loader(one()).unwrap().load_state(saved.clone()).unwrap_err().to_string();
     assert!(error.contains("(large: 1 file added: ") && error.contains("; 1 file removed: "), "{error}");
@@ -294,9 +271,7 @@ fn one_part_of_a_mix_may_change() {
 #[test]
 fn workers_make_the_rest_of_an_epoch() {
     let data = Changing::new(SAMPLES);
-    let mut before = data.pipeline().loader(one()).unwrap();
-    take(&mut before, Some(5));
-    let saved = before.state();
+    let (saved, _) = saved_after(5, &data.pipeline());
     data.remove(1);
     data.add("zz");
     let pipeline = data.pipeline().epochs(2);
@@ -321,9 +296,7 @@ fn a_state_at_an_epochs_start_takes_the_new_data_at_once() {
 #[test]
 fn without_the_former_catalog_the_error_says_what_is_missing() {
     let data = Changing::new(SAMPLES);
-    let mut before = data.pipeline().loader(one()).unwrap();
-    take(&mut before, Some(1));
-    let saved = before.state();
+    let (saved, _) = saved_after(1, &data.pipeline());
     data.remove(0);
     let elsewhere = Changing { catalogs: tempfile::tempdir().unwrap(), ..data };
     let mut now = elsewhere.pipeline().loader(one()).unwrap();

@@ -13,7 +13,7 @@ use turmoil::net::TcpStream;
 /// What a limited host writes arrives in parts, one each of this time.
 const PART: Duration = Duration::from_millis(50);
 
-/// Bytes a second that each connection of a host writes; 0: as many as it has.
+/// Bytes a second that each connection of a host writes; 0: no limit.
 pub(super) type Limit = Arc<AtomicU64>;
 
 /// A connection whose writes trickle while its host is limited.

@@ -1,7 +1,7 @@
 //! Hosts that do nothing wrong but trickle: how long does a rank wait for a step?
 
 use super::throttled::Limit;
-use super::{Dice, Kind, Seen, Start, hosts, rank, seeds, trickle};
+use super::{Dice, Kind, Seen, Start, hosts, network, rank, seeds, trickle};
 use crate::fleet::dispatch::Local;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,13 +34,7 @@ enum Trickling {
 /// Nothing goes wrong but that hosts trickle, from the start or from a random moment on, for a while or for good.
 fn simulate_trickling(seed: u64, trickling: Trickling) -> turmoil::Result<[u64; 4]> {
     let mut dice = Dice(seed);
-    let mut sim = turmoil::Builder::new()
-        .rng_seed(seed)
-        .simulation_duration(Duration::from_secs(600))
-        .tick_duration(Duration::from_millis(5))
-        .max_message_latency(Duration::from_millis(30))
-        .tcp_capacity(4096)
-        .build();
+    let mut sim = network(seed);
     let limits: [Limit; 3] = Default::default();
     hosts(&mut sim, seed, Kind { steady: true, ..Kind::default() }, &limits);
     let local = if matches!(trickling, Trickling::All) { Local::Fallback } else { Local::Never };

@@ -14,10 +14,15 @@ use std::path::Path;
 
 /// `samples` small pictures in Parquet under `dir`.
 pub(crate) fn synth(dir: &Path, samples: u64) {
+    synth_as(Layout::Parquet, dir, samples, 5);
+}
+
+/// The same in any layout, files of up to 90 samples in those that have shards.
+pub(crate) fn synth_as(layout: Layout, dir: &Path, samples: u64, seed: u64) {
     let options = ImagenetOptions {
         samples,
-        seed: 5,
-        layout: Layout::Parquet,
+        seed,
+        layout,
         width: 96,
         height: 80,
         samples_per_shard: 90,
