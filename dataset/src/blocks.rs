@@ -191,7 +191,7 @@ impl Inner {
         self.read_rows(row.shard, row.unit, row.first_row, self.catalog.block_samples(id), next_use).await
     }
 
-    /// The rows in memory of their own, texts perhaps as views.
+    /// The rows in separate memory; text may be held as views.
     async fn read_rows(
         &self,
         shard: u32,

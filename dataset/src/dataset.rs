@@ -110,7 +110,7 @@ pub(crate) struct Opened {
     pub(crate) storage: Storage,
     /// Where the catalog is kept; `None` in memory only, and for what is made of several data sets.
     pub(crate) stored_at: Option<Place>,
-    /// Whether it is: a cache folder that is full or read-only costs time, and is no error.
+    /// Whether it is stored there. A cache folder that is full or read-only costs time and is not an error.
     pub(crate) is_catalog_kept: bool,
     pub(crate) cache: Option<DiskCache>,
     pub(crate) functions: Vec<Arc<ScalarUDF>>,
@@ -269,7 +269,7 @@ impl Dataset {
     }
 
     /// Whether its catalog is stored where the options say, so that the next open need not make it again: false for a mix, with
-    /// [`CatalogStore::Nowhere`], for signed URLs, and where the cache folder could not be written (the log says why).
+    /// [`CatalogStore::Nowhere`], for signed URLs, and where the cache folder could not be written (the log states why).
     pub fn is_catalog_kept(&self) -> bool {
         self.opened.is_catalog_kept
     }

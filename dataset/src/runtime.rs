@@ -84,7 +84,7 @@ impl IoRuntime {
     }
 
     /// Waits until a block may be made that takes `bytes` in addition to what it holds: all such blocks take
-    /// [`MAKING_BYTES`] at once, or one takes more. Whoever holds the permit neither waits for storage nor for another.
+    /// [`MAKING_BYTES`] at once, or one takes more. A task that holds a permit waits neither for storage nor for another permit.
     pub(crate) async fn making(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
         let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
         #[expect(clippy::cast_possible_truncation, reason = "65,536 permits")]

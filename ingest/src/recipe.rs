@@ -140,7 +140,7 @@ impl Recipe {
         }
     }
 
-    /// The order of epochs that begin with the data as they are.
+    /// The order of epochs that begin with the current data.
     fn whole_plan(&self, shape: &StepShape) -> Result<Plan> {
         let plan = self.dataset.plan(&self.shuffle)?;
         let Some(column) = &self.by_length.column else { return Ok(plan) };
@@ -265,7 +265,7 @@ impl Recipe {
     }
 }
 
-/// Adds what to do where a file of the data as they were is no more.
+/// Adds what to do if a file of the former data was removed.
 fn as_they_were(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Gone => error.with_note(

@@ -134,7 +134,7 @@ mod tests {
         assert!(!allows(&["https://host/data/"], "https://host@other/data/a"));
     }
 
-    /// The URL that is checked is the one that is opened, whatever stands in it.
+    /// The checked URL is always the one that is opened.
     #[test]
     fn no_spelling_of_a_url_leads_to_another_host() {
         let allow = ["http://data.example/"];

@@ -38,7 +38,7 @@ const METADATA_AMAZON: [u16; 2] = [0xfd00, 0xec2];
 fn canonical(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip else { return ip };
     if v6.is_loopback() || v6.is_unspecified() {
-        return ip; // `::1` and `::` are no IPv4 addresses
+        return ip; // `::1` and `::` are not IPv4 addresses
     }
     let [a, b, c, d] = [v6.octets()[12], v6.octets()[13], v6.octets()[14], v6.octets()[15]];
     match v6.segments() {

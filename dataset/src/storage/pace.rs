@@ -14,7 +14,7 @@ const WINDOW_MAX: Duration = Duration::from_secs(10);
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
 /// A window that is looked at later than its end by this part of it is not judged: 2.5 s of 10 s, 250 ms of 1 s. The wait for
-/// bytes ends with the window, so that somebody stopped this process meanwhile (a debugger, a frozen container).
+/// bytes ends with the window, so this process was stopped meanwhile (a debugger, a frozen container).
 const LATE_PART: u32 = 4;
 
 /// Time limits of an attempt.
@@ -61,7 +61,7 @@ impl Pace {
         }
         let took = now.saturating_duration_since(self.began);
         if took > self.window + self.window / LATE_PART {
-            *self = Self::new(self.window, now); // nobody looked: this process stood still, not the connection
+            *self = Self::new(self.window, now); // this process was stopped, not the connection
             return Ok(self.window);
         }
         let took = took.as_millis();

@@ -183,7 +183,7 @@ fn target(at: &Url, method: &str, answer: &HttpResponse) -> Option<Url> {
     let location = answer.headers().get("location").filter(|_| is_followed)?;
     let mut to = at.join(location.to_str().ok()?).ok()?;
     to.set_fragment(None);
-    // a place that a store names is no place for credentials
+    // a target that a store names receives no credentials
     to.set_username("").and_then(|()| to.set_password(None)).ok()?;
     Some(to)
 }
@@ -215,7 +215,7 @@ fn address(url: &Url) -> Option<IpAddr> {
     }
 }
 
-/// Whether the URL itself says so; no name is resolved.
+/// Decided from the URL alone; no name is resolved.
 fn is_on_this_machine(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),

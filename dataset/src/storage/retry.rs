@@ -168,7 +168,7 @@ where
             _ => drop(permit),
         }
         spent = spent_now();
-        // An attempt that does again what was lost says nothing about the store.
+        // An attempt that repeats lost work is not progress of the store.
         if progress.best() > best {
             backoff.on_progress();
         }

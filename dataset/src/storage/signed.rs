@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(signed.complete("https://h/c/other"), "https://v:4@h/c/other");
     }
 
-    /// A URL is kept under the host that is opened, not under one that only stands in its text.
+    /// A URL is kept under the host that is opened, not under one that its text merely contains.
     #[test]
     fn no_credentials_are_kept_for_another_host() {
         let signed = Signed::default();

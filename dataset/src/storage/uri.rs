@@ -95,7 +95,7 @@ impl Location {
         }
     }
 
-    /// Where the URL leads; `None` for what is no http(s) URL.
+    /// Where the URL leads; `None` if it is not an http(s) URL.
     pub(super) fn origin(&self) -> Option<Origin> {
         Web::parse(&self.prefix).ok().map(|web| web.origin())
     }
@@ -175,7 +175,7 @@ fn encode(key: &str) -> String {
     out
 }
 
-/// The bytes that `%` and two hex digits stand for; `None` where they are no text.
+/// The bytes that `%` and two hex digits encode; `None` if they are not UTF-8 text.
 pub(super) fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

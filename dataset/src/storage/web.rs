@@ -13,7 +13,7 @@ pub(super) fn is_http(uri: &str) -> bool {
     uri.split_once("://").is_some_and(|(scheme, _)| is(scheme))
 }
 
-/// The parts of an http(s) URL, as they are written. Its fragment is none of them: it is never sent.
+/// The parts of an http(s) URL, as written, without its fragment, which is never sent.
 pub(super) struct Web<'a> {
     pub(super) scheme: &'a str,
     /// User name and password, percent-encoded, without the `@`.

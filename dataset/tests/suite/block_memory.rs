@@ -46,8 +46,8 @@ fn column(name: &str, array: impl Array + 'static) -> RecordBatch {
     RecordBatch::try_from_iter([(name, Arc::new(array) as ArrayRef)]).unwrap()
 }
 
-/// Every block as it is held; checks it against what the catalog counts. Lists of short texts in Parquet have taken 1.4 times
-/// what is counted.
+/// Returns every block as held in memory; checks it against what the catalog counts. Lists of short texts in Parquet
+/// have taken 1.4 times what is counted.
 async fn held_within_count(dataset: &Dataset) -> Vec<RecordBatch> {
     let (reader, catalog) = (dataset.block_reader(), dataset.catalog());
     let mut all = Vec::new();
@@ -116,7 +116,7 @@ fn write_ipc(at: &Path, codec: Option<CompressionType>, batches: &[RecordBatch])
     writer.finish().unwrap();
 }
 
-/// Pages of zeros in the column chunk of pages of noise: the mean says nothing about either.
+/// Pages of zeros in the column chunk of pages of noise: the mean fits neither.
 #[tokio::test]
 async fn pages_that_compress_unevenly_count_what_each_becomes() {
     let zeros = |row: u64| if row < 20 { picture(row, 200_000) } else { vec![0; 200_000] };

@@ -37,7 +37,7 @@ fn parquet(batch: &RecordBatch, compression: Compression, index: bool) -> Vec<u8
     writer.into_inner().unwrap()
 }
 
-/// Pictures, numbers and lists.
+/// Images, numbers and lists.
 fn with_lists() -> RecordBatch {
     let plain = hf_batch(0..ROWS, 60);
     let lists = (0..ROWS).map(|i| Some((0..i as i64 % 4).map(Some).collect::<Vec<_>>()));
@@ -258,7 +258,7 @@ async fn many_pages_are_cut_in_linear_time() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("x.parquet"), claiming(&file, claims)).unwrap();
     let began = Instant::now();
-    // whoever reads the pages' headers finds none
+    // a reader of the page headers finds none
     match open(folder.path()).await {
         Ok(dataset) => assert_eq!(dataset.catalog().blocks() as i64, PAGES),
         Err(error) => assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}"),

@@ -99,7 +99,7 @@ async fn a_broken_read_of_an_object_without_a_version_begins_anew() {
     assert_eq!(ranges, ["bytes=1000-200999"; 2]);
 }
 
-/// Only an ETag on both answers says that the rest is of the version of the beginning; `If-Match` may have been ignored.
+/// Only an ETag on both answers proves that the rest is of the version of the beginning; `If-Match` may have been ignored.
 #[tokio::test]
 async fn a_broken_read_goes_on_only_where_the_rest_shows_the_same_etag() {
     let case = Case::new().await;

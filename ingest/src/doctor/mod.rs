@@ -66,7 +66,7 @@ pub struct Report {
     pub columns: Vec<ColumnReport>,
     /// Blocks that could not be read, and why.
     pub unreadable: Vec<Unreadable>,
-    /// What was left out when the data set was opened: files that are no data, damaged shards.
+    /// What was left out when the data set was opened: files that are not data, damaged shards.
     pub notes: Vec<String>,
     /// How well the stored layout suits streaming and shuffling.
     pub layout: LayoutReport,

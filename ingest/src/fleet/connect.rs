@@ -187,7 +187,7 @@ pub(crate) async fn status(
     }
 }
 
-/// The next answer, however long it takes, as long as the worker says that it is at work; `at_work` is called whenever it
+/// The next answer, however long it takes, as long as the worker reports that it is at work; `at_work` is called whenever it
 /// does.
 pub(crate) async fn answer(
     io: &mut (impl AsyncRead + Unpin),

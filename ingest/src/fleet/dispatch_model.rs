@@ -1,5 +1,5 @@
 //! The state machine against a model that only keeps count: whatever happens in whatever order, what unfinished steps lack
-//! is owed by somebody, every stream is asked for steps in order, and no more is asked for twice than may be.
+//! is owed by a stream, every stream is asked for steps in order, and no more is asked for twice than may be.
 
 use super::*;
 use crate::ErrorKind;

@@ -28,7 +28,7 @@ struct Pace {
 
 const FAST: Pace = Pace { makes: Duration::from_millis(40), bytes_per_tick: 2_000_000 };
 const TRICKLE: Pace = Pace { makes: Duration::from_millis(40), bytes_per_tick: 10 };
-/// It says that it is alive, and nothing else.
+/// It reports that it is alive, and nothing else.
 const STUCK: Pace = Pace { makes: Duration::MAX, bytes_per_tick: 1 };
 
 struct Sending {

@@ -23,8 +23,8 @@ pub(super) const GIVE_UP_AFTER: Duration = Duration::from_millis(1250);
 /// How long a rank waits for a step at most, as long as a member is fast enough.
 const WAIT_MOST: Duration = Duration::from_secs(2);
 
-/// Without another member to compare with, a stream is given up only if its frame would take so long that no network that
-/// somebody trains over explains it: 100 MB would come at 10 MB/s.
+/// Without another member to compare with, a stream is given up only if its frame would take so long that no network used
+/// for training explains it: 100 MB would come at 10 MB/s.
 const TRICKLES_FOR: Duration = Duration::from_secs(10);
 
 /// Slow is below one part in this many of what others bring.
@@ -40,7 +40,7 @@ const TWICE_PART: u64 = 20;
 /// after half a second, one and two.
 const BURST_STEPS: u64 = 4;
 
-/// A rival is allowed after this long without one, whatever was asked for twice before: rows that nobody brings earn nothing.
+/// A rival is allowed after this long without one, whatever was asked for twice before: rows that no worker brings earn nothing.
 const HEDGE_EVERY: Duration = Duration::from_secs(5);
 
 /// How a stream comes.
@@ -83,7 +83,7 @@ impl Others {
 
     /// Judges a stream by its rate and what its frame lacks. How long it has owed the step, the caller looks at.
     ///
-    /// Where most streams trickle, their median says nothing; then a frame that would come too late is compared with the best.
+    /// Where most streams trickle, their median is meaningless; then a frame that would come too late is compared with the best.
     pub(super) fn judge(&self, pace: Pace) -> Judgement {
         let is_behind = |other: Option<f64>| other.is_some_and(|other| is_behind(pace.rate, other));
         let is_late = pace.owes_for.saturating_add(pace.takes()) > WAIT_MOST;
@@ -118,7 +118,7 @@ pub(super) fn is_behind(rate: f64, other: f64) -> bool {
     rate < other / PART
 }
 
-/// Of so many streams, how many may have a rival.
+/// How many of `streams` streams may have a rival.
 pub(super) fn racing_at_most(streams: usize) -> usize {
     (streams / RACING_PART).max(1)
 }
@@ -135,7 +135,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A step of so many rows is asked for.
+    /// A step of `rows` rows is requested.
     pub(super) fn earn(&mut self, rows: u64) {
         let most = self.most.max(rows * TWICE_PART * BURST_STEPS);
         // It begins full: the first step may be slow.

@@ -68,7 +68,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Takes the number of bytes received by `now`; `owes` says whether rows are owed.
+    /// Takes the number of bytes received by `now`; `owes` states whether rows are owed.
     pub(super) fn look(&mut self, now: Duration, bytes: u64, owes: bool) {
         let Some((at, before)) = self.last.replace((now, bytes)) else { return };
         let (time, came) = (now.saturating_sub(at), bytes.saturating_sub(before));

@@ -279,7 +279,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Tells once that the worker wants to go. Whatever is told is kept until the run comes to it.
+    /// Reports once that the worker wants to leave. Reports are kept until the run handles them.
     fn left(&mut self, tell: &impl Fn(Told)) -> io::Result<()> {
         if std::mem::replace(&mut self.leaving, true) {
             return Err(garbage("a worker that leaves twice".into()));

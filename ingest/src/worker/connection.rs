@@ -85,7 +85,7 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
     }
 }
 
-/// Opens a lane, telling meanwhile that somebody is at work: a catalog may have to be built. The rank does not call a worker
+/// Opens a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not call a worker
 /// late that says so.
 async fn open<S: Serve + ?Sized>(
     io: &mut impl Io,
@@ -262,7 +262,7 @@ mod tests {
     use feedstock_dataset::SampleId;
     use feedstock_ops::Warnings;
 
-    /// Rows of so many bytes in each column.
+    /// Rows with this many bytes in each column.
     struct Lengths(Vec<[Vec<u8>; 2]>);
 
     impl Body for Lengths {

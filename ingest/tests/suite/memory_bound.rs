@@ -1,6 +1,6 @@
 //! What a run takes in memory, measured: its budget, its batches and a fixed rest, whatever the files are made of.
 //!
-//! Each data set is read by a process of its own (this program, asked for [`reader`]), whose peak of resident memory counts:
+//! Each data set is read by a separate process (this program, asked for [`reader`]), whose peak of resident memory counts:
 //! blocks lie in mappings, which no allocator sees.
 
 use crate::memory_files as files;
@@ -67,7 +67,7 @@ fn reader() {
     println!("read: {rows} {growth} {}", largest as u64 * SLOTS);
 }
 
-/// Reads `folder` in a process of its own; `Err` is why it was refused.
+/// Reads `folder` in a separate process; `Err` is why it was refused.
 fn read(folder: &Path) -> Result<Read, String> {
     let program = std::env::current_exe().unwrap();
     let child = Command::new(program)

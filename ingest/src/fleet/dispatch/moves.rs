@@ -1,4 +1,4 @@
-//! Which streams there are: opened for strands that nobody serves, ended where strands move, closed when nothing is owed.
+//! Which streams there are: opened for strands that no stream serves, ended where strands move, closed when nothing is owed.
 
 use super::{Action, Dispatch, HERE, RowsOfStrands, Stream, StreamId};
 use crate::Error;
@@ -23,7 +23,7 @@ impl Dispatch {
         self.without_here(proven.collect())
     }
 
-    /// Who is asked for what nobody serves yet: members that are not slow, while there is one.
+    /// The members that are asked for strands without a stream: members that are not slow, while there is one.
     fn fit(&self) -> BTreeSet<&str> {
         let up = self.up();
         let is_fit = |name: &str| !self.lagging.contains(name);
@@ -36,7 +36,7 @@ impl Dispatch {
         }
     }
 
-    /// Opens streams for those strands of `rows` that nobody serves at step `index`.
+    /// Opens streams for those strands of `rows` that no stream serves at step `index`.
     pub(super) fn cover(
         &mut self,
         now: Duration,
@@ -112,7 +112,7 @@ impl Dispatch {
         self.rebalance(actions);
     }
 
-    /// Asks again for whatever unfinished steps lack and nobody owes.
+    /// Requests again what unfinished steps lack and no stream owes.
     fn again(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let lacking: Vec<(u64, RowsOfStrands)> =
             self.steps.iter().map(|(index, rows)| (*index, rows.clone())).collect();
@@ -158,7 +158,7 @@ impl Dispatch {
         self.retire(actions);
     }
 
-    /// Closes streams that owe nothing and never will. Whoever races is about to say who has won.
+    /// Closes streams that owe nothing and never will. Streams that race are left: one of them is about to win.
     pub(super) fn retire(&mut self, actions: &mut Vec<Action>) {
         let done: Vec<StreamId> = self
             .streams

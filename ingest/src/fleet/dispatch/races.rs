@@ -87,7 +87,7 @@ impl Dispatch {
                 continue;
             };
             let is_slow = |id: StreamId| judged.get(&id).is_some_and(Judged::is_slow);
-            // Whoever waits has its rows here, and the other one is writing the same ones.
+            // The waiting stream has received its rows, and the other one is writing the same ones.
             if second.progress.waits && is_slow(slow) {
                 self.beaten(now, slow, true, actions);
             } else if first.progress.waits && is_slow(rival) {
@@ -189,7 +189,7 @@ impl Dispatch {
         judged.iter().filter_map(late).collect()
     }
 
-    /// Rows of a step that a stream is to bring and nobody has.
+    /// Rows of a step that a stream owes and no stream has brought.
     fn lacking(&self, index: u64, id: StreamId) -> u64 {
         let (Some(step), Some(stream)) = (self.steps.get(&index), self.streams.get(&id)) else { return 0 };
         step.iter().filter(|(strand, _)| stream.strands.contains(**strand)).map(|(_, rows)| rows).sum()

@@ -78,7 +78,7 @@ pub struct DecodeAudio {
     /// The most bytes that the codebooks of a Vorbis clip may take once unpacked; default 67,108,864.
     #[serde(default = "max_codebook_bytes", skip_serializing_if = "is_max_codebook_bytes")]
     pub max_codebook_bytes: u64,
-    /// The most bytes of f32 that all channels of a clip decode to, 4 for each sample of each channel; default 460,800,000, which
+    /// The most bytes of f32 that all channels of an audio clip decode to, 4 for each sample of each channel; default 460,800,000, which
     /// is `max_samples` in stereo. It bounds the time for clips of many channels.
     #[serde(default = "max_decoded_bytes", skip_serializing_if = "is_max_decoded_bytes")]
     pub max_decoded_bytes: u64,

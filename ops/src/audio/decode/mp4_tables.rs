@@ -12,7 +12,7 @@ const ENTRIES_PER_STEP: u64 = 4 * 2;
 /// An upper bound of the steps that finding at most `max_packets` packets takes.
 ///
 /// Of boxes that should be there once, symphonia uses the last, so that all of them are counted. It asks for packets as long as
-/// the durations state more, whatever the table of sizes says.
+/// the durations state more, whatever the table of sizes states.
 pub(super) fn search_steps(bytes: &[u8], max_packets: u64) -> u64 {
     let tracks = all(bytes, &[b"moov", b"trak"]);
     let (mut packets, mut entries) = (0_u64, 0_u64);

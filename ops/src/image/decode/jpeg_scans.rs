@@ -125,7 +125,7 @@ mod tests {
         for limit in 1.. {
             let handle = Handle::new(tj::TJINIT_TJINIT_DECOMPRESS).unwrap();
             handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, limit).unwrap();
-            // SAFETY: pointer and length are one slice's; the picture that every caller makes has 32×16 px.
+            // SAFETY: pointer and length are one slice's; the image that every caller makes has 32×16 px.
             let status = unsafe {
                 let length = bytes.len() as tj::size_t;
                 tj::tj3DecompressHeader(handle.raw(), bytes.as_ptr(), length);

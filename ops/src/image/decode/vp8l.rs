@@ -190,7 +190,7 @@ fn read_code(bits: &mut Bits<'_>, symbols: usize) -> Option<Code> {
     Code::of_lengths(&read_lengths(bits, &Code::of_lengths(&lengths)?, symbols)?)
 }
 
-/// The lengths of the code words of so many symbols.
+/// The lengths of the code words of `symbols` symbols.
 fn read_lengths(bits: &mut Bits<'_>, code: &Code, symbols: usize) -> Option<Vec<usize>> {
     let mut left = symbols;
     if bits.read(1)? == 1 {
