@@ -13,16 +13,14 @@ mod catalog;
 mod composition;
 mod concat;
 mod dataset;
-mod error;
 mod filter;
 mod format;
 mod held;
 mod home;
-mod ids;
 mod lengths;
 mod mix;
 mod payload;
-mod plan;
+mod planning;
 mod process;
 mod recycled;
 mod runtime;
@@ -36,17 +34,15 @@ pub use catalog::{
     SameSamples,
 };
 pub use dataset::{Dataset, OpenOptions};
-pub use error::{Error, ErrorKind, Result};
+pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
+pub use feedstock_plan::{
+    Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Fingerprint, Left, Lengths, Mixing, Plan,
+    PlanInput, PlannedRow, PlannedSample, Rest, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize,
+    Stop, StrandSet, Strands, Tail,
+};
 pub use format::{AudioProbe, BadShards, Durations, Layout};
 pub use held::declared_array;
 pub use home::{cache_folder, make_private};
-pub use ids::{BlockId, Lane, Position, Rank, SampleId};
-pub use lengths::Lengths;
-pub use plan::{
-    Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Fingerprint, Left, Mixing, Plan, PlanInput,
-    PlannedRow, PlannedSample, Rest, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop,
-    StrandSet, Strands, Tail,
-};
 pub use process::PerProcess;
 pub use runtime::IoRuntime;
 pub use spec::{DatasetSpec, SourceSpec};

@@ -2,8 +2,9 @@
 
 use crate::catalog::Catalog;
 use crate::composition::{Composition, both, index};
-use crate::plan::{Plan, PlanInput, Selection, Shuffle, Stop};
+use crate::planning::plan_input;
 use crate::{Dataset, Error, Result, SourceSpec};
+use feedstock_plan::{Plan, Selection, Shuffle, Stop};
 use std::sync::Arc;
 
 /// How a data set is mixed of its parts.
@@ -86,7 +87,7 @@ impl Dataset {
         let mut first = 0;
         let parts = mix.parts().map(|(part, weight)| {
             let catalog = part.catalog();
-            let mut input = PlanInput::of(catalog);
+            let mut input = plan_input(catalog);
             input.selection = self.selection().and_then(|kept| part_of(kept, catalog, first));
             let filter = both(part.filter_text(), self.filter_sql.clone());
             input.filter = filter.as_deref().map(str::to_owned);
@@ -94,7 +95,7 @@ impl Dataset {
             (input, weight)
         });
         let name = |part: usize| mix.parts[part].0.part_name().to_owned();
-        Plan::mixed_of(parts.collect(), mix.stop, shuffle, &name)
+        Plan::mixed_named(parts.collect(), mix.stop, shuffle, &name)
     }
 }
 

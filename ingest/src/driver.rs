@@ -279,7 +279,7 @@ impl<D: Destination> Driver<D> {
                     }
                 }
             }
-            Err(error) => self.break_piece(piece, &error.into()),
+            Err(error) => self.break_piece(piece, &error),
         }
     }
 

@@ -16,7 +16,6 @@
 pub mod doctor;
 mod driver;
 mod engine;
-mod error;
 mod fleet;
 mod pages;
 mod planner;
@@ -39,7 +38,7 @@ mod wire;
 mod worker;
 
 pub use engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink};
-pub use error::{Error, ErrorKind, Result, SampleContext};
+pub use feedstock_base::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
 pub use pages::{PAGE_BYTES, Pages};
 pub use raw::{RawBatches, RawOptions};

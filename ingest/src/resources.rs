@@ -127,9 +127,7 @@ fn decode(batch: &RecordBatch, column: &str, chain: &Chain) -> Result<Vec<Vec<f3
     for (at, bytes) in encoded.iter().enumerate() {
         let id = ids.value(at);
         let seed = SampleSeed::new(0, 0, id);
-        chain
-            .apply_ragged(bytes.unwrap_or_default(), seed, &mut scratch, &mut row)
-            .map_err(|e| (id, e.into()))?;
+        chain.apply_ragged(bytes.unwrap_or_default(), seed, &mut scratch, &mut row).map_err(|e| (id, e))?;
         clips.push(
             row.bytes()
                 .chunks_exact(4)

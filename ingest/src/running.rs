@@ -149,7 +149,7 @@ impl<D: Destination> Running<D> {
                 RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
                 RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
             };
-            written.map_err(|e| about(Error::sample(&name(), e)))?;
+            written.map_err(|e| about(e.context(name())))?;
         }
         memory.set_warnings(scratch.take_warnings());
         if let Some(sharing) = sharing {

@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
 use crate::ragged::RaggedRow;
 use crate::resources::{Need, Resources};
 use crate::scratch::Scratch;
 use crate::seed::{Salt, SampleSeed};
 use crate::spec::TensorSpec;
+use feedstock_base::{Error, Result};
 
 #[cfg(feature = "audio")]
 use crate::audio;
@@ -459,7 +459,7 @@ fn guarded(scratch: &mut Scratch, run: impl FnOnce(&mut Scratch) -> Result<()>) 
         *scratch = Scratch::new(); // its buffers may be half written
         let what = panic.downcast_ref::<String>().map(String::as_str);
         let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Err(Error::sample(format!(
+        Err(Error::bad_sample(format!(
             "an op panicked ({what}): a defect in feedstock; please report it with this sample"
         )))
     })

@@ -1,6 +1,6 @@
 //! Checks of parameters that ops of every kind share.
 
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Checks a range's order and bounds.
 pub(crate) fn check_range(name: &str, [low, high]: [f64; 2], least: f64, most: f64) -> Result<()> {

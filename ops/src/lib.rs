@@ -58,7 +58,6 @@ pub const OPS_VERSION: u32 = 2;
 mod chain;
 #[cfg(any(feature = "audio", feature = "image"))]
 mod check;
-mod error;
 #[cfg(test)]
 mod golden;
 #[cfg(any(feature = "audio", feature = "image", feature = "text"))]
@@ -81,7 +80,7 @@ pub mod text;
 mod sql;
 
 pub use chain::{Chain, ChainSpec, Op};
-pub use error::{Error, ErrorKind, Result};
+pub use feedstock_base::{Error, ErrorKind, Result};
 pub use ragged::RaggedRow;
 pub use resources::{Need, Noise, Resources};
 pub use scratch::Scratch;

@@ -8,7 +8,7 @@
 
 use std::fmt::Display;
 
-use crate::error::Error;
+use feedstock_base::Error;
 
 /// Pillow's limit on pixels, a quarter of a GiB of RGB.
 #[cfg(feature = "image")]
@@ -93,5 +93,5 @@ pub(crate) const MAX_CHARACTERS_BYTES: usize = 4 << 20;
 
 /// The error about a sample of which `found` is over the limit of `option`.
 pub(crate) fn over(found: impl Display, option: &str, limit: impl Display) -> Error {
-    Error::sample(format!("{found}, over {option} ({limit}); raise the limit or set on_error=skip"))
+    Error::bad_sample(format!("{found}, over {option} ({limit}); raise the limit or set on_error=skip"))
 }

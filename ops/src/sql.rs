@@ -24,8 +24,8 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 
-use crate::error::Result;
 use crate::image::{DecodeImage, ImageFormat, decode_rgb, read_header};
+use feedstock_base::Result;
 
 /// The picture functions, to be registered with a `SessionContext`.
 pub fn sql_functions() -> Vec<Arc<ScalarUDF>> {

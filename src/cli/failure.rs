@@ -1,8 +1,6 @@
 //! Why a subcommand ended early, and the exit code that says so.
 
-use feedstock_dataset as dataset;
-use feedstock_ingest as ingest;
-use feedstock_ops as ops;
+use feedstock_dataset::{Error, ErrorKind, hide_urls};
 use feedstock_synth as synth;
 use std::error::Error as StdError;
 use std::fmt::Write as _;
@@ -36,7 +34,7 @@ const RETRYABLE: u8 = 6;
 impl Failure {
     /// An option does not fit.
     pub(crate) fn config(message: impl Into<String>) -> Self {
-        Self::Told { code: BAD_CONFIG, message: dataset::hide_urls(&message.into()) }
+        Self::Told { code: BAD_CONFIG, message: hide_urls(&message.into()) }
     }
 
     /// A defect in feedstock.
@@ -118,40 +116,15 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl From<dataset::Error> for Failure {
-    fn from(error: dataset::Error) -> Self {
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
         let code = match error.kind() {
-            dataset::ErrorKind::BadConfig => BAD_CONFIG,
-            dataset::ErrorKind::Denied => DENIED,
-            dataset::ErrorKind::Gone => GONE,
-            dataset::ErrorKind::BadSample => BAD_SAMPLE,
-            dataset::ErrorKind::Retryable => RETRYABLE,
-            dataset::ErrorKind::Bug => BUG,
-        };
-        Self::told(code, &error)
-    }
-}
-
-impl From<ops::Error> for Failure {
-    fn from(error: ops::Error) -> Self {
-        let code = match error.kind() {
-            ops::ErrorKind::BadConfig => BAD_CONFIG,
-            ops::ErrorKind::BadSample => BAD_SAMPLE,
-            ops::ErrorKind::Bug => BUG,
-        };
-        Self::told(code, &error)
-    }
-}
-
-impl From<ingest::Error> for Failure {
-    fn from(error: ingest::Error) -> Self {
-        let code = match error.kind() {
-            ingest::ErrorKind::BadConfig => BAD_CONFIG,
-            ingest::ErrorKind::Denied => DENIED,
-            ingest::ErrorKind::Gone => GONE,
-            ingest::ErrorKind::BadSample => BAD_SAMPLE,
-            ingest::ErrorKind::Retryable => RETRYABLE,
-            ingest::ErrorKind::Bug => BUG,
+            ErrorKind::BadConfig => BAD_CONFIG,
+            ErrorKind::Denied => DENIED,
+            ErrorKind::Gone => GONE,
+            ErrorKind::BadSample => BAD_SAMPLE,
+            ErrorKind::Retryable => RETRYABLE,
+            ErrorKind::Bug => BUG,
         };
         Self::told(code, &error)
     }

@@ -11,10 +11,10 @@
 
 use super::{BlockTable, Content, CopiedFrom, DURATION, Draft, Objects};
 use crate::format::{name_below, unit_digest};
-use crate::plan::DataHashes;
 use crate::storage::is_etag;
 use crate::{Layout, Result, Storage};
 use arrow::array::Array;
+use feedstock_plan::DataHashes;
 use std::hash::Hasher;
 use twox_hash::XxHash64;
 

@@ -43,9 +43,9 @@ pub(crate) use union::{Union, UnionInput, UnionReader};
 pub(crate) use units::{UnitStore, UnitStoreBuilder};
 
 use crate::format::columns::Mapping;
-use crate::plan::DataHashes;
 use crate::{BlockId, Layout, Result, SampleId};
 use arrow::datatypes::SchemaRef;
+use feedstock_plan::DataHashes;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;

@@ -8,13 +8,13 @@ use super::{Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTa
 use super::{files, identity, kept};
 use crate::format::columns::map_columns;
 use crate::format::ipc;
-use crate::plan::DataHashes;
 use crate::storage::endpoints;
 use crate::{Error, ErrorKind, Layout, ObjectRef, OpenOptions, Result, Storage};
 use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use feedstock_plan::DataHashes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hasher;

@@ -11,13 +11,13 @@ use crate::composition::index;
 use crate::dataset::Opened;
 use crate::format::widen;
 use crate::held::{held_type, named};
-use crate::plan::DataHashes;
 use crate::{BlockId, BlockReader, Error, ErrorKind, Result, SampleId};
 use arrow::array::{ArrayRef, StringViewBuilder, new_null_array};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use feedstock_plan::DataHashes;
 use std::ops::Range;
 use std::sync::Arc;
 

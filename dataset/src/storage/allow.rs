@@ -1,8 +1,8 @@
 //! What may be reached at all: a list of URI prefixes, for servers whose requests come from others.
 
-use super::secret::shown;
 use super::uri::{Location, Scheme};
 use crate::{Error, ErrorKind, Result};
+use feedstock_base::shown;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 

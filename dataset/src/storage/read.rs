@@ -3,12 +3,12 @@
 use super::fetch::{Asked, Partial, blocking, path};
 use super::progress::Progress;
 use super::retry::Ended;
-use super::secret::shown;
 use super::store::{Backend, Store};
 use super::uri::Scheme;
 use super::{ObjectRef, local};
 use crate::{Error, ErrorKind, Result};
 use bytes::{Bytes, BytesMut};
+use feedstock_base::shown;
 use futures::{StreamExt, TryStreamExt};
 use std::ops::Range;
 use std::sync::Arc;

@@ -14,11 +14,11 @@
 
 use super::allow::Allow;
 use super::client::{Reach, client};
-use super::secret::shown;
 use super::uri::decode;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use feedstock_base::shown;
 use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 use reqwest::header::{AUTHORIZATION, HeaderValue};

@@ -48,11 +48,11 @@ impl Signed {
     }
 
     fn insert(&self, uri: &str, bare: &str, web: &Web<'_>) {
-        let suffix = web.query.map_or(String::new(), |query| format!("?{query}"));
+        let suffix = web.url.query.map_or(String::new(), |query| format!("?{query}"));
         let kept = Kept { url: uri.to_owned(), prefix: web.prefix(), suffix };
         let (path, rest) = split(bare);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner); // inserted whole
-        if let Some(folder) = folders(path).next().filter(|_| web.user.is_some()) {
+        if let Some(folder) = folders(path).next().filter(|_| web.url.user.is_some()) {
             known.users.insert(folder.to_owned(), kept.prefix.clone());
         }
         if let Some(wild) = path.find(['*', '[', '{']) {

@@ -7,10 +7,10 @@
 //! | `s3://bucket/key`, `gs://…`, `az://container/…`, `memory://name/…` | the key, taken literally, as the clouds' own tools do |
 //! | `http(s)://host/x%20y?query` | the path, percent-decoded; the query goes with every request |
 
-use super::secret::shown;
 use super::signature::{is_signed, unsigned};
 use super::web::{Origin, Web};
 use crate::{Error, Result};
+use feedstock_base::shown;
 use std::fmt::Write as _;
 
 /// The kinds of store.
@@ -117,9 +117,9 @@ impl Location {
 /// signatures.
 pub(crate) fn without_credentials(uri: &str) -> String {
     let Ok(web) = Web::parse(uri) else { return uri.to_owned() };
-    let kept = unsigned(web.query.unwrap_or_default());
+    let kept = unsigned(web.url.query.unwrap_or_default());
     let mark = if kept.is_empty() { "" } else { "?" };
-    format!("{}://{}{}{mark}{kept}", web.scheme, web.host, web.path)
+    format!("{}://{}{}{mark}{kept}", web.url.scheme, web.url.host, web.url.path)
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -140,11 +140,11 @@ fn file(uri: &str, rest: &str) -> Result<Location> {
 
 fn http(uri: &str) -> Result<Location> {
     let web = Web::parse(uri).map_err(|why| Error::config(format!("{}: {why}", shown(uri))))?;
-    let path = web.path.strip_prefix('/').unwrap_or(web.path);
+    let path = web.url.path.strip_prefix('/').unwrap_or(web.url.path);
     Ok(Location {
         scheme: Scheme::Http,
         prefix: web.prefix(),
-        suffix: web.query.map_or(String::new(), |q| format!("?{q}")),
+        suffix: web.url.query.map_or(String::new(), |q| format!("?{q}")),
         key: decode(path).ok_or_else(|| not_utf8(uri))?,
     })
 }

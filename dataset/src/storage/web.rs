@@ -1,29 +1,15 @@
 //! An http(s) URL taken apart, once: what is checked, printed, stored and opened are parts of this value.
 //!
-//! The store's library parses URLs as browsers do: `\` ends a host, as `/` does, and tabs and line breaks vanish. A URL in
-//! which another parser could find another host is refused, and no part of a host, a port or a user name is guessed.
+//! [`HttpUrl`] refuses URLs in which another parser could find another host.
 
 use super::signature::is_signed;
 use super::uri::decode;
+use feedstock_base::HttpUrl;
 use url::{Host, Url};
 
-/// Whether the URI has the scheme http or https.
-pub(super) fn is_http(uri: &str) -> bool {
-    let is = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
-    uri.split_once("://").is_some_and(|(scheme, _)| is(scheme))
-}
-
-/// The parts of an http(s) URL, as written, without its fragment, which is never sent.
+/// An http(s) URL with the origin that the store's library finds in it.
 pub(super) struct Web<'a> {
-    pub(super) scheme: &'a str,
-    /// User name and password, percent-encoded, without the `@`.
-    pub(super) user: Option<&'a str>,
-    /// Host and port.
-    pub(super) host: &'a str,
-    /// With its leading `/`; empty where the URL ends before it.
-    pub(super) path: &'a str,
-    /// Without its `?`.
-    pub(super) query: Option<&'a str>,
+    pub(super) url: HttpUrl<'a>,
     /// Scheme, user, host and port as the store's library parses them.
     base: Url,
 }
@@ -39,44 +25,26 @@ pub(super) struct Origin {
 impl<'a> Web<'a> {
     /// Takes the URL apart, or returns why it names no place.
     pub(super) fn parse(uri: &'a str) -> Result<Self, &'static str> {
-        let (scheme, rest) = uri.split_once("://").filter(|_| is_http(uri)).ok_or("it is not an http URL")?;
-        if rest.contains(|c: char| c.is_ascii_control()) {
-            return Err("it contains a control character");
-        }
-        let (rest, _fragment) = rest.split_once('#').unwrap_or((rest, ""));
-        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-        if rest.contains('\\') {
-            return Err(r"it contains a '\'; write %5C where a name contains one");
-        }
-        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let (user, host) = match authority.rsplit_once('@') {
-            Some((user, host)) => (Some(user), host),
-            None => (None, authority),
-        };
-        if host.is_empty() {
-            return Err("the host is missing");
-        }
-        if user.is_some_and(|user| user.contains('@')) {
-            return Err("there is more than one '@' before the host; write %40 in a user name or password");
-        }
-        if user.is_some_and(|user| decode(user).is_none()) {
+        let url = HttpUrl::split(uri)?;
+        if url.user.is_some_and(|user| decode(user).is_none()) {
             return Err("the percent-encoding of its user name or password is broken");
         }
-        let base = Url::parse(&format!("{scheme}://{authority}/")).map_err(
+        let user = url.user.map_or(String::new(), |user| format!("{user}@"));
+        let base = Url::parse(&format!("{}://{user}{}/", url.scheme, url.host)).map_err(
             |_| "the host or the port is not valid; percent-encode '/', '?' and '#' in a password",
         )?;
-        Ok(Self { scheme, user, host, path, query, base })
+        Ok(Self { url, base })
     }
 
     /// What comes before the key of every URL with this origin and user: `https://user:password@host/`.
     pub(super) fn prefix(&self) -> String {
-        let user = self.user.map_or(String::new(), |user| format!("{user}@"));
-        format!("{}://{user}{}/", self.scheme, self.host)
+        let user = self.url.user.map_or(String::new(), |user| format!("{user}@"));
+        format!("{}://{user}{}/", self.url.scheme, self.url.host)
     }
 
     /// Whether it has a user name, a password or a signature.
     pub(super) fn has_credentials(&self) -> bool {
-        self.user.is_some() || self.query.is_some_and(is_signed)
+        self.url.user.is_some() || self.url.query.is_some_and(is_signed)
     }
 
     /// Where it leads.
@@ -113,7 +81,7 @@ mod tests {
             assert!(Web::parse(bad).is_err(), "{bad:?} was accepted");
         }
         let web = Web::parse("http://evil#@data.example/x").unwrap();
-        assert_eq!((web.host, web.path), ("evil", ""));
+        assert_eq!((web.url.host, web.url.path), ("evil", ""));
     }
 
     #[test]
@@ -131,7 +99,7 @@ mod tests {
         fn the_library_finds_the_same_host(rest in r"[a-c.:@/\\?#%0-9 \t\[\]-]{1,16}") {
             let uri = format!("http://{rest}");
             if let Ok(web) = Web::parse(&uri) {
-                let query = web.query.map_or(String::new(), |query| format!("?{query}"));
+                let query = web.url.query.map_or(String::new(), |query| format!("?{query}"));
                 let opened = Url::parse(&format!("{}{query}", web.prefix())).unwrap();
                 prop_assert_eq!(opened.host().map(|host| host.to_owned()), web.origin().host);
                 let direct = Url::parse(&uri).unwrap();

@@ -206,7 +206,7 @@ async fn fetch(
         if stop.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Retryable, "the examination was stopped before its end"));
         }
-        match block.map_err(Error::from) {
+        match block {
             Ok(block) => chunks::cut(&Arc::new(block), &samples).for_each(&take),
             Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Retryable) => {
                 return Err(error);

@@ -210,13 +210,10 @@ impl Recoder {
         for (row, error) in failures {
             let sample = sample_id(&batch, row)?;
             let name = self.catalog.describe_sample(sample);
-            if self.on_error == OnBadPicture::Raise || error.kind() == feedstock_ops::ErrorKind::Bug {
-                return Err(Error::sample(
-                    &format!(
-                        "sample {sample} ({name}) cannot be rewritten (set on_error=copy to keep such bytes)"
-                    ),
-                    error,
-                ));
+            if self.on_error == OnBadPicture::Raise || error.kind() == ErrorKind::Bug {
+                return Err(error.context(format!(
+                    "sample {sample} ({name}) cannot be rewritten (set on_error=copy to keep such bytes)"
+                )));
             }
             fates.push((row, Fate::Kept(KeptSample { sample, name, reason: error.to_string() })));
         }

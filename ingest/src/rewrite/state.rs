@@ -201,7 +201,7 @@ impl Target {
         let listed = match listed {
             Ok(listed) => listed,
             Err(error) if error.kind() == ErrorKind::Gone => return Ok(BTreeMap::new()),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         let prefix = format!("{uri}/");
         listed
@@ -258,7 +258,7 @@ pub(super) struct Upload(std::sync::mpsc::Receiver<feedstock_dataset::Result<()>
 impl Upload {
     pub(super) fn wait(self) -> Result<()> {
         let ended = |_| Error::new(ErrorKind::Bug, "the write of a shard ended without a result");
-        Ok(self.0.recv().map_err(ended)??)
+        self.0.recv().map_err(ended)?
     }
 }
 

@@ -85,10 +85,7 @@ fn open(source: &Dataset, target: &Target, state: &State) -> Result<Dataset> {
     };
     let uri = target.uri_of("");
     let opened = source.io().block_on(async move { Dataset::open_with(&uri, open).await });
-    opened.map_err(|e| {
-        let context = "the shards were written but cannot be read back";
-        Error::from(e.context(context))
-    })
+    opened.map_err(|e| e.context("the shards were written but cannot be read back"))
 }
 
 fn differs(target: &Target, file: &str, what: &str) -> Error {

@@ -6,9 +6,9 @@ use super::parameters::{self, single};
 use super::sums::energy;
 use crate::chain::Op;
 use crate::check::{check_probability, check_range};
-use crate::error::{Error, Result};
 use crate::resources::Noise;
 use crate::seed::Generator;
+use feedstock_base::{Error, Result};
 
 /// The greatest ratio either way: beyond the range of 24-bit recordings.
 const MAX_SNR_DB: f64 = 160.0;

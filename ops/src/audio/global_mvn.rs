@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parameters::{self, single};
 use crate::chain::Op;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// (feature − mean) / std, with statistics of the whole training set, one a feature or one for all.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]

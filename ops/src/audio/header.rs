@@ -18,7 +18,7 @@ use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
 use super::decode::ogg::{OggHeader, first_stream};
 use super::decode::wav::WavHeader;
 use super::decode::{Container, DecodeAudio, sniff, unknown};
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// A clip's file format and codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,7 +127,7 @@ pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
         }
     };
     if header.sample_rate == 0 || header.channels == 0 {
-        return Err(Error::sample(format!(
+        return Err(Error::bad_sample(format!(
             "the {} header says {} Hz, {} channels; a clip needs at least one of each",
             header.format, header.sample_rate, header.channels
         )));

@@ -8,7 +8,7 @@ use super::parameters::single;
 use super::spectrum::{Frames, LANES, PadMode, SpectrumScratch};
 use super::window::Window;
 use crate::chain::Op;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// The longest frame: 1.4 s at 48 kHz; a thread's buffers for it take 3 MB.
 const MAX_N_FFT: usize = 1 << 16;

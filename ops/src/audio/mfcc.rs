@@ -10,7 +10,7 @@ use super::parameters::single;
 use super::spectrum::{PadMode, SpectrumScratch};
 use super::window::Window;
 use crate::chain::Op;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// The first `n_mfcc` coefficients of the orthonormal DCT-II of each frame's log-mel spectrum.
 ///

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parameters::samples;
 use crate::chain::Op;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Adds `value` at the end of clips shorter than `seconds`.
 ///

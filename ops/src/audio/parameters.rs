@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer};
 
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// The longest time that a parameter may name: an hour, six times `decode_audio`'s default limit.
 const MAX_SECONDS: f64 = 3600.0;

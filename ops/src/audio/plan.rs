@@ -30,13 +30,13 @@ use super::trim_silence::TrimSilence;
 use super::utterance_mvn::UtteranceMvn;
 use super::volume::Volume;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::ragged::RaggedRow;
 use crate::resources::{Need, Noise, Resources};
 use crate::scratch::give_back;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
+use feedstock_base::{Error, Result};
 
 /// A thread's decoder and buffers.
 #[derive(Default)]
@@ -414,7 +414,7 @@ impl AudioPlan {
         let Decoded { sample_rate, mut halved, warnings } =
             scratch.decoder.decode(&self.decode, encoded, to, &mut scratch.wave)?;
         if scratch.wave.is_empty() || sample_rate == 0 {
-            return Err(Error::sample("decode_audio: the clip has no samples"));
+            return Err(Error::bad_sample("decode_audio: the clip has no samples"));
         }
         let decoded_rate = if halved.is_some() { sample_rate / 2 } else { sample_rate };
         let mut clip = Clip { sample_rate: decoded_rate, view: 0..scratch.wave.len(), scratch };
@@ -468,14 +468,14 @@ impl AudioPlan {
 fn frames(extract: &Extract, samples: usize) -> Result<usize> {
     let frames = extract.mel().count(samples);
     if frames == 0 {
-        return Err(Error::sample(format!(
+        return Err(Error::bad_sample(format!(
             "the clip is {samples} samples long where features are made of it, too short for a frame: one takes {}; \
              drop short clips with a filter on duration, or lengthen them with pad_seconds",
             extract.mel().least_samples()
         )));
     }
     if frames.checked_mul(extract.width()).is_none_or(|elements| elements > MAX_ELEMENTS) {
-        return Err(Error::sample(format!(
+        return Err(Error::bad_sample(format!(
             "the clip makes {frames} frames of {} features, over {MAX_ELEMENTS} elements; crop it or lengthen \
              hop_length",
             extract.width()
@@ -550,7 +550,7 @@ impl Clip<'_> {
         }
         let most = MAX_ELEMENTS as u128 * u128::from(from) / u128::from(to);
         if self.view.len() as u128 > most {
-            return Err(Error::sample(format!(
+            return Err(Error::bad_sample(format!(
                 "{} samples from {from} to {to} Hz are over {MAX_ELEMENTS} samples",
                 self.view.len()
             )));
@@ -566,7 +566,7 @@ impl Clip<'_> {
         let length = samples(op.seconds, self.sample_rate);
         if length > MAX_ELEMENTS {
             let rate = self.sample_rate;
-            return Err(Error::sample(format!(
+            return Err(Error::bad_sample(format!(
                 "pad_seconds: {} s at {rate} Hz are over {MAX_ELEMENTS} samples; resample first",
                 op.seconds
             )));

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::parameters::single;
 use super::sums::sum;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::seed::Generator;
+use feedstock_base::{Error, Result};
 use std::ops::Range;
 
 /// The most masks of one kind: more would hide any clip.

@@ -12,7 +12,7 @@ use realfft::{RealFftPlanner, RealToComplex};
 use serde::{Deserialize, Serialize};
 
 use super::window::Window;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Frames side by side: one AVX register of f32, two of SSE or NEON.
 pub(crate) const LANES: usize = 8;

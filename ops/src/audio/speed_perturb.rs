@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::parameters;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::seed::Generator;
+use feedstock_base::{Error, Result};
 
 /// Slowest and fastest speed.
 const SPEEDS: [f64; 2] = [0.5, 2.0];

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::parameters::{check_seconds, samples};
 use super::sums::energy;
 use crate::chain::Op;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Root mean square below which a frame is silence whatever its clip is like: −100 dB of full scale, librosa's floor.
 const SILENT_RMS: f64 = 1e-5;

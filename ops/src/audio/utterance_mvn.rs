@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::parameters::single;
 use super::sums::{squared_deviation, sum};
 use crate::chain::Op;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Subtracts the clip's mean and divides by √(variance + epsilon).
 ///

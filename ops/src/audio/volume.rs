@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::parameters::{self, single};
 use crate::chain::Op;
 use crate::check::check_range;
-use crate::error::Result;
 use crate::seed::Generator;
+use feedstock_base::Result;
 
 /// The strongest gain or attenuation: more than 24 bits of a recording span.
 const MAX_GAIN_DB: f64 = 160.0;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{ChainSpec, Op};
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// The parameters that may be given without their names, per op, in the order of the constructors.
 fn positional(op: &str) -> &'static [&'static str] {

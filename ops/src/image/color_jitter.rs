@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::enhance;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::seed::Generator;
+use feedstock_base::{Error, Result};
 
 /// Changes brightness, contrast, saturation and hue in random order, drawing as torchvision's `ColorJitter`: the
 /// factors are uniform in max(0, 1 − x) … 1 + x, the hue's turn in −x … x; 0 leaves a property alone.

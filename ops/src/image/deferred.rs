@@ -11,11 +11,11 @@ use super::decode::Opened;
 use super::geometry::{Filter, Rect, Size};
 use super::plan::{ImagePlan, ImageScratch, Stage, Step, needed};
 use super::resize::Window;
-use crate::error::{Error, Result};
 use crate::ragged::RaggedRow;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
+use feedstock_base::{Error, Result};
 
 /// The draw that splits pictures between CPU and GPU is that of an op behind all that a chain may have.
 const SPLIT_DRAW: usize = 1 << 20;

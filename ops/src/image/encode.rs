@@ -15,8 +15,8 @@ use super::decode::{DecodeImage, Demand, JpegDecoder, Opened};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
 use super::resize::Sampler;
 use super::turbo::Handle;
-use crate::error::{Error, Result};
 use crate::scratch::Buffer;
+use feedstock_base::{Error, Result};
 
 /// To which size and quality pictures are shrunk.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::check::{check_probability, check_range};
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// The longest side that an op may produce, in pixels: a 32,768² u8 picture is 3 GiB, far over any training input.
 pub(crate) const MAX_SIDE: u32 = 32_768;

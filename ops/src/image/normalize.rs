@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::spec::{DType, Layout};
+use feedstock_base::{Error, Result};
 
 /// The mean of ImageNet's training pictures per channel, in 0 … 1: what torchvision's models expect.
 pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];

@@ -22,11 +22,11 @@ use super::random_resized_crop::RandomResizedCrop;
 use super::resize::{Resize, Sampler, Window, copy_rows};
 use super::trivial_augment::TrivialAugment;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::scratch::Buffer;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
+use feedstock_base::{Error, Result};
 
 /// A thread's codec handles and buffers.
 #[derive(Default)]
@@ -439,7 +439,7 @@ impl Run<'_> {
         if inner == size {
             return Ok(());
         }
-        size.check().map_err(|error| Error::sample(format!("padding: {}", error.message())))?;
+        size.check().map_err(|error| Error::bad_sample(format!("padding: {}", error.message())))?;
         self.decode(None)?;
         let Place::Buffer { index, stride, view, .. } = self.at else {
             return Err(Error::bug("a picture is padded after it was written into its row"));

@@ -6,8 +6,8 @@ use super::augment::{Augmentation, Augmenter, Strength, WarpStyle};
 use super::geometry::Size;
 use super::warp::Interpolation;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::seed::Generator;
+use feedstock_base::{Error, Result};
 
 /// Applies `num_ops` uniformly drawn operations at `magnitude`, with torchvision's `RandAugment` set and ranges:
 /// identity, shear (≤ 0.3), translate (≤ 150/331 of the side), rotate (≤ 30°), brightness, colour, contrast and

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::{Rect, Size};
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::seed::Generator;
+use feedstock_base::{Error, Result};
 
 /// Cuts `size` out of a uniformly drawn place, as torchvision's `RandomCrop`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ impl RandomCrop {
         let mut offset = [self.padding; 2];
         let lack = [self.size.height.saturating_sub(size.height), self.size.width.saturating_sub(size.width)];
         if lack != [0, 0] && !self.pad_if_needed {
-            return Err(Error::sample(format!(
+            return Err(Error::bad_sample(format!(
                 "random_crop: the picture is {}×{} (height × width), smaller than the crop {}×{}; resize first or \
                  set pad_if_needed",
                 size.height, size.width, self.size.height, self.size.width

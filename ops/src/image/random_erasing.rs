@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::{Rect, Size, check_probability, check_range};
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::seed::Generator;
 use crate::spec::Layout;
+use feedstock_base::{Error, Result};
 
 /// Tries to find a rectangle that fits; torchvision's number.
 const TRIES: usize = 10;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::{Filter, Rect, Size, check_range};
 use crate::chain::Op;
-use crate::error::Result;
 use crate::seed::Generator;
+use feedstock_base::Result;
 
 /// Tries before the central fallback; torchvision's number.
 const TRIES: usize = 10;

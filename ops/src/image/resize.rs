@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
 use super::resample::{Resampler, Source};
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::scratch::Buffer;
+use feedstock_base::{Error, Result};
 
 /// Resizes to a shorter side (keeping the aspect ratio) or to an exact size.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -71,7 +71,7 @@ impl Resize {
             (u64::from(picture.height.min(picture.width)), u64::from(picture.height.max(picture.width)));
         let longer = u64::from(shorter) * long / short;
         let longer = u32::try_from(longer).ok().filter(|&side| side <= MAX_SIDE).ok_or_else(|| {
-            Error::sample(format!(
+            Error::bad_sample(format!(
                 "resize: a {long}×{short} picture would become {longer} px long, over {MAX_SIDE}; its aspect ratio \
                  is unusable"
             ))

@@ -17,8 +17,8 @@ use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Opened, decode_rgb};
 use super::turbo::Handle;
-use crate::error::{Error, Result};
 use crate::limits::MAX_SCANS;
+use feedstock_base::{Error, Result};
 
 /// What the coefficients of one picture may take, in MB: those of 89 megapixels (the limit of pictures) at 4:2:0.
 const MAX_MEMORY: c_int = 300;

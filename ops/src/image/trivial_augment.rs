@@ -7,8 +7,8 @@ use super::geometry::Size;
 use super::rand_augment::bins;
 use super::warp::Interpolation;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::seed::Generator;
+use feedstock_base::{Error, Result};
 
 /// Applies one uniformly drawn operation at a uniformly drawn magnitude, with torchvision's `TrivialAugmentWide` set
 /// and ranges: as [`RandAugment`](super::RandAugment), but shear ≤ 0.99, translate ≤ 32 px, rotate ≤ 135°,

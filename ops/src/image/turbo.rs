@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as tj;
 
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// A compressor, decompressor or transformer.
 pub(super) struct Handle(NonNull<c_void>);

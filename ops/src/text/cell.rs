@@ -1,11 +1,12 @@
 //! The text of a cell.
 
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// The bytes as text.
 pub(super) fn utf8(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
-        Error::sample(format!("the text is no UTF-8 from byte {at} on; store it as UTF-8")).with_source(error)
+        Error::bad_sample(format!("the text is no UTF-8 from byte {at} on; store it as UTF-8"))
+            .with_source(error)
     })
 }

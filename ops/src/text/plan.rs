@@ -3,11 +3,11 @@
 use super::tokenize::Tokens;
 use super::tokenize_chars::Characters;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::ragged::RaggedRow;
 use crate::resources::{Need, Resources};
 use crate::scratch::{RETAINED_BYTES, give_back};
 use crate::spec::{DType, Layout, TensorSpec};
+use feedstock_base::{Error, Result};
 
 /// A thread's buffers.
 #[derive(Default)]

@@ -6,9 +6,9 @@ use tokenizers::{Encoding, PostProcessor, PostProcessorWrapper, Token, Tokenizer
 
 use super::cell::utf8;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::limits::{MAX_TEXT_BYTES, over};
 use crate::resources::Resources;
+use feedstock_base::{Error, Result};
 
 /// Splits a text into the tokens of a `tokenizer.json` (normaliser, pre-tokenizer, model and post-processor, as the
 /// `tokenizers` library runs them) and gives their ids.
@@ -149,7 +149,7 @@ impl Tokens {
     }
 
     pub(super) fn run(&self, text: &[u8], ids: &mut Vec<i64>) -> Result<()> {
-        let failed = |error| Error::sample(format!("tokenize: {} fails: {error}", self.op.tokenizer));
+        let failed = |error| Error::bad_sample(format!("tokenize: {} fails: {error}", self.op.tokenizer));
         let within = self.within(text)?;
         let mut encoding = self.tokenizer.encode_fast(utf8(within)?, false).map_err(failed)?;
         if within.len() < text.len() && encoding.len() <= self.room {
@@ -167,7 +167,7 @@ impl Tokens {
                 ids.truncate(most);
                 Ok(())
             }
-            Some(most) if ids.len() > most => Err(Error::sample(format!(
+            Some(most) if ids.len() > most => Err(Error::bad_sample(format!(
                 "tokenize: the text has {} tokens, over max_tokens {most}; raise it or set truncate",
                 ids.len()
             ))),

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::TextScratch;
 use super::cell::utf8;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::limits::MAX_CHARACTERS_BYTES;
+use feedstock_base::{Error, Result};
 
 /// Characters below it are looked up in a table instead of a map.
 const TABLE: usize = 128;
@@ -147,7 +147,7 @@ impl Characters {
     pub(super) fn run(&self, text: &[u8], scratch: &mut TextScratch) -> Result<()> {
         if text.len() > MAX_CHARACTERS_BYTES {
             let length = text.len();
-            return Err(Error::sample(format!(
+            return Err(Error::bad_sample(format!(
                 "the text is {length} bytes long, over {MAX_CHARACTERS_BYTES}"
             )));
         }
@@ -169,7 +169,7 @@ impl Characters {
                 (Some(id), _) | (None, Unknown::Id(id)) => id,
                 (None, Unknown::Policy(UnknownPolicy::Error)) => {
                     let code = u32::from(character);
-                    return Err(Error::sample(format!(
+                    return Err(Error::bad_sample(format!(
                         "tokenize_chars: {character:?} (U+{code:04X}) is not in the vocabulary; add it or set unknown \
                          to an id"
                     )));

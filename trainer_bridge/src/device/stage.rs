@@ -48,7 +48,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// The error of a sample that neither the device nor the CPU decodes.
-    fn error_of(&self, sample: SampleId, error: feedstock_ops::Error) -> Error {
+    fn error_of(&self, sample: SampleId, error: Error) -> Error {
         let name = format!("{} (sample {sample})", self.catalog.describe_sample(sample));
         let mut deferred = self.deferred.iter().flatten();
         let column = match (deferred.next(), deferred.next()) {
@@ -56,7 +56,7 @@ impl Work {
             _ => None, // one of several
         };
         let uri = self.catalog.sample_uri(sample);
-        Error::sample(&name, error).with_sample(SampleContext { sample, uri, column })
+        error.context(name).with_sample(SampleContext { sample, uri, column })
     }
 }
 

@@ -11,7 +11,7 @@ use super::mono::Mono;
 use super::mpeg::Trim;
 use super::{DecodeAudio, Decoded, Losses, stream};
 use crate::audio::header::AudioFormat;
-use crate::error::Result;
+use feedstock_base::Result;
 
 /// Every AAC frame decodes to this many.
 pub(in crate::audio) const FRAME_SAMPLES: u64 = 1024;

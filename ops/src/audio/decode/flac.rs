@@ -13,7 +13,7 @@ use super::mpeg::Trim;
 use super::stream::{self, Track};
 use super::{DecodeAudio, Decoded, Losses};
 use crate::audio::header::AudioFormat;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 const STREAM_INFO_BYTES: usize = 34;
 
@@ -32,7 +32,7 @@ impl StreamInfo {
     pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
         let block = head.get(4..8).filter(|header| header[0] & 0x7F == 0).and_then(|_| head.get(8..));
         let Some(block) = block.and_then(|rest| rest.first_chunk::<STREAM_INFO_BYTES>()).copied() else {
-            return Err(Error::sample("the FLAC clip does not begin with a whole STREAMINFO block"));
+            return Err(Error::bad_sample("the FLAC clip does not begin with a whole STREAMINFO block"));
         };
         let packed = u64::from_be_bytes([
             block[10], block[11], block[12], block[13], block[14], block[15], block[16], block[17],
@@ -100,7 +100,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     if audio.is_empty() {
         let total = info.samples.unwrap_or(1);
         Losses { lost: total, total, ended_early: true }.check(op, format, info.sample_rate)?;
-        return Err(Error::sample("the FLAC clip ends before its first frame"));
+        return Err(Error::bad_sample("the FLAC clip ends before its first frame"));
     }
 
     let steps = search_steps(audio);

@@ -38,12 +38,12 @@ use serde::{Deserialize, Serialize};
 
 use super::header::{AudioFormat, read_audio_header};
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::limits::{
     MAX_CHANNELS, MAX_CODEBOOK_BYTES, MAX_DECODED_BYTES, MAX_LOST_SHARE, MAX_PACKETS, MAX_SAMPLE_RATE,
     MAX_SAMPLES, MAX_SECONDS, MAX_STEPS, over,
 };
 use crate::warning::{Warning, Warnings};
+use feedstock_base::{Error, Result};
 
 /// Decodes an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel, the mean of its channels.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -242,7 +242,7 @@ impl DecodeAudio {
     /// Refuses a header before anything is allocated for it.
     fn check_header(&self, format: AudioFormat, sample_rate: u32, channels: u32) -> Result<()> {
         if sample_rate == 0 || channels == 0 {
-            return Err(Error::sample(format!(
+            return Err(Error::bad_sample(format!(
                 "the {format} header says {sample_rate} Hz, {channels} channels; a clip needs at least one of each"
             )));
         }
@@ -352,12 +352,12 @@ pub(super) enum Container {
 /// Tells the container by its magic bytes, and where it starts after ID3 tags.
 pub(super) fn sniff(bytes: &[u8]) -> Result<(Container, usize)> {
     if bytes.is_empty() {
-        return Err(Error::sample("the clip is empty (0 bytes)"));
+        return Err(Error::bad_sample("the clip is empty (0 bytes)"));
     }
     let tags = mpeg::id3_bytes(bytes);
     let start = usize::try_from(tags).unwrap_or(usize::MAX);
     let Some(rest) = bytes.get(start..).filter(|rest| !rest.is_empty()) else {
-        return Err(Error::sample(format!(
+        return Err(Error::bad_sample(format!(
             "the clip's ID3 tags are {tags} bytes long, and there are only {}: it ends before its audio",
             bytes.len()
         )));
@@ -375,7 +375,7 @@ pub(super) fn sniff(bytes: &[u8]) -> Result<(Container, usize)> {
 }
 
 pub(super) fn unknown(bytes: &[u8]) -> Error {
-    Error::sample(format!(
+    Error::bad_sample(format!(
         "{} bytes starting with {:02x?} are no MP3, FLAC, Ogg, WAV, M4A or AAC",
         bytes.len(),
         &bytes[..bytes.len().min(12)]
@@ -458,13 +458,13 @@ impl AudioDecoder {
             Container::Adts => adts::decode(op, &encoded[start..], out)?,
         };
         if out.is_empty() {
-            return Err(Error::sample("the clip holds no samples"));
+            return Err(Error::bad_sample("the clip holds no samples"));
         }
         // 0 · x is 0 for every number, and NaN for what is none.
         let sum: f32 = out.iter().map(|value| value * 0.0).sum();
         if sum != 0.0 {
             let at = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
-            return Err(Error::sample(format!(
+            return Err(Error::bad_sample(format!(
                 "sample {at} of the clip is {}, not a finite number",
                 out[at]
             )));

@@ -8,7 +8,7 @@ use symphonia::core::audio::{Audio, AudioBuffer, GenericAudioBufferRef};
 
 use super::DecodeAudio;
 use super::mpeg::Trim;
-use crate::error::Result;
+use feedstock_base::Result;
 
 /// Where decoded audio goes: the mean of its channels, or the channel that [`DecodeAudio`] names, without the encoder's
 /// delay and padding.

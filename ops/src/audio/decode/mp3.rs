@@ -15,7 +15,7 @@ use super::mono::Mono;
 use super::mpeg::{Frame, Tag, Walk};
 use super::{DecodeAudio, Decoded, Losses};
 use crate::audio::header::AudioFormat;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Frames whose places are kept between clips: 3 MB, of an hour of MP3.
 const RETAINED_FRAMES: usize = 1 << 16;

@@ -16,7 +16,7 @@ use super::mpeg::Trim;
 use super::stream::{self, Track};
 use super::{DecodeAudio, Decoded, mp4_tables};
 use crate::audio::header::AudioFormat;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// The first audio track's header.
 #[derive(Debug, Clone, Copy, Default)]
@@ -141,7 +141,7 @@ fn first_edit(list: &[u8]) -> Option<u64> {
 pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Aac;
     let Some(header) = Mp4Header::parse(bytes) else {
-        return Err(Error::sample(
+        return Err(Error::bad_sample(
             "the MP4 clip has no audio track, or ends before its header, which may follow the audio",
         ));
     };
@@ -161,7 +161,9 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         .map_err(|error| stream::refused(format, &error))?;
     let (id, parameters) = stream::audio_track(&reader)?;
     if parameters.codec != CODEC_ID_AAC {
-        return Err(Error::sample("the MP4 clip's audio is no AAC, the only codec in MP4 that is decoded"));
+        return Err(Error::bad_sample(
+            "the MP4 clip's audio is no AAC, the only codec in MP4 that is decoded",
+        ));
     }
     let mut decoder = stream::new_decoder(format, &parameters)?;
     // Fragmented files have no sample table: their length is what is there.

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::DecodeAudio;
 use crate::audio::header::AudioFormat;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// How far junk in front of the first frame may reach, beyond ID3 tags: 64 KiB, the largest padding seen in files
 /// that other decoders play.
@@ -296,7 +296,7 @@ impl Walk {
                     continue;
                 }
                 Some(other) if continues(bytes, at, &other) => {
-                    return Err(Error::sample(format!(
+                    return Err(Error::bad_sample(format!(
                         "the MP3 changes from {} Hz, {} channels to {} Hz, {} channels at byte {at}; split it",
                         first.sample_rate, first.channels, other.sample_rate, other.channels
                     )));

@@ -18,8 +18,8 @@ use super::mpeg::Trim;
 use super::stream::{self, Track};
 use super::{DecodeAudio, Decoded, vorbis};
 use crate::audio::header::AudioFormat;
-use crate::error::{Error, Result};
 use crate::warning::Warning;
+use feedstock_base::{Error, Result};
 
 /// What the first page says.
 #[derive(Debug, Clone, Copy)]
@@ -146,7 +146,7 @@ fn page(bytes: &[u8]) -> Option<Page<'_>> {
 impl OggHeader {
     pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
         let Some(Page { body, serial, .. }) = page(head) else {
-            return Err(Error::sample("the Ogg clip does not begin with a whole page"));
+            return Err(Error::bad_sample("the Ogg clip does not begin with a whole page"));
         };
         let le32 = |at: usize| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
         let known = match body {
@@ -168,7 +168,7 @@ impl OggHeader {
             _ => None,
         };
         let Some((format, sample_rate, channels, (pre_skip, gain))) = known else {
-            return Err(Error::sample("the Ogg clip's first stream is no Vorbis, Opus or FLAC"));
+            return Err(Error::bad_sample("the Ogg clip's first stream is no Vorbis, Opus or FLAC"));
         };
         Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
     }
@@ -210,14 +210,14 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let samples = end.map(|(samples, _)| samples);
     op.check_samples(format, samples.unwrap_or(0), (sample_rate, channels))?;
     if format == AudioFormat::Opus && !cfg!(feature = "opus") {
-        return Err(Error::sample("the clip is Opus; build with the feature `opus` to decode it"));
+        return Err(Error::bad_sample("the clip is Opus; build with the feature `opus` to decode it"));
     }
     let steps = search_steps(bytes);
     op.check_steps(format, steps)?;
     if format == AudioFormat::Vorbis {
         vorbis::check_setup(op, bytes, header.serial)?;
     } else if bytes.windows(7).any(|seven| seven == b"\x05vorbis") {
-        return Err(Error::sample(format!("the {format} clip holds a stream of Vorbis too; split it")));
+        return Err(Error::bad_sample(format!("the {format} clip holds a stream of Vorbis too; split it")));
     }
     let mut reader = OggReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
         .map_err(|error| stream::refused(format, &error))?;

@@ -12,7 +12,7 @@ use super::mono::Mono;
 use super::mpeg::Trim;
 use super::{DecodeAudio, Losses};
 use crate::audio::header::AudioFormat;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// One track of a container, and what is known of it beforehand.
 pub(super) struct Track<'a> {
@@ -48,7 +48,7 @@ pub(super) fn audio_track(reader: &dyn FormatReader) -> Result<(u32, AudioCodecP
         Some(CodecParameters::Audio(parameters)) => Some((track.id, parameters.clone())),
         _ => None,
     });
-    audio.ok_or_else(|| Error::sample("the clip has no audio track"))
+    audio.ok_or_else(|| Error::bad_sample("the clip has no audio track"))
 }
 
 pub(super) fn new_decoder(
@@ -69,10 +69,10 @@ pub(super) fn new_decoder(
 
 pub(super) fn refused(format: AudioFormat, error: &Failure) -> Error {
     match error {
-        Failure::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            Error::sample(format!("the {format} clip ends early, in its header or before its first frame"))
-        }
-        error => Error::sample(format!("the {format} clip cannot be decoded: {error}")),
+        Failure::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => Error::bad_sample(format!(
+            "the {format} clip ends early, in its header or before its first frame"
+        )),
+        error => Error::bad_sample(format!("the {format} clip cannot be decoded: {error}")),
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn decode(
             // A missing end shows by the count of samples, if the container has one.
             Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => break,
             Err(Failure::ResetRequired) => {
-                return Err(Error::sample(format!(
+                return Err(Error::bad_sample(format!(
                     "the {format} clip is a chain of several streams; split it into clips"
                 )));
             }
@@ -108,7 +108,7 @@ pub(super) fn decode(
         };
         packets += 1;
         if packets > bytes as u64 {
-            return Err(Error::sample(format!("the {format} clip names more packets than it has bytes")));
+            return Err(Error::bad_sample(format!("the {format} clip names more packets than it has bytes")));
         }
         op.check_packets(format, packets)?;
         // Packets that lie over each other are copied again and again.
@@ -143,14 +143,14 @@ pub(super) fn decode(
         let intact = format != AudioFormat::Flac || super::flac::is_intact(&packet.data);
         match if intact { decoder.decode(&packet) } else { Err(Failure::DecodeError("checksum")) } {
             Ok(buffer) if buffer.spec().rate() != sample_rate => {
-                return Err(Error::sample(format!(
+                return Err(Error::bad_sample(format!(
                     "the {format} clip changes from {sample_rate} Hz to {} Hz",
                     buffer.spec().rate()
                 )));
             }
             Ok(buffer) => mono.push(&buffer)?,
             Err(Failure::Unsupported(what)) => {
-                return Err(Error::sample(format!("the {format} clip cannot be decoded: {what}")));
+                return Err(Error::bad_sample(format!("the {format} clip cannot be decoded: {what}")));
             }
             Err(_) => {
                 in_vain += STEPS_PER_BAD_PACKET + packet.data.len() as u64;

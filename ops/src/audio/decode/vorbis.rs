@@ -4,8 +4,8 @@
 
 use super::DecodeAudio;
 use super::ogg::{Page, pages};
-use crate::error::{Error, Result};
 use crate::limits::over;
+use feedstock_base::{Error, Result};
 
 const SETUP: &[u8; 7] = b"\x05vorbis";
 
@@ -24,7 +24,7 @@ const MAX_DIMENSIONS: u32 = 32;
 /// Checks the setup header of a stream, and its repetitions, which some encoders write; `bytes` holds no other stream of
 /// Vorbis.
 pub(super) fn check_setup(op: &DecodeAudio, bytes: &[u8], serial: [u8; 4]) -> Result<()> {
-    let damaged = || Error::sample("the Vorbis clip's setup header is damaged or missing");
+    let damaged = || Error::bad_sample("the Vorbis clip's setup header is damaged or missing");
     // A packet's first bytes are never split between pages, so every setup header shows.
     let count = bytes.windows(SETUP.len()).filter(|seven| seven == SETUP).count();
     let packets = setup_packets(bytes, serial, count).ok_or_else(damaged)?;

@@ -11,7 +11,7 @@ use super::mono::Mono;
 use super::mpeg::Trim;
 use super::{DecodeAudio, Decoded, Losses};
 use crate::audio::header::AudioFormat;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, within the second cache.
 const PACKET_SAMPLES: usize = 8192;
@@ -41,7 +41,7 @@ impl WavHeader {
         loop {
             let chunk = usize::try_from(at).ok().and_then(|at| head.get(at..)).unwrap_or_default();
             let (Some(name), Some(size)) = (chunk.first_chunk::<4>(), le32(chunk, 4)) else {
-                return Err(Error::sample(format!(
+                return Err(Error::bad_sample(format!(
                     "the WAV clip ends after {} bytes, before its {} chunk",
                     head.len(),
                     if format.is_none() { "fmt" } else { "data" }
@@ -52,7 +52,7 @@ impl WavHeader {
                 b"fmt " => format = Some(Format::parse(&chunk[8..], size)?),
                 b"data" => {
                     let Some(Format { sample_rate, channels, codec, frame_bytes }) = format else {
-                        return Err(Error::sample("the WAV clip has no fmt chunk before its data"));
+                        return Err(Error::bad_sample("the WAV clip has no fmt chunk before its data"));
                     };
                     let known = size < ENDLESS_BYTES && (size > 0 || chunk.len() <= 8);
                     let data_bytes = known.then_some(size);
@@ -90,7 +90,10 @@ impl Format {
         let chunk = &chunk[..chunk.len().min(size as usize)];
         let fields = (le16(chunk, 0), le16(chunk, 2), le32(chunk, 4), le16(chunk, 14));
         let (Some(mut kind), Some(channels), Some(sample_rate), Some(bits)) = fields else {
-            return Err(Error::sample(format!("the WAV clip's fmt chunk has {} bytes of 16", chunk.len())));
+            return Err(Error::bad_sample(format!(
+                "the WAV clip's fmt chunk has {} bytes of 16",
+                chunk.len()
+            )));
         };
         if kind == EXTENSIBLE {
             kind = le16(chunk, 24).unwrap_or(kind);
@@ -105,7 +108,7 @@ impl Format {
             (A_LAW, 8) => (codec::CODEC_ID_PCM_ALAW, 1),
             (MU_LAW, 8) => (codec::CODEC_ID_PCM_MULAW, 1),
             _ => {
-                return Err(Error::sample(format!(
+                return Err(Error::bad_sample(format!(
                     "the WAV clip holds format {kind:#06x} with {bits} bits; PCM of 8 to 32 bits, float, A-law and \
                      µ-law are decoded"
                 )));
@@ -144,14 +147,14 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         .with_channels(if channels == 1 { layouts::CHANNEL_LAYOUT_MONO } else { discrete(channels) })
         .with_max_frames_per_packet(PACKET_SAMPLES as u64);
     let mut decoder = PcmDecoder::try_new(&parameters, &AudioDecoderOptions::default())
-        .map_err(|error| Error::sample("the WAV clip cannot be decoded").with_source(error))?;
+        .map_err(|error| Error::bad_sample("the WAV clip cannot be decoded").with_source(error))?;
     let mut mono = Mono::new(op, Trim::default(), sample_rate, out);
     // At most max_samples, and each of them has bytes in the clip.
     let whole = usize::try_from(there).unwrap_or(usize::MAX).saturating_mul(frame_bytes);
     for packet in data[..whole.min(data.len())].chunks(PACKET_SAMPLES * frame_bytes) {
         let decoded = decoder
             .decode_ref(&PacketRef::new(0, Timestamp::ZERO, Duration::ZERO, packet))
-            .map_err(|error| Error::sample("the WAV clip cannot be decoded").with_source(error))?;
+            .map_err(|error| Error::bad_sample("the WAV clip cannot be decoded").with_source(error))?;
         mono.push(&decoded)?;
     }
     mono.silence(losses.lost)?;

@@ -21,7 +21,7 @@ mod kernel;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Op;
-use crate::error::{Error, Result};
+use feedstock_base::{Error, Result};
 use filter::Filter;
 
 /// The largest ratio of rates: 384 kHz, the most that is decoded, to 1.5 kHz. Filters are 85 taps × the ratio.
@@ -96,7 +96,7 @@ impl Resampler {
         }
         let (low, high) = (from.min(to), from.max(to));
         if low == 0 || high > low.saturating_mul(MAX_RATIO) {
-            return Err(Error::sample(format!(
+            return Err(Error::bad_sample(format!(
                 "the clip cannot be resampled from {from} Hz to {to} Hz: rates may differ by {MAX_RATIO} times"
             )));
         }
@@ -105,7 +105,7 @@ impl Resampler {
         let filter = &self.filters[index];
         let length = resampled_length(input.len() as u64, from, to);
         let length = usize::try_from(length)
-            .map_err(|_| Error::sample(format!("the clip is too long at {to} Hz: {length} samples")))?;
+            .map_err(|_| Error::bad_sample(format!("the clip is too long at {to} Hz: {length} samples")))?;
         out.resize(length, 0.0);
         if filter.interpolates() {
             interpolate(filter, input, &mut self.edge, out);

@@ -25,9 +25,9 @@ use super::super::turbo::Handle;
 use super::Pixels;
 use super::baseline::Baseline;
 use super::jpeg_header::{JpegHeader, reaches_its_end};
-use crate::error::{Error, Result};
 use crate::scratch::Buffer;
 use crate::warning::{Warning, Warnings};
+use feedstock_base::{Error, Result};
 
 /// Pixels around a region whose chroma weighs in on the region's edge.
 const MARGIN: u32 = 1;
@@ -91,7 +91,7 @@ impl From<Failure> for Error {
 }
 
 fn jpeg_error(text: &str) -> Error {
-    Error::sample(format!("JPEG: {text}"))
+    Error::bad_sample(format!("JPEG: {text}"))
 }
 
 impl JpegDecoder {
@@ -129,7 +129,7 @@ impl JpegDecoder {
         // against a marker of our own tells whether data is missing too. A progressive file may lack whole scans, and
         // an arithmetic decoder reads zeros past its end, neither of which would show.
         if !matches!(header.frame, 0xC0 | 0xC1) {
-            return Err(cut(Error::sample("a progressive or arithmetic JPEG must be complete")));
+            return Err(cut(Error::bad_sample("a progressive or arithmetic JPEG must be complete")));
         }
         let mut closed = Vec::with_capacity(bytes.len() + 2);
         closed.extend_from_slice(bytes);

@@ -3,8 +3,8 @@
 //! Sources: ITU-T T.81 annex B, JFIF 1.02, Adobe technical note 5116.
 
 use super::super::geometry::Size;
-use crate::error::{Error, Result};
 use crate::limits::MAX_SCANS;
+use feedstock_base::{Error, Result};
 
 /// One component of the frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(super) struct JpegHeader<'a> {
 const END: u8 = 0xD9;
 
 fn bad(what: impl std::fmt::Display) -> Error {
-    Error::sample(format!("JPEG header: {what}"))
+    Error::bad_sample(format!("JPEG header: {what}"))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

@@ -5,8 +5,8 @@
 
 use super::DecodeImage;
 use super::jpeg_header::{Component, JpegHeader};
-use crate::error::Result;
 use crate::limits::over;
+use feedstock_base::Result;
 
 /// A start of scan, SOS.
 const SCAN: u8 = 0xDA;

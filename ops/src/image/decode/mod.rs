@@ -29,13 +29,13 @@ use serde::{Deserialize, Serialize};
 use super::geometry::{Rect, Size};
 use super::resize::Window;
 use crate::chain::Op;
-use crate::error::{Error, Result};
 use crate::limits::{
     MAX_COEFFICIENT_BYTES, MAX_HUFFMAN_GROUPS, MAX_PIXELS, MAX_PIXELS_PER_BYTE, MAX_SCAN_BLOCKS, MAX_SCANS,
     RATIO_FREE_PIXELS, over,
 };
 use crate::scratch::Buffer;
 use crate::warning::Warnings;
+use feedstock_base::{Error, Result};
 
 pub(crate) use exif::Orientation;
 pub(crate) use jpeg::JpegDecoder;
@@ -290,9 +290,9 @@ fn sniff(bytes: &[u8]) -> Result<ImageFormat> {
         return Ok(ImageFormat::WebP);
     }
     if bytes.is_empty() {
-        return Err(Error::sample("the picture is empty (0 bytes)"));
+        return Err(Error::bad_sample("the picture is empty (0 bytes)"));
     }
-    Err(Error::sample(format!(
+    Err(Error::bad_sample(format!(
         "{} bytes starting with {:02x?} are no JPEG, PNG or WebP",
         bytes.len(),
         &bytes[..bytes.len().min(12)]
@@ -311,7 +311,7 @@ pub fn read_header(bytes: &[u8]) -> Result<ImageHeader> {
         ImageFormat::WebP => webp::size(bytes)?,
     };
     if size.width == 0 || size.height == 0 {
-        return Err(Error::sample(format!(
+        return Err(Error::bad_sample(format!(
             "the {format} header asks for {}×{} px; a picture needs at least one",
             size.width, size.height
         )));
@@ -360,7 +360,7 @@ impl<'a> Opened<'a> {
                 let jpeg = JpegHeader::parse(bytes)?;
                 let Size { width, height } = jpeg.size();
                 if width == 0 || height == 0 {
-                    return Err(Error::sample(format!("the JPEG header asks for {width}×{height} px")));
+                    return Err(Error::bad_sample(format!("the JPEG header asks for {width}×{height} px")));
                 }
                 (Body::Jpeg(Box::new(jpeg)), ImageHeader { format, width, height })
             }

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// # Errors
 /// `BadSample` for bytes without such a header.
 pub fn read_mode(bytes: &[u8]) -> Result<&'static str> {
-    let cut = || Error::sample(format!("{} bytes hold no complete header", bytes.len()));
+    let cut = || Error::bad_sample(format!("{} bytes hold no complete header", bytes.len()));
     let byte = |at: usize| bytes.get(at).copied().ok_or_else(cut);
     Ok(match sniff(bytes)? {
         ImageFormat::Jpeg => match JpegHeader::parse(bytes)?.components().len() {

@@ -8,12 +8,12 @@ use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Transformations};
 
 use super::super::geometry::Size;
 use super::png_repair::{has_partial_palette_entry, rebuilt};
-use crate::error::{Error, Result};
 use crate::scratch::Buffer;
 use crate::warning::{Warning, Warnings};
+use feedstock_base::{Error, Result};
 
 fn bad(error: png::DecodingError) -> Error {
-    Error::sample(format!("PNG: {error}")).with_source(error)
+    Error::bad_sample(format!("PNG: {error}")).with_source(error)
 }
 
 /// The size in IHDR, which comes first.
@@ -21,14 +21,14 @@ pub(super) fn size(bytes: &[u8]) -> Result<Size> {
     let field = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
     match (bytes.get(12..16), field(16), field(20)) {
         (Some(b"IHDR"), Some(width), Some(height)) => Ok(Size { height, width }),
-        _ => Err(Error::sample(format!("PNG: {} bytes hold no complete IHDR", bytes.len()))),
+        _ => Err(Error::bad_sample(format!("PNG: {} bytes hold no complete IHDR", bytes.len()))),
     }
 }
 
 /// Decodes into dense RGB. `size` is within the limits.
 pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer) -> Result<Warnings> {
     let result = if has_partial_palette_entry(bytes) {
-        Err(Error::sample("PNG: the palette ends within an entry"))
+        Err(Error::bad_sample("PNG: the palette ends within an entry"))
     } else {
         decode_as_stored(bytes, size, false, out)
     };
@@ -57,7 +57,7 @@ fn decode_as_stored(bytes: &[u8], size: Size, ignore_crc: bool, out: &mut Buffer
         return Err(Error::bug(format!("the png crate yields {color:?} {depth:?} after expansion")));
     }
     if (reader.info().width, reader.info().height) != (size.width, size.height) {
-        return Err(Error::sample("PNG: the header's size is not the frame's"));
+        return Err(Error::bad_sample("PNG: the header's size is not the frame's"));
     }
     // Decode to the end of the buffer's wider form and squeeze or widen it to three channels in place.
     let wide = pixels * channels.max(3);

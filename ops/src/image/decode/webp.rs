@@ -7,17 +7,17 @@ use image_webp::WebPDecoder;
 use super::super::geometry::Size;
 use super::png::to_rgb;
 use super::{DecodeImage, vp8l};
-use crate::error::{Error, Result};
 use crate::limits::over;
 use crate::scratch::Buffer;
+use feedstock_base::{Error, Result};
 
 fn bad(error: image_webp::DecodingError) -> Error {
-    Error::sample(format!("WebP: {error}")).with_source(error)
+    Error::bad_sample(format!("WebP: {error}")).with_source(error)
 }
 
 /// The canvas size from the first chunk (RFC 9649 sections 2.5 to 2.7).
 pub(super) fn size(bytes: &[u8]) -> Result<Size> {
-    let cut = || Error::sample(format!("WebP: {} bytes hold no complete header", bytes.len()));
+    let cut = || Error::bad_sample(format!("WebP: {} bytes hold no complete header", bytes.len()));
     let byte = |at: usize| bytes.get(at).copied().map(u32::from).ok_or_else(cut);
     let (width, height) = match bytes.get(12..16).ok_or_else(cut)? {
         b"VP8X" => {
@@ -29,7 +29,7 @@ pub(super) fn size(bytes: &[u8]) -> Result<Size> {
             ((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
         }
         b"VP8 " => ((byte(26)? | byte(27)? << 8) & 0x3FFF, (byte(28)? | byte(29)? << 8) & 0x3FFF),
-        other => return Err(Error::sample(format!("WebP: unknown first chunk {other:02x?}"))),
+        other => return Err(Error::bad_sample(format!("WebP: unknown first chunk {other:02x?}"))),
     };
     Ok(Size { height, width })
 }
@@ -41,7 +41,7 @@ pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer, spare: &mut Buf
     // RGBA once for the frame and once for an animation's canvas, plus 1 MiB of metadata.
     decoder.set_memory_limit(pixels * 8 + (1 << 20));
     if decoder.dimensions() != (size.width, size.height) {
-        return Err(Error::sample("WebP: the header's size is not the frame's"));
+        return Err(Error::bad_sample("WebP: the header's size is not the frame's"));
     }
     let channels = if decoder.has_alpha() { 4 } else { 3 };
     let buffer = if channels == 4 { &mut *spare } else { &mut *out };
@@ -109,7 +109,7 @@ fn check_frame(name: &[u8; 4], content: &[u8], size: Size, canvas: Size, op: &De
         _ => return Ok(()),
     };
     let Some(groups) = groups else {
-        return Err(Error::sample("WebP: the lossless data are damaged in front of the pixels"));
+        return Err(Error::bad_sample("WebP: the lossless data are damaged in front of the pixels"));
     };
     if groups > op.max_huffman_groups {
         let found =
@@ -125,7 +125,7 @@ fn fits(frame: Size, canvas: Size) -> Result<()> {
     if frame.width <= canvas.width && frame.height <= canvas.height {
         return Ok(());
     }
-    Err(Error::sample(format!(
+    Err(Error::bad_sample(format!(
         "WebP: a frame of {}×{} px is in a canvas of {}×{} px",
         frame.width, frame.height, canvas.width, canvas.height
     )))
@@ -138,7 +138,7 @@ fn complete(bytes: &[u8]) -> Result<()> {
     if bytes.len() as u64 >= u64::from(stated) + 8 {
         return Ok(());
     }
-    Err(Error::sample(format!(
+    Err(Error::bad_sample(format!(
         "WebP: the file is cut off: {} bytes of the {} that its header states",
         bytes.len(),
         u64::from(stated) + 8

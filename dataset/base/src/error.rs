@@ -1,0 +1,185 @@
+//! The error of all crates.
+
+use crate::{SampleId, hide_urls};
+use serde::{Deserialize, Serialize};
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+/// `Result` with feedstock's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the caller can do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The same call may succeed later: time-outs, throttling, broken connections.
+    Retryable,
+    /// One sample is unusable; the rest of the data set is fine.
+    BadSample,
+    /// An option, a filter, a URI, a chain or a data set does not fit; the message names it and the limit.
+    BadConfig,
+    /// The storage refuses: credentials, permissions.
+    Denied,
+    /// The object is not there, or is not the object the catalog was built from.
+    Gone,
+    /// A defect in feedstock.
+    Bug,
+}
+
+/// What failed, where (URI, block, sample, op) and what to do about it.
+///
+/// Cheap to clone, so that every waiter on one failed block gets the same error.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+    sample: Option<SampleContext>,
+    /// The bytes of an object are damaged; reading them again would not help.
+    is_damage: bool,
+}
+
+/// The sample that an error is about, for programs. The message states the same in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleContext {
+    /// The sample.
+    pub sample: SampleId,
+    /// The URI of the stored object that holds it.
+    pub uri: String,
+    /// The column whose value is unusable; `None` if the error is not about one column.
+    pub column: Option<String>,
+}
+
+impl Error {
+    /// An error of `kind`. The message states what failed, where, the limit and the next step. Queries and passwords of
+    /// http(s) URLs in it are replaced by `***`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = hide_urls(&message.into());
+        Self(Arc::new(Inner { kind, message, source: None, sample: None, is_damage: false }))
+    }
+
+    /// An error of kind [`BadSample`](ErrorKind::BadSample).
+    pub fn bad_sample(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::BadSample, message)
+    }
+
+    /// An error of kind [`BadConfig`](ErrorKind::BadConfig).
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::BadConfig, message)
+    }
+
+    /// An error of kind [`Bug`](ErrorKind::Bug).
+    pub fn bug(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Bug, message)
+    }
+
+    /// The error of an object whose bytes are damaged, of kind [`BadConfig`](ErrorKind::BadConfig). A data set that is opened
+    /// with `bad_shards="skip"` leaves out objects with such errors only.
+    pub fn damage(message: impl Into<String>) -> Self {
+        Self::config(message).with(|inner| inner.is_damage = true)
+    }
+
+    /// The same error, caused by `source`.
+    #[must_use]
+    pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.with(|inner| inner.source = Some(Arc::new(source)))
+    }
+
+    /// The same error with the sample that it is about.
+    #[must_use]
+    pub fn with_sample(self, sample: SampleContext) -> Self {
+        self.with(|inner| inner.sample = Some(sample))
+    }
+
+    /// The same error with `context` before its message, as in `shard x.tar: …`.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        self.with(|inner| inner.message = hide_urls(&format!("{context}: {}", inner.message)))
+    }
+
+    /// The same error with `more` after its message.
+    #[must_use]
+    pub fn with_note(self, more: &str) -> Self {
+        self.with(|inner| inner.message.push_str(more))
+    }
+
+    fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        change(&mut inner);
+        Self(Arc::new(inner))
+    }
+
+    /// What the caller can do.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The message without its sources.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The sample that it is about, if it is about one.
+    pub fn sample_context(&self) -> Option<&SampleContext> {
+        self.0.sample.as_ref()
+    }
+
+    /// Returns true for an error of [`damage`](Self::damage).
+    pub fn is_damage(&self) -> bool {
+        self.0.is_damage
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)?;
+        if let Some(source) = &self.0.source {
+            write!(f, " (caused by: {source})")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_keeps_the_rest() {
+        let sample = SampleContext { sample: SampleId(3), uri: "s3://b/x.tar".into(), column: None };
+        let error = Error::damage("it is cut off")
+            .with_source(std::io::Error::other("the end"))
+            .with_sample(sample.clone())
+            .context("x.tar")
+            .with_note("; copy it again");
+        assert_eq!(error.to_string(), "x.tar: it is cut off; copy it again");
+        assert_eq!((error.kind(), error.is_damage()), (ErrorKind::BadConfig, true));
+        assert_eq!(error.source().unwrap().to_string(), "the end");
+        assert_eq!(error.sample_context(), Some(&sample));
+        assert_eq!(
+            format!("{error:?}"),
+            "BadConfig: x.tar: it is cut off; copy it again (caused by: the end)"
+        );
+    }
+
+    #[test]
+    fn no_message_shows_a_signature() {
+        let error = Error::config("http://h/x?sig=1").context("https://u:p@h/y");
+        assert_eq!(error.message(), "https://***@h/y: http://h/x?***");
+    }
+}

@@ -1,0 +1,161 @@
+//! The base order: what later stages of the plan are built on.
+
+use crate::mixed::{MixedFacts, MixedOrder, Stop};
+use crate::plain::{PlainFacts, PlainOrder, PlannedSample};
+use crate::rest::RestOrder;
+use crate::shuffle::ShuffleKind;
+use feedstock_base::{BlockId, SampleId};
+use std::sync::Arc;
+
+/// What the base order of every epoch is computed from.
+#[derive(Debug, Clone)]
+pub(crate) enum Base {
+    /// One data set.
+    Plain(Arc<PlainFacts>),
+    /// A weighted mix of several.
+    Mixed(Arc<MixedFacts>),
+}
+
+/// The base order of one epoch.
+#[derive(Debug, Clone)]
+pub(crate) enum BaseOrder {
+    Plain(PlainOrder),
+    Mixed(MixedOrder),
+    /// What is left of an epoch that began with other data.
+    Rest(RestOrder),
+}
+
+/// Where a row stands among the rows of a step: by lane, then by part, then by entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RowKey {
+    /// Of a mix: as a fraction of the part's lanes, × 2³².
+    pub(crate) lane: u64,
+    pub(crate) part: usize,
+    pub(crate) entry: u64,
+}
+
+impl Base {
+    /// Positions in an epoch.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Plain(facts) => facts.lanes.samples,
+            Self::Mixed(facts) => facts.len,
+        }
+    }
+
+    /// Whether an epoch never ends.
+    pub(crate) fn is_endless(&self) -> bool {
+        matches!(self, Self::Mixed(facts) if facts.stop == Stop::Never)
+    }
+
+    /// The samples that take part, in catalog order.
+    pub(crate) fn selected(&self) -> Box<dyn Iterator<Item = SampleId> + '_> {
+        match self {
+            Self::Plain(facts) => Box::new(facts.selected()),
+            Self::Mixed(facts) => Box::new(facts.selected()),
+        }
+    }
+
+    /// Whether the filter keeps a sample.
+    pub(crate) fn is_selected(&self, sample: SampleId) -> bool {
+        match self {
+            Self::Plain(facts) => facts.is_selected(sample),
+            Self::Mixed(facts) => facts.is_selected(sample),
+        }
+    }
+
+    /// Samples before each block, and their total last.
+    pub(crate) fn block_starts(&self) -> Arc<[u64]> {
+        match self {
+            Self::Plain(facts) => facts.block_starts.clone(),
+            Self::Mixed(facts) => facts.block_starts(),
+        }
+    }
+
+    /// Selected samples of `block`.
+    pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
+        match self {
+            Self::Plain(facts) => facts.selected_in(block),
+            Self::Mixed(facts) => facts.selected_in(block),
+        }
+    }
+
+    /// Samples shuffled among each other, in whole windows of all lanes; `None` where nothing or everything is.
+    pub(crate) fn window(&self) -> Option<u64> {
+        let whole = |facts: &PlainFacts| {
+            (facts.kind == ShuffleKind::Window).then(|| facts.lanes.window * facts.lanes.lanes)
+        };
+        match self {
+            Self::Plain(facts) => whole(facts),
+            Self::Mixed(facts) => facts.parts.iter().map(|part| whole(&part.facts)).sum(),
+        }
+    }
+
+    pub(crate) fn epoch(&self, epoch: u64) -> BaseOrder {
+        match self {
+            Self::Plain(facts) => BaseOrder::Plain(PlainOrder::new(facts.clone(), epoch)),
+            Self::Mixed(facts) => BaseOrder::Mixed(MixedOrder::new(facts.clone(), epoch)),
+        }
+    }
+}
+
+impl BaseOrder {
+    /// The sample at `position`, which must be one.
+    pub(crate) fn sample_at(&mut self, position: u64) -> PlannedSample {
+        match self {
+            Self::Plain(order) => order.sample_at(position),
+            Self::Mixed(order) => order.sample_at(position),
+            Self::Rest(order) => order.sample_at(position),
+        }
+    }
+
+    /// Where `position`'s row stands among those of its step.
+    pub(crate) fn row_key(&mut self, position: u64) -> RowKey {
+        match self {
+            Self::Plain(order) => {
+                let lanes = order.facts.lanes.lanes;
+                RowKey { lane: position % lanes, part: 0, entry: position / lanes }
+            }
+            Self::Mixed(order) => order.row_key(position),
+            Self::Rest(order) => order.row_key(position),
+        }
+    }
+
+    /// Which pass over `block`'s data set is under way at `position`: 0 but in a mix, whose parts may repeat.
+    pub(crate) fn pass_at(&mut self, block: BlockId, position: u64) -> u64 {
+        match self {
+            Self::Plain(_) | Self::Rest(_) => 0,
+            Self::Mixed(order) => order.pass_at(block, position),
+        }
+    }
+
+    /// The positions of `block`'s selected samples in one pass, ascending; `None` where the epoch ends before it.
+    pub(crate) fn positions_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Vec<u64>> {
+        match self {
+            Self::Plain(order) => (pass == 0).then(|| order.positions_of(block)),
+            Self::Mixed(order) => order.positions_in_pass(block, pass),
+            Self::Rest(order) => (pass == 0).then(|| order.positions_of(block)),
+        }
+    }
+
+    /// A position no later than `block`'s first of one pass; `None` where it has none.
+    pub(crate) fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<u64> {
+        match self {
+            Self::Plain(order) => {
+                if pass == 0 {
+                    order.earliest_position(block)
+                } else {
+                    None
+                }
+            }
+            Self::Mixed(order) => order.earliest_in_pass(block, pass),
+            Self::Rest(order) => {
+                if pass == 0 {
+                    order.earliest_position(block)
+                } else {
+                    None
+                }
+            }
+        }
+    }
+}

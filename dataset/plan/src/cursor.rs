@@ -1,0 +1,233 @@
+//! All that a checkpoint needs.
+
+use feedstock_base::{Error, Position, Result};
+use serde::{Deserialize, Serialize};
+
+/// What a cursor knows of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataHashes {
+    /// What the data set is: layout, names, sizes, footers and headers. Equal for copies of it.
+    pub identity: u64,
+    /// How its samples are cut into blocks.
+    pub blocks: u64,
+    /// The one hash that cursors of releases before 0.2 have in place of both; other ETags or times change it.
+    pub legacy: u64,
+}
+
+/// What the order depends on. Equal fingerprints mean the same order, sample for sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// The version of the order's arithmetic.
+    pub version: u32,
+    /// The data set's identity; in cursors without `blocks`, which releases before 0.2 saved, [`DataHashes::legacy`].
+    pub catalog: u64,
+    /// How the samples are cut into blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<u64>,
+    /// A hash of the filter's text and of the samples that it keeps; 0 without a filter.
+    pub filter: u64,
+    /// `none`, `window` or `full`.
+    pub shuffle: crate::shuffle::ShuffleKind,
+    /// The seed of the order.
+    pub seed: u64,
+    /// C, the number of lanes.
+    pub lanes: u32,
+    /// W, the shuffle window in samples.
+    pub window: u64,
+    /// How samples are bucketed by length; none in cursors saved without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucketing: Option<crate::bucket::Bucketing>,
+    /// How data sets are mixed; none in cursors of one data set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixing: Option<crate::mixed::Mixing>,
+}
+
+/// A place in the order of samples over all epochs; about 150 bytes of JSON, 300 of a bucketed order.
+///
+/// It holds no rank, world size, batch size or worker: any of them may be different when it is loaded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The order that the position belongs to.
+    pub fingerprint: Fingerprint,
+    /// Epochs finished.
+    pub epoch: u64,
+    /// The first position not yet delivered.
+    pub position: Position,
+    /// A hash of the ops, which are not part of the order: a change is told, not refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops: Option<u64>,
+    /// Of an epoch that began with other data: the orders that it was begun with, the oldest first. The position then
+    /// counts the samples that were left of it. Empty, and left out of the JSON, otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<crate::rest::Carried>,
+}
+
+impl Cursor {
+    /// The same place, with the hash of the ops that ran.
+    #[must_use]
+    pub fn with_ops(mut self, ops: u64) -> Self {
+        self.ops = Some(ops);
+        self
+    }
+
+    /// The hash of a text that describes ops.
+    pub fn hash_ops(description: &str) -> u64 {
+        crate::random::hash_text(description)
+    }
+}
+
+const FILTER_ADVICE: &str = "open the data set with the filter it was saved with";
+
+impl Fingerprint {
+    /// Is `found` of the same data? All other fields may differ, the cut into blocks too.
+    pub fn is_of_same_data(&self, found: &Self) -> bool {
+        let data = |print: &Self| print.mixing.as_ref().and_then(|mixing| mixing.data);
+        found.blocks.is_some() && (self.catalog, data(self)) == (found.catalog, data(found))
+    }
+
+    /// Refuses a fingerprint that differs in what a caller sets, naming it. What follows from the data may differ: the
+    /// catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
+    pub fn check_settings(&self, found: &Self) -> Result<()> {
+        if (self.filter == 0) != (found.filter == 0) {
+            differs("filter", &hex(self.filter), &hex(found.filter), FILTER_ADVICE)?;
+        }
+        let (seed, kind) = (found.seed, found.shuffle);
+        let mut derived = Self { seed, shuffle: kind, version: found.version, ..self.clone() };
+        derived.mixing.clone_from(&found.mixing);
+        derived.bucketing.clone_from(&found.bucketing);
+        if let (Some(here), Some(there)) = (&self.mixing, &mut derived.mixing) {
+            (there.parts, there.data) = (here.parts, here.data);
+        }
+        if let (Some(here), Some(there)) = (&self.bucketing, &mut derived.bucketing) {
+            (there.window, there.lengths, there.group) = (here.window, here.lengths, here.group);
+        }
+        self.check(&derived)
+    }
+
+    /// Refuses a foreign fingerprint and names the first field that differs.
+    pub fn check(&self, found: &Self) -> Result<()> {
+        let (here, there) = (self.version.to_string(), found.version.to_string());
+        differs("plan version", &here, &there, "load it with the release that saved it")?;
+        self.check_mixing(found)?;
+        let fields = [
+            (
+                "catalog",
+                hex(self.catalog),
+                hex(found.catalog),
+                match found.blocks {
+                    Some(_) => "files were added, removed or replaced since, or it is another data set",
+                    None => {
+                        "files changed since, were copied or touched (a release before 0.2 saved the cursor, and \
+                         its cursors do not fit copies), or it is another data set"
+                    }
+                },
+            ),
+            (
+                "cut into blocks",
+                self.blocks.map_or(String::new(), hex),
+                found.blocks.map_or(String::new(), hex),
+                "open the data set with the saved block_bytes; releases before 0.2 cut blocks of more than 256 files",
+            ),
+            ("filter", hex(self.filter), hex(found.filter), FILTER_ADVICE),
+            (
+                "shuffle",
+                format!("{:?}", self.shuffle),
+                format!("{:?}", found.shuffle),
+                "use the saved kind of shuffle",
+            ),
+            ("seed", self.seed.to_string(), found.seed.to_string(), "use the saved seed"),
+            ("lanes", self.lanes.to_string(), found.lanes.to_string(), "set lanes to the saved number"),
+            (
+                "window",
+                self.window.to_string(),
+                found.window.to_string(),
+                "set window to the saved number of samples",
+            ),
+        ];
+        for (field, here, there, advice) in fields {
+            differs(field, &here, &there, advice)?;
+        }
+        let parts = |print: &Self| print.mixing.as_ref().map_or(String::new(), |mixing| hex(mixing.parts));
+        let advice = "one of the parts changed since, or they stand in another order";
+        differs("mixed data sets", &parts(self), &parts(found), advice)?;
+        self.check_bucketing(found)
+    }
+
+    fn check_mixing(&self, found: &Self) -> Result<()> {
+        let parts = |mixing: &Option<crate::mixed::Mixing>| {
+            mixing.as_ref().map_or("off".to_owned(), |mixing| format!("of {} parts", mixing.quotas.len()))
+        };
+        differs("mixing", &parts(&self.mixing), &parts(&found.mixing), "mix the saved data sets")?;
+        let (Some(here), Some(there)) = (&self.mixing, &found.mixing) else { return Ok(()) };
+        let fields = [
+            (
+                "mixing version",
+                here.version.to_string(),
+                there.version.to_string(),
+                "load it with the release that saved it",
+            ),
+            (
+                "mixing weights",
+                format!("{:?}", here.quotas),
+                format!("{:?}", there.quotas),
+                "use the saved weights, in the saved order",
+            ),
+            (
+                "mixing stop",
+                format!("{:?}", here.stop),
+                format!("{:?}", there.stop),
+                "end epochs as they were",
+            ),
+        ];
+        fields.iter().try_for_each(|(field, here, there, advice)| differs(field, here, there, advice))
+    }
+
+    fn check_bucketing(&self, found: &Self) -> Result<()> {
+        let column = |bucketing: &Option<crate::bucket::Bucketing>| {
+            bucketing.as_ref().map_or("off".to_owned(), |bucketing| format!("by {}", bucketing.column))
+        };
+        let (here, there) = (column(&self.bucketing), column(&found.bucketing));
+        differs("bucketing", &here, &there, "bucket by the saved column, or not at all where it is off")?;
+        let (Some(here), Some(there)) = (&self.bucketing, &found.bucketing) else { return Ok(()) };
+        let fields = [
+            (
+                "bucketing version",
+                here.version.to_string(),
+                there.version.to_string(),
+                "load it with the release that saved it",
+            ),
+            (
+                "bucketing window",
+                here.window.to_string(),
+                there.window.to_string(),
+                "set the bucketing window to the saved number of samples",
+            ),
+            (
+                "lengths",
+                format!("{:016x}", here.lengths),
+                format!("{:016x}", there.lengths),
+                "the lengths that samples are bucketed by changed since",
+            ),
+            (
+                "bucketing group",
+                format!("{:?}", here.group),
+                format!("{:?}", there.group),
+                "go on with the saved groups (Plan::regrouped_as)",
+            ),
+        ];
+        fields.iter().try_for_each(|(field, here, there, advice)| differs(field, here, there, advice))
+    }
+}
+
+fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+fn differs(field: &str, here: &str, there: &str, advice: &str) -> Result<()> {
+    if here == there {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "the cursor belongs to another order: its {field} is {there}, this pipeline's is {here}; {advice}"
+    )))
+}

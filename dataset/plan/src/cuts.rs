@@ -1,0 +1,210 @@
+//! Where steps begin, how many there are, and how much of them is padding.
+//!
+//! Steps of a number of rows are a division. Steps bounded by a total are walked, and their starts remembered: 8 bytes
+//! a step, about 0.2 s for 10⁶ samples.
+
+use crate::order::EpochOrder;
+use crate::size::StepSize;
+use crate::step::{StepShape, Tail};
+use feedstock_base::Position;
+use std::collections::VecDeque;
+
+/// Walks remembered: from the epoch's start, and from where a run went on with another shape, whose steps need not meet
+/// the first's again.
+const WALKS_KEPT: usize = 2;
+
+/// What was walked so far, the walk asked about last at the end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cuts(VecDeque<Walk>);
+
+/// The starts of steps under one shape, from some position on; the end of the last one is the last.
+#[derive(Debug, Clone)]
+struct Walk {
+    shape: (StepSize, u32),
+    starts: Vec<u64>,
+}
+
+impl Cuts {
+    /// The walk asked about last.
+    fn starts(&mut self) -> &mut Vec<u64> {
+        let Some(walk) = self.0.back_mut() else { unreachable!("asked about after a walk only") };
+        &mut walk.starts
+    }
+}
+
+/// Starts remembered behind the position asked about in an epoch without end: 1 MiB.
+const STARTS_KEPT: usize = 1 << 17;
+
+impl EpochOrder {
+    /// How many steps are left in the epoch from `position` on; it may differ between epochs where steps are bounded
+    /// by a total.
+    ///
+    /// Then the first call in an epoch walks it: about 0.2 µs a sample. In a mix without end the walk would be one
+    /// too: there it is the least number that the bound's `max_rows` allows.
+    pub fn steps_left(&mut self, position: Position, shape: &StepShape) -> u64 {
+        let left = self.len().saturating_sub(position.0);
+        let StepSize::Total { max_rows, .. } = shape.size else {
+            return match shape.tail {
+                Tail::Drop => left / shape.least_rows(),
+                Tail::Pad | Tail::Short => left.div_ceil(shape.least_rows()),
+            };
+        };
+        if self.plan.is_endless() {
+            return left / max_rows;
+        }
+        if left == 0 {
+            return 0;
+        }
+        let at = self.walk(position.0, self.len() - 1, shape);
+        let starts = self.cuts.starts();
+        let (steps, last_start) = ((starts.len() - 1 - at) as u64, starts[starts.len() - 2]);
+        let last = self.len() - last_start;
+        // Only an epoch's last step may have fewer rows than ranks.
+        steps - u64::from(shape.tail == Tail::Drop && last < shape.least_rows())
+    }
+
+    /// The planned share of padding, 0 … 1: of the cells of all batches (rows × the longest row of the rank's batch,
+    /// which is what is allocated and computed), those that hold none of a sample.
+    ///
+    /// Rows repeated by [`Tail::Pad`] count as padding. `None` for a plan without lengths and for one without end.
+    /// Walks the epoch: about 0.3 µs a sample.
+    pub fn padding_share(&mut self, shape: &StepShape) -> Option<f64> {
+        let lengths = self.plan.facts().lengths.as_ref()?.lengths.values().clone();
+        if self.plan.is_endless() {
+            return None;
+        }
+        let (mut cells, mut filled) = (0.0, 0.0);
+        let mut position = Position(0);
+        while shape.has_step(self.len(), position) {
+            let end = self.step_end(position.0, shape);
+            for rank in 0..shape.rank.world_size {
+                let shape = StepShape { rank: feedstock_base::Rank { rank, ..shape.rank }, ..*shape };
+                let (mut longest, mut rows) = (0f32, 0u64);
+                for (place, valid) in self.places(position.0, end, &shape) {
+                    #[expect(clippy::cast_possible_truncation, reason = "an index of a table in memory")]
+                    let length = lengths[self.sample_at(place).sample.0 as usize];
+                    longest = longest.max(length);
+                    rows += 1;
+                    filled += if valid { f64::from(length) } else { 0.0 };
+                }
+                cells += rows as f64 * f64::from(longest);
+            }
+            position = Position(end);
+        }
+        Some(if cells > 0.0 { 1.0 - filled / cells } else { 0.0 })
+    }
+
+    /// Where the step that starts at `from` ends. There must be one.
+    pub(crate) fn step_end(&mut self, from: u64, shape: &StepShape) -> u64 {
+        match shape.size {
+            StepSize::Rows(rows) => from.saturating_add(rows).min(self.len()),
+            StepSize::Total { .. } => {
+                let at = self.walk(from, from, shape);
+                self.cuts.starts()[at + 1]
+            }
+        }
+    }
+
+    /// The start of the step that holds `position`, where steps start at `from`, no later.
+    pub(crate) fn step_start(&mut self, position: u64, from: u64, shape: &StepShape) -> u64 {
+        match shape.size {
+            StepSize::Rows(rows) => position - (position - from) % rows,
+            StepSize::Total { .. } => {
+                self.walk(from, position, shape);
+                let starts = self.cuts.starts();
+                starts[starts.partition_point(|&start| start <= position) - 1]
+            }
+        }
+    }
+
+    /// Knows the steps from the one that starts at `from` to the one that holds `to`, and says where the first is.
+    fn walk(&mut self, from: u64, to: u64, shape: &StepShape) -> usize {
+        let key = (shape.size, shape.rank.world_size);
+        let walks = &mut self.cuts.0;
+        let known = walks.iter().enumerate().rev().find_map(|(walk, known)| {
+            let at = if known.shape == key { known.starts.binary_search(&from).ok() } else { None };
+            Some((walk, at?))
+        });
+        let mut at = match known {
+            Some((walk, at)) => {
+                let last = walks.len() - 1;
+                walks.swap(walk, last);
+                at
+            }
+            None => {
+                if walks.len() == WALKS_KEPT {
+                    walks.pop_front();
+                }
+                walks.push_back(Walk { shape: key, starts: vec![from] });
+                0
+            }
+        };
+        if at > STARTS_KEPT && self.plan.is_endless() {
+            self.cuts.starts().drain(..at);
+            at = 0;
+        }
+        while let Some(&last) = self.cuts.starts().last()
+            && last <= to
+        {
+            let end = self.cut(last, shape);
+            self.cuts.starts().push(end);
+        }
+        at
+    }
+
+    /// The end of the step under a total that starts at `from`.
+    fn cut(&mut self, from: u64, shape: &StepShape) -> u64 {
+        match self.buckets {
+            Some(_) => self.cut_groups(from, shape),
+            None => self.cut_plain(from, shape),
+        }
+    }
+
+    /// As many samples as the bound allows.
+    fn cut_plain(&mut self, from: u64, shape: &StepShape) -> u64 {
+        let facts = self.plan.facts().clone();
+        let Some(known) = &facts.lengths else {
+            unreachable!("a shape with a total is checked to have lengths")
+        };
+        let (mut end, mut longest) = (from, 0f32);
+        while end < self.len() {
+            let sample = self.base.sample_at(end).sample;
+            #[expect(clippy::cast_possible_truncation, reason = "an index of a table in memory")]
+            let length = known.lengths.values()[sample.0 as usize];
+            longest = longest.max(length);
+            // The first sample fits: the shape is checked against the longest.
+            if end > from && end - from + 1 > shape.size.rows_of(longest) {
+                break;
+            }
+            end += 1;
+        }
+        end
+    }
+
+    /// The rest of the group, in as few steps as the bound allows and of equal size. Where fewer rows than ranks are
+    /// left of it, the following groups are taken along: every rank has a row while the epoch has some.
+    fn cut_groups(&mut self, from: u64, shape: &StepShape) -> u64 {
+        let (len, world_size) = (self.len(), u64::from(shape.rank.world_size));
+        let Some(buckets) = &mut self.buckets else { unreachable!("only bucketed orders have groups") };
+        let mut run = buckets.group_at(&mut self.base, from);
+        while run.end - from < world_size && run.end < len {
+            let next = buckets.group_at(&mut self.base, run.end);
+            run.end = next.end;
+            run.longest = run.longest.max(next.longest);
+        }
+        // Groups of another size, of a run that went on with new batches: as many whole ones as fit.
+        while shape.size != buckets.group() && run.end < len {
+            let next = buckets.group_at(&mut self.base, run.end);
+            let longest = run.longest.max(next.longest);
+            if next.end - from > shape.size.rows_of(longest) {
+                break;
+            }
+            (run.end, run.longest) = (next.end, longest);
+        }
+        let rows = run.end - from;
+        // The bound leaves a row for each rank: the shape is checked against the longest sample.
+        let most = shape.size.rows_of(run.longest).max(1);
+        let even = rows.div_ceil(rows.div_ceil(most));
+        from + even.max(world_size).min(most).min(rows)
+    }
+}

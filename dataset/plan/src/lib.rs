@@ -1,0 +1,55 @@
+//! The plan: which sample stands at which position of which epoch. Pure arithmetic: no I/O, no clock.
+//!
+//! ```text
+//! blocks ──permute by epoch──▶ block order ──cut──▶ C lanes ──shuffle windows──▶ position p = entry p/C of lane p%C
+//! ```
+//! 1. The blocks are permuted with a hash of (seed, epoch) and their selected samples concatenated.
+//! 2. That *block order* is cut into C contiguous spans whose lengths differ by at most one: the lanes.
+//! 3. Inside a lane each run of ⌈W/C⌉ entries is permuted with (seed, epoch, lane, window).
+//! 4. Position p is entry ⌊p/C⌋ of lane p mod C; a global step is a run of positions, cut into ranks by lane.
+//!
+//! That is the base order of one data set (`plain.rs`); that of a weighted mix draws each part's in turn (`mixed.rs`).
+//! Length bucketing (`bucket.rs`) is a stage on top of it that permutes positions
+//! inside macro-windows; steps bounded by a total length (`cuts.rs`) cut either. Where the data changed in the middle of an
+//! epoch, that epoch is the list of what was left of it (`rest.rs`).
+//!
+//! Every process computes the same order from the same few words, so nobody has to coordinate.
+//! Memory is O(blocks); a filter adds one bit a sample, lengths four bytes.
+
+mod base;
+mod bucket;
+mod cursor;
+mod cuts;
+mod digest;
+mod keyed;
+mod lanes;
+mod lengths;
+mod mixed;
+mod order;
+mod packed;
+mod plain;
+mod plan;
+mod random;
+mod rest;
+mod selection;
+mod shares;
+mod shuffle;
+mod size;
+mod stages;
+mod step;
+mod strand;
+
+pub use bucket::Bucketing;
+pub use cursor::{Cursor, DataHashes, Fingerprint};
+pub use digest::Digest;
+pub use lengths::Lengths;
+pub use mixed::{Mixing, Stop};
+pub use order::EpochOrder;
+pub use plain::PlannedSample;
+pub use plan::{Plan, PlanInput};
+pub use rest::{Carried, Left, Rest};
+pub use selection::Selection;
+pub use shuffle::{Shuffle, ShuffleKind};
+pub use size::StepSize;
+pub use step::{PlannedRow, Step, StepShape, Tail};
+pub use strand::{StrandSet, Strands};

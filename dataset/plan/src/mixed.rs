@@ -1,0 +1,511 @@
+//! The order of a mix: which part each position draws from, and which of its samples.
+//!
+//! ```text
+//! position p ─▶ cycle p/Q, slot p%Q ─▶ part k, its draw number i ─▶ pass i/N_k of the part, entry i%N_k of that pass
+//! ```
+//! - A cycle is Q positions in which every part has exactly its quota (largest remainder of weight × Q). Where the
+//!   order is shuffled, the slots of a cycle are permuted with (seed, epoch, cycle); else they are spread evenly.
+//! - Draw i of part k is position i mod N_k of its own order in pass ⌊i / N_k⌋: each pass is a fresh epoch of that
+//!   part's own plain order, with its own seed, lanes and window.
+//! - So position → sample and back are O(1) beside the part's own order, with the tables of a few cycles.
+//! - The cycle in which epochs end is permuted the same in every epoch, so that all epochs are equally long.
+//!
+//! Rows of a step stand by lane ÷ lanes of the part, part, draw: a rank keeps to the same stretch of every part.
+
+use crate::base::RowKey;
+use crate::plain::{PlainFacts, PlainOrder, PlannedSample};
+use crate::random::{hash, permutation};
+use feedstock_base::{BlockId, Error, Lane, Result, SampleId};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The version of this stage's arithmetic; a change that moves any sample raises it.
+pub(crate) const VERSION: u32 = 1;
+
+/// Positions of a cycle at least: shares are exact within a few batches.
+const MIN_CYCLE: u64 = 1 << 10;
+/// Positions of a cycle at most: 12 bytes each, 768 KiB; a part with less than half of 1/65,536 has no place in it.
+const MAX_CYCLE: u64 = 1 << 16;
+/// The cycle doubles until every part's share is that near to its weight.
+const SHARE_ERROR: f64 = 0.01;
+/// Positions of cycles kept in tables: 3 MiB, and eight batches of 32,768.
+const POSITIONS_KEPT: u64 = 1 << 18;
+/// Passes of a part kept open: the one being read, the one a step reaches into, and the next to use a block.
+const PASSES_KEPT: usize = 3;
+/// Positions of an epoch without end: numbers up to here are exact as JSON numbers and as doubles, and reading 10⁶
+/// samples a second gets there in 285 years.
+pub(crate) const ENDLESS: u64 = 1 << 53;
+/// Tells this stage's generators from those of shuffles.
+const SALT: u64 = 0x006D_6978_6564; // "mixed"
+/// Marks the cycle in which epochs end.
+const EVERY_EPOCH: u64 = u64::MAX;
+
+/// When an epoch of a mix ends; the first two as `stopping_strategy` of Hugging Face's `interleave_datasets`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// Before the first part would repeat (`first_exhausted`): no sample twice in an epoch, and the end of larger parts
+    /// is not seen in it.
+    FirstExhausted,
+    /// Once every part was seen whole (`all_exhausted`): smaller parts repeat, each time in a fresh order.
+    AllExhausted,
+    /// Never: one epoch without end, in which every part repeats.
+    Never,
+}
+
+/// What a cursor must agree with of a mix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mixing {
+    /// The version of the mixing's arithmetic.
+    pub version: u32,
+    /// Each part's positions in a cycle: the weights.
+    pub quotas: Vec<u64>,
+    /// When an epoch ends.
+    pub stop: Stop,
+    /// A hash of the parts: catalogs, filters, lanes, windows.
+    pub parts: u64,
+    /// A hash of the parts' identities alone; none in cursors that releases before 0.2 saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<u64>,
+}
+
+impl Mixing {
+    /// [`data`](Self::data) of parts with these identities.
+    pub fn hash_of(identities: &[u64]) -> u64 {
+        hash(identities)
+    }
+}
+
+/// One part of a mix.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) facts: Arc<PlainFacts>,
+    /// What the ids of its first block and sample are in the mix.
+    pub(crate) first_block: u32,
+    pub(crate) first_sample: u64,
+    pub(crate) first_lane: u32,
+    pub(crate) quota: u64,
+    /// Draws from it in an epoch.
+    draws: u64,
+}
+
+/// What the mixed order of every epoch is computed from.
+#[derive(Debug)]
+pub(crate) struct MixedFacts {
+    pub(crate) parts: Vec<Part>,
+    cycle_len: u64,
+    seed: u64,
+    shuffled: bool,
+    pub(crate) len: u64,
+    pub(crate) stop: Stop,
+    last_cycle: u64,
+}
+
+/// The slots of one cycle.
+#[derive(Debug)]
+struct Cycle {
+    index: u64,
+    /// Part and number among the part's draws of this cycle, by slot.
+    draws: Vec<(u32, u32)>,
+    /// Slots of each part's draws, rising.
+    slots: Vec<Vec<u32>>,
+}
+
+/// What errors call a part of a mix.
+pub(crate) type PartName<'a> = &'a dyn Fn(usize) -> String;
+
+/// Each weight's share of their sum.
+fn shares(weights: &[f64]) -> Vec<f64> {
+    let sum: f64 = weights.iter().sum();
+    // Weights near the largest number have no sum; halved 64 times they have, and their shares are the same.
+    let scale = if sum.is_finite() { 1.0 } else { f64::from_bits((1023 - 64) << 52) };
+    let sum: f64 = weights.iter().map(|weight| weight * scale).sum();
+    weights.iter().map(|weight| weight * scale / sum).collect()
+}
+
+/// Each weight's exact number of places in a cycle, and their sum: the cycle's length.
+pub(crate) fn quotas(weights: &[f64], name: PartName<'_>) -> Result<Vec<u64>> {
+    for (part, weight) in weights.iter().enumerate() {
+        if !weight.is_finite() || *weight <= 0.0 {
+            return Err(Error::config(format!(
+                "the weight of {} in the mix is {weight}; weights are finite numbers above 0",
+                name(part)
+            )));
+        }
+    }
+    let shares = shares(weights);
+    let mut cycle = MIN_CYCLE;
+    loop {
+        let quotas = largest_remainder(&shares, cycle);
+        let off =
+            |(quota, share): (&u64, &f64)| (*quota as f64 / (share * cycle as f64) - 1.0).abs() > SHARE_ERROR;
+        if cycle == MAX_CYCLE || !quotas.iter().zip(&shares).any(off) {
+            return match quotas.iter().position(|quota| *quota == 0) {
+                None => Ok(quotas),
+                Some(part) => Err(Error::config(format!(
+                    "the weight of {} in the mix is {}, a share of {:.1e}: less than one sample in {cycle}; raise it or \
+                     leave the part out",
+                    name(part),
+                    weights[part],
+                    shares[part]
+                ))),
+            };
+        }
+        cycle *= 2;
+    }
+}
+
+/// The parts whose share of a cycle is further from their weight than the others' may be, since it is only some places of
+/// the longest cycle: the part, the share that its weight is, and the one that it has.
+pub(crate) fn rounded(weights: &[f64], quotas: &[u64]) -> Vec<(usize, f64, f64)> {
+    let cycle: u64 = quotas.iter().sum();
+    let shares = shares(weights);
+    let shares = shares.iter().zip(quotas).map(|(share, quota)| (*share, *quota as f64 / cycle as f64));
+    let rounded = shares.enumerate().filter(|(_, (asked, given))| (given / asked - 1.0).abs() > SHARE_ERROR);
+    rounded.map(|(part, (asked, given))| (part, asked, given)).collect()
+}
+
+/// Whole numbers nearest to share × `places` that sum to `places` (Hare's quota); ties go to the earlier part.
+fn largest_remainder(shares: &[f64], places: u64) -> Vec<u64> {
+    let exact: Vec<f64> = shares.iter().map(|share| share * places as f64).collect();
+    #[expect(clippy::cast_possible_truncation, reason = "below MAX_CYCLE")]
+    let mut quotas: Vec<u64> = exact.iter().map(|exact| exact.floor() as u64).collect();
+    let mut by_rest: Vec<usize> = (0..shares.len()).collect();
+    by_rest.sort_by(|&a, &b| (exact[b] - exact[b].floor()).total_cmp(&(exact[a] - exact[a].floor())));
+    let left = places.saturating_sub(quotas.iter().sum());
+    let seats = by_rest.iter().cycle().take(as_usize(left)); // fewer than parts, but for rounding
+    seats.for_each(|&part| quotas[part] += 1);
+    quotas
+}
+
+impl MixedFacts {
+    /// `parts`: facts and quotas, in the order of their ids.
+    pub(crate) fn new(parts: Vec<(PlainFacts, u64)>, seed: u64, shuffled: bool, stop: Stop) -> Self {
+        let (mut first_block, mut first_sample, mut first_lane) = (0, 0, 0);
+        let parts: Vec<Part> = parts
+            .into_iter()
+            .map(|(facts, quota)| {
+                let facts = Arc::new(facts);
+                let part = Part { first_block, first_sample, first_lane, quota, draws: u64::MAX, facts };
+                #[expect(clippy::cast_possible_truncation, reason = "block ids are u32, in a mix as well")]
+                {
+                    first_block += (part.facts.block_starts.len() - 1) as u32;
+                }
+                first_sample += part.facts.block_starts.last().copied().unwrap_or(0);
+                first_lane += part.facts.lanes.count();
+                part
+            })
+            .collect();
+        let cycle_len = parts.iter().map(|part| part.quota).sum();
+        let last_cycle = EVERY_EPOCH;
+        let mut facts = Self { parts, cycle_len, seed, shuffled, len: ENDLESS, stop, last_cycle };
+        facts.end();
+        facts
+    }
+
+    /// Finds where epochs end.
+    fn end(&mut self) {
+        // The draw that ends the epoch if this part does: the first that would repeat, or the last of the first pass.
+        let last_draw = |part: &Part| match self.stop {
+            Stop::FirstExhausted => part.facts.lanes.samples,
+            Stop::AllExhausted | Stop::Never => part.facts.lanes.samples - 1,
+        };
+        let cycles = self.parts.iter().map(|part| last_draw(part) / part.quota);
+        let last_cycle = match self.stop {
+            Stop::FirstExhausted => cycles.min(),
+            Stop::AllExhausted => cycles.max(),
+            Stop::Never => return,
+        };
+        self.last_cycle = last_cycle.unwrap_or(0);
+        let cycle = self.cycle(0, self.last_cycle);
+        let ends =
+            self.parts.iter().enumerate().filter(|(_, part)| last_draw(part) / part.quota == self.last_cycle);
+        let slots = ends.map(|(k, part)| u64::from(cycle.slots[k][as_usize(last_draw(part) % part.quota)]));
+        let slot = match self.stop {
+            Stop::FirstExhausted => slots.min().unwrap_or(0),
+            Stop::AllExhausted | Stop::Never => slots.max().unwrap_or(0) + 1,
+        };
+        self.len = self.last_cycle * self.cycle_len + slot;
+        for (k, part) in self.parts.iter_mut().enumerate() {
+            let before = cycle.slots[k].partition_point(|&s| u64::from(s) < slot) as u64;
+            part.draws = self.last_cycle * part.quota + before;
+        }
+    }
+
+    /// The part that holds a block.
+    fn part_of(&self, block: BlockId) -> usize {
+        self.parts.partition_point(|part| part.first_block <= block.0) - 1
+    }
+
+    pub(crate) fn selected(&self) -> impl Iterator<Item = SampleId> + '_ {
+        self.parts
+            .iter()
+            .flat_map(|part| part.facts.selected().map(|sample| SampleId(sample.0 + part.first_sample)))
+    }
+
+    /// Whether the filter of its part keeps a sample.
+    pub(crate) fn is_selected(&self, sample: SampleId) -> bool {
+        let part = &self.parts[self.parts.partition_point(|part| part.first_sample <= sample.0) - 1];
+        part.facts.is_selected(SampleId(sample.0 - part.first_sample))
+    }
+
+    /// Samples before each block of all parts, and their total last.
+    pub(crate) fn block_starts(&self) -> Arc<[u64]> {
+        let before_blocks = self.parts.iter().flat_map(|part| {
+            let starts = &part.facts.block_starts[..part.facts.block_starts.len() - 1];
+            starts.iter().map(|start| start + part.first_sample)
+        });
+        let all = self
+            .parts
+            .last()
+            .map_or(0, |part| part.first_sample + part.facts.block_starts.last().copied().unwrap_or(0));
+        before_blocks.chain([all]).collect()
+    }
+
+    pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
+        let part = &self.parts[self.part_of(block)];
+        part.facts.selected_in(BlockId(block.0 - part.first_block))
+    }
+
+    fn cycle(&self, epoch: u64, index: u64) -> Cycle {
+        let in_order: Vec<u32> = match self.shuffled {
+            true => {
+                let epoch = if index == self.last_cycle { EVERY_EPOCH } else { epoch };
+                let parts = (0u32..).zip(&self.parts);
+                let parts: Vec<u32> =
+                    parts.flat_map(|(k, part)| std::iter::repeat_n(k, as_usize(part.quota))).collect();
+                #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CYCLE")]
+                let places = permutation(self.cycle_len as u32, &[self.seed, SALT, epoch, index]);
+                places.into_iter().map(|place| parts[place as usize]).collect()
+            }
+            false => self.spread(),
+        };
+        let mut slots = vec![Vec::new(); self.parts.len()];
+        let draws = (0u32..).zip(&in_order).map(|(slot, &part)| {
+            let mine = &mut slots[part as usize];
+            mine.push(slot);
+            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CYCLE")]
+            (part, mine.len() as u32 - 1)
+        });
+        let draws = draws.collect();
+        Cycle { index, draws, slots }
+    }
+
+    /// The parts of a cycle's slots, each part's at even distances.
+    fn spread(&self) -> Vec<u32> {
+        let mut places: Vec<(u64, u32)> = (0u32..)
+            .zip(&self.parts)
+            .flat_map(|(k, part)| {
+                // The middles of `quota` equal stretches, in units of 1 / (2 × MAX_CYCLE²), exact in u64.
+                (0..part.quota).map(move |n| ((2 * n + 1) * MAX_CYCLE * MAX_CYCLE / part.quota, k))
+            })
+            .collect();
+        places.sort_unstable();
+        places.into_iter().map(|(_, part)| part).collect()
+    }
+}
+
+/// The mixed order of one epoch.
+#[derive(Debug, Clone)]
+pub(crate) struct MixedOrder {
+    pub(crate) facts: Arc<MixedFacts>,
+    epoch: u64,
+    /// By cycle modulo their number.
+    cycles: Vec<Option<Arc<Cycle>>>,
+    /// By part: orders by pass, the latest last.
+    passes: Vec<VecDeque<(u64, PlainOrder)>>,
+}
+
+/// Which sample of which part a position draws.
+#[derive(Debug, Clone, Copy)]
+struct Draw {
+    part: usize,
+    /// Counted over the epoch.
+    number: u64,
+}
+
+impl MixedOrder {
+    pub(crate) fn new(facts: Arc<MixedFacts>, epoch: u64) -> Self {
+        let cycles = vec![None; as_usize((POSITIONS_KEPT / facts.cycle_len).max(1))];
+        let passes = vec![VecDeque::new(); facts.parts.len()];
+        Self { facts, epoch, cycles, passes }
+    }
+
+    pub(crate) fn sample_at(&mut self, position: u64) -> PlannedSample {
+        let draw = self.draw(position);
+        let samples = self.facts.parts[draw.part].facts.lanes.samples;
+        let pass = draw.number / samples;
+        let local = self.pass(draw.part, pass).sample_at(draw.number % samples);
+        let part = &self.facts.parts[draw.part];
+        PlannedSample {
+            sample: SampleId(local.sample.0 + part.first_sample),
+            block: BlockId(local.block.0 + part.first_block),
+            row: local.row,
+            pass,
+            lane: Lane(local.lane.0 + part.first_lane),
+            turn: local.turn,
+        }
+    }
+
+    pub(crate) fn row_key(&mut self, position: u64) -> RowKey {
+        let draw = self.draw(position);
+        let lanes = self.facts.parts[draw.part].facts.lanes;
+        let lane = draw.number % lanes.samples % lanes.lanes;
+        RowKey { lane: (lane << 32) / lanes.lanes, part: draw.part, entry: draw.number }
+    }
+
+    /// The pass of `block`'s part that is under way at `position`.
+    pub(crate) fn pass_at(&mut self, block: BlockId, position: u64) -> u64 {
+        let k = self.facts.part_of(block);
+        let (index, offset) = (position / self.facts.cycle_len, position % self.facts.cycle_len);
+        let before = self.cycle(index).slots[k].partition_point(|&slot| u64::from(slot) < offset) as u64;
+        let part = &self.facts.parts[k];
+        (index * part.quota + before) / part.facts.lanes.samples
+    }
+
+    /// The positions of `block`'s selected samples in a pass of its part, ascending; those behind the epoch's end are
+    /// left out. `None` where the epoch ends before the pass.
+    pub(crate) fn positions_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Vec<u64>> {
+        let k = self.facts.part_of(block);
+        let (draws, samples, first_block) = self.part_facts(k);
+        if pass.saturating_mul(samples) >= draws {
+            return None;
+        }
+        let entries = self.pass(k, pass).positions_of(BlockId(block.0 - first_block));
+        let numbers =
+            entries.into_iter().map(|entry| pass * samples + entry).take_while(|number| *number < draws);
+        Some(numbers.map(|number| self.position(Draw { part: k, number })).collect())
+    }
+
+    /// A position no later than `block`'s first in a pass of its part, less than a window early.
+    pub(crate) fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<u64> {
+        let k = self.facts.part_of(block);
+        let (draws, samples, first_block) = self.part_facts(k);
+        if pass.saturating_mul(samples) >= draws {
+            return None;
+        }
+        let number = pass * samples + self.pass(k, pass).earliest_position(BlockId(block.0 - first_block))?;
+        (number < draws).then(|| self.position(Draw { part: k, number }))
+    }
+
+    fn part_facts(&self, part: usize) -> (u64, u64, u32) {
+        let part = &self.facts.parts[part];
+        (part.draws, part.facts.lanes.samples, part.first_block)
+    }
+
+    fn draw(&mut self, position: u64) -> Draw {
+        assert!(position < self.facts.len, "position {position} of {}", self.facts.len);
+        let (index, slot) = (position / self.facts.cycle_len, position % self.facts.cycle_len);
+        let (part, nth) = self.cycle(index).draws[as_usize(slot)];
+        let part = part as usize;
+        Draw { part, number: index * self.facts.parts[part].quota + u64::from(nth) }
+    }
+
+    fn position(&mut self, draw: Draw) -> u64 {
+        let quota = self.facts.parts[draw.part].quota;
+        let (index, nth) = (draw.number / quota, draw.number % quota);
+        index * self.facts.cycle_len + u64::from(self.cycle(index).slots[draw.part][as_usize(nth)])
+    }
+
+    fn cycle(&mut self, index: u64) -> &Cycle {
+        let place = as_usize(index % self.cycles.len() as u64);
+        let kept = &mut self.cycles[place];
+        if kept.as_ref().is_none_or(|cycle| cycle.index != index) {
+            *kept = None;
+        }
+        kept.get_or_insert_with(|| Arc::new(self.facts.cycle(self.epoch, index)))
+    }
+
+    /// The part's own order in a pass of this epoch: its epochs are the passes of all epochs, one after another.
+    fn pass(&mut self, part: usize, pass: u64) -> &mut PlainOrder {
+        let kept = &mut self.passes[part];
+        let at = match kept.iter().position(|(index, _)| *index == pass) {
+            Some(at) => at,
+            None => {
+                if kept.len() == PASSES_KEPT {
+                    kept.pop_front();
+                }
+                let of_part = &self.facts.parts[part];
+                let in_epoch = of_part.draws.div_ceil(of_part.facts.lanes.samples);
+                let order = PlainOrder::new(
+                    of_part.facts.clone(),
+                    self.epoch.wrapping_mul(in_epoch).wrapping_add(pass),
+                );
+                kept.push_back((pass, order));
+                kept.len() - 1
+            }
+        };
+        &mut kept[at].1
+    }
+}
+
+/// The seed of a part's own order.
+pub(crate) fn part_seed(seed: u64, part: usize) -> u64 {
+    hash(&[seed, SALT, part as u64])
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "cycles and parts are held in memory")]
+fn as_usize(n: u64) -> usize {
+    n as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn part(at: usize) -> String {
+        format!("part {at}")
+    }
+
+    proptest! {
+        #[test]
+        fn quotas_are_the_weights_within_a_hundredth_or_it_is_told(
+            weights in prop::collection::vec(0.05f64..10.0, 1..20),
+        ) {
+            let quotas = quotas(&weights, &part).unwrap();
+            let cycle: u64 = quotas.iter().sum();
+            prop_assert!(cycle.is_power_of_two() && (MIN_CYCLE..=MAX_CYCLE).contains(&cycle));
+            let told: Vec<usize> = rounded(&weights, &quotas).into_iter().map(|(part, ..)| part).collect();
+            prop_assert!(told.is_empty() || cycle == MAX_CYCLE);
+            for (part, (quota, weight)) in quotas.iter().zip(&weights).enumerate() {
+                let share = weight / weights.iter().sum::<f64>();
+                prop_assert!((*quota as f64 - share * cycle as f64).abs() < 1.0);
+                let off = (*quota as f64 / (share * cycle as f64) - 1.0).abs();
+                prop_assert!(off < 0.011 || told.contains(&part), "{off}");
+            }
+        }
+    }
+
+    #[test]
+    fn quotas_are_exact_where_they_can_be() {
+        let quotas = |weights: &[f64]| quotas(weights, &part);
+        assert_eq!(quotas(&[3.0, 1.0]).unwrap(), [768, 256]);
+        assert_eq!(quotas(&[1.0, 1.0, 1.0]).unwrap(), [342, 341, 341]);
+        assert_eq!(quotas(&[0.001, 0.999]).unwrap(), [33, (1 << 15) - 33]);
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(quotas(&[1.0, bad]).unwrap_err().to_string().contains("part 1"));
+        }
+        assert!(quotas(&[1.0, 1e-9]).unwrap_err().to_string().contains("part 1"));
+    }
+
+    #[test]
+    fn weights_of_any_size_have_shares() {
+        let quotas = |weights: &[f64]| quotas(weights, &part);
+        for scale in [f64::MAX / 3.5, 1.0, f64::MIN_POSITIVE] {
+            assert_eq!(quotas(&[3.0 * scale, 1.0 * scale]).unwrap(), [768, 256], "{scale}");
+        }
+        assert_eq!(quotas(&[f64::MAX; 4]).unwrap(), [256; 4]);
+    }
+
+    #[test]
+    fn shares_that_are_rounded_are_told() {
+        let told = |weights: &[f64]| rounded(weights, &quotas(weights, &part).unwrap());
+        assert!(told(&[3.0, 1.0]).is_empty());
+        assert!(told(&[0.001, 0.999]).is_empty());
+        let [(part, asked, given)] = told(&[1.0, 2.5e-5])[..] else { panic!("one part is") };
+        assert_eq!((part, given), (1, 2.0 / 65_536.0), "1.6 places are 2");
+        assert!((asked - 2.5e-5).abs() < 1e-8);
+    }
+}

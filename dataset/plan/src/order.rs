@@ -1,0 +1,176 @@
+//! The order of one epoch: which sample stands at which position, and back.
+
+use crate::base::BaseOrder;
+use crate::bucket::Buckets;
+use crate::cuts::Cuts;
+use crate::digest::Digest;
+use crate::plain::PlannedSample;
+use crate::plan::Plan;
+use crate::rest::RestOrder;
+use crate::shares::Shares;
+use feedstock_base::{BlockId, Position};
+
+/// The order of one epoch: a permutation of all selected samples, or a mix of several.
+///
+/// Building it costs O(blocks): 13 bytes and about 30 ns a block. After that any position is found in
+/// O(log blocks) plus, once a window, the shuffle of that window. Clones share the block tables.
+#[derive(Debug, Clone)]
+pub struct EpochOrder {
+    pub(crate) plan: Plan,
+    epoch: u64,
+    pub(crate) base: BaseOrder,
+    pub(crate) buckets: Option<Buckets>,
+    pub(crate) cuts: Cuts,
+    pub(crate) shares: Shares,
+}
+
+impl EpochOrder {
+    pub(crate) fn new(plan: Plan, epoch: u64) -> Self {
+        let facts = plan.facts();
+        let rest = facts.rest.as_ref().filter(|facts| facts.rest().epoch() == epoch);
+        let base = match rest {
+            Some(rest) => BaseOrder::Rest(RestOrder(rest.clone())),
+            None => facts.base.epoch(epoch),
+        };
+        let seed = crate::random::hash(&[facts.fingerprint.seed, epoch]);
+        let bucketing = facts.bucketing.as_ref().filter(|_| rest.is_none()); // a rest is listed as it was bucketed
+        let buckets = bucketing.map(|bucketing| Buckets::new(bucketing.clone(), seed));
+        Self { plan, epoch, base, buckets, cuts: Cuts::default(), shares: Shares::default() }
+    }
+
+    /// Which epoch this is.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Positions in the epoch: the number of selected samples, or of those that were left of it when the data changed.
+    pub fn len(&self) -> u64 {
+        self.plan.len_of(self.epoch)
+    }
+
+    /// Whether it has no positions: nothing was left of it when the data changed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The sample at `position`.
+    ///
+    /// # Panics
+    /// If the position is not below [`EpochOrder::len`].
+    pub fn sample_at(&mut self, position: Position) -> PlannedSample {
+        assert!(position.0 < self.len(), "position {position} of {}", self.len());
+        let base = match &mut self.buckets {
+            None => position.0,
+            Some(buckets) => buckets.base_of(&mut self.base, position.0),
+        };
+        self.base.sample_at(base)
+    }
+
+    /// All positions of `block`'s selected samples, ascending. In a mix whose parts repeat, of all passes; in one
+    /// without end, of the first pass.
+    ///
+    /// For a full shuffle it reads the whole epoch's order once per call: ask only where blocks are read whole.
+    pub fn positions_of(&mut self, block: BlockId) -> Vec<Position> {
+        let passes = if self.plan.is_endless() { 1 } else { u64::MAX };
+        let mut positions = Vec::new();
+        for pass in 0..passes {
+            let Some((more, _)) = self.positions_in_pass(block, pass, u64::MAX) else { break };
+            positions.extend(more);
+        }
+        positions.sort_unstable();
+        positions.into_iter().map(Position).collect()
+    }
+
+    /// About when `block` is first needed: no later than its first position, and less than a window early (or at
+    /// the start of a lane that it reaches into). `None` where none of its samples is selected.
+    pub fn earliest_position(&mut self, block: BlockId) -> Option<Position> {
+        self.earliest_in_pass(block, 0)
+    }
+
+    /// About when `block` is needed again in this epoch, once all its samples in the pass under way at `position` have
+    /// been: no later than the first of the next pass. `None` but in a mix whose parts repeat.
+    pub fn next_pass(&mut self, block: BlockId, position: Position) -> Option<Position> {
+        if position.0 >= self.len() {
+            return None;
+        }
+        let from = self.base_floor(position.0);
+        let pass = self.base.pass_at(block, from);
+        self.earliest_in_pass(block, pass + 1)
+    }
+
+    /// The positions at or after `from`, ascending, in the first pass over `block`'s data set that has some, and in
+    /// those after it that begin before `until`; without gaps, so up to where the next pass may begin.
+    ///
+    /// Positions from about `horizon` on are left out; the second value is no later than the first of them.
+    pub(crate) fn positions_from(
+        &mut self,
+        block: BlockId,
+        from: u64,
+        until: u64,
+        horizon: u64,
+    ) -> (Vec<u64>, Option<u64>) {
+        let (mut found, mut beyond) = (Vec::new(), None);
+        if from >= self.len() || self.plan.selected_in(block) == 0 {
+            return (found, beyond);
+        }
+        let floor = self.base_floor(from);
+        let mut pass = self.base.pass_at(block, floor);
+        while let Some((mut positions, left_out)) = self.positions_in_pass(block, pass, horizon) {
+            positions.retain(|position| *position >= from);
+            found.append(&mut positions);
+            if left_out.is_some() {
+                beyond = left_out; // and so are all later passes
+                break;
+            }
+            pass += 1;
+            let next = self.earliest_in_pass(block, pass).map_or(u64::MAX, |next| next.0);
+            if next >= until && found.iter().any(|position| *position < next) {
+                found.retain(|position| *position < next);
+                break;
+            }
+        }
+        found.sort_unstable();
+        (found, beyond)
+    }
+
+    /// The positions in one pass, ascending, but for those from about `horizon` on; and a place no later than the first
+    /// of these, if there are any. `None` where the epoch ends before the pass.
+    fn positions_in_pass(
+        &mut self,
+        block: BlockId,
+        pass: u64,
+        horizon: u64,
+    ) -> Option<(Vec<u64>, Option<u64>)> {
+        let mut positions = self.base.positions_in_pass(block, pass)?;
+        // Floors rise with positions, and a bucketed window beyond the horizon is not worth its sorting.
+        let near = positions.partition_point(|&position| self.base_floor(position) < horizon);
+        let beyond = positions.get(near).map(|&position| self.base_floor(position));
+        positions.truncate(near);
+        if let Some(buckets) = &mut self.buckets {
+            for position in &mut positions {
+                *position = buckets.position_of(&mut self.base, *position);
+            }
+            positions.sort_unstable();
+        }
+        Some((positions, beyond))
+    }
+
+    fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Position> {
+        let base = self.base.earliest_in_pass(block, pass)?;
+        Some(Position(self.base_floor(base)))
+    }
+
+    /// A place before which neither the base order nor the bucketed one has anything that the other has after it.
+    fn base_floor(&self, position: u64) -> u64 {
+        self.buckets.as_ref().map_or(position, |buckets| buckets.window_start(position))
+    }
+
+    /// The digest of the samples at these positions. Of the whole epoch of one data set it is computed from the
+    /// selection alone, so that it also proves the order to be a permutation.
+    pub fn digest(&mut self, positions: std::ops::Range<u64>) -> Digest {
+        if positions == (0..self.len()) && matches!(self.base, BaseOrder::Plain(_)) {
+            return self.plan.digest();
+        }
+        positions.map(|p| self.sample_at(Position(p)).sample).collect()
+    }
+}

@@ -1,0 +1,256 @@
+//! The rest of an epoch that began with other data: the samples that were left, in the order that they had.
+//!
+//! ```text
+//! epoch e of the old data   ●●●●●●●│○○○○○○○○○○      delivered │ left
+//!                                  └─ by identity ─▶ ○○○○○○○○○   the plan of the new data: epoch e
+//!                                                    epochs e+1 … of the new data, unchanged
+//! ```
+//! The list is explicit, because no arithmetic over the new data gives it: 14 bytes a sample that was left.
+
+use crate::base::RowKey;
+use crate::cursor::{Cursor, Fingerprint};
+use crate::packed::Packed;
+use crate::plain::PlannedSample;
+use crate::plan::Plan;
+use feedstock_base::{BlockId, Error, Lane, Position, Result, SampleId};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// An order of which an epoch was begun, and how far it came before the data changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The order.
+    pub fingerprint: Fingerprint,
+    /// The first position that it did not deliver; behind a change, counted among the samples that were left then.
+    pub position: Position,
+}
+
+/// A sample that is left of an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// Its index in the catalog.
+    pub sample: SampleId,
+    /// Its lane.
+    pub lane: Lane,
+    /// How often the epoch has drawn its data set whole before.
+    pub pass: u64,
+}
+
+/// What is left of one epoch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Packed", into = "Packed")]
+pub struct Rest {
+    pub(crate) epoch: u64,
+    pub(crate) carried: Vec<Carried>,
+    pub(crate) samples: Vec<u64>,
+    pub(crate) lanes: Vec<u16>,
+    /// Empty if all are 0, which holds for all but mixes whose parts repeat.
+    pub(crate) passes: Vec<u32>,
+}
+
+impl Rest {
+    /// The samples of `left`, in this order, as what is left of `epoch`; `carried` is what it was begun with, the oldest
+    /// first.
+    ///
+    /// # Errors
+    /// `BadConfig` for 2³² samples or more, whose positions have no index.
+    pub fn new(epoch: u64, carried: Vec<Carried>, left: &[Left]) -> Result<Self> {
+        if u32::try_from(left.len()).is_err() {
+            return Err(Error::config(format!(
+                "{} samples are left of the epoch; after a change of the data, at most 2^32 - 1 can be carried over: begin \
+                 the next epoch instead",
+                left.len()
+            )));
+        }
+        let pass = |left: &Left| u32::try_from(left.pass).unwrap_or(u32::MAX);
+        let repeats = left.iter().any(|left| left.pass > 0);
+        #[expect(clippy::cast_possible_truncation, reason = "only who shares blocks depends on it")]
+        Ok(Self {
+            epoch,
+            carried,
+            samples: left.iter().map(|left| left.sample.0).collect(),
+            lanes: left.iter().map(|left| left.lane.0 as u16).collect(),
+            passes: if repeats { left.iter().map(pass).collect() } else { Vec::new() },
+        })
+    }
+
+    /// The epoch that it is the rest of.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What the epoch was begun with, the oldest first.
+    pub fn carried(&self) -> &[Carried] {
+        &self.carried
+    }
+
+    /// How many samples are left.
+    pub fn len(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    /// Whether none is left: the epoch is over.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The samples from `position` on, as [`Rest::new`] takes them.
+    pub fn left_from(&self, position: Position) -> Vec<Left> {
+        (index(position.0).min(self.samples.len())..self.samples.len()).map(|at| self.left(at)).collect()
+    }
+
+    fn left(&self, at: usize) -> Left {
+        Left {
+            sample: SampleId(self.samples[at]),
+            lane: Lane(self.lanes[at].into()),
+            pass: self.passes.get(at).copied().unwrap_or(0).into(),
+        }
+    }
+}
+
+/// The rest of an epoch over the blocks of a plan.
+#[derive(Debug)]
+pub(crate) struct RestFacts {
+    rest: Arc<Rest>,
+    block_starts: Arc<[u64]>,
+    lanes: u32,
+    /// All positions, by block, then rising.
+    by_block: Vec<u32>,
+}
+
+/// The order of the rest of an epoch.
+#[derive(Debug, Clone)]
+pub(crate) struct RestOrder(pub(crate) Arc<RestFacts>);
+
+impl RestFacts {
+    fn new(rest: Arc<Rest>, block_starts: Arc<[u64]>, lanes: u32) -> Result<Self> {
+        let samples = block_starts.last().copied().unwrap_or(0);
+        if let Some(sample) = rest.samples.iter().find(|sample| **sample >= samples) {
+            return Err(Error::config(format!(
+                "the rest of the epoch has a sample {sample}, and the data set {samples} samples: it is of another data set"
+            )));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "Rest::new bounds their number")]
+        let mut by_block: Vec<u32> = (0..rest.samples.len() as u32).collect();
+        by_block.sort_by_cached_key(|at| block_of(&block_starts, rest.samples[*at as usize]));
+        Ok(Self { rest, block_starts, lanes, by_block })
+    }
+
+    pub(crate) fn rest(&self) -> &Arc<Rest> {
+        &self.rest
+    }
+
+    fn block(&self, at: u32) -> BlockId {
+        block_of(&self.block_starts, self.rest.samples[at as usize])
+    }
+}
+
+impl RestOrder {
+    pub(crate) fn sample_at(&self, position: u64) -> PlannedSample {
+        let left = self.0.rest.left(index(position));
+        let block = block_of(&self.0.block_starts, left.sample.0);
+        #[expect(clippy::cast_possible_truncation, reason = "a block's samples are counted in u32")]
+        let row = (left.sample.0 - self.0.block_starts[block.0 as usize]) as u32;
+        PlannedSample {
+            sample: left.sample,
+            block,
+            row,
+            pass: left.pass,
+            lane: Lane(left.lane.0 % self.0.lanes),
+            turn: block.0.into(),
+        }
+    }
+
+    pub(crate) fn row_key(&self, position: u64) -> RowKey {
+        RowKey { lane: self.0.rest.lanes[index(position)].into(), part: 0, entry: position }
+    }
+
+    /// The positions of `block`'s samples, rising.
+    pub(crate) fn positions_of(&self, block: BlockId) -> Vec<u64> {
+        let start = self.0.by_block.partition_point(|at| self.0.block(*at) < block);
+        let of_block = self.0.by_block[start..].iter().take_while(|at| self.0.block(**at) == block);
+        of_block.map(|at| u64::from(*at)).collect()
+    }
+
+    pub(crate) fn earliest_position(&self, block: BlockId) -> Option<u64> {
+        let start = self.0.by_block.partition_point(|at| self.0.block(*at) < block);
+        self.0.by_block.get(start).filter(|at| self.0.block(**at) == block).map(|at| u64::from(*at))
+    }
+}
+
+impl Plan {
+    /// This order with one epoch replaced by what is left of it: see [`Rest`]. All other epochs stay.
+    ///
+    /// # Errors
+    /// `BadConfig` for a rest of an order without epochs, and one with samples that the data set does not have.
+    pub fn with_rest(&self, rest: Arc<Rest>) -> Result<Self> {
+        if self.is_endless() {
+            return Err(Error::config(
+                "a mix without end has no rest of an epoch to go on with after a change of its data: load the state with \
+                 on_change=next_epoch",
+            ));
+        }
+        let facts = self.facts();
+        let starts = facts.base.block_starts();
+        let rest = Arc::new(RestFacts::new(rest, starts, facts.fingerprint.lanes.max(1))?);
+        Ok(Self(Arc::new(crate::plan::Facts { rest: Some(rest), ..crate::plan::Facts::clone(facts) })))
+    }
+
+    /// The rest that it goes on with, if there is one.
+    pub fn rest(&self) -> Option<&Arc<Rest>> {
+        self.facts().rest.as_ref().map(|facts| facts.rest())
+    }
+
+    /// The samples that are left after `cursor`, in order.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check); `BadConfig` for a mix without end.
+    pub fn left_after(&self, cursor: &Cursor) -> Result<Vec<Left>> {
+        if self.is_endless() {
+            return Err(Error::config(
+                "what is left of an epoch that never ends cannot be listed: load the state with on_change=next_epoch",
+            ));
+        }
+        let plan = self.regrouped_as(cursor)?;
+        let mut order = plan.epoch(cursor.epoch);
+        Ok((cursor.position.0..order.len())
+            .map(|position| order.sample_at(Position(position)))
+            .map(|planned| Left { sample: planned.sample, lane: planned.lane, pass: planned.pass })
+            .collect())
+    }
+
+    /// Whether `sample` is one that the filter keeps.
+    pub fn is_selected(&self, sample: SampleId) -> bool {
+        self.facts().base.is_selected(sample)
+    }
+
+    /// Refuses a cursor of an epoch that goes on after a change of the data, unless this plan has that very rest of it.
+    pub(crate) fn check_carried(&self, cursor: &Cursor) -> Result<()> {
+        let own = self.rest().filter(|rest| rest.epoch() == cursor.epoch);
+        let own = own.map_or(&[][..], |rest| rest.carried());
+        if own == cursor.carried {
+            return Ok(());
+        }
+        Err(Error::config(match cursor.carried.is_empty() {
+            true => format!(
+                "epoch {} goes on after a change of its data, and the cursor is of a whole one",
+                cursor.epoch
+            ),
+            false => format!(
+                "the cursor is of an epoch that began with other data ({} times changed since), and this order does not have \
+                 what was left of it: load it into a loader, which finds that",
+                cursor.carried.len()
+            ),
+        }))
+    }
+}
+
+fn block_of(starts: &[u64], sample: u64) -> BlockId {
+    #[expect(clippy::cast_possible_truncation, reason = "block ids are u32")]
+    BlockId((starts.partition_point(|start| *start <= sample) - 1) as u32)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the samples are listed in memory")]
+fn index(n: u64) -> usize {
+    n as usize
+}

@@ -1,0 +1,121 @@
+//! How many samples a step takes: a number of them, or as many as a total length allows.
+
+use feedstock_base::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// How many samples a global step takes, over all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepSize {
+    /// So many samples, at least one for each rank.
+    Rows(u64),
+    /// As many samples as a bound on their padded size allows: rows × longest length ≤ `total`, and rows ≤
+    /// `max_rows`. Padding counts, as in fairseq's `max_tokens` (Lhotse's and NeMo's `max_duration` sum the samples
+    /// themselves), so that the bound is one on memory.
+    Total {
+        /// The bound, in the unit of the lengths (seconds, frames, tokens), over all ranks; finite and above zero.
+        /// Written as text, because JSON numbers may lose the last bit of a fraction.
+        #[serde(with = "exact")]
+        total: f64,
+        /// Rows at most, however short they are; at least one for each rank.
+        max_rows: u64,
+        /// Equal parts of the total that hold equal shares of the rows: the world size where the bound is one on each
+        /// rank's batch, 1 where it is one on the global batch.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        ranks: u64,
+    },
+}
+
+impl StepSize {
+    /// The most rows that a global step may have.
+    pub fn max_rows(&self) -> u64 {
+        match *self {
+            Self::Rows(rows) => rows,
+            Self::Total { max_rows, .. } => max_rows,
+        }
+    }
+
+    /// The most rows of a step whose longest sample has this length.
+    pub(crate) fn rows_of(&self, longest: f32) -> u64 {
+        match *self {
+            Self::Rows(rows) => rows,
+            Self::Total { total, max_rows, ranks } => {
+                let longest = f64::from(longest);
+                #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, as it should here")]
+                let quotient = (total / longest) as u64; // by zero: as many as there may be
+                let rows = quotient.min(max_rows);
+                // The quotient is rounded: the product decides.
+                let rows = if rows as f64 * longest > total { rows - 1 } else { rows };
+                rows - rows % ranks // shares differ by a row, and none may be over its part
+            }
+        }
+    }
+
+    /// Refuses sizes that can hold nothing.
+    pub(crate) fn check(&self) -> Result<()> {
+        match *self {
+            Self::Rows(0) => Err(Error::config("a step of 0 rows holds nothing; use at least 1")),
+            Self::Total { total, .. } if !total.is_finite() || total <= 0.0 => Err(Error::config(format!(
+                "a batch total of {total} is no bound; use a finite number above 0"
+            ))),
+            Self::Total { max_rows: 0, .. } => {
+                Err(Error::config("max_rows = 0 leaves every step empty; use at least 1"))
+            }
+            Self::Total { ranks: 0, .. } => Err(Error::config("a total cannot be shared by 0 ranks")),
+            Self::Rows(_) | Self::Total { .. } => Ok(()),
+        }
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_one(ranks: &u64) -> bool {
+    *ranks == 1
+}
+
+/// A float as text: the shortest decimal that reads back as the same bits.
+mod exact {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_most_rows_are_the_most(total in 0.1f64..1e6, longest in 0.0f32..1e4, max_rows in 1u64..10_000) {
+            let size = StepSize::Total { total, max_rows, ranks: 1 };
+            let rows = size.rows_of(longest);
+            let fits = |rows: u64| rows as f64 * f64::from(longest) <= total && rows <= max_rows;
+            prop_assert!(fits(rows) && !fits(rows + 1), "{rows}");
+        }
+
+        #[test]
+        fn no_ranks_share_is_over_its_part(part in 0.1f64..1e4, longest in 0.0f32..1e3, max_rows in 1u64..1000, ranks in 1u64..9) {
+            let size = StepSize::Total { total: part * ranks as f64, max_rows: max_rows * ranks, ranks };
+            let largest_share = size.rows_of(longest).div_ceil(ranks);
+            prop_assert!(largest_share as f64 * f64::from(longest) <= part * (1.0 + 1e-15));
+            prop_assert!(largest_share <= max_rows);
+        }
+
+        #[test]
+        fn a_total_survives_json(bits: u64, max_rows: u64) {
+            let size = StepSize::Total { total: f64::from_bits(bits >> 2), max_rows, ranks: 1 };
+            let text = serde_json::to_string(&size).unwrap();
+            prop_assert_eq!(serde_json::from_str::<StepSize>(&text).unwrap(), size);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Later stages of a plan: lengths, bucketing, and the counting of steps that have to be walked.
+
+use crate::bucket::{BucketFacts, Bucketing, VERSION};
+use crate::cursor::Cursor;
+use crate::lengths::Lengths;
+use crate::order::EpochOrder;
+use crate::plan::{Facts, Plan};
+use crate::shuffle::ShuffleKind;
+use crate::shuffle::default_window;
+use crate::size::StepSize;
+use crate::step::StepShape;
+use feedstock_base::{Error, Position, Result, SampleId};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Orders kept to count steps: of the epoch under way and of the next.
+const COUNTERS: usize = 2;
+
+/// Lengths that fit the selected samples, and the longest of those.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownLengths {
+    pub(crate) lengths: Lengths,
+    longest: (SampleId, f32),
+}
+
+/// Epochs whose steps were counted, shared by the clones of a plan; empty in a changed plan.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Mutex<VecDeque<EpochOrder>>);
+
+impl Clone for Counters {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Plan {
+    /// The same order with the lengths of its samples known, so that steps can be bounded by a total.
+    ///
+    /// # Errors
+    /// `BadConfig` for a selected sample without a length that is finite and not negative.
+    pub fn with_lengths(self, lengths: &Lengths) -> Result<Self> {
+        let longest = lengths.longest(self.facts().base.selected(), &|sample| format!("sample {sample}"))?;
+        let Some(longest) = longest else { return Ok(self) }; // a plan without samples is refused
+        let lengths = Some(KnownLengths { lengths: lengths.clone(), longest });
+        Ok(Self(Arc::new(Facts { lengths, counters: Counters::default(), ..self.into_facts() })))
+    }
+
+    /// The order with samples of like length next to each other: see the module's documentation for the arithmetic.
+    /// Cursors of a bucketed order hold positions of it.
+    ///
+    /// `window`: samples of a macro-window; up to 2³² − 1, rounded up to whole groups. Default: the shuffle's window,
+    /// made to begin and end with the lanes' own; without one, or for a full shuffle, what 512 MiB of encoded bytes
+    /// span. Larger windows bucket better and hold more blocks. `group`: the size of the steps that will be asked for.
+    ///
+    /// # Errors
+    /// `BadConfig` for lengths that do not fit the samples, a window or group out of range, and a sample that alone
+    /// exceeds a group's total.
+    pub fn bucketed(self, lengths: &Lengths, window: Option<u64>, group: StepSize) -> Result<Self> {
+        group.check()?;
+        let plan = self.with_lengths(lengths)?;
+        let facts = plan.facts();
+        let window = match window {
+            Some(window) => window.min(plan.len()),
+            None => plan.default_bucket_window(),
+        };
+        if window == 0 {
+            return Err(Error::config("a bucketing window of 0 samples holds nothing; use at least 1"));
+        }
+        let bucketing = Bucketing {
+            version: VERSION,
+            column: lengths.column().to_owned(),
+            window,
+            group,
+            lengths: hash_lengths(lengths),
+        };
+        let mut fingerprint = facts.fingerprint.clone();
+        fingerprint.bucketing = Some(bucketing);
+        plan.with_fingerprint(fingerprint)
+    }
+
+    /// The order that `cursor` belongs to: this one, or, where it is bucketed and the cursor's groups have another
+    /// size, this one with those groups. So the batch size and the world size may change on resume: the order is the
+    /// saved one, and only its cutting into steps is new.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check): `BadConfig` where anything else differs.
+    pub fn regrouped_as(&self, cursor: &Cursor) -> Result<Self> {
+        let mut fingerprint = self.facts().fingerprint.clone();
+        let mut foreign = self.in_current_form(&cursor.fingerprint);
+        if let (Some(here), Some(there)) = (&fingerprint.bucketing, &mut foreign.bucketing) {
+            there.group = here.group;
+        }
+        fingerprint.check(&foreign)?; // before groups are made that belong to another data set
+        let plan = match (&mut fingerprint.bucketing, &cursor.fingerprint.bucketing) {
+            (Some(here), Some(there)) if here.group != there.group => {
+                there.group.check()?;
+                here.group = there.group;
+                self.clone().with_fingerprint(fingerprint)?
+            }
+            _ => self.clone(),
+        };
+        plan.check(cursor)?;
+        Ok(plan)
+    }
+
+    /// The same base order without bucketing; its lengths stay known.
+    #[must_use]
+    pub fn without_bucketing(&self) -> Self {
+        let mut facts = Facts { bucketing: None, ..Facts::clone(self.facts()) };
+        facts.fingerprint.bucketing = None;
+        Self(Arc::new(facts))
+    }
+
+    /// How many steps are left in `epoch` from `position` on: see [`EpochOrder::steps_left`]. What was walked is
+    /// remembered, and shared by clones.
+    pub fn steps_left(&self, epoch: u64, position: Position, shape: &StepShape) -> u64 {
+        let mut counters = self.facts().counters.0.lock().unwrap_or_else(PoisonError::into_inner); // only a memory
+        if let Some(order) = counters.iter_mut().find(|order| order.epoch() == epoch) {
+            return order.steps_left(position, shape);
+        }
+        if counters.len() == COUNTERS {
+            counters.pop_front();
+        }
+        // Cut off from this plan's counters: an order must not hold what holds it.
+        let mut order = Self(Arc::new(Facts::clone(self.facts()))).epoch(epoch);
+        let steps = order.steps_left(position, shape);
+        if matches!(shape.size, StepSize::Total { .. }) {
+            counters.push_back(order);
+        }
+        steps
+    }
+
+    /// The lengths' column, the longest selected sample and its length, where lengths are known.
+    pub fn longest(&self) -> Option<(&str, SampleId, f32)> {
+        let known = self.facts().lengths.as_ref()?;
+        Some((known.lengths.column(), known.longest.0, known.longest.1))
+    }
+
+    /// The lengths of all samples, where they are known.
+    pub fn lengths(&self) -> Option<&Lengths> {
+        self.facts().lengths.as_ref().map(|known| &known.lengths)
+    }
+
+    fn into_facts(self) -> Facts {
+        Arc::try_unwrap(self.0).unwrap_or_else(|shared| Facts::clone(&shared))
+    }
+
+    /// The plan whose bucketing the fingerprint says.
+    fn with_fingerprint(self, fingerprint: crate::cursor::Fingerprint) -> Result<Self> {
+        let facts = self.into_facts();
+        let (Some(bucketing), Some(known)) = (&fingerprint.bucketing, &facts.lengths) else {
+            return Ok(Self(Arc::new(Facts { fingerprint, counters: Counters::default(), ..facts })));
+        };
+        let (sample, longest) = known.longest;
+        if let StepSize::Total { total, .. } = bucketing.group
+            && bucketing.group.rows_of(longest) == 0
+        {
+            return Err(Error::config(format!(
+                "sample {sample}: its {column} of {longest} alone exceeds the groups' total of {total}; filter longer \
+                 samples out (`{column} <= {total}`) or raise the total",
+                column = bucketing.column
+            )));
+        }
+        let whole = match bucketing.group {
+            StepSize::Rows(rows) => bucketing.window.div_ceil(rows).checked_mul(rows),
+            StepSize::Total { .. } => Some(bucketing.window),
+        };
+        let window = whole.filter(|window| *window <= u64::from(u32::MAX)).ok_or_else(|| {
+            Error::config(format!(
+                "a bucketing window of {} samples in groups of {} is over 2³² − 1",
+                bucketing.window,
+                bucketing.group.max_rows()
+            ))
+        })?;
+        let bucketing = BucketFacts::new(
+            (window, bucketing.group),
+            known.lengths.values().clone(),
+            fingerprint.shuffle != ShuffleKind::None,
+            facts.base.len(),
+            facts.base.window(),
+        );
+        let (bucketing, counters) = (Some(Arc::new(bucketing)), Counters::default());
+        Ok(Self(Arc::new(Facts { bucketing, fingerprint, counters, ..facts })))
+    }
+
+    fn default_bucket_window(&self) -> u64 {
+        let facts = self.facts();
+        let bytes_say = default_window(facts.sample_bytes).min(u64::from(u32::MAX));
+        facts.base.window().unwrap_or(bytes_say).min(self.len())
+    }
+}
+
+/// A hash of all lengths.
+fn hash_lengths(lengths: &Lengths) -> u64 {
+    let bits = |length: f32| u64::from(if length.is_nan() { f32::NAN } else { length }.to_bits());
+    crate::random::hash_all(
+        lengths.values().len() as u64,
+        lengths.values().iter().map(|&length| bits(length)),
+    )
+}
