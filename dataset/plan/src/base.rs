@@ -1,7 +1,8 @@
 //! The base order: what later stages of the plan are built on.
 
 use crate::mixed::{MixedFacts, MixedOrder, Stop};
-use crate::plain::{PlainFacts, PlainOrder, PlannedSample};
+use crate::plain::{PlainFacts, PlainOrder};
+use crate::planned::{PlannedSample, RowKey};
 use crate::rest::RestOrder;
 use crate::shuffle::ShuffleKind;
 use feedstock_base::{BlockId, SampleId};
@@ -23,15 +24,6 @@ pub(crate) enum BaseOrder {
     Mixed(MixedOrder),
     /// What is left of an epoch that began with other data.
     Rest(RestOrder),
-}
-
-/// Where a row stands among the rows of a step: by lane, then by part, then by entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RowKey {
-    /// Of a mix: as a fraction of the part's lanes, × 2³².
-    pub(crate) lane: u64,
-    pub(crate) part: usize,
-    pub(crate) entry: u64,
 }
 
 impl Base {

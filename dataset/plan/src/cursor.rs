@@ -1,25 +1,18 @@
 //! All that a checkpoint needs.
 
+use crate::bucket::Bucketing;
+use crate::mixed::Mixing;
+use crate::random::hash_text;
+use crate::shuffle::ShuffleKind;
 use feedstock_base::{Error, Position, Result};
 use serde::{Deserialize, Serialize};
-
-/// What a cursor knows of a data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DataHashes {
-    /// What the data set is: layout, names, sizes, footers and headers. Equal for copies of it.
-    pub identity: u64,
-    /// How its samples are cut into blocks.
-    pub blocks: u64,
-    /// The one hash that cursors of releases before 0.2 have in place of both; other ETags or times change it.
-    pub legacy: u64,
-}
 
 /// What the order depends on. Equal fingerprints mean the same order, sample for sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The version of the order's arithmetic.
     pub version: u32,
-    /// The data set's identity; in cursors without `blocks`, which releases before 0.2 saved, [`DataHashes::legacy`].
+    /// The data set's identity; in cursors without `blocks`, which releases before 0.2 saved, [`DataHashes::legacy`](crate::DataHashes::legacy).
     pub catalog: u64,
     /// How the samples are cut into blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,7 +20,7 @@ pub struct Fingerprint {
     /// A hash of the filter's text and of the samples that it keeps; 0 without a filter.
     pub filter: u64,
     /// `none`, `window` or `full`.
-    pub shuffle: crate::shuffle::ShuffleKind,
+    pub shuffle: ShuffleKind,
     /// The seed of the order.
     pub seed: u64,
     /// C, the number of lanes.
@@ -36,10 +29,10 @@ pub struct Fingerprint {
     pub window: u64,
     /// How samples are bucketed by length; none in cursors saved without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bucketing: Option<crate::bucket::Bucketing>,
+    pub bucketing: Option<Bucketing>,
     /// How data sets are mixed; none in cursors of one data set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mixing: Option<crate::mixed::Mixing>,
+    pub mixing: Option<Mixing>,
 }
 
 /// A place in the order of samples over all epochs; about 150 bytes of JSON, 300 of a bucketed order.
@@ -59,7 +52,16 @@ pub struct Cursor {
     /// Of an epoch that began with other data: the orders that it was begun with, the oldest first. The position then
     /// counts the samples that were left of it. Empty, and left out of the JSON, otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub carried: Vec<crate::rest::Carried>,
+    pub carried: Vec<Carried>,
+}
+
+/// An order of which an epoch was begun, and how far it came before the data changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The order.
+    pub fingerprint: Fingerprint,
+    /// The first position that it did not deliver; behind a change, counted among the samples that were left then.
+    pub position: Position,
 }
 
 impl Cursor {
@@ -72,7 +74,7 @@ impl Cursor {
 
     /// The hash of a text that describes ops.
     pub fn hash_ops(description: &str) -> u64 {
-        crate::random::hash_text(description)
+        hash_text(description)
     }
 }
 
@@ -154,7 +156,7 @@ impl Fingerprint {
     }
 
     fn check_mixing(&self, found: &Self) -> Result<()> {
-        let parts = |mixing: &Option<crate::mixed::Mixing>| {
+        let parts = |mixing: &Option<Mixing>| {
             mixing.as_ref().map_or("off".to_owned(), |mixing| format!("of {} parts", mixing.quotas.len()))
         };
         differs("mixing", &parts(&self.mixing), &parts(&found.mixing), "mix the saved data sets")?;
@@ -183,7 +185,7 @@ impl Fingerprint {
     }
 
     fn check_bucketing(&self, found: &Self) -> Result<()> {
-        let column = |bucketing: &Option<crate::bucket::Bucketing>| {
+        let column = |bucketing: &Option<Bucketing>| {
             bucketing.as_ref().map_or("off".to_owned(), |bucketing| format!("by {}", bucketing.column))
         };
         let (here, there) = (column(&self.bucketing), column(&found.bucketing));

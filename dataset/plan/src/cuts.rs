@@ -7,30 +7,6 @@ use crate::order::EpochOrder;
 use crate::size::StepSize;
 use crate::step::{StepShape, Tail};
 use feedstock_base::Position;
-use std::collections::VecDeque;
-
-/// Walks remembered: from the epoch's start, and from where a run went on with another shape, whose steps need not meet
-/// the first's again.
-const WALKS_KEPT: usize = 2;
-
-/// What was walked so far, the walk asked about last at the end.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Cuts(VecDeque<Walk>);
-
-/// The starts of steps under one shape, from some position on; the end of the last one is the last.
-#[derive(Debug, Clone)]
-struct Walk {
-    shape: (StepSize, u32),
-    starts: Vec<u64>,
-}
-
-impl Cuts {
-    /// The walk asked about last.
-    fn starts(&mut self) -> &mut Vec<u64> {
-        let Some(walk) = self.0.back_mut() else { unreachable!("asked about after a walk only") };
-        &mut walk.starts
-    }
-}
 
 /// Starts remembered behind the position asked about in an epoch without end: 1 MiB.
 const STARTS_KEPT: usize = 1 << 17;
@@ -49,14 +25,14 @@ impl EpochOrder {
                 Tail::Pad | Tail::Short => left.div_ceil(shape.least_rows()),
             };
         };
-        if self.plan.is_endless() {
+        if self.facts.is_endless() {
             return left / max_rows;
         }
         if left == 0 {
             return 0;
         }
         let at = self.walk(position.0, self.len() - 1, shape);
-        let starts = self.cuts.starts();
+        let starts = self.walks.starts();
         let (steps, last_start) = ((starts.len() - 1 - at) as u64, starts[starts.len() - 2]);
         let last = self.len() - last_start;
         // Only an epoch's last step may have fewer rows than ranks.
@@ -69,8 +45,8 @@ impl EpochOrder {
     /// Rows repeated by [`Tail::Pad`] count as padding. `None` for a plan without lengths and for one without end.
     /// Walks the epoch: about 0.3 µs a sample.
     pub fn padding_share(&mut self, shape: &StepShape) -> Option<f64> {
-        let lengths = self.plan.facts().lengths.as_ref()?.lengths.values().clone();
-        if self.plan.is_endless() {
+        let lengths = self.facts.lengths.as_ref()?.lengths.values().clone();
+        if self.facts.is_endless() {
             return None;
         }
         let (mut cells, mut filled) = (0.0, 0.0);
@@ -100,7 +76,7 @@ impl EpochOrder {
             StepSize::Rows(rows) => from.saturating_add(rows).min(self.len()),
             StepSize::Total { .. } => {
                 let at = self.walk(from, from, shape);
-                self.cuts.starts()[at + 1]
+                self.walks.starts()[at + 1]
             }
         }
     }
@@ -111,7 +87,7 @@ impl EpochOrder {
             StepSize::Rows(rows) => position - (position - from) % rows,
             StepSize::Total { .. } => {
                 self.walk(from, position, shape);
-                let starts = self.cuts.starts();
+                let starts = self.walks.starts();
                 starts[starts.partition_point(|&start| start <= position) - 1]
             }
         }
@@ -120,34 +96,16 @@ impl EpochOrder {
     /// Knows the steps from the one that starts at `from` to the one that holds `to`, and says where the first is.
     fn walk(&mut self, from: u64, to: u64, shape: &StepShape) -> usize {
         let key = (shape.size, shape.rank.world_size);
-        let walks = &mut self.cuts.0;
-        let known = walks.iter().enumerate().rev().find_map(|(walk, known)| {
-            let at = if known.shape == key { known.starts.binary_search(&from).ok() } else { None };
-            Some((walk, at?))
-        });
-        let mut at = match known {
-            Some((walk, at)) => {
-                let last = walks.len() - 1;
-                walks.swap(walk, last);
-                at
-            }
-            None => {
-                if walks.len() == WALKS_KEPT {
-                    walks.pop_front();
-                }
-                walks.push_back(Walk { shape: key, starts: vec![from] });
-                0
-            }
-        };
-        if at > STARTS_KEPT && self.plan.is_endless() {
-            self.cuts.starts().drain(..at);
+        let mut at = self.walks.known(key, from);
+        if at > STARTS_KEPT && self.facts.is_endless() {
+            self.walks.starts().drain(..at);
             at = 0;
         }
-        while let Some(&last) = self.cuts.starts().last()
+        while let Some(&last) = self.walks.starts().last()
             && last <= to
         {
             let end = self.cut(last, shape);
-            self.cuts.starts().push(end);
+            self.walks.starts().push(end);
         }
         at
     }
@@ -162,7 +120,7 @@ impl EpochOrder {
 
     /// As many samples as the bound allows.
     fn cut_plain(&mut self, from: u64, shape: &StepShape) -> u64 {
-        let facts = self.plan.facts().clone();
+        let facts = self.facts.clone();
         let Some(known) = &facts.lengths else {
             unreachable!("a shape with a total is checked to have lengths")
         };

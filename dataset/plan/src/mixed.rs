@@ -12,9 +12,10 @@
 //!
 //! Rows of a step stand by lane ÷ lanes of the part, part, draw: a rank keeps to the same stretch of every part.
 
-use crate::base::RowKey;
-use crate::plain::{PlainFacts, PlainOrder, PlannedSample};
+use crate::plain::{PlainFacts, PlainOrder};
+use crate::planned::{PlannedSample, RowKey};
 use crate::random::{hash, permutation};
+use crate::shuffle::MIXING_SALT;
 use feedstock_base::{BlockId, Error, Lane, Result, SampleId};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -36,9 +37,6 @@ const PASSES_KEPT: usize = 3;
 /// Positions of an epoch without end: numbers up to here are exact as JSON numbers and as doubles, and reading 10⁶
 /// samples a second gets there in 285 years.
 pub(crate) const ENDLESS: u64 = 1 << 53;
-/// Tells this stage's generators from those of shuffles.
-const SALT: u64 = 0x006D_6978_6564; // "mixed"
-/// Marks the cycle in which epochs end.
 const EVERY_EPOCH: u64 = u64::MAX;
 
 /// When an epoch of a mix ends; the first two as `stopping_strategy` of Hugging Face's `interleave_datasets`.
@@ -276,7 +274,7 @@ impl MixedFacts {
                 let parts: Vec<u32> =
                     parts.flat_map(|(k, part)| std::iter::repeat_n(k, as_usize(part.quota))).collect();
                 #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CYCLE")]
-                let places = permutation(self.cycle_len as u32, &[self.seed, SALT, epoch, index]);
+                let places = permutation(self.cycle_len as u32, &[self.seed, MIXING_SALT, epoch, index]);
                 places.into_iter().map(|place| parts[place as usize]).collect()
             }
             false => self.spread(),
@@ -438,11 +436,6 @@ impl MixedOrder {
         };
         &mut kept[at].1
     }
-}
-
-/// The seed of a part's own order.
-pub(crate) fn part_seed(seed: u64, part: usize) -> u64 {
-    hash(&[seed, SALT, part as u64])
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "cycles and parts are held in memory")]

@@ -2,13 +2,15 @@
 
 use crate::base::BaseOrder;
 use crate::bucket::Buckets;
-use crate::cuts::Cuts;
 use crate::digest::Digest;
-use crate::plain::PlannedSample;
-use crate::plan::Plan;
+use crate::facts::Facts;
+use crate::planned::PlannedSample;
+use crate::random::hash;
 use crate::rest::RestOrder;
-use crate::shares::Shares;
+use crate::share_bounds::ShareBounds;
+use crate::walks::Walks;
 use feedstock_base::{BlockId, Position};
+use std::sync::Arc;
 
 /// The order of one epoch: a permutation of all selected samples, or a mix of several.
 ///
@@ -16,26 +18,25 @@ use feedstock_base::{BlockId, Position};
 /// O(log blocks) plus, once a window, the shuffle of that window. Clones share the block tables.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
-    pub(crate) plan: Plan,
+    pub(crate) facts: Arc<Facts>,
     epoch: u64,
     pub(crate) base: BaseOrder,
     pub(crate) buckets: Option<Buckets>,
-    pub(crate) cuts: Cuts,
-    pub(crate) shares: Shares,
+    pub(crate) walks: Walks,
+    pub(crate) share_bounds: ShareBounds,
 }
 
 impl EpochOrder {
-    pub(crate) fn new(plan: Plan, epoch: u64) -> Self {
-        let facts = plan.facts();
+    pub(crate) fn new(facts: Arc<Facts>, epoch: u64) -> Self {
         let rest = facts.rest.as_ref().filter(|facts| facts.rest().epoch() == epoch);
         let base = match rest {
             Some(rest) => BaseOrder::Rest(RestOrder(rest.clone())),
             None => facts.base.epoch(epoch),
         };
-        let seed = crate::random::hash(&[facts.fingerprint.seed, epoch]);
+        let seed = hash(&[facts.fingerprint.seed, epoch]);
         let bucketing = facts.bucketing.as_ref().filter(|_| rest.is_none()); // a rest is listed as it was bucketed
         let buckets = bucketing.map(|bucketing| Buckets::new(bucketing.clone(), seed));
-        Self { plan, epoch, base, buckets, cuts: Cuts::default(), shares: Shares::default() }
+        Self { facts, epoch, base, buckets, walks: Walks::default(), share_bounds: ShareBounds::default() }
     }
 
     /// Which epoch this is.
@@ -45,7 +46,7 @@ impl EpochOrder {
 
     /// Positions in the epoch: the number of selected samples, or of those that were left of it when the data changed.
     pub fn len(&self) -> u64 {
-        self.plan.len_of(self.epoch)
+        self.facts.len_of(self.epoch)
     }
 
     /// Whether it has no positions: nothing was left of it when the data changed.
@@ -71,7 +72,7 @@ impl EpochOrder {
     ///
     /// For a full shuffle it reads the whole epoch's order once per call: ask only where blocks are read whole.
     pub fn positions_of(&mut self, block: BlockId) -> Vec<Position> {
-        let passes = if self.plan.is_endless() { 1 } else { u64::MAX };
+        let passes = if self.facts.is_endless() { 1 } else { u64::MAX };
         let mut positions = Vec::new();
         for pass in 0..passes {
             let Some((more, _)) = self.positions_in_pass(block, pass, u64::MAX) else { break };
@@ -110,7 +111,7 @@ impl EpochOrder {
         horizon: u64,
     ) -> (Vec<u64>, Option<u64>) {
         let (mut found, mut beyond) = (Vec::new(), None);
-        if from >= self.len() || self.plan.selected_in(block) == 0 {
+        if from >= self.len() || self.facts.selected_in(block) == 0 {
             return (found, beyond);
         }
         let floor = self.base_floor(from);
@@ -169,7 +170,7 @@ impl EpochOrder {
     /// selection alone, so that it also proves the order to be a permutation.
     pub fn digest(&mut self, positions: std::ops::Range<u64>) -> Digest {
         if positions == (0..self.len()) && matches!(self.base, BaseOrder::Plain(_)) {
-            return self.plan.digest();
+            return self.facts.digest();
         }
         positions.map(|p| self.sample_at(Position(p)).sample).collect()
     }

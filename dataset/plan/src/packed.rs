@@ -1,11 +1,12 @@
 //! The rest of an epoch as text, for workers: columns of differences, deflated, in base64. About 4 bytes a sample.
 
-use crate::rest::{Carried, Rest};
+use crate::cursor::Carried;
+use crate::rest::Rest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::read::{DeflateDecoder, DeflateEncoder};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::io::Read;
 
 /// Samples at most in a text from another process: 900 MiB in memory.
@@ -16,15 +17,15 @@ const SAMPLE_BYTES: u64 = 8 + 2 + 4;
 /// The form that is sent.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Packed {
+struct Packed {
     epoch: u64,
     carried: Vec<Carried>,
     samples: u64,
     columns: String,
 }
 
-impl From<Rest> for Packed {
-    fn from(rest: Rest) -> Self {
+impl From<&Rest> for Packed {
+    fn from(rest: &Rest) -> Self {
         let mut bytes = Vec::new();
         let mut before = 0u64;
         for sample in &rest.samples {
@@ -39,7 +40,7 @@ impl From<Rest> for Packed {
         Self {
             epoch: rest.epoch,
             samples: rest.samples.len() as u64,
-            carried: rest.carried,
+            carried: rest.carried.clone(),
             columns: STANDARD.encode(deflated),
         }
     }
@@ -81,6 +82,18 @@ impl TryFrom<Packed> for Rest {
             lanes: lanes.as_chunks().0.iter().map(|lane| u16::from_le_bytes(*lane)).collect(),
             passes: passes.as_chunks().0.iter().map(|pass| u32::from_le_bytes(*pass)).collect(),
         })
+    }
+}
+
+impl Serialize for Rest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Packed::from(self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Packed::deserialize(deserializer)?.try_into().map_err(de::Error::custom)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The plain order of one epoch of one data set: blocks permuted, lanes cut, windows shuffled.
 
+use crate::input::PlanInput;
 use crate::keyed::KeyedPermutation;
 use crate::lanes::Lanes;
-use crate::plan::PlanInput;
+use crate::planned::PlannedSample;
 use crate::random::permutation;
 use crate::selection::Selection;
 use crate::shuffle::{Shuffle, ShuffleKind};
@@ -13,23 +14,6 @@ use std::sync::Arc;
 /// Windows of one lane kept permuted: the one being read, the one a step reaches into, and the one that a
 /// block on their border reaches into.
 const WINDOWS_PER_LANE: usize = 3;
-
-/// A selected sample and where its bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedSample {
-    /// Its index in the catalog.
-    pub sample: SampleId,
-    /// The block that holds it.
-    pub block: BlockId,
-    /// Its row in that block.
-    pub row: u32,
-    /// How often the epoch has drawn its data set whole before: 0 but in a mix, whose parts may repeat.
-    pub pass: u64,
-    /// The lane that it stands on; in a mix, lanes are counted through the parts.
-    pub lane: Lane,
-    /// The place of its block in the order of blocks; under a full shuffle, of the sample itself. Strands take turns.
-    pub turn: u64,
-}
 
 /// What the plain order of every epoch is computed from.
 #[derive(Debug)]

@@ -1,17 +1,16 @@
-//! The order of a data set, for every epoch, and what it is computed from.
+//! The order of a data set, for every epoch.
 
 use crate::base::Base;
-use crate::bucket::BucketFacts;
-use crate::cursor::{Cursor, DataHashes, Fingerprint};
+use crate::counters::Counters;
+use crate::cursor::{Cursor, Fingerprint};
 use crate::digest::Digest;
+use crate::facts::Facts;
+use crate::input::PlanInput;
 use crate::mixed::{self, MixedFacts, Mixing, PartName, Stop};
 use crate::order::EpochOrder;
 use crate::plain::PlainFacts;
 use crate::random;
-use crate::rest::RestFacts;
-use crate::selection::Selection;
 use crate::shuffle::{self, Shuffle, ShuffleKind};
-use crate::stages::{Counters, KnownLengths};
 use feedstock_base::{BlockId, Error, Position, Result};
 use std::sync::Arc;
 
@@ -20,36 +19,9 @@ const PLAN_VERSION: u32 = 1;
 
 /// The order of a data set for every epoch. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Plan(pub(crate) Arc<Facts>);
-
-/// What a plan is computed from.
-#[derive(Debug, Clone)]
-pub struct PlanInput {
-    /// Samples before each block, and their total last: one entry more than blocks.
-    pub block_starts: Arc<[u64]>,
-    /// The samples that take part; `None` for all.
-    pub selection: Option<Selection>,
-    /// What the data set is and how it was cut.
-    pub data: DataHashes,
-    /// The filter's text, for the fingerprint.
-    pub filter: Option<String>,
-    /// Encoded bytes of all blocks, from which the default window follows.
-    pub encoded_bytes: u64,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Facts {
-    pub(crate) base: Base,
-    /// Encoded bytes of a sample, on average.
-    pub(crate) sample_bytes: u64,
-    pub(crate) lengths: Option<KnownLengths>,
-    pub(crate) bucketing: Option<Arc<BucketFacts>>,
-    /// What replaces one epoch, of which a part was delivered before the data changed.
-    pub(crate) rest: Option<Arc<RestFacts>>,
-    pub(crate) fingerprint: Fingerprint,
-    /// What cursors of releases before 0.2 have instead: `catalog`, and `mixing.parts` of a mix.
-    pub(crate) legacy: (u64, Option<u64>),
-    pub(crate) counters: Counters,
+pub struct Plan {
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl Plan {
@@ -59,7 +31,7 @@ impl Plan {
     /// `BadConfig` where nothing is selected, or where lanes or window are out of range.
     pub fn new(input: PlanInput, shuffle: &Shuffle) -> Result<Self> {
         let sample_bytes = shuffle::sample_bytes(&input.block_starts, input.encoded_bytes);
-        let (data, filter) = (input.data, hash_filter(&input));
+        let (data, filter) = (input.data, input.hash_filter());
         let (base, window) = PlainFacts::new(input, shuffle)?;
         let fingerprint = Fingerprint {
             version: PLAN_VERSION,
@@ -114,7 +86,7 @@ impl Plan {
         let (mut words, mut legacy_words, mut identities) = (Vec::new(), Vec::new(), Vec::new());
         let (mut lanes, mut window) = (0u32, 0u64);
         for (index, ((input, _), quota)) in parts.into_iter().zip(&quotas).enumerate() {
-            let part_filter = hash_filter(&input);
+            let part_filter = input.hash_filter();
             identities.push(input.data.identity);
             words.extend([input.data.identity, input.data.blocks, part_filter]);
             legacy_words.extend([input.data.legacy, part_filter]);
@@ -167,28 +139,31 @@ impl Plan {
         fingerprint: Fingerprint,
         legacy: (u64, Option<u64>),
     ) -> Self {
-        let counters = Counters::default();
-        Self(Arc::new(Facts {
-            base,
-            sample_bytes,
-            lengths: None,
-            bucketing: None,
-            rest: None,
-            fingerprint,
-            legacy,
-            counters,
-        }))
+        let (lengths, bucketing, rest) = (None, None, None);
+        Self::of(Facts { base, sample_bytes, lengths, bucketing, rest, fingerprint, legacy })
+    }
+
+    /// The plan of these facts, of which no step was counted yet.
+    pub(crate) fn of(facts: Facts) -> Self {
+        Self { facts: Arc::new(facts), counters: Arc::default() }
+    }
+
+    /// The plan of these facts, changed.
+    pub(crate) fn with(self, change: impl FnOnce(&mut Facts)) -> Self {
+        let mut facts = Arc::unwrap_or_clone(self.facts);
+        change(&mut facts);
+        Self::of(facts)
     }
 
     /// N, the number of selected samples; of a mix, of positions in an epoch.
     #[expect(clippy::len_without_is_empty, reason = "a plan without samples is refused")]
     pub fn len(&self) -> u64 {
-        self.0.base.len()
+        self.facts.base.len()
     }
 
     /// Positions in `epoch`: [`len`](Self::len), but for one that goes on after a change of its data.
     pub fn len_of(&self, epoch: u64) -> u64 {
-        self.rest().filter(|rest| rest.epoch() == epoch).map_or_else(|| self.len(), |rest| rest.len())
+        self.facts.len_of(epoch)
     }
 
     /// No fewer than the positions of any epoch: epochs are this far apart where positions are counted over all of them.
@@ -198,26 +173,26 @@ impl Plan {
 
     /// What a cursor must agree with.
     pub fn fingerprint(&self) -> &Fingerprint {
-        &self.0.fingerprint
+        &self.facts.fingerprint
     }
 
     /// The order of one epoch.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
-        EpochOrder::new(self.clone(), epoch)
+        EpochOrder::new(self.facts.clone(), epoch)
     }
 
     /// A cursor at `position` of `epoch`.
     pub fn cursor(&self, epoch: u64, position: Position) -> Cursor {
         let carried = self.rest().filter(|rest| rest.epoch() == epoch);
         let carried = carried.map_or_else(Vec::new, |rest| rest.carried().to_vec());
-        Cursor { fingerprint: self.0.fingerprint.clone(), epoch, position, ops: None, carried }
+        Cursor { fingerprint: self.facts.fingerprint.clone(), epoch, position, ops: None, carried }
     }
 
     /// The same fingerprint; one that a release before 0.2 saved of this plan's data, as this release saves it.
     pub fn in_current_form(&self, found: &Fingerprint) -> Fingerprint {
-        let (mut found, own) = (found.clone(), &self.0.fingerprint);
+        let (mut found, own) = (found.clone(), &self.facts.fingerprint);
         let parts = found.mixing.as_ref().map(|mixing| mixing.parts);
-        if found.blocks.is_none() && (found.catalog, parts) == self.0.legacy {
+        if found.blocks.is_none() && (found.catalog, parts) == self.facts.legacy {
             (found.catalog, found.blocks) = (own.catalog, own.blocks);
             if let (Some(found), Some(own)) = (&mut found.mixing, &own.mixing) {
                 (found.parts, found.data) = (own.parts, own.data);
@@ -228,7 +203,7 @@ impl Plan {
 
     /// Is `cursor` of the same data? The rest of its order may differ.
     pub fn is_of_same_data(&self, cursor: &Cursor) -> bool {
-        self.0.fingerprint.is_of_same_data(&self.in_current_form(&cursor.fingerprint))
+        self.facts.fingerprint.is_of_same_data(&self.in_current_form(&cursor.fingerprint))
     }
 
     /// The start of the epoch after the cursor's, in this order: for a cursor whose data changed since. A cursor at the
@@ -237,7 +212,7 @@ impl Plan {
     /// # Errors
     /// `BadConfig` for a cursor whose seed, shuffle, mix or bucketing differs, which no change of the data explains.
     pub fn next_epoch_of(&self, cursor: &Cursor) -> Result<Cursor> {
-        self.0.fingerprint.check_settings(&cursor.fingerprint)?;
+        self.facts.fingerprint.check_settings(&cursor.fingerprint)?;
         let begun = cursor.position > Position(0) || !cursor.carried.is_empty();
         let epoch = cursor.epoch.saturating_add(u64::from(begun));
         self.check_epoch(epoch)?;
@@ -246,7 +221,7 @@ impl Plan {
 
     /// Refuses a cursor of another order, naming the field that differs, or one past the epoch's end.
     pub fn check(&self, cursor: &Cursor) -> Result<()> {
-        self.0.fingerprint.check(&self.in_current_form(&cursor.fingerprint))?;
+        self.facts.fingerprint.check(&self.in_current_form(&cursor.fingerprint))?;
         self.check_epoch(cursor.epoch)?;
         self.check_carried(cursor)?;
         let len = self.len_of(cursor.epoch);
@@ -279,42 +254,31 @@ impl Plan {
     /// The digest of every selected sample once, computed from the selection, not from the order: of one whole epoch,
     /// unless this is a mix (then [`EpochOrder::digest`] walks what an epoch draws).
     pub fn digest(&self) -> Digest {
-        self.0.base.selected().collect()
+        self.facts.digest()
     }
 
     /// Selected samples of `block`.
     pub fn selected_in(&self, block: BlockId) -> u64 {
-        self.0.base.selected_in(block)
+        self.facts.base.selected_in(block)
     }
 
     /// Whether every sample is drawn on its own, so that reading whole blocks would waste most of each.
     pub fn reads_single_samples(&self) -> bool {
-        self.0.fingerprint.shuffle == ShuffleKind::Full
+        self.facts.fingerprint.shuffle == ShuffleKind::Full
     }
 
     /// Whether several data sets are mixed.
     pub fn is_mix(&self) -> bool {
-        matches!(self.0.base, Base::Mixed(_))
+        matches!(self.facts.base, Base::Mixed(_))
     }
 
     /// Whether an epoch never ends ([`Stop::Never`]): its length is then 2⁵³, a number that JSON and doubles hold
     /// exactly and no run reaches.
     pub fn is_endless(&self) -> bool {
-        self.0.base.is_endless()
+        self.facts.base.is_endless()
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
-        &self.0
-    }
-}
-
-/// A hash of the filter's text and of what it keeps; 0 without one.
-fn hash_filter(input: &PlanInput) -> u64 {
-    match (&input.filter, &input.selection) {
-        (None, None) => 0,
-        (text, kept) => random::hash(&[
-            random::hash_text(text.as_deref().unwrap_or_default()),
-            kept.as_ref().map_or(0, Selection::hash),
-        ]),
+        &self.facts
     }
 }

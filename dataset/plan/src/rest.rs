@@ -7,23 +7,10 @@
 //! ```
 //! The list is explicit, because no arithmetic over the new data gives it: 14 bytes a sample that was left.
 
-use crate::base::RowKey;
-use crate::cursor::{Cursor, Fingerprint};
-use crate::packed::Packed;
-use crate::plain::PlannedSample;
-use crate::plan::Plan;
+use crate::cursor::Carried;
+use crate::planned::{PlannedSample, RowKey};
 use feedstock_base::{BlockId, Error, Lane, Position, Result, SampleId};
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// An order of which an epoch was begun, and how far it came before the data changed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Carried {
-    /// The order.
-    pub fingerprint: Fingerprint,
-    /// The first position that it did not deliver; behind a change, counted among the samples that were left then.
-    pub position: Position,
-}
 
 /// A sample that is left of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +24,7 @@ pub struct Left {
 }
 
 /// What is left of one epoch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Packed", into = "Packed")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rest {
     pub(crate) epoch: u64,
     pub(crate) carried: Vec<Carried>,
@@ -123,7 +109,7 @@ pub(crate) struct RestFacts {
 pub(crate) struct RestOrder(pub(crate) Arc<RestFacts>);
 
 impl RestFacts {
-    fn new(rest: Arc<Rest>, block_starts: Arc<[u64]>, lanes: u32) -> Result<Self> {
+    pub(crate) fn new(rest: Arc<Rest>, block_starts: Arc<[u64]>, lanes: u32) -> Result<Self> {
         let samples = block_starts.last().copied().unwrap_or(0);
         if let Some(sample) = rest.samples.iter().find(|sample| **sample >= samples) {
             return Err(Error::config(format!(
@@ -175,73 +161,6 @@ impl RestOrder {
     pub(crate) fn earliest_position(&self, block: BlockId) -> Option<u64> {
         let start = self.0.by_block.partition_point(|at| self.0.block(*at) < block);
         self.0.by_block.get(start).filter(|at| self.0.block(**at) == block).map(|at| u64::from(*at))
-    }
-}
-
-impl Plan {
-    /// This order with one epoch replaced by what is left of it: see [`Rest`]. All other epochs stay.
-    ///
-    /// # Errors
-    /// `BadConfig` for a rest of an order without epochs, and one with samples that the data set does not have.
-    pub fn with_rest(&self, rest: Arc<Rest>) -> Result<Self> {
-        if self.is_endless() {
-            return Err(Error::config(
-                "a mix without end has no rest of an epoch to go on with after a change of its data: load the state with \
-                 on_change=next_epoch",
-            ));
-        }
-        let facts = self.facts();
-        let starts = facts.base.block_starts();
-        let rest = Arc::new(RestFacts::new(rest, starts, facts.fingerprint.lanes.max(1))?);
-        Ok(Self(Arc::new(crate::plan::Facts { rest: Some(rest), ..crate::plan::Facts::clone(facts) })))
-    }
-
-    /// The rest that it goes on with, if there is one.
-    pub fn rest(&self) -> Option<&Arc<Rest>> {
-        self.facts().rest.as_ref().map(|facts| facts.rest())
-    }
-
-    /// The samples that are left after `cursor`, in order.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check); `BadConfig` for a mix without end.
-    pub fn left_after(&self, cursor: &Cursor) -> Result<Vec<Left>> {
-        if self.is_endless() {
-            return Err(Error::config(
-                "what is left of an epoch that never ends cannot be listed: load the state with on_change=next_epoch",
-            ));
-        }
-        let plan = self.regrouped_as(cursor)?;
-        let mut order = plan.epoch(cursor.epoch);
-        Ok((cursor.position.0..order.len())
-            .map(|position| order.sample_at(Position(position)))
-            .map(|planned| Left { sample: planned.sample, lane: planned.lane, pass: planned.pass })
-            .collect())
-    }
-
-    /// Whether `sample` is one that the filter keeps.
-    pub fn is_selected(&self, sample: SampleId) -> bool {
-        self.facts().base.is_selected(sample)
-    }
-
-    /// Refuses a cursor of an epoch that goes on after a change of the data, unless this plan has that very rest of it.
-    pub(crate) fn check_carried(&self, cursor: &Cursor) -> Result<()> {
-        let own = self.rest().filter(|rest| rest.epoch() == cursor.epoch);
-        let own = own.map_or(&[][..], |rest| rest.carried());
-        if own == cursor.carried {
-            return Ok(());
-        }
-        Err(Error::config(match cursor.carried.is_empty() {
-            true => format!(
-                "epoch {} goes on after a change of its data, and the cursor is of a whole one",
-                cursor.epoch
-            ),
-            false => format!(
-                "the cursor is of an epoch that began with other data ({} times changed since), and this order does not have \
-                 what was left of it: load it into a loader, which finds that",
-                cursor.carried.len()
-            ),
-        }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! How samples are shuffled, and the lanes and window that follow from the data set.
 
-use crate::plan::PlanInput;
+use crate::input::PlanInput;
+use crate::random::hash;
 use feedstock_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,9 @@ const DEFAULT_MAX_LANES: u64 = 64;
 
 /// Blocks that a lane's window spans at least: fewer, and its shuffle would hardly mix blocks.
 const BLOCKS_PER_LANE_WINDOW: u64 = 4;
+
+/// Tells a mix's generators from those of its parts' shuffles.
+pub(crate) const MIXING_SALT: u64 = 0x006D_6978_6564; // "mixed"
 
 /// What is permuted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -87,7 +91,7 @@ impl Shuffle {
         let window = self.window.unwrap_or_else(|| default_window(sample_bytes));
         let share = (u128::from(window) * u128::from(quota)).div_ceil(u128::from(cycle));
         let window = (self.kind == ShuffleKind::Window).then(|| u64::try_from(share).unwrap_or(u64::MAX));
-        Self { seed: crate::mixed::part_seed(self.seed, part), window, ..self.clone() }
+        Self { seed: part_seed(self.seed, part), window, ..self.clone() }
     }
 
     /// C and W for `samples` selected samples.
@@ -128,4 +132,9 @@ pub(crate) fn sample_bytes(block_starts: &[u64], encoded_bytes: u64) -> u64 {
 /// Samples that the default window spans, the data set's end aside.
 pub(crate) fn default_window(sample_bytes: u64) -> u64 {
     (DEFAULT_WINDOW_BYTES / sample_bytes).max(1)
+}
+
+/// The seed of a part's own order.
+fn part_seed(seed: u64, part: usize) -> u64 {
+    hash(&[seed, MIXING_SALT, part as u64])
 }

@@ -1,37 +1,15 @@
 //! Later stages of a plan: lengths, bucketing, and the counting of steps that have to be walked.
 
 use crate::bucket::{BucketFacts, Bucketing, VERSION};
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, Fingerprint};
+use crate::facts::KnownLengths;
 use crate::lengths::Lengths;
-use crate::order::EpochOrder;
-use crate::plan::{Facts, Plan};
-use crate::shuffle::ShuffleKind;
-use crate::shuffle::default_window;
+use crate::plan::Plan;
+use crate::shuffle::{ShuffleKind, default_window};
 use crate::size::StepSize;
 use crate::step::StepShape;
 use feedstock_base::{Error, Position, Result, SampleId};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Orders kept to count steps: of the epoch under way and of the next.
-const COUNTERS: usize = 2;
-
-/// Lengths that fit the selected samples, and the longest of those.
-#[derive(Debug, Clone)]
-pub(crate) struct KnownLengths {
-    pub(crate) lengths: Lengths,
-    longest: (SampleId, f32),
-}
-
-/// Epochs whose steps were counted, shared by the clones of a plan; empty in a changed plan.
-#[derive(Debug, Default)]
-pub(crate) struct Counters(Mutex<VecDeque<EpochOrder>>);
-
-impl Clone for Counters {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
+use std::sync::Arc;
 
 impl Plan {
     /// The same order with the lengths of its samples known, so that steps can be bounded by a total.
@@ -42,7 +20,7 @@ impl Plan {
         let longest = lengths.longest(self.facts().base.selected(), &|sample| format!("sample {sample}"))?;
         let Some(longest) = longest else { return Ok(self) }; // a plan without samples is refused
         let lengths = Some(KnownLengths { lengths: lengths.clone(), longest });
-        Ok(Self(Arc::new(Facts { lengths, counters: Counters::default(), ..self.into_facts() })))
+        Ok(self.with(|facts| facts.lengths = lengths))
     }
 
     /// The order with samples of like length next to each other: see the module's documentation for the arithmetic.
@@ -106,28 +84,16 @@ impl Plan {
     /// The same base order without bucketing; its lengths stay known.
     #[must_use]
     pub fn without_bucketing(&self) -> Self {
-        let mut facts = Facts { bucketing: None, ..Facts::clone(self.facts()) };
-        facts.fingerprint.bucketing = None;
-        Self(Arc::new(facts))
+        self.clone().with(|facts| {
+            facts.bucketing = None;
+            facts.fingerprint.bucketing = None;
+        })
     }
 
     /// How many steps are left in `epoch` from `position` on: see [`EpochOrder::steps_left`]. What was walked is
     /// remembered, and shared by clones.
     pub fn steps_left(&self, epoch: u64, position: Position, shape: &StepShape) -> u64 {
-        let mut counters = self.facts().counters.0.lock().unwrap_or_else(PoisonError::into_inner); // only a memory
-        if let Some(order) = counters.iter_mut().find(|order| order.epoch() == epoch) {
-            return order.steps_left(position, shape);
-        }
-        if counters.len() == COUNTERS {
-            counters.pop_front();
-        }
-        // Cut off from this plan's counters: an order must not hold what holds it.
-        let mut order = Self(Arc::new(Facts::clone(self.facts()))).epoch(epoch);
-        let steps = order.steps_left(position, shape);
-        if matches!(shape.size, StepSize::Total { .. }) {
-            counters.push_back(order);
-        }
-        steps
+        self.counters.steps_left(&self.facts, epoch, position, shape)
     }
 
     /// The lengths' column, the longest selected sample and its length, where lengths are known.
@@ -141,15 +107,11 @@ impl Plan {
         self.facts().lengths.as_ref().map(|known| &known.lengths)
     }
 
-    fn into_facts(self) -> Facts {
-        Arc::try_unwrap(self.0).unwrap_or_else(|shared| Facts::clone(&shared))
-    }
-
     /// The plan whose bucketing the fingerprint says.
-    fn with_fingerprint(self, fingerprint: crate::cursor::Fingerprint) -> Result<Self> {
-        let facts = self.into_facts();
+    fn with_fingerprint(self, fingerprint: Fingerprint) -> Result<Self> {
+        let facts = self.facts();
         let (Some(bucketing), Some(known)) = (&fingerprint.bucketing, &facts.lengths) else {
-            return Ok(Self(Arc::new(Facts { fingerprint, counters: Counters::default(), ..facts })));
+            return Ok(self.with(|facts| facts.fingerprint = fingerprint));
         };
         let (sample, longest) = known.longest;
         if let StepSize::Total { total, .. } = bucketing.group
@@ -179,8 +141,7 @@ impl Plan {
             facts.base.len(),
             facts.base.window(),
         );
-        let (bucketing, counters) = (Some(Arc::new(bucketing)), Counters::default());
-        Ok(Self(Arc::new(Facts { bucketing, fingerprint, counters, ..facts })))
+        Ok(self.with(|facts| (facts.bucketing, facts.fingerprint) = (Some(Arc::new(bucketing)), fingerprint)))
     }
 
     fn default_bucket_window(&self) -> u64 {

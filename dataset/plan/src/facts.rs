@@ -1,0 +1,64 @@
+//! What the orders of all epochs are computed from.
+
+use crate::base::Base;
+use crate::bucket::BucketFacts;
+use crate::cursor::Fingerprint;
+use crate::digest::Digest;
+use crate::lengths::Lengths;
+use crate::rest::{Rest, RestFacts};
+use feedstock_base::{BlockId, SampleId};
+use std::sync::Arc;
+
+/// What a plan has computed once.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) base: Base,
+    /// Encoded bytes of a sample, on average.
+    pub(crate) sample_bytes: u64,
+    pub(crate) lengths: Option<KnownLengths>,
+    pub(crate) bucketing: Option<Arc<BucketFacts>>,
+    /// What replaces one epoch, of which a part was delivered before the data changed.
+    pub(crate) rest: Option<Arc<RestFacts>>,
+    pub(crate) fingerprint: Fingerprint,
+    /// What cursors of releases before 0.2 have instead: `catalog`, and `mixing.parts` of a mix.
+    pub(crate) legacy: (u64, Option<u64>),
+}
+
+/// Lengths that fit the selected samples, and the longest of those.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownLengths {
+    pub(crate) lengths: Lengths,
+    pub(crate) longest: (SampleId, f32),
+}
+
+impl Facts {
+    /// Positions in an epoch.
+    pub(crate) fn len(&self) -> u64 {
+        self.base.len()
+    }
+
+    /// Positions in `epoch`: [`len`](Self::len), but for one that goes on after a change of its data.
+    pub(crate) fn len_of(&self, epoch: u64) -> u64 {
+        self.rest().filter(|rest| rest.epoch() == epoch).map_or_else(|| self.len(), |rest| rest.len())
+    }
+
+    /// The rest that replaces one epoch.
+    pub(crate) fn rest(&self) -> Option<&Arc<Rest>> {
+        self.rest.as_ref().map(|facts| facts.rest())
+    }
+
+    /// Whether an epoch never ends.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.base.is_endless()
+    }
+
+    /// Selected samples of `block`.
+    pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
+        self.base.selected_in(block)
+    }
+
+    /// The digest of every selected sample once.
+    pub(crate) fn digest(&self) -> Digest {
+        self.base.selected().collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! The steps of one rank, and when it needs a block.
+
+use crate::base::BaseOrder;
+use crate::order::EpochOrder;
+use crate::planned::PlannedSample;
+use crate::size::StepSize;
+use crate::step::{PlannedRow, Step, StepShape, Tail, narrow};
+use feedstock_base::{BlockId, Position};
+
+/// Positions ahead that steps under a total are walked to foretell when a block is needed: four default windows of clips
+/// of 40 KB, at 0.2 µs each.
+const FORETOLD: u64 = 1 << 16;
+
+impl EpochOrder {
+    /// The rank's share of the step that starts at `position`; `None` at the epoch's end.
+    pub fn step(&mut self, position: Position, shape: &StepShape) -> Option<Step> {
+        if !shape.has_step(self.len(), position) {
+            return None;
+        }
+        let end = self.step_end(position.0, shape);
+        let rows = self
+            .places(position.0, end, shape)
+            .into_iter()
+            .map(|(position, valid)| {
+                let planned = self.sample_at(position);
+                let PlannedSample { sample, block, row, pass, lane, turn } = planned;
+                PlannedRow { position, sample, block, row, pass, lane, turn, valid }
+            })
+            .collect();
+        Some(Step { epoch: self.epoch(), position, next: Position(end), rows })
+    }
+
+    /// The rank's positions of the step `from..end`, and whether they are its own or padding.
+    pub(crate) fn places(&mut self, from: u64, end: u64, shape: &StepShape) -> Vec<(Position, bool)> {
+        match shape.tail {
+            Tail::Pad if end - from < shape.least_rows() => self.padded(from, shape),
+            _ => self.whole(from, end - from, shape),
+        }
+    }
+
+    /// Every step of one rank from `position` on.
+    pub fn steps<'a>(
+        &'a mut self,
+        position: Position,
+        shape: &'a StepShape,
+    ) -> impl Iterator<Item = Step> + 'a {
+        let mut next = position;
+        std::iter::from_fn(move || {
+            let step = self.step(next, shape)?;
+            next = step.next;
+            Some(step)
+        })
+    }
+
+    /// Starts of the steps, from the one at `from` on, in which this rank reads `block`; ascending, each once. In a mix
+    /// whose parts repeat, those of the first pass over the block's part from `from` on, and of all that begin in the
+    /// step at `from`: ask again from a later step for later ones.
+    ///
+    /// The rows of a padded last step count for every rank: who gets them depends on the padding.
+    pub fn steps_using(&mut self, block: BlockId, from: Position, shape: &StepShape) -> Vec<Position> {
+        self.foretell(block, from, u64::MAX, shape).0
+    }
+
+    /// As [`steps_using`](Self::steps_using), as far ahead as costs little, and a place no later than the first at
+    /// which any rank may need the block beyond that.
+    ///
+    /// Where steps are bounded by a total, finding the step of a far position walks all steps up to it, and a block on
+    /// the border of two lanes is needed at both ends of the epoch. So it is asked about the next 65,536 positions
+    /// alone: 13 ms at most, once. Steps of a number of rows are a division, and looked at to the end.
+    pub fn steps_using_soon(
+        &mut self,
+        block: BlockId,
+        from: Position,
+        shape: &StepShape,
+    ) -> (Vec<Position>, Option<Position>) {
+        let horizon = match shape.size {
+            StepSize::Rows(_) => u64::MAX,
+            StepSize::Total { .. } => from.0.saturating_add(FORETOLD),
+        };
+        self.foretell(block, from, horizon, shape)
+    }
+
+    fn foretell(
+        &mut self,
+        block: BlockId,
+        from: Position,
+        horizon: u64,
+        shape: &StepShape,
+    ) -> (Vec<Position>, Option<Position>) {
+        let mut starts: Vec<Position> = Vec::new();
+        if !shape.has_step(self.len(), from) {
+            return (starts, None);
+        }
+        let first_end = self.step_end(from.0, shape);
+        let (positions, beyond) = self.positions_from(block, from.0, first_end, horizon);
+        for p in positions {
+            let start = self.step_start(p, from.0, shape);
+            if starts.last() == Some(&Position(start)) || !shape.has_step(self.len(), Position(start)) {
+                continue;
+            }
+            let end = self.step_end(start, shape);
+            let padded = shape.tail == Tail::Pad && end - start < shape.least_rows();
+            if padded || self.in_share(p, start, end, shape) {
+                starts.push(Position(start));
+            }
+        }
+        (starts, beyond.map(Position))
+    }
+
+    /// Whether `position`'s row of the step `start..end` is the rank's.
+    fn in_share(&mut self, position: u64, start: u64, end: u64, shape: &StepShape) -> bool {
+        let share = shape.share(end - start);
+        match &self.base {
+            _ if self.buckets.is_some() => share.contains(&(position - start)),
+            BaseOrder::Plain(order) => {
+                let lanes = order.facts.lanes;
+                let lane = position % lanes.lanes;
+                let before = lanes.rows_before_lane(lane, start, end);
+                share.contains(&(before + position / lanes.lanes - lanes.entries(lane, start, end).start))
+            }
+            BaseOrder::Mixed(_) | BaseOrder::Rest(_) => self.in_sorted_share(position, start, end, shape),
+        }
+    }
+
+    /// The share's positions: of a bucketed order as they stand, else by lane and entry, found without listing the
+    /// other ranks' rows where lanes can be counted.
+    fn whole(&mut self, from: u64, rows: u64, shape: &StepShape) -> Vec<(Position, bool)> {
+        let share = shape.share(rows);
+        let own = |position| (Position(position), true);
+        let lanes = match &self.base {
+            _ if self.buckets.is_some() => return (from + share.start..from + share.end).map(own).collect(),
+            BaseOrder::Plain(order) => order.facts.lanes,
+            BaseOrder::Mixed(_) | BaseOrder::Rest(_) => {
+                return self.sorted_share(from, from + rows, shape).into_iter().map(own).collect();
+            }
+        };
+        let mut places = Vec::new();
+        let mut before = 0; // rows on the lanes already passed
+        for lane in 0..lanes.lanes {
+            let entries = lanes.entries(lane, from, from + rows);
+            let count = entries.end - entries.start;
+            let first = share.start.clamp(before, before + count) - before;
+            let last = share.end.clamp(before, before + count) - before;
+            let mine = entries.start + first..entries.start + last;
+            places.extend(mine.map(|entry| own(entry * lanes.lanes + lane)));
+            before += count;
+        }
+        places
+    }
+
+    /// The last step of an epoch, filled from the epoch's start.
+    fn padded(&mut self, from: u64, shape: &StepShape) -> Vec<(Position, bool)> {
+        let (len, rows) = (self.len(), shape.least_rows());
+        let mut all: Vec<(Position, bool)> =
+            (from..from + rows).map(|p| (Position(p % len), p < len)).collect();
+        if self.buckets.is_none() {
+            let base = &mut self.base;
+            all.sort_by_cached_key(|&(Position(p), valid)| (base.row_key(p), !valid));
+        }
+        let share = shape.share(rows);
+        all.into_iter().skip(narrow(share.start)).take(narrow(share.end - share.start)).collect()
+    }
+}

@@ -1,0 +1,62 @@
+//! Which shapes fit a plan.
+
+use crate::plan::Plan;
+use crate::size::StepSize;
+use crate::step::{StepShape, Tail};
+use feedstock_base::{Error, Result, SampleId};
+
+impl StepShape {
+    /// Refuses shapes that can yield no step of `plan`, or a step without rows for some rank. `name` is what an error
+    /// calls a sample.
+    ///
+    /// # Errors
+    /// `BadConfig` for: a rank outside its world, a batch below a row for each rank, an epoch without a step, a total
+    /// without lengths, and a sample that leaves some rank without a row under the total, which is named.
+    pub fn check(&self, plan: &Plan, name: &dyn Fn(SampleId) -> String) -> Result<()> {
+        let (world_size, samples) = (u64::from(self.rank.world_size), plan.len());
+        if self.rank.rank >= self.rank.world_size {
+            return Err(Error::config(format!("rank {} is not below its world size", self.rank)));
+        }
+        self.size.check()?;
+        if self.size.max_rows() < world_size {
+            return Err(Error::config(format!(
+                "a global batch of {} leaves some of the {world_size} ranks without rows; use at least {world_size}",
+                self.size.max_rows()
+            )));
+        }
+        self.check_total(plan, name)?;
+        if self.tail == Tail::Drop && samples < self.least_rows() {
+            return Err(Error::config(format!(
+                "the data set has {samples} selected samples, fewer than one global batch of {}: with tail=drop an \
+                 epoch would be empty; use a smaller batch or tail=pad",
+                self.least_rows()
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_total(&self, plan: &Plan, name: &dyn Fn(SampleId) -> String) -> Result<()> {
+        let StepSize::Total { total, .. } = self.size else { return Ok(()) };
+        let world_size = u64::from(self.rank.world_size);
+        let Some((column, sample, longest)) = plan.longest() else {
+            return Err(Error::config(format!(
+                "a batch total of {total} needs the samples' lengths: name the column that holds them"
+            )));
+        };
+        if self.size.rows_of(longest) >= world_size {
+            return Ok(());
+        }
+        let who = name(sample);
+        Err(Error::config(match f64::from(longest) > total {
+            true => format!(
+                "{who}: its {column} of {longest} alone exceeds the batch total of {total}; filter longer samples out \
+                 (`{column} <= {total}`) or raise the total"
+            ),
+            false => format!(
+                "{who}: its {column} of {longest} on each of {world_size} ranks makes {}, over the batch total of \
+                 {total} over all ranks; filter longer samples out or raise the total",
+                f64::from(longest) * f64::from(self.rank.world_size)
+            ),
+        }))
+    }
+}
