@@ -6,18 +6,17 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// Files in circles of imports, by source folder. The numbers may only fall: a circle makes its files one file to read.
-const CIRCLES: [(&str, usize); 11] = [
+const CIRCLES: [(&str, usize); 10] = [
     ("dataset/base/src", 0),
-    ("dataset/plan/src", 4),
-    ("dataset/src", 49),
-    ("ops/src", 47),
-    ("ingest/src", 7),
+    ("dataset/plan/src", 0),
+    ("dataset/src", 79),
+    ("ops/src", 73),
+    ("ingest/src", 33),
     ("trainer_bridge/src", 29),
-    ("synth/src", 5),
+    ("synth/src", 15),
     ("testkit/src", 0),
-    ("src", 0),
+    ("src", 19),
     ("python/src", 4),
-    ("benches/support", 0),
 ];
 
 #[test]
@@ -62,6 +61,16 @@ fn circles_are_found_through_the_names_that_a_module_re_exports() {
     let graph = Graph::from_modules(&modules);
     assert_eq!(graph.0["c"], BTreeSet::from(["a".to_owned(), "d::inner".to_owned()]));
     assert_eq!(graph.circles(), [BTreeSet::from(["a".to_owned(), "b".to_owned()])]);
+}
+
+#[test]
+fn a_module_imports_the_child_that_it_names() {
+    let source = |text: &str| Module::of(&syn::parse_file(text).unwrap());
+    let modules = BTreeMap::from([
+        (path("a"), source("mod b; fn f() { b::run() } pub struct Common;")),
+        (path("a::b"), source("use super::Common; pub fn run() {}")),
+    ]);
+    assert_eq!(Graph::from_modules(&modules).circles().len(), 1);
 }
 
 /// A module's place in its crate; empty for the root.
@@ -225,7 +234,8 @@ fn target(modules: &BTreeMap<ModulePath, Module>, from: &[String], used: &[Strin
     None
 }
 
-/// The deepest module on a path that begins with `crate`, `self` or `super`, and what is left of the path.
+/// The deepest module on a path that begins with `crate`, `self`, `super` or a module inside `from`, and what is left of the
+/// path.
 fn module_of(
     modules: &BTreeMap<ModulePath, Module>,
     from: &[String],
@@ -234,6 +244,7 @@ fn module_of(
     let mut full = match used.first()?.as_str() {
         "crate" => Vec::new(),
         "self" | "super" => from.to_vec(),
+        child if modules.contains_key(&[from, &[child.to_owned()]].concat()) => from.to_vec(),
         _ => return None,
     };
     for segment in used {

@@ -99,7 +99,7 @@ impl NullRule {
                 Some(Nulls::Mask) => {
                     let mask = mask_column(column);
                     if is_taken(&mask) {
-                        return Err(config(format!(
+                        return Err(Error::config(format!(
                             "the flags of '{column}' go into the column '{mask}', which is there already; leave that column \
                              out with Dataset::columns, or choose another nulls for '{column}'"
                         )));
@@ -187,10 +187,6 @@ fn mask_column(column: &str) -> String {
     format!("{column}_mask")
 }
 
-fn config(message: String) -> Error {
-    Error::new(ErrorKind::BadConfig, message)
-}
-
 fn bug(error: arrow::error::ArrowError) -> Error {
     Error::new(ErrorKind::Bug, format!("cannot put a column's nulls into their form: {error}"))
 }
@@ -201,8 +197,8 @@ fn check_column(name: &str, along: &[&Field]) -> Result<()> {
         names.map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ")
     };
     match along.iter().find(|field| field.name() == name) {
-        None => Err(config(format!("nulls: no column '{name}' of numbers; there are: {}", numbers()))),
-        Some(field) if leaf_of(field.data_type()).is_none() => Err(config(format!(
+        None => Err(Error::config(format!("nulls: no column '{name}' of numbers; there are: {}", numbers()))),
+        Some(field) if leaf_of(field.data_type()).is_none() => Err(Error::config(format!(
             "nulls: column '{name}' is {}, which is a list in every batch; the columns of numbers are: {}",
             field.data_type(),
             numbers()
@@ -227,7 +223,7 @@ fn zero_of(leaf: &DataType) -> NullValue {
 /// One value of the column's type.
 fn value_of(column: &str, value: NullValue, leaf: &DataType) -> Result<ArrayRef> {
     let refused = |wanted: &str, got: &dyn std::fmt::Display| {
-        config(format!("nulls: the value for '{column}' ({leaf}) must be {wanted}; got {got}"))
+        Error::config(format!("nulls: the value for '{column}' ({leaf}) must be {wanted}; got {got}"))
     };
     let range = "a number in its type's range";
     let array: ArrayRef = match value {

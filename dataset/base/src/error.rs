@@ -9,8 +9,9 @@ use std::sync::Arc;
 /// `Result` with feedstock's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do about an [`Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// What the caller can do about an [`Error`]. Serialized in snake case: `bad_sample`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// The same call may succeed later: time-outs, throttling, broken connections.
     Retryable,

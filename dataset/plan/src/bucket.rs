@@ -18,7 +18,6 @@
 use crate::base::BaseOrder;
 use crate::random::permutation;
 use crate::size::StepSize;
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -31,21 +30,6 @@ const WINDOWS_KEPT: u64 = 4;
 
 /// Tells this stage's generators from those of the shuffle, whose words are (seed, lane, window).
 const SALT: u64 = 0x6275_636B_6574; // "bucket"
-
-/// What a cursor must agree with of a bucketed order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Bucketing {
-    /// The version of the bucketing's arithmetic.
-    pub version: u32,
-    /// The column of the lengths.
-    pub column: String,
-    /// Samples of a macro-window, before it is rounded up to whole groups.
-    pub window: u64,
-    /// The size of the groups. It may change on resume: the cursor's is adopted.
-    pub group: StepSize,
-    /// A hash of the lengths.
-    pub lengths: u64,
-}
 
 /// What the bucketed order of every epoch is computed from.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ impl Plan {
                  on_change=next_epoch",
             ));
         }
-        let facts = self.facts();
+        let facts = &self.facts;
         let starts = facts.base.block_starts();
         let rest = Arc::new(RestFacts::new(rest, starts, facts.fingerprint.lanes.max(1))?);
         Ok(self.clone().with(|facts| facts.rest = Some(rest)))
@@ -26,7 +26,7 @@ impl Plan {
 
     /// The rest that it goes on with, if there is one.
     pub fn rest(&self) -> Option<&Arc<Rest>> {
-        self.facts().rest()
+        self.facts.rest()
     }
 
     /// The samples that are left after `cursor`, in order.
@@ -49,7 +49,7 @@ impl Plan {
 
     /// Whether `sample` is one that the filter keeps.
     pub fn is_selected(&self, sample: SampleId) -> bool {
-        self.facts().base.is_selected(sample)
+        self.facts.base.is_selected(sample)
     }
 
     /// Refuses a cursor of an epoch that goes on after a change of the data, unless this plan has that very rest of it.

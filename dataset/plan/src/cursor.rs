@@ -1,9 +1,9 @@
 //! All that a checkpoint needs.
 
-use crate::bucket::Bucketing;
 use crate::mixed::Mixing;
 use crate::random::hash_text;
 use crate::shuffle::ShuffleKind;
+use crate::size::StepSize;
 use feedstock_base::{Error, Position, Result};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,21 @@ pub struct Fingerprint {
     /// How data sets are mixed; none in cursors of one data set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixing: Option<Mixing>,
+}
+
+/// What a cursor must agree with of a bucketed order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bucketing {
+    /// The version of the bucketing's arithmetic.
+    pub version: u32,
+    /// The column of the lengths.
+    pub column: String,
+    /// Samples of a macro-window, before it is rounded up to whole groups.
+    pub window: u64,
+    /// The size of the groups. It may change on resume: the cursor's is adopted.
+    pub group: StepSize,
+    /// A hash of the lengths.
+    pub lengths: u64,
 }
 
 /// A place in the order of samples over all epochs; about 150 bytes of JSON, 300 of a bucketed order.

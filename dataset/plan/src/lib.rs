@@ -13,7 +13,7 @@
 //! inside macro-windows; steps bounded by a total length (`cuts.rs`) cut either. Where the data changed in the middle of an
 //! epoch, that epoch is the list of what was left of it (`rest.rs`).
 //!
-//! Every process computes the same order from the same few words, so nobody has to coordinate.
+//! Every process computes the same order from the same few numbers, so no process has to coordinate.
 //! Memory is O(blocks); a filter adds one bit a sample, lengths four bytes.
 
 mod base;
@@ -48,8 +48,7 @@ mod step;
 mod strand;
 mod walks;
 
-pub use bucket::Bucketing;
-pub use cursor::{Carried, Cursor, Fingerprint};
+pub use cursor::{Bucketing, Carried, Cursor, Fingerprint};
 pub use digest::Digest;
 pub use input::{DataHashes, PlanInput};
 pub use lengths::Lengths;

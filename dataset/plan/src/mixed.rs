@@ -37,6 +37,7 @@ const PASSES_KEPT: usize = 3;
 /// Positions of an epoch without end: numbers up to here are exact as JSON numbers and as doubles, and reading 10⁶
 /// samples a second gets there in 285 years.
 pub(crate) const ENDLESS: u64 = 1 << 53;
+/// Marks the cycle in which epochs end.
 const EVERY_EPOCH: u64 = u64::MAX;
 
 /// When an epoch of a mix ends; the first two as `stopping_strategy` of Hugging Face's `interleave_datasets`.

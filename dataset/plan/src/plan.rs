@@ -277,8 +277,4 @@ impl Plan {
     pub fn is_endless(&self) -> bool {
         self.facts.base.is_endless()
     }
-
-    pub(crate) fn facts(&self) -> &Arc<Facts> {
-        &self.facts
-    }
 }

@@ -14,7 +14,7 @@ const DEFAULT_MAX_LANES: u64 = 64;
 /// Blocks that a lane's window spans at least: fewer, and its shuffle would hardly mix blocks.
 const BLOCKS_PER_LANE_WINDOW: u64 = 4;
 
-/// Tells a mix's generators from those of its parts' shuffles.
+/// Distinguishes the generators of a mix from those of its parts' shuffles.
 pub(crate) const MIXING_SALT: u64 = 0x006D_6978_6564; // "mixed"
 
 /// What is permuted.

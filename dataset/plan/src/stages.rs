@@ -1,7 +1,7 @@
 //! Later stages of a plan: lengths, bucketing, and the counting of steps that have to be walked.
 
-use crate::bucket::{BucketFacts, Bucketing, VERSION};
-use crate::cursor::{Cursor, Fingerprint};
+use crate::bucket::{BucketFacts, VERSION};
+use crate::cursor::{Bucketing, Cursor, Fingerprint};
 use crate::facts::KnownLengths;
 use crate::lengths::Lengths;
 use crate::plan::Plan;
@@ -17,7 +17,7 @@ impl Plan {
     /// # Errors
     /// `BadConfig` for a selected sample without a length that is finite and not negative.
     pub fn with_lengths(self, lengths: &Lengths) -> Result<Self> {
-        let longest = lengths.longest(self.facts().base.selected(), &|sample| format!("sample {sample}"))?;
+        let longest = lengths.longest(self.facts.base.selected(), &|sample| format!("sample {sample}"))?;
         let Some(longest) = longest else { return Ok(self) }; // a plan without samples is refused
         let lengths = Some(KnownLengths { lengths: lengths.clone(), longest });
         Ok(self.with(|facts| facts.lengths = lengths))
@@ -36,7 +36,7 @@ impl Plan {
     pub fn bucketed(self, lengths: &Lengths, window: Option<u64>, group: StepSize) -> Result<Self> {
         group.check()?;
         let plan = self.with_lengths(lengths)?;
-        let facts = plan.facts();
+        let facts = &plan.facts;
         let window = match window {
             Some(window) => window.min(plan.len()),
             None => plan.default_bucket_window(),
@@ -63,7 +63,7 @@ impl Plan {
     /// # Errors
     /// As [`check`](Self::check): `BadConfig` where anything else differs.
     pub fn regrouped_as(&self, cursor: &Cursor) -> Result<Self> {
-        let mut fingerprint = self.facts().fingerprint.clone();
+        let mut fingerprint = self.facts.fingerprint.clone();
         let mut foreign = self.in_current_form(&cursor.fingerprint);
         if let (Some(here), Some(there)) = (&fingerprint.bucketing, &mut foreign.bucketing) {
             there.group = here.group;
@@ -98,18 +98,18 @@ impl Plan {
 
     /// The lengths' column, the longest selected sample and its length, where lengths are known.
     pub fn longest(&self) -> Option<(&str, SampleId, f32)> {
-        let known = self.facts().lengths.as_ref()?;
+        let known = self.facts.lengths.as_ref()?;
         Some((known.lengths.column(), known.longest.0, known.longest.1))
     }
 
     /// The lengths of all samples, where they are known.
     pub fn lengths(&self) -> Option<&Lengths> {
-        self.facts().lengths.as_ref().map(|known| &known.lengths)
+        self.facts.lengths.as_ref().map(|known| &known.lengths)
     }
 
     /// The plan whose bucketing the fingerprint says.
     fn with_fingerprint(self, fingerprint: Fingerprint) -> Result<Self> {
-        let facts = self.facts();
+        let facts = &self.facts;
         let (Some(bucketing), Some(known)) = (&fingerprint.bucketing, &facts.lengths) else {
             return Ok(self.with(|facts| facts.fingerprint = fingerprint));
         };
@@ -145,7 +145,7 @@ impl Plan {
     }
 
     fn default_bucket_window(&self) -> u64 {
-        let facts = self.facts();
+        let facts = &self.facts;
         let bytes_say = default_window(facts.sample_bytes).min(u64::from(u32::MAX));
         facts.base.window().unwrap_or(bytes_say).min(self.len())
     }

@@ -2,7 +2,7 @@
 
 use super::dispatch::Local;
 use crate::wire::{ClientTls, Token};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -42,8 +42,8 @@ impl Workers {
             None => listed(addresses.split(',').map(str::trim).filter(|address| !address.is_empty()))?,
         };
         if source == Source::Listed(Vec::new()) {
-            return Err(config(
-                "no worker is named: give host:port, several with commas, or dns:name:port".into(),
+            return Err(Error::config(
+                "no worker is named: give host:port, several with commas, or dns:name:port",
             ));
         }
         Ok(Self::from_source(source))
@@ -131,10 +131,10 @@ impl Workers {
 fn listed<'a>(addresses: impl Iterator<Item = &'a str>) -> Result<Source> {
     let addresses: Vec<String> = addresses.map(checked).collect::<Result<_>>()?;
     if addresses.len() > WORKERS_MAX {
-        return Err(config(format!("{} workers, over {WORKERS_MAX}", addresses.len())));
+        return Err(Error::config(format!("{} workers, over {WORKERS_MAX}", addresses.len())));
     }
     match addresses.iter().enumerate().find(|(i, address)| addresses[..*i].contains(address)) {
-        Some((_, twice)) => Err(config(format!("the worker {twice} is named twice"))),
+        Some((_, twice)) => Err(Error::config(format!("the worker {twice} is named twice"))),
         None => Ok(Source::Listed(addresses)),
     }
 }
@@ -143,12 +143,8 @@ fn checked(address: &str) -> Result<String> {
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     match port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0)) {
         true => Ok(address.to_owned()),
-        false => Err(config(format!("'{address}' is no worker's address: write host:port"))),
+        false => Err(Error::config(format!("'{address}' is no worker's address: write host:port"))),
     }
-}
-
-fn config(message: String) -> Error {
-    Error::new(ErrorKind::BadConfig, message)
 }
 
 #[cfg(test)]

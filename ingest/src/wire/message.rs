@@ -244,50 +244,22 @@ pub struct WorkerStatus {
 /// An error on its way to the other side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Failure {
-    pub(crate) kind: FailureKind,
+    pub(crate) kind: ErrorKind,
     pub(crate) message: String,
     /// Older workers send none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sample: Option<SampleContext>,
 }
 
-/// [`ErrorKind`], written down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum FailureKind {
-    Retryable,
-    BadSample,
-    BadConfig,
-    Denied,
-    Gone,
-    Bug,
-}
-
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
-        let kind = match error.kind() {
-            ErrorKind::Retryable => FailureKind::Retryable,
-            ErrorKind::BadSample => FailureKind::BadSample,
-            ErrorKind::BadConfig => FailureKind::BadConfig,
-            ErrorKind::Denied => FailureKind::Denied,
-            ErrorKind::Gone => FailureKind::Gone,
-            ErrorKind::Bug => FailureKind::Bug,
-        };
-        Self { kind, message: error.to_string(), sample: error.sample_context().cloned() }
+        Self { kind: error.kind(), message: error.to_string(), sample: error.sample_context().cloned() }
     }
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
-        let kind = match failure.kind {
-            FailureKind::Retryable => ErrorKind::Retryable,
-            FailureKind::BadSample => ErrorKind::BadSample,
-            FailureKind::BadConfig => ErrorKind::BadConfig,
-            FailureKind::Denied => ErrorKind::Denied,
-            FailureKind::Gone => ErrorKind::Gone,
-            FailureKind::Bug => ErrorKind::Bug,
-        };
-        let error = Self::new(kind, failure.message);
+        let error = Self::new(failure.kind, failure.message);
         match failure.sample {
             Some(sample) => error.with_sample(sample),
             None => error,

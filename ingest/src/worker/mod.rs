@@ -98,7 +98,7 @@ impl Worker {
         let WorkerOptions { listen, allow, threads, memory_bytes, token, tls, insecure, open_with } = options;
         if memory_bytes < LEAST_MEMORY_BYTES {
             let least = LEAST_MEMORY_BYTES >> 20;
-            return Err(config(format!(
+            return Err(Error::config(format!(
                 "a memory of {memory_bytes} bytes holds no stream: give at least {least} MiB"
             )));
         }
@@ -108,8 +108,8 @@ impl Worker {
         let acceptor = tls.as_ref().map(ServerTls::acceptor).transpose()?;
         let bound = listen.clone();
         let tcp = io.block_on(async move { Ok(TcpListener::bind(&bound).await) })?;
-        let tcp = tcp.map_err(|e| config(format!("cannot listen on {listen}: {e}")))?;
-        let address = tcp.local_addr().map_err(|e| config(format!("{listen}: {e}")))?;
+        let tcp = tcp.map_err(|e| Error::config(format!("cannot listen on {listen}: {e}")))?;
+        let address = tcp.local_addr().map_err(|e| Error::config(format!("{listen}: {e}")))?;
         if !(insecure || is_loopback(address.ip()) || (token.is_some() && tls.is_some())) {
             let missing = match (&token, &tls) {
                 (None, None) => "a token (--token-file) and TLS (--tls-cert, --tls-key)",
@@ -120,7 +120,7 @@ impl Worker {
                 "{address} can be reached from other machines: that needs {missing}; or say --insecure, if the network \
                  keeps everybody else out"
             );
-            return Err(config(message));
+            return Err(Error::config(message));
         }
         let (folder, unix) = socket(&io)?.unzip();
         let path = folder.as_ref().map(|folder: &tempfile::TempDir| folder.path().join(SOCKET));
@@ -254,8 +254,4 @@ fn restricted(
 
 fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
-}
-
-fn config(message: String) -> Error {
-    Error::new(ErrorKind::BadConfig, message)
 }
