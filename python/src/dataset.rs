@@ -168,7 +168,7 @@ impl Dataset {
 
     fn sql(&self, py: Python<'_>, query: &str) -> PyResult<Table> {
         let (dataset, query) = (self.0.get(py)?.clone(), query.to_owned());
-        Ok(Table(call_long(py, move || wait(async { Ok(dataset.sql(&query).await?) }))?))
+        Ok(Table(call_long(py, move || wait(dataset.sql(&query)))?))
     }
 
     /// Decodes all or `samples` of the samples; the report as JSON.

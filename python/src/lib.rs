@@ -33,7 +33,7 @@ fn command(py: Python<'_>, arguments: Vec<String>) -> u8 {
 fn check_ops(py: Python<'_>, ops: &str) -> PyResult<()> {
     let spec = pipeline::chain(ops)?;
     if spec.needs().is_empty() {
-        errors::call(py, || Ok(spec.compile()?))?;
+        errors::call(py, || spec.compile())?;
     }
     Ok(())
 }
