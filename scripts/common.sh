@@ -86,3 +86,14 @@ build_wheel() {
     rm -f "$checked"
     return "$status"
 }
+
+# Every lint: of libraries and programs, then of tests, examples and benches.
+lint() {
+    say "lints of libraries and programs"
+    cargo clippy --locked --workspace --all-features -- -D warnings
+    say "lints of tests, examples and benches"
+    # A test may unwrap, print and panic: that is how it fails.
+    cargo clippy --locked --workspace --all-features --all-targets -- -D warnings \
+        -A clippy::unwrap_used -A clippy::expect_used -A clippy::panic -A clippy::print_stdout \
+        -A clippy::cast_possible_truncation -A clippy::undocumented_unsafe_blocks -A missing_docs -A unreachable_pub
+}
