@@ -5,16 +5,21 @@ use std::path::Path;
 use std::process::Command;
 
 /// Which crates of this workspace each one may use, outside tests.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 11] = [
     ("feedstock-base", &[]),
     ("feedstock-plan", &["feedstock-base"]),
     ("feedstock-dataset", &["feedstock-base", "feedstock-plan"]),
     ("feedstock-ops", &["feedstock-base"]),
     ("feedstock-ingest", &["feedstock-base", "feedstock-dataset", "feedstock-ops"]),
-    ("feedstock-trainer-bridge", &["feedstock-dataset", "feedstock-ingest", "feedstock-ops"]),
+    ("feedstock-device", &["feedstock-base", "feedstock-ops"]),
+    (
+        "feedstock-trainer-bridge",
+        &["feedstock-base", "feedstock-dataset", "feedstock-device", "feedstock-ingest", "feedstock-ops"],
+    ),
     ("feedstock-synth", &[]),
     ("feedstock-testkit", &[]),
-    ("feedstock-python", &["feedstock", "feedstock-testkit"]), // the latter for its feature `shared-build` only
+    // All but the first for the feature `shared-build` only.
+    ("feedstock-python", &["feedstock", "feedstock-device", "feedstock-testkit"]),
     (
         "feedstock",
         &[
@@ -28,11 +33,12 @@ const ALLOWED: [(&str, &[&str]); 10] = [
 ];
 
 /// What a room must not contain (design: "must not contain"): crate → dependencies it must not have.
-const FOREIGN: [(&str, &[&str]); 4] = [
+const FOREIGN: [(&str, &[&str]); 5] = [
     ("feedstock-dataset", &["turbojpeg-sys", "fast_image_resize", "png", "image-webp", "cudarc", "pyo3"]),
     ("feedstock-ops", &["object_store", "tokio", "reqwest", "cudarc", "pyo3"]),
     ("feedstock-ingest", &["cudarc", "pyo3", "turbojpeg-sys"]),
-    ("feedstock-trainer-bridge", &["object_store", "parquet", "turbojpeg-sys", "pyo3"]),
+    ("feedstock-device", &["object_store", "tokio", "parquet", "datafusion", "pyo3"]),
+    ("feedstock-trainer-bridge", &["cudarc", "object_store", "parquet", "turbojpeg-sys", "pyo3"]),
 ];
 
 /// All that the plan may depend on: arithmetic needs no I/O, no runtime and no clock. `clippy.toml` of the crate forbids the

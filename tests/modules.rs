@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// Files in circles of imports, by source folder. The numbers may only fall: a circle makes its files one file to read.
-const CIRCLES: [(&str, usize); 10] = [
+const CIRCLES: [(&str, usize); 11] = [
     ("dataset/base/src", 0),
     ("dataset/plan/src", 0),
-    ("dataset/src", 79),
-    ("ops/src", 73),
-    ("ingest/src", 33),
-    ("trainer_bridge/src", 29),
+    ("dataset/src", 52),
+    ("ops/src", 59),
+    ("ingest/src", 14),
+    ("trainer_bridge/device/src", 0),
+    ("trainer_bridge/src", 0),
     ("synth/src", 15),
     ("testkit/src", 0),
-    ("src", 19),
+    ("src", 14),
     ("python/src", 4),
 ];
 
@@ -55,8 +56,8 @@ fn circles_are_found_through_the_names_that_a_module_re_exports() {
         ),
         (path("b"), source("fn f() { let _ = crate::One; } pub struct Two; fn other() {}")),
         (path("c"), source("use crate::One; use super::d::inner;")),
-        (path("d"), source("pub mod inner; pub use inner::Three;")),
-        (path("d::inner"), source("pub struct Three; use std::fmt;")),
+        (path("d"), source("pub mod inner; pub use inner::Three; fn f() { inner::g() }")),
+        (path("d::inner"), source("pub(super) struct Three; use std::fmt;")),
     ]);
     let graph = Graph::from_modules(&modules);
     assert_eq!(graph.0["c"], BTreeSet::from(["a".to_owned(), "d::inner".to_owned()]));
@@ -122,6 +123,9 @@ impl<'ast> Visit<'ast> for Module {
             _ => self.exported.extend(leaves),
         }
     }
+
+    /// `pub(super)` imports nothing.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
         if !is_test(&item.attrs) {

@@ -40,7 +40,7 @@ mod worker;
 pub use engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink};
 pub use feedstock_base::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
-pub use pages::{PAGE_BYTES, Pages};
+pub use pages::Pages;
 pub use raw::{RawBatches, RawOptions};
 pub use ready::{Popped, Ready};
 pub use recipe::{ByLength, MapSpec, Recipe, RecipeSpec};

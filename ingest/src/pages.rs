@@ -1,10 +1,8 @@
 //! Memory of large, reused buffers.
 
+use feedstock_base::PAGE_BYTES;
 use memmap2::{MmapMut, MmapRaw};
 use std::ptr::NonNull;
-
-/// The unit of page-locking and of every alignment that Arrow or a GPU copy asks for.
-pub const PAGE_BYTES: usize = 4096;
 
 /// Page-aligned bytes, shared by their owner, the tasks that write them and the views that read them.
 ///

@@ -1,6 +1,5 @@
 //! A finished batch, viewed in place.
 
-use crate::device::{DeviceBatch, DeviceTensor, StreamHandle};
 use crate::numbers::Numbers;
 use crate::slots::{Lease, Placed};
 use crate::{Error, ErrorKind, Result};
@@ -11,6 +10,7 @@ use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Int64Type, Schema, UInt8Type};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Position, SampleId};
+use feedstock_device::tensor::{DeviceBatch, DeviceTensor, StreamHandle};
 use feedstock_ops::DType;
 use std::collections::HashMap;
 use std::fmt;
@@ -85,7 +85,7 @@ impl Batch {
 
     /// All columns on the device; none where the pipeline has no device.
     pub fn device_tensors(&self) -> &[DeviceTensor] {
-        self.device.as_ref().map_or(&[], |device| &device.tensors)
+        self.device.as_ref().map_or(&[], |device| device.tensors())
     }
 
     /// To be called before `stream` is given work that uses the batch: see [`DeviceTensor::use_on`]. Nothing where the
@@ -190,7 +190,7 @@ impl fmt::Debug for Batch {
         write!(f, "Batch(epoch {}, position {}, {} rows, ", self.epoch, self.position, self.len())?;
         match &self.device {
             None => write!(f, "{:?}, columns {columns:?})", self.tensors),
-            Some(device) => write!(f, "{:?}, columns {columns:?})", device.tensors),
+            Some(device) => write!(f, "{:?}, columns {columns:?})", device.tensors()),
         }
     }
 }

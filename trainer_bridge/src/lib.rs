@@ -5,12 +5,11 @@
 //!                          └─ state(): a Cursor, the samples delivered so far
 //! ```
 //! Start with [`Dataset::open`]. Memory is bounded by `slots` batches and the byte budget; a batch that is held
-//! holds its slot, and with it, in the end, the storage reads. With a device (`device/`), batches are copied there and
-//! finished there ahead of the caller.
+//! holds its slot, and with it, in the end, the storage reads. With a device, batches are copied there and
+//! finished there ahead of the caller (`staging/`).
 
 mod batch;
 mod dataset;
-mod device;
 mod ledger;
 mod loader;
 mod memory;
@@ -22,16 +21,20 @@ mod policy;
 mod rank;
 mod sink;
 mod slots;
+mod staging;
 mod warnings;
 
 pub use batch::{Batch, Tensor};
 pub use dataset::{Dataset, audio_probe};
-pub use device::{
-    DeviceOptions, DeviceTensor, Element, FeatureFinish, FeatureNorm, Finish, FinishType, Mix, PictureFinish,
-    PictureLayout, Place, StreamHandle, use_address_on,
+pub use feedstock_device::finish::{
+    FeatureFinish, FeatureNorm, Finish, FinishType, Mix, PictureFinish, PictureLayout,
 };
 #[cfg(feature = "cuda")]
-pub use device::{TensorView, compile_kernels, offer_libraries};
+pub use feedstock_device::offer_libraries;
+#[cfg(feature = "cuda")]
+pub use feedstock_device::tensor::TensorView;
+pub use feedstock_device::tensor::{DeviceTensor, StreamHandle, use_address_on};
+pub use feedstock_device::{Element, Place};
 pub use feedstock_ingest::{Error, ErrorKind, Local, Result, SampleContext, Workers};
 pub use ledger::Ledger;
 pub use loader::{Loader, OnChange};
@@ -40,4 +43,7 @@ pub use numbers::Numbers;
 pub use pipeline::{BatchSize, Pipeline, RankBuilder};
 pub use policy::{OnError, SkipReport, Skipped};
 pub use rank::{Next, RankIterator, RankStats};
+pub use staging::DeviceOptions;
+#[cfg(feature = "cuda")]
+pub use staging::compile_kernels;
 pub use warnings::{Warned, WarningReport};

@@ -7,14 +7,16 @@
 //! there. Whatever moves the place or changes the share ends that run: what it had prefetched is fetched again where it is
 //! needed.
 
-use crate::device::{self, Opened, Place};
 use crate::ledger::Ledger;
 use crate::pipeline::{BatchSize, Pipeline, Prepared};
 use crate::policy::SkipReport;
 use crate::rank::{Next, RankIterator, RankStats, SLOW_WAIT, block, next_step};
+use crate::staging;
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Carried, Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
+use feedstock_device::Place;
+use feedstock_device::open::Opened;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -72,16 +74,26 @@ pub struct Loader {
     warnings: WarningReport,
 }
 
+impl Pipeline {
+    /// One rank's share of it, for a trainer that jumps, is resized and saves its state: see [`Loader`].
+    ///
+    /// # Errors
+    /// As [`RankBuilder::start`](crate::RankBuilder::start).
+    pub fn loader(&self, rank: Rank) -> Result<Loader> {
+        Loader::new(self.clone(), rank)
+    }
+}
+
 impl Loader {
-    pub(crate) fn new(pipeline: Pipeline, rank: Rank) -> Result<Self> {
-        Self::with_device(pipeline, rank, device::Prepared::open)
+    fn new(pipeline: Pipeline, rank: Rank) -> Result<Self> {
+        Self::with_device(pipeline, rank, staging::Prepared::open)
     }
 
     /// With the device as `open` opens it.
     pub(crate) fn with_device(
         pipeline: Pipeline,
         rank: Rank,
-        open: impl FnOnce(&device::Prepared) -> Result<Opened>,
+        open: impl FnOnce(&staging::Prepared) -> Result<Opened>,
     ) -> Result<Self> {
         let Prepared { job, settings, device, .. } = pipeline.rank(rank).prepare()?;
         let device = device.as_ref().map(open).transpose()?;

@@ -1,7 +1,7 @@
 //! The door through which slots get their memory: plain, or page-locked for a device that copies from it.
 
-use crate::device::{Locked, LockedPool};
 use crate::{Error, ErrorKind, Result};
+use feedstock_device::memory::{Locked, LockedPool};
 use feedstock_ingest::Pages;
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -6,7 +6,6 @@
 //! A column is a tensor if its field in the batch is not nullable, and a list otherwise. Rules are applied where batches
 //! are put together, so rows of workers get the same form.
 
-use crate::device::Element;
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, Float64Array, Int64Array, Scalar, UInt64Array,
@@ -17,6 +16,7 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Schema};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use feedstock_dataset::Dataset;
+use feedstock_device::Element;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Columns of numbers, as tensors take them.
 
-use crate::device::Element;
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::Field;
+use feedstock_device::Element;
 use std::borrow::Cow;
 
 /// A column of numbers or flags, none of them missing; lists of a fixed size are further axes.

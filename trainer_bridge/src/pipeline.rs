@@ -1,18 +1,18 @@
 //! The description of a pipeline: everything but the rank and the place to start.
 
-use crate::device::{self, DeviceOptions, Mapped, Opened, Way};
-use crate::loader::Loader;
 use crate::nulls::{NullRule, NullSettings, Nulls};
 use crate::padding::Fill;
 use crate::policy::OnError;
 use crate::rank::{RankIterator, Settings, next_step};
 use crate::sink::length_column;
 use crate::slots::Column;
+use crate::staging::{self, DeviceOptions, Mapped, Way};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::Field;
 use feedstock_dataset::{
     Carried, Cursor, Dataset, Plan, Position, Rank, Rest, Shuffle, StepShape, StepSize, Tail,
 };
+use feedstock_device::open::Opened;
 use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads};
 use feedstock_ops::{Chain, ChainSpec, OPS_VERSION, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -379,14 +379,6 @@ impl Pipeline {
         Ok(Chain::clone(&map.chain))
     }
 
-    /// One rank's share of it, for a trainer that jumps, is resized and saves its state: see [`Loader`].
-    ///
-    /// # Errors
-    /// As [`RankBuilder::start`].
-    pub fn loader(&self, rank: Rank) -> Result<Loader> {
-        Loader::new(self.clone(), rank)
-    }
-
     /// Where the run ends, if it does.
     pub(crate) fn end_epoch(&self) -> Option<u64> {
         self.epochs
@@ -481,7 +473,7 @@ impl Pipeline {
         maps: &[Map],
         columns: &[Column],
         nulls: &[NullRule],
-    ) -> Result<device::Prepared> {
+    ) -> Result<staging::Prepared> {
         if options.nvjpeg > 0.0 && self.workers.is_some() {
             let message = "nvjpeg: workers decode on their CPUs; leave out one of both";
             return Err(Error::new(ErrorKind::BadConfig, message));
@@ -508,7 +500,7 @@ impl Pipeline {
             nulls.iter().any(|rule| rule.column == name && !rule.is_list() || rule.mask() == Some(name))
                 || columns.iter().any(|column| column.spec.is_ragged() && length_column(&column.name) == name)
         };
-        device::Prepared::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
+        staging::Prepared::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
     }
 
     /// The hash of the ops that cursors keep, of what finishes and decodes on a device among them.
@@ -557,7 +549,7 @@ pub(crate) struct Prepared {
     pub(crate) job: Job,
     pub(crate) columns: Vec<Column>,
     pub(crate) settings: Settings,
-    pub(crate) device: Option<device::Prepared>,
+    pub(crate) device: Option<staging::Prepared>,
 }
 
 /// A rank's share of a pipeline, and where to begin.
@@ -599,7 +591,7 @@ impl RankBuilder {
             );
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
-        let opened = prepared.device.as_ref().map(device::Prepared::open).transpose()?;
+        let opened = prepared.device.as_ref().map(staging::Prepared::open).transpose()?;
         self.run(prepared, opened)
     }
 

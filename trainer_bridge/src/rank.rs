@@ -1,13 +1,13 @@
 //! The rank's iterator: batches in step order, epoch by epoch, and the state to go on from.
 
 use crate::batch::Batch;
-use crate::device::{Stage, Way};
 use crate::ledger::Ledger;
 use crate::memory::Allocator;
 use crate::nulls::NullRule;
 use crate::policy::{OnError, SkipReport, Skipped};
 use crate::sink::{Assembled, Assembler};
 use crate::slots::{Column, Home, Slot};
+use crate::staging::{Stage, Way};
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, StepShape, StepSize};

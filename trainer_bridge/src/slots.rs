@@ -6,12 +6,13 @@
 //! One block of memory holds all fixed columns of a slot and another all padded ones, each column starting on a page, so
 //! that both can be page-locked as a whole and Arrow can view them without a copy; where they come from is `memory.rs`.
 //! Memory grows to the largest step that the slot held. A slot is never cleared: each row is written whole before it is
-//! read. It comes home when nobody holds its lease: a copy to a device holds it until it has ended (`device/stage.rs`).
+//! read. It comes home when nobody holds its lease: a copy to a device holds it until it has ended (`staging/stage.rs`).
 
 use crate::Result;
 use crate::memory::{Allocator, Memory, no_memory};
 use crate::padding::{Fill, pad};
-use feedstock_ingest::{Destination, Offers, PAGE_BYTES, RowBuffers, RowColumn, RowMemory};
+use feedstock_base::PAGE_BYTES;
+use feedstock_ingest::{Destination, Offers, RowBuffers, RowColumn, RowMemory};
 use feedstock_ops::{RaggedRow, TensorSpec};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! What all crates of feedstock share: the error, the ids, and the form in which URLs may be printed.
+//! What all crates of feedstock share: the error, the ids, the size of a page, and the form in which URLs may be
+//! printed.
 //!
 //! ```
 //! use feedstock_base::{Error, ErrorKind};
@@ -11,9 +12,11 @@
 mod error;
 mod http_url;
 mod ids;
+mod pages;
 mod redact;
 
 pub use error::{Error, ErrorKind, Result, SampleContext};
 pub use http_url::{HttpUrl, is_http};
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
+pub use pages::PAGE_BYTES;
 pub use redact::{hide_urls, shown};

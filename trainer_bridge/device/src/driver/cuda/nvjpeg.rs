@@ -1,0 +1,400 @@
+//! NVIDIA's JPEG decoder, found at run time: the chip's own engines where it has some, else its ordinary cores.
+//!
+//! Source: NVIDIA nvJPEG documentation (CUDA 12.6 and 13), of whose header these declarations are twins.
+
+use super::fault::fault;
+use super::handle::handle;
+use super::libraries;
+use crate::driver::{Decoder, Jpeg};
+use crate::handles::StreamId;
+use cudarc::driver::sys;
+use feedstock_base::{Error, ErrorKind, Result};
+use std::ffi::{OsStr, c_int, c_uint, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// Names as the system's loader knows them, newest first.
+const NAMES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
+
+type Handle = *mut c_void;
+type State = *mut c_void;
+type Status = c_int;
+
+const SUCCESS: Status = 0;
+const ALLOCATOR_FAILURE: Status = 5;
+/// Not of a picture, but of how we call, or of the machine. All others have been seen for damaged or unusual pictures: then the
+/// CPU says what they are.
+const OURS: [Status; 3] = [1, ALLOCATOR_FAILURE, 7];
+
+const BACKEND_GPU_HYBRID: c_int = 2;
+const BACKEND_HARDWARE: c_int = 3;
+
+/// Colours are interpolated, as libjpeg-turbo does, instead of repeated; there since CUDA 12.1, and needed: a run must not
+/// depend on which library it finds.
+const INTERPOLATED: c_uint = 1 << 5;
+
+/// One plane of RGB, RGB, …
+const OUTPUT_RGB_INTERLEAVED: c_int = 5;
+
+/// Where a picture goes: planes and bytes from line to line.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Image {
+    channel: [*mut u8; 4],
+    pitch: [usize; 4],
+}
+
+type Create = unsafe extern "C" fn(c_int, *mut c_void, *mut c_void, c_uint, *mut Handle) -> Status;
+type Destroy = unsafe extern "C" fn(Handle) -> Status;
+type CreateState = unsafe extern "C" fn(Handle, *mut State) -> Status;
+type DestroyState = unsafe extern "C" fn(State) -> Status;
+type Initialize = unsafe extern "C" fn(Handle, State, c_int, c_int, c_int) -> Status;
+type DecodeBatched =
+    unsafe extern "C" fn(Handle, State, *const *const u8, *const usize, *mut Image, *mut c_void) -> Status;
+type ImageInfo =
+    unsafe extern "C" fn(Handle, *const u8, usize, *mut c_int, *mut c_int, *mut c_int, *mut c_int) -> Status;
+type EngineInfo = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_uint) -> Status;
+
+struct Functions {
+    create: Create,
+    destroy: Destroy,
+    create_state: CreateState,
+    destroy_state: DestroyState,
+    initialize: Initialize,
+    decode_batched: DecodeBatched,
+    image_info: ImageInfo,
+    /// Since CUDA 11.8.
+    engine_info: Option<EngineInfo>,
+    _library: libloading::Library,
+}
+
+impl Functions {
+    fn load(name: &OsStr) -> Result<Self, libloading::Error> {
+        let library = libraries::load(name)?;
+        // SAFETY: the functions are as nvJPEG declares them; the library stays loaded as long as they.
+        unsafe {
+            Ok(Self {
+                create: *library.get(b"nvjpegCreateEx")?,
+                destroy: *library.get(b"nvjpegDestroy")?,
+                create_state: *library.get(b"nvjpegJpegStateCreate")?,
+                destroy_state: *library.get(b"nvjpegJpegStateDestroy")?,
+                initialize: *library.get(b"nvjpegDecodeBatchedInitialize")?,
+                decode_batched: *library.get(b"nvjpegDecodeBatched")?,
+                image_info: *library.get(b"nvjpegGetImageInfo")?,
+                engine_info: library.get(b"nvjpegGetHardwareDecoderInfo").ok().map(|function| *function),
+                _library: library,
+            })
+        }
+    }
+}
+
+/// The library, and its handle of one device, whose context is current wherever it is used.
+pub(super) struct Library {
+    functions: Functions,
+    handle: Handle,
+}
+
+// SAFETY: nvJPEG's handles may be used from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// The one that `FEEDSTOCK_NVJPEG` names (a file), else the first that was offered or has a usual name, and starts.
+    ///
+    /// # Errors
+    /// `BadConfig` where there is none.
+    pub(super) fn open() -> Result<Self> {
+        let named = libraries::named("FEEDSTOCK_NVJPEG");
+        Self::choose(named.as_deref(), &libraries::candidates("libnvjpeg", &NAMES))
+    }
+
+    fn choose(named: Option<&OsStr>, candidates: &[std::ffi::OsString]) -> Result<Self> {
+        let config = |message: String| Error::new(ErrorKind::BadConfig, message);
+        if let Some(named) = named {
+            return Self::start(named).map_err(|why| {
+                config(format!(
+                    "FEEDSTOCK_NVJPEG names {}, which cannot be used: {why}; correct it or unset it",
+                    Path::new(named).display()
+                ))
+            });
+        }
+        let mut found = None;
+        for name in candidates {
+            match Self::start(name) {
+                Ok(library) => return Ok(library),
+                Err(Unusable::Missing(_)) if !Path::new(name).exists() => {}
+                Err(why) => found = found.or(Some(why)),
+            }
+        }
+        Err(config(match found {
+            None => "decoding on the GPU needs NVIDIA's JPEG decoder, and libnvjpeg was not found; install the CUDA toolkit \
+                     or the Python package nvidia-nvjpeg (nvidia-nvjpeg-cu12 for CUDA 12), or name its file in \
+                     FEEDSTOCK_NVJPEG"
+                .to_owned(),
+            Some(why) => format!(
+                "NVIDIA's JPEG decoder does not start: {why}; install a libnvjpeg of CUDA 12.1 or later that is no newer than \
+                 the driver, and name its file in FEEDSTOCK_NVJPEG"
+            ),
+        }))
+    }
+
+    fn start(name: &OsStr) -> Result<Self, Unusable> {
+        let functions = Functions::load(name).map_err(Unusable::Missing)?;
+        let mut this = Self { functions, handle: null_mut() };
+        this.create(BACKEND_HARDWARE)
+            .or_else(|_| this.create(BACKEND_GPU_HYBRID))
+            .map_err(Unusable::Refused)?;
+        let file = Path::new(name).display();
+        match this.engines() {
+            0 => tracing::warn!(
+                "nvJPEG ({file}) decodes on the GPU's ordinary cores, which the model then misses: this GPU has no JPEG engine"
+            ),
+            engines => tracing::info!("nvJPEG ({file}) decodes on {engines} engines of the GPU's own"),
+        }
+        Ok(this)
+    }
+
+    fn create(&mut self, backend: c_int) -> Result<(), Status> {
+        let mut handle = null_mut();
+        // SAFETY: no allocators are nvJPEG's own; writes a handle.
+        done(unsafe {
+            (self.functions.create)(backend, null_mut(), null_mut(), INTERPOLATED, &raw mut handle)
+        })?;
+        let before = std::mem::replace(&mut self.handle, handle);
+        if !before.is_null() {
+            // SAFETY: made by an earlier call, and no longer used.
+            unsafe { (self.functions.destroy)(before) };
+        }
+        match backend == BACKEND_HARDWARE && self.engines() == 0 {
+            true => self.create(BACKEND_GPU_HYBRID),
+            false => Ok(()),
+        }
+    }
+
+    /// JPEG engines of the chip; where nobody can tell, the handle's word is taken that there are some.
+    fn engines(&self) -> c_uint {
+        let (mut engines, mut cores) = (0, 0);
+        match self.functions.engine_info {
+            // SAFETY: the handle lives; writes two numbers.
+            Some(info) => match unsafe { info(self.handle, &raw mut engines, &raw mut cores) } {
+                SUCCESS => engines,
+                _ => 0,
+            },
+            None => 1,
+        }
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: made by `create`, given back once, behind all states.
+            unsafe { (self.functions.destroy)(self.handle) };
+        }
+    }
+}
+
+/// A decoder with what it needs for a batch at a time.
+pub(super) struct Nvjpeg {
+    library: Arc<Library>,
+    state: State,
+    /// Pictures that the state is ready for.
+    ready_for: usize,
+}
+
+// SAFETY: a state may be used from any thread, by one at a time.
+unsafe impl Send for Nvjpeg {}
+
+impl Nvjpeg {
+    pub(super) fn new(library: &Arc<Library>) -> Result<Self> {
+        let mut state = null_mut();
+        // SAFETY: the handle lives; writes a state.
+        let status = unsafe { (library.functions.create_state)(library.handle, &raw mut state) };
+        done(status).map_err(|status| failed("making a decoder", status))?;
+        Ok(Self { library: library.clone(), state, ready_for: 0 })
+    }
+
+    /// Decodes all of them, or none.
+    ///
+    /// # Safety
+    /// As [`Decoder::decode`].
+    unsafe fn decode_all(&mut self, pictures: &[&Jpeg], stream: *mut c_void) -> Status {
+        let Library { functions, handle } = self.library.as_ref();
+        if self.ready_for != pictures.len() {
+            self.ready_for = 0;
+            let Ok(count) = c_int::try_from(pictures.len()) else { return OURS[0] };
+            // SAFETY: handle and state live. The number of threads is ignored by now.
+            let status =
+                unsafe { (functions.initialize)(*handle, self.state, count, 1, OUTPUT_RGB_INTERLEAVED) };
+            if status != SUCCESS {
+                return status;
+            }
+            self.ready_for = pictures.len();
+        }
+        let data: Vec<*const u8> =
+            pictures.iter().map(|picture| picture.bytes.0.as_ptr().cast_const()).collect();
+        let lengths: Vec<usize> = pictures.iter().map(|picture| picture.length).collect();
+        let mut images: Vec<Image> = pictures.iter().map(|picture| image(picture)).collect();
+        // SAFETY: so many pictures are told of; the caller's contract for what they point to.
+        let status = unsafe {
+            (functions.decode_batched)(
+                *handle,
+                self.state,
+                data.as_ptr(),
+                lengths.as_ptr(),
+                images.as_mut_ptr(),
+                stream,
+            )
+        };
+        if status != SUCCESS {
+            self.ready_for = 0; // a state that failed is made ready anew
+        }
+        status
+    }
+
+    /// Whether the decoder reads the same size out of it as we did: its target has no more room.
+    ///
+    /// # Safety
+    /// The picture's bytes are valid.
+    unsafe fn agrees(&self, picture: &Jpeg) -> bool {
+        let Library { functions, handle } = self.library.as_ref();
+        let (mut components, mut sampling) = (0, 0);
+        let (mut widths, mut heights) = ([0; 4], [0; 4]);
+        // SAFETY: the bytes are valid; writes two numbers, and four each.
+        let status = unsafe {
+            (functions.image_info)(
+                *handle,
+                picture.bytes.0.as_ptr(),
+                picture.length,
+                &raw mut components,
+                &raw mut sampling,
+                widths.as_mut_ptr(),
+                heights.as_mut_ptr(),
+            )
+        };
+        let size = (u32::try_from(widths[0]), u32::try_from(heights[0]));
+        status == SUCCESS && matches!(components, 1 | 3) && size == (Ok(picture.size.0), Ok(picture.size.1))
+    }
+}
+
+impl Decoder for Nvjpeg {
+    unsafe fn decode(&mut self, pictures: &[Jpeg], stream: StreamId) -> Result<Vec<usize>> {
+        let stream: *mut c_void = handle(stream.0);
+        // SAFETY: the caller's contract.
+        let (good, mut refused): (Vec<usize>, Vec<usize>) =
+            (0..pictures.len()).partition(|index| unsafe { self.agrees(&pictures[*index]) });
+        if good.is_empty() {
+            return Ok(refused);
+        }
+        let batch: Vec<&Jpeg> = good.iter().map(|index| &pictures[*index]).collect();
+        // SAFETY: the caller's contract.
+        match unsafe { self.decode_all(&batch, stream) } {
+            SUCCESS => return Ok(refused),
+            status if OURS.contains(&status) => return Err(failed("decoding a batch", status)),
+            _ => {}
+        }
+        // One of them spoils the batch: each by itself, since a state is used again only when it has ended what it had.
+        for (index, picture) in good.into_iter().zip(batch) {
+            // SAFETY: the stream is the caller's.
+            let code = unsafe { sys::cuStreamSynchronize(stream.cast()) };
+            if code != sys::CUresult::CUDA_SUCCESS {
+                return Err(fault("waiting for nvJPEG", format!("{code:?}")));
+            }
+            // SAFETY: the caller's contract.
+            match unsafe { self.decode_all(&[picture], stream) } {
+                SUCCESS => {}
+                status if OURS.contains(&status) => return Err(failed("decoding a picture", status)),
+                _ => refused.push(index),
+            }
+        }
+        refused.sort_unstable();
+        Ok(refused)
+    }
+}
+
+impl Drop for Nvjpeg {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, given back once; whoever drops it has waited for its work.
+        unsafe { (self.library.functions.destroy_state)(self.state) };
+    }
+}
+
+fn image(picture: &Jpeg) -> Image {
+    Image {
+        channel: [handle(picture.to.0), null_mut(), null_mut(), null_mut()],
+        pitch: [picture.pitch, 0, 0, 0],
+    }
+}
+
+/// Why a library does not do.
+enum Unusable {
+    Missing(libloading::Error),
+    Refused(Status),
+}
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Missing(error) => error.fmt(f),
+            Self::Refused(status) => f.write_str(&says(*status)),
+        }
+    }
+}
+
+fn done(status: Status) -> Result<(), Status> {
+    if status == SUCCESS { Ok(()) } else { Err(status) }
+}
+
+fn failed(what: &str, status: Status) -> Error {
+    match status {
+        ALLOCATOR_FAILURE => Error::new(
+            ErrorKind::BadConfig,
+            format!(
+                "nvJPEG, {what}: the device has no memory left; lower the batch size or nvjpeg, or leave the model less"
+            ),
+        ),
+        status => fault(&format!("nvJPEG, {what}"), says(status)),
+    }
+}
+
+/// What nvJPEG calls an error.
+fn says(status: Status) -> String {
+    let name = match status {
+        1 => "NOT_INITIALIZED",
+        2 => "INVALID_PARAMETER",
+        3 => "BAD_JPEG",
+        4 => "JPEG_NOT_SUPPORTED",
+        5 => "ALLOCATOR_FAILURE",
+        6 => "EXECUTION_FAILED",
+        7 => "ARCH_MISMATCH",
+        8 => "INTERNAL_ERROR",
+        9 => "IMPLEMENTATION_NOT_SUPPORTED",
+        10 => "INCOMPLETE_BITSTREAM",
+        _ => "UNKNOWN",
+    };
+    format!("NVJPEG_STATUS_{name} ({status})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    #[test]
+    fn a_library_that_does_not_load_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("libnvjpeg.so.13").into_os_string();
+        std::fs::write(&file, b"no library").unwrap();
+        let error = |named: Option<&OsStr>, candidates: &[OsString]| {
+            let error = Library::choose(named, candidates).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::BadConfig);
+            error.to_string()
+        };
+        assert!(error(Some(&file), &[]).contains("FEEDSTOCK_NVJPEG names"));
+        assert!(error(None, std::slice::from_ref(&file)).contains("does not start"));
+        let missing = OsString::from("libnvjpeg-that-nobody-has.so");
+        assert!(error(None, &[missing]).contains("was not found"));
+    }
+}

@@ -1,0 +1,123 @@
+//! Element types of tensors on a device: those of ops, of columns that ride along, and the short ones that finishing makes.
+
+use arrow::datatypes::DataType;
+use feedstock_ops::DType;
+
+/// An element type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Element {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F16,
+    BF16,
+    F32,
+    F64,
+}
+
+impl Element {
+    /// Bytes of one.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Bool | Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// As numpy and torch spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::I8 => "int8",
+            Self::I16 => "int16",
+            Self::I32 => "int32",
+            Self::I64 => "int64",
+            Self::U8 => "uint8",
+            Self::U16 => "uint16",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
+            Self::F16 => "float16",
+            Self::BF16 => "bfloat16",
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+        }
+    }
+
+    /// Of a mapped column; `None` for types that no tensor has.
+    pub fn of_mapped(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::U8 => Some(Self::U8),
+            DType::F32 => Some(Self::F32),
+            DType::I64 => Some(Self::I64),
+            _ => None,
+        }
+    }
+
+    /// Of a column that rides along, lists of a fixed size among them, and flags; `None` where it is something else.
+    pub fn of_nested(data_type: &DataType) -> Option<Self> {
+        match data_type {
+            DataType::FixedSizeList(item, _) => Self::of_nested(item.data_type()),
+            DataType::Boolean => Some(Self::Bool),
+            other => Self::of_column(other),
+        }
+    }
+
+    /// Of a column that rides along; `None` where it is no number.
+    pub fn of_column(data_type: &DataType) -> Option<Self> {
+        Some(match data_type {
+            DataType::Int8 => Self::I8,
+            DataType::Int16 => Self::I16,
+            DataType::Int32 => Self::I32,
+            DataType::Int64 => Self::I64,
+            DataType::UInt8 => Self::U8,
+            DataType::UInt16 => Self::U16,
+            DataType::UInt32 => Self::U32,
+            DataType::UInt64 => Self::U64,
+            DataType::Float16 => Self::F16,
+            DataType::Float32 => Self::F32,
+            DataType::Float64 => Self::F64,
+            _ => return None,
+        })
+    }
+}
+
+/// The element types that finishing makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Real {
+    /// Single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a float.
+    BF16,
+}
+
+impl Real {
+    /// Bytes of one.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
+    }
+}
+
+impl From<Real> for Element {
+    fn from(real: Real) -> Self {
+        match real {
+            Real::F32 => Self::F32,
+            Real::F16 => Self::F16,
+            Real::BF16 => Self::BF16,
+        }
+    }
+}

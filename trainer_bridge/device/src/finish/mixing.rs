@@ -1,0 +1,244 @@
+//! Mixup (Zhang et al., ICLR 2018) and CutMix (Yun et al., ICCV 2019) over a batch.
+//!
+//! Every row is mixed with the row before it (the first with the last), by one weight a batch, as torchvision's `MixUp` and
+//! `CutMix` do. The weight and the box belong to (seed, epoch, position of the step): all ranks draw the same.
+
+use crate::kernels::PictureRow;
+use feedstock_base::{Error, ErrorKind, Result};
+use feedstock_ops::{Generator, SampleSeed};
+use serde::{Deserialize, Serialize};
+
+/// The place of the draw among a seed's generators, behind any op's: positions and sample ids are both plain numbers.
+const DRAW: usize = 1 << 31;
+
+/// Smaller ones make weights of 0 and 1 only, and underflow on the way.
+const LEAST_ALPHA: f64 = 0.01;
+
+/// Mixes pairs of rows, and tells their labels' weights.
+///
+/// With `labels`, the batch gets two columns: `<labels>_partner`, the label of the row that was mixed in, and `mix_weight`
+/// (f32), that of the row's own label: `weight · loss(labels) + (1 − weight) · loss(partner)`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Mix {
+    /// Mixup's weights are Beta(α, α); 0 for none. Default 0.2.
+    pub mixup_alpha: f64,
+    /// CutMix's kept areas are Beta(α, α); 0 for none. Default 1.
+    pub cutmix_alpha: f64,
+    /// The share of batches that are mixed. Default 1.
+    pub probability: f64,
+    /// Of these, the share that gets CutMix, where both are on. Default 0.5.
+    pub switch_probability: f64,
+    /// The column of labels; default `label`.
+    pub labels: String,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Self {
+            mixup_alpha: 0.2,
+            cutmix_alpha: 1.0,
+            probability: 1.0,
+            switch_probability: 0.5,
+            labels: "label".to_owned(),
+        }
+    }
+}
+
+/// A [`Mix`] that fits.
+#[derive(Debug, Clone)]
+pub struct Mixing {
+    mix: Mix,
+    height: usize,
+    width: usize,
+}
+
+/// What a batch draws.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Drawn {
+    /// Of the rows' own values, outside of the box.
+    weight: f32,
+    /// Top, left, bottom, right: the partner's values.
+    cut: [u32; 4],
+    /// Of the rows' own labels.
+    pub label_weight: f32,
+}
+
+impl Mix {
+    /// For pictures of this height and width.
+    ///
+    /// # Errors
+    /// `BadConfig` for a parameter out of its range.
+    pub fn compile(&self, (height, width): (usize, usize)) -> Result<Mixing> {
+        let alphas = [("mixup_alpha", self.mixup_alpha), ("cutmix_alpha", self.cutmix_alpha)];
+        let shares = [("probability", self.probability), ("switch_probability", self.switch_probability)];
+        let bad = |message: String| Err(Error::new(ErrorKind::BadConfig, format!("mix: {message}")));
+        for (name, alpha) in alphas {
+            if alpha != 0.0 && !(LEAST_ALPHA..=1e6).contains(&alpha) {
+                return bad(format!("{name} {alpha} must be 0 or from {LEAST_ALPHA} to 1e6"));
+            }
+        }
+        for (name, share) in shares {
+            if !(0.0..=1.0).contains(&share) {
+                return bad(format!("{name} {share} is outside 0 … 1"));
+            }
+        }
+        if self.mixup_alpha == 0.0 && self.cutmix_alpha == 0.0 {
+            return bad("mixup_alpha and cutmix_alpha are both 0; leave mix out".to_owned());
+        }
+        Ok(Mixing { mix: self.clone(), height, width })
+    }
+}
+
+impl Mixing {
+    /// The column of labels.
+    pub fn labels(&self) -> &str {
+        &self.mix.labels
+    }
+
+    /// The draw of the step at `position`.
+    pub fn draw(&self, seed: u64, epoch: u64, position: u64) -> Drawn {
+        let mut generator = SampleSeed::new(seed, epoch, position).op(DRAW);
+        let mix = &self.mix;
+        if !generator.chance(mix.probability) {
+            return Drawn { weight: 1.0, cut: [0; 4], label_weight: 1.0 };
+        }
+        let cuts = match (mix.mixup_alpha > 0.0, mix.cutmix_alpha > 0.0) {
+            (true, true) => generator.chance(mix.switch_probability),
+            (_, cutmix) => cutmix,
+        };
+        if !cuts {
+            let weight = single(beta(mix.mixup_alpha, &mut generator));
+            return Drawn { weight, cut: [0; 4], label_weight: weight };
+        }
+        let kept = beta(mix.cutmix_alpha, &mut generator);
+        let side = (1.0 - kept).sqrt();
+        let [(top, bottom), (left, right)] = [self.height, self.width].map(|length| {
+            let length = u32::try_from(length).unwrap_or(u32::MAX);
+            let middle = generator.below(length);
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "at most half a side"
+            )]
+            let reach = (0.5 * side * f64::from(length)) as u32;
+            (middle.saturating_sub(reach), middle.saturating_add(reach).min(length))
+        });
+        let area = f64::from(bottom - top) * f64::from(right - left);
+        let label_weight = single(1.0 - area / (self.height * self.width) as f64);
+        Drawn { weight: 1.0, cut: [top, left, bottom, right], label_weight }
+    }
+}
+
+impl Drawn {
+    /// The row that row `row` of `rows` is mixed with; itself where nothing is mixed.
+    pub fn partner(&self, row: u32, rows: u32) -> u32 {
+        match self.label_weight < 1.0 {
+            true => (row + rows - 1) % rows,
+            false => row,
+        }
+    }
+
+    /// The plan of a row where nothing is mixed.
+    pub fn plain(row: u32, mirrored: bool) -> PictureRow {
+        PictureRow { partner: row, mirrored: u32::from(mirrored), weight: 1.0, cut: [0; 4] }
+    }
+
+    /// The plan of one row.
+    pub fn row(&self, row: u32, rows: u32, mirrored: bool) -> PictureRow {
+        let partner = self.partner(row, rows);
+        PictureRow { partner, mirrored: u32::from(mirrored), weight: self.weight, cut: self.cut }
+    }
+}
+
+/// Beta(`alpha`, `alpha`), as a share of two gammas.
+fn beta(alpha: f64, generator: &mut Generator) -> f64 {
+    let (a, b) = (gamma(alpha, generator), gamma(alpha, generator));
+    if a + b > 0.0 { a / (a + b) } else { 0.5 }
+}
+
+/// Gamma(`shape`, 1) (Marsaglia and Tsang 2000; shapes below 1 by Ahrens and Dieter's power of a uniform).
+fn gamma(shape: f64, generator: &mut Generator) -> f64 {
+    if shape < 1.0 {
+        let power = libm::pow(1.0 - generator.unit(), 1.0 / shape);
+        return gamma(shape + 1.0, generator) * power;
+    }
+    let d = shape - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    loop {
+        // Accepted with a probability over 0.95, so the loop ends.
+        let x = generator.normal();
+        let v = (1.0 + c * x) * (1.0 + c * x) * (1.0 + c * x);
+        let u = 1.0 - generator.unit();
+        if v > 0.0 && libm::log(u) < 0.5 * x * x + d - d * v + d * libm::log(v) {
+            return d * v;
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "to single precision, once")]
+fn single(value: f64) -> f32 {
+    value as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mixing(mix: Mix) -> Mixing {
+        mix.compile((32, 48)).unwrap()
+    }
+
+    #[test]
+    fn weights_are_beta() {
+        // Variance of Beta(α, α): 1 / (4 (2α + 1)).
+        for alpha in [0.2, 1.0, 4.0] {
+            let mix = mixing(Mix { mixup_alpha: alpha, cutmix_alpha: 0.0, ..Mix::default() });
+            let weights: Vec<f64> = (0..20_000).map(|p| f64::from(mix.draw(1, 0, p).label_weight)).collect();
+            let mean = weights.iter().sum::<f64>() / 20_000.0;
+            let variance = weights.iter().map(|w| (w - mean).powi(2)).sum::<f64>() / 20_000.0;
+            let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
+            assert!((mean - 0.5).abs() < 0.02, "{alpha}: {mean}");
+            assert!((variance / expected - 1.0).abs() < 0.04, "{alpha}: {variance} for {expected}");
+        }
+    }
+
+    #[test]
+    fn a_cut_is_as_large_as_its_labels_weight_says() {
+        let mix = mixing(Mix { mixup_alpha: 0.0, ..Mix::default() });
+        let mut areas = 0.0;
+        for position in 0..2000 {
+            let drawn = mix.draw(3, 1, position);
+            let [top, left, bottom, right] = drawn.cut;
+            assert!(top <= bottom && bottom <= 32 && left <= right && right <= 48, "{drawn:?}");
+            let area = f64::from((bottom - top) * (right - left)) / (32.0 * 48.0);
+            assert!((f64::from(drawn.label_weight) + area - 1.0).abs() < 1e-6 && drawn.weight == 1.0);
+            areas += area;
+        }
+        assert!((0.2..0.5).contains(&(areas / 2000.0)), "boxes are cut off at the edges: {areas}");
+    }
+
+    #[test]
+    fn shares_are_kept_and_draws_belong_to_the_step() {
+        let mix = mixing(Mix { probability: 0.5, ..Mix::default() });
+        let drawn: Vec<Drawn> = (0..4000).map(|p| mix.draw(7, 2, p)).collect();
+        let plain = drawn.iter().filter(|d| d.partner(0, 4) == 0).count();
+        let cut = drawn.iter().filter(|d| d.cut[2] > d.cut[0]).count();
+        assert!(plain.abs_diff(2000) < 160 && cut.abs_diff(1000) < 160, "{plain} {cut}");
+        assert_eq!(mix.draw(7, 2, 9), drawn[9]);
+        assert_ne!(mix.draw(7, 3, 9), drawn[9]);
+    }
+
+    #[test]
+    fn misfits_are_named() {
+        for (mix, word) in [
+            (Mix { mixup_alpha: -1.0, ..Mix::default() }, "mixup_alpha"),
+            (Mix { cutmix_alpha: f64::NAN, ..Mix::default() }, "cutmix_alpha"),
+            (Mix { probability: 1.5, ..Mix::default() }, "probability"),
+            (Mix { mixup_alpha: 0.0, cutmix_alpha: 0.0, ..Mix::default() }, "both 0"),
+        ] {
+            assert!(mix.compile((8, 8)).unwrap_err().to_string().contains(word));
+        }
+    }
+}

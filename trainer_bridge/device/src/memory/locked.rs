@@ -1,0 +1,227 @@
+//! Page-locked memory, reused: locking costs about as much as filling it, and batches of padded rows change their size
+//! all the time.
+
+use crate::driver::Driver;
+use crate::handles::HostAddress;
+use crate::numa::{self, Node};
+use feedstock_base::{Error, ErrorKind, PAGE_BYTES, Result};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Idle memory that is kept however little is in use: the staging memory of many batches.
+const KEPT_BYTES: usize = 64 << 20;
+
+/// A block serves requests down to one part in so many of it.
+const FIT: usize = 2;
+
+/// Page-locked blocks of one device's machine node, in use and idle.
+pub struct LockedPool {
+    driver: Arc<dyn Driver>,
+    node: Option<Node>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<(HostAddress, usize)>,
+    idle_bytes: usize,
+    used_bytes: usize,
+}
+
+impl LockedPool {
+    /// Blocks that any device can copy from, on machine node `node`.
+    pub(crate) fn new(driver: Arc<dyn Driver>, node: Option<Node>) -> Arc<Self> {
+        Arc::new(Self { driver, node, state: Mutex::default() })
+    }
+
+    /// At least `bytes` bytes of unspecified content, on a page.
+    ///
+    /// # Errors
+    /// `BadConfig` where no more memory can be locked; idle memory was given up first. Else what the driver says.
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Locked> {
+        let size = size_class(bytes).ok_or_else(|| self.no_memory(bytes, "past the address space"))?;
+        if let Some(block) = self.reuse(size) {
+            return Ok(block);
+        }
+        let is_full = |error: &Error| error.kind() == ErrorKind::BadConfig;
+        let allocated = self.allocate(size).or_else(|error| match is_full(&error) {
+            true => {
+                self.release_idle(0);
+                self.allocate(size)
+            }
+            false => Err(error),
+        });
+        // A device in trouble is no lack of memory, and is told as it is.
+        let start = allocated.map_err(|error| match is_full(&error) {
+            true => self.no_memory(size, error),
+            false => error,
+        })?;
+        self.lock().used_bytes += size;
+        Ok(Locked { pool: self.clone(), start, size })
+    }
+
+    fn allocate(&self, size: usize) -> Result<HostAddress> {
+        // The system takes pages from the node of the CPU that asks for them.
+        let _on_node = self.node.as_ref().and_then(numa::run_on);
+        self.driver.allocate_host(size)
+    }
+
+    fn reuse(self: &Arc<Self>, size: usize) -> Option<Locked> {
+        let mut state = self.lock();
+        let fits = |have: usize| (size..=size.saturating_mul(FIT)).contains(&have);
+        let best = state.idle.iter().enumerate().filter(|(_, (_, have))| fits(*have));
+        let index = best.min_by_key(|(_, (_, have))| *have)?.0;
+        let (start, size) = state.idle.swap_remove(index);
+        state.idle_bytes -= size;
+        state.used_bytes += size;
+        Some(Locked { pool: self.clone(), start, size })
+    }
+
+    fn give(&self, start: HostAddress, size: usize) {
+        let most = {
+            let mut state = self.lock();
+            state.used_bytes -= size;
+            state.idle_bytes += size;
+            state.idle.push((start, size));
+            KEPT_BYTES.max(state.used_bytes)
+        };
+        self.release_idle(most);
+    }
+
+    /// Frees idle blocks, the longest idle first, down to `most` bytes.
+    pub fn release_idle(&self, most: usize) {
+        loop {
+            let (start, _) = {
+                let mut state = self.lock();
+                if state.idle.is_empty() || state.idle_bytes <= most {
+                    return;
+                }
+                let block = state.idle.remove(0);
+                state.idle_bytes -= block.1;
+                block
+            };
+            // SAFETY: it was idle, so nobody has it and no copy from it is under way; it is no longer in the list.
+            unsafe { self.driver.free_host(start) };
+        }
+    }
+
+    /// Bytes in use and idle.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.used_bytes, state.idle_bytes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // each change is a few stores
+    }
+
+    fn no_memory(&self, bytes: usize, says: impl std::fmt::Display) -> Error {
+        let used = self.lock().used_bytes;
+        let message = format!(
+            "cannot page-lock {bytes} bytes beside {used} that are locked ({says}); the limits are the free memory of \
+             the machine or its container and `ulimit -l` ({}): raise them, or lower slots or the batch size",
+            lock_limit()
+        );
+        Error::new(ErrorKind::BadConfig, message)
+    }
+}
+
+impl Drop for LockedPool {
+    fn drop(&mut self) {
+        self.release_idle(0);
+    }
+}
+
+/// What the system says of locked memory.
+fn lock_limit() -> String {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown here").to_owned()
+}
+
+/// Sizes that are shared: four between a power of two and the next.
+fn size_class(bytes: usize) -> Option<usize> {
+    let bytes = bytes.max(PAGE_BYTES);
+    let quarter = (1usize << bytes.ilog2()) / 4;
+    bytes.checked_next_multiple_of(quarter.max(PAGE_BYTES))
+}
+
+/// A block of page-locked memory; idle again when it is dropped.
+pub struct Locked {
+    pool: Arc<LockedPool>,
+    start: HostAddress,
+    size: usize,
+}
+
+impl Locked {
+    /// Where it begins.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start.0
+    }
+
+    /// How many bytes there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        self.pool.give(self.start, self.size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Simulated;
+
+    #[test]
+    fn blocks_are_locked_once_and_reused() {
+        let driver = Simulated::new(1);
+        let pool = LockedPool::new(driver.clone(), None);
+        let first = pool.take(5 << 20).unwrap();
+        let start = first.start();
+        assert_eq!((start.addr().get() % PAGE_BYTES, first.size()), (0, 5 << 20));
+        drop(first);
+        assert_eq!(pool.take(3 << 20).unwrap().start(), start, "half of it still fits");
+        assert_ne!(pool.take(2 << 20).unwrap().start(), start, "less wastes it");
+        assert_eq!(driver.host_allocations(), 2);
+        for mib in [30, 40, 50] {
+            pool.take(mib << 20).unwrap();
+        }
+        let (used, idle) = pool.bytes();
+        assert!(used == 0 && idle <= KEPT_BYTES, "{idle}");
+    }
+
+    #[test]
+    fn a_limit_is_told_after_idle_memory_was_given_up() {
+        let driver = Simulated::new(1);
+        driver.limit_host_bytes(10 << 20);
+        let pool = LockedPool::new(driver, None);
+        drop(pool.take(6 << 20).unwrap());
+        let held = pool.take(8 << 20).unwrap();
+        let error = pool.take(4 << 20).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::BadConfig);
+        let text = error.to_string();
+        assert!(text.contains("4194304 bytes beside 8388608") && text.contains("ulimit -l"), "{text}");
+        drop(held);
+        assert!(pool.take(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_device_in_trouble_is_no_lack_of_memory() {
+        let driver = Simulated::new(1);
+        let pool = LockedPool::new(driver.clone(), None);
+        drop(pool.take(6 << 20).unwrap());
+        driver.refuse("allocate_host", 1);
+        let error = pool.take(1 << 20).err().unwrap();
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (ErrorKind::Retryable, "allocate_host was refused".to_owned())
+        );
+        assert_eq!(pool.bytes(), (0, 6 << 20), "idle memory was not given up in vain");
+        pool.take(1 << 20).unwrap();
+    }
+}

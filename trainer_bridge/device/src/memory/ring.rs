@@ -1,0 +1,143 @@
+//! Which device buffer may be written, and behind what: a state machine without a device.
+//!
+//! ```text
+//! draining ──take──▶ copying ──copied──▶ ready ──lend──▶ lent ──give_back(events)──▶ draining
+//!    ▲                  └──give_back──▶ draining   └──give_back──┘                      │
+//!    └── a new buffer: behind nothing                     retire: never taken again ◀───┘ (from copying, ready or lent)
+//! ```
+//! A draining buffer is free for whoever writes behind its events: the copy stream waits for them, no thread does. Buffers
+//! are taken in the order in which they were given back, so the one that drains longest comes first.
+
+use std::collections::VecDeque;
+
+/// A buffer's place in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Index(pub(crate) usize);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Draining,
+    Copying,
+    Ready,
+    Lent,
+    Retired,
+}
+
+/// The buffers' states; `E` is an event.
+#[derive(Debug)]
+pub(crate) struct Ring<E> {
+    states: Vec<State>,
+    /// Draining buffers, and what must have passed before they are written.
+    draining: VecDeque<(Index, Vec<E>)>,
+}
+
+impl<E> Ring<E> {
+    /// `buffers` new ones.
+    pub(crate) fn new(buffers: usize) -> Self {
+        let draining = (0..buffers).map(|index| (Index(index), Vec::new())).collect();
+        Self { states: vec![State::Draining; buffers], draining }
+    }
+
+    /// A buffer to write, behind these events.
+    pub(crate) fn take(&mut self) -> Option<(Index, Vec<E>)> {
+        let (index, behind) = self.draining.pop_front()?;
+        self.change(index, &[State::Draining], State::Copying);
+        Some((index, behind))
+    }
+
+    /// All of its work was given to the copy stream.
+    pub(crate) fn copied(&mut self, index: Index) {
+        self.change(index, &[State::Copying], State::Ready);
+    }
+
+    /// The caller has it.
+    pub(crate) fn lend(&mut self, index: Index) {
+        self.change(index, &[State::Ready], State::Lent);
+    }
+
+    /// Nobody will ask more of it than what lies before these events.
+    pub(crate) fn give_back(&mut self, index: Index, behind: Vec<E>) {
+        self.change(index, &[State::Copying, State::Ready, State::Lent], State::Draining);
+        self.draining.push_back((index, behind));
+    }
+
+    /// What still uses it cannot be known: it is not written again.
+    pub(crate) fn retire(&mut self, index: Index) {
+        self.change(index, &[State::Copying, State::Ready, State::Lent], State::Retired);
+    }
+
+    /// Buffers that the caller has.
+    pub(crate) fn lent(&self) -> usize {
+        self.states.iter().filter(|state| **state == State::Lent).count()
+    }
+
+    /// Buffers that are still in use, or may be.
+    pub(crate) fn usable(&self) -> usize {
+        self.states.iter().filter(|state| **state != State::Retired).count()
+    }
+
+    /// All events that somebody may still wait for, at the end.
+    pub(crate) fn drain(&mut self) -> Vec<E> {
+        self.draining.drain(..).flat_map(|(_, behind)| behind).collect()
+    }
+
+    fn change(&mut self, index: Index, from: &[State], to: State) {
+        let state = &mut self.states[index.0];
+        assert!(from.contains(state), "buffer {} is {state:?} and cannot become {to:?}", index.0);
+        *state = to;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_go_round_in_the_order_they_came_back() {
+        let mut ring = Ring::new(2);
+        let (a, none) = ring.take().unwrap();
+        assert!(none.is_empty(), "a new buffer waits for nothing");
+        ring.copied(a);
+        let (b, _) = ring.take().unwrap();
+        assert!(ring.take().is_none(), "both are in use");
+        ring.lend(a);
+        assert_eq!((ring.lent(), ring.usable()), (1, 2));
+        ring.copied(b);
+        ring.lend(b);
+        ring.give_back(b, vec!['b']);
+        ring.give_back(a, vec!['a', 'A']);
+        assert_eq!(ring.take().unwrap(), (b, vec!['b']));
+        assert_eq!(ring.take().unwrap(), (a, vec!['a', 'A']));
+    }
+
+    #[test]
+    fn what_was_never_delivered_or_failed_comes_back_too() {
+        let mut ring = Ring::<()>::new(2);
+        let (a, _) = ring.take().unwrap();
+        let (b, _) = ring.take().unwrap();
+        ring.give_back(a, vec![]);
+        ring.copied(b);
+        ring.give_back(b, vec![()]);
+        assert_eq!(ring.take().unwrap().0, a);
+        ring.retire(a);
+        assert_eq!(ring.usable(), 1);
+        assert_eq!(ring.drain().len(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "is Draining and cannot become Lent")]
+    fn nothing_is_lent_that_was_not_copied() {
+        Ring::<()>::new(1).lend(Index(0));
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot become Draining")]
+    fn nothing_comes_back_twice() {
+        let mut ring = Ring::<()>::new(1);
+        let (a, _) = ring.take().unwrap();
+        ring.copied(a);
+        ring.lend(a);
+        ring.give_back(a, vec![]);
+        ring.give_back(a, vec![]);
+    }
+}

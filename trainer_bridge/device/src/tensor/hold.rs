@@ -1,0 +1,87 @@
+//! What keeps a buffer of the ring for a batch.
+
+use super::lent;
+use super::owner::Owner;
+use super::stream::{StreamHandle, forked, refuse_capture};
+use crate::driver::Driver;
+use crate::handles::{Address, StreamId};
+use crate::memory::{Buffers, Event, Index};
+use feedstock_base::Result;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// What keeps a buffer from being written again: lives as long as any tensor in it.
+pub struct Hold {
+    buffers: Arc<Buffers>,
+    index: Index,
+    start: Address,
+    /// Copies and kernels that fill the buffer are done behind it.
+    filled: Arc<Event>,
+    streams: Mutex<Vec<StreamId>>,
+}
+
+impl Hold {
+    /// `filled` is marked behind what fills the buffer of `bytes` bytes at `start`.
+    pub fn new(
+        buffers: Arc<Buffers>,
+        index: Index,
+        (start, bytes): (Address, usize),
+        filled: Arc<Event>,
+    ) -> Arc<Self> {
+        let hold = Arc::new(Self { buffers, index, start, filled, streams: Mutex::default() });
+        let weak: Weak<Self> = Arc::downgrade(&hold);
+        lent::insert(start, bytes, weak);
+        hold
+    }
+
+    /// Where the buffer begins.
+    pub(crate) fn start(&self) -> Address {
+        self.start
+    }
+
+    /// The batch goes to the caller.
+    pub(crate) fn lend(&self) {
+        self.buffers.lend(self.index);
+    }
+}
+
+impl Owner for Hold {
+    /// Work that `stream` is given from now on finds the buffer filled, and is waited for before it is written again.
+    fn use_on(&self, stream: StreamHandle) -> Result<()> {
+        if self.buffers.is_forked() {
+            return Err(forked());
+        }
+        let driver = self.buffers.driver();
+        let stream = stream.of(driver)?;
+        refuse_capture(driver, stream)?; // however well it is known: the buffer is another batch's at the replay
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if !streams.contains(&stream) {
+            self.filled.hold_back(stream)?;
+            streams.push(stream);
+        }
+        Ok(())
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        self.buffers.driver()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.buffers.is_forked() {
+            // The parent has the device and the threads: nothing is to be touched, nor freed.
+            std::mem::forget((self.buffers.clone(), self.filled.clone()));
+            return;
+        }
+        lent::remove(self.start);
+        let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let events = match streams.is_empty() {
+            true => Ok(vec![self.filled.clone()]), // nobody used it, but it may still be filled
+            false => streams.into_iter().map(|stream| self.buffers.mark(stream).map(Arc::new)).collect(),
+        };
+        match events {
+            Ok(events) => self.buffers.give_back(self.index, events),
+            Err(error) => self.buffers.retire(self.index, &error),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Pictures that the device decodes, as far as their chains leave that to it: its decoder, the memory of whole pictures, and
+//! the CPU for those that the decoder refuses.
+//!
+//! ```text
+//! slot: | JPEG, what is shown | pixels | …      copy stream:      pixels ──▶ rows
+//!            │                                  finishing stream: decode ──▶ arena ── crops ──▶ rows ── finishing kernels
+//!            └── refused: chain.apply on this thread ──────────────────────────────────────▶ rows
+//! ```
+//! All work on the arena stands in one stream, so batches take turns with it. It is as large as the largest batch's whole
+//! pictures, and a quarter more: 144 MB for 256 photos of 500 × 375, 192 times a batch as bytes at most
+//! (`ops/src/image/deferred.rs` has the bound). What the decoder and the CPU both refuse is a
+//! bad sample: the policy on errors decides, and where it allows that, the batch is sent again with another row in its place.
+
+use crate::Result;
+use crate::batch::Tensor;
+use crate::slots::Column;
+use feedstock_device::driver::{Decoder, Driver, Jpeg};
+use feedstock_device::handles::{Address, HostAddress, StreamId};
+use feedstock_device::memory::{DeviceMemory, Event, Locked, LockedPool};
+use feedstock_ingest::Map;
+use feedstock_ops::{Chain, SampleSeed, Scratch, TensorSpec};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A mapped column some of whose pictures the device decodes.
+pub(crate) struct Deferred {
+    /// The column that is read.
+    pub(crate) column: String,
+    /// What the CPU does with them.
+    chain: Arc<Chain>,
+    /// Of a row, once it is pixels.
+    pub(crate) spec: TensorSpec,
+}
+
+impl Deferred {
+    /// Has `map` leave `share` of its JPEGs to the device, if its chain can.
+    pub(crate) fn split(share: f64, map: &mut Map, column: &mut Column) -> Option<Self> {
+        let deferring =
+            Some(share).filter(|share| *share > 0.0).and_then(|share| map.chain.deferring(share).ok())?;
+        column.is_deferred = true;
+        let spec = std::mem::replace(&mut column.spec, deferring.output().clone());
+        let chain = std::mem::replace(&mut map.chain, Arc::new(deferring));
+        Some(Self { column: map.column.clone(), chain, spec })
+    }
+}
+
+/// A picture to decode: where its bytes are, where its pixels go, and the row that it becomes part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Undecoded {
+    /// The column, and bytes of it.
+    pub(crate) tensor: usize,
+    pub(crate) from: usize,
+    pub(crate) length: usize,
+    /// Width and height, as its header says.
+    pub(crate) size: (u32, u32),
+    /// In the arena.
+    pub(crate) at: usize,
+    pub(crate) pitch: usize,
+    pub(crate) row: usize,
+    /// Where the row's pixels lie in the buffer.
+    pub(crate) offset: usize,
+}
+
+/// A decoder that may be in use: what it decoded last ends behind the event.
+struct Turn {
+    decoder: SharedDecoder,
+    busy_until: Option<Arc<Event>>,
+}
+
+type SharedDecoder = Arc<Mutex<Box<dyn Decoder>>>;
+
+/// A run's decoders, and its memory.
+pub(crate) struct Decoding {
+    driver: Arc<dyn Driver>,
+    /// Two, in turn: a decoder is used again once it has ended what it had, and the other works meanwhile.
+    turns: VecDeque<Turn>,
+    arena: Option<Arc<DeviceMemory>>,
+    scratch: Scratch,
+    /// Pictures that went back to the CPU are told once.
+    told: bool,
+}
+
+/// What must live until a batch's pictures are decoded and cut out.
+pub(crate) type InUse = (Arc<DeviceMemory>, SharedDecoder);
+
+/// Rows that nobody can decode, and why.
+pub(crate) type Bad = Vec<(usize, feedstock_ops::Error)>;
+
+impl Decoding {
+    pub(crate) fn new(driver: Arc<dyn Driver>) -> Result<Self> {
+        let turn = || -> Result<Turn> {
+            Ok(Turn { decoder: Arc::new(Mutex::new(driver.new_decoder()?)), busy_until: None })
+        };
+        let turns = [turn()?, turn()?].into();
+        Ok(Self { driver, turns, arena: None, scratch: Scratch::new(), told: false })
+    }
+
+    /// The decoder whose turn it is, which has nothing left to do, and room for whole pictures, which earlier batches use, too,
+    /// in the order of the finishing stream.
+    pub(crate) fn begin(&mut self, bytes: usize) -> Result<InUse> {
+        self.turns.rotate_left(1);
+        let turn = &mut self.turns[0];
+        if let Some(event) = turn.busy_until.take() {
+            event.synchronize()?;
+        }
+        let decoder = turn.decoder.clone();
+        let arena = match self.arena.take().filter(|arena| arena.size() >= bytes) {
+            Some(arena) => arena,
+            None => {
+                // A smaller one is freed behind the last batch that uses it. A quarter more, since batches differ.
+                let made = DeviceMemory::new(&self.driver, bytes.saturating_add(bytes / 4));
+                Arc::new(made.or_else(|_| DeviceMemory::new(&self.driver, bytes))?)
+            }
+        };
+        self.arena = Some(arena.clone());
+        Ok((arena, decoder))
+    }
+
+    /// What the decoder was given ends behind `event`.
+    pub(crate) fn end(&mut self, event: &Arc<Event>) {
+        self.turns[0].busy_until = Some(event.clone());
+    }
+
+    /// Decodes into the arena; what the decoder refuses.
+    ///
+    /// # Safety
+    /// Until `stream` has come this far, the columns' memory, the arena and the decoder live, and nobody writes them but in
+    /// the order of `stream`.
+    pub(crate) unsafe fn decode<'a>(
+        &self,
+        pictures: &'a [Undecoded],
+        tensors: &[Tensor],
+        arena: Address,
+        stream: StreamId,
+    ) -> Result<Vec<&'a Undecoded>> {
+        let jpeg = |picture: &Undecoded| Jpeg {
+            // SAFETY: the range lies within the column.
+            bytes: HostAddress(unsafe { tensors[picture.tensor].as_ptr().add(picture.from) }),
+            length: picture.length,
+            size: picture.size,
+            to: arena.at(picture.at),
+            pitch: picture.pitch,
+        };
+        let jpegs: Vec<Jpeg> = pictures.iter().map(jpeg).collect();
+        let mut decoder = self.turns[0].decoder.lock().unwrap_or_else(PoisonError::into_inner); // one thread uses it
+        // SAFETY: the caller's contract.
+        let refused = unsafe { decoder.decode(&jpegs, stream)? };
+        Ok(refused.into_iter().filter_map(|index| pictures.get(index)).collect())
+    }
+
+    /// Has the CPU make the rows of what the decoder refused, over what is in the buffer at `base`; `staging` takes what is read
+    /// until `stream` has come this far.
+    ///
+    /// # Safety
+    /// The buffer is the batch's, and what it holds there until `stream` comes here is of no use.
+    pub(crate) unsafe fn repair(
+        &mut self,
+        refused: &[&Undecoded],
+        (tensors, columns, seeds): (&[Tensor], &[Option<Deferred>], &[SampleSeed]),
+        (base, pool, stream): (Address, &Arc<LockedPool>, StreamId),
+        staging: &mut Vec<Locked>,
+    ) -> Result<Bad> {
+        let mut bad = Bad::new();
+        for picture in refused {
+            let Some(Deferred { chain, spec, .. }) = &columns[picture.tensor] else { continue };
+            if !std::mem::replace(&mut self.told, true) {
+                tracing::warn!(
+                    row = picture.row,
+                    "nvJPEG refuses a picture, and perhaps more: the CPU decodes such, one after the other"
+                );
+            }
+            let encoded = &tensors[picture.tensor].bytes()[picture.from..picture.from + picture.length];
+            let mut pixels = vec![0; spec.bytes()];
+            if let Err(error) = chain.apply(encoded, seeds[picture.row], &mut self.scratch, &mut pixels) {
+                bad.push((picture.row, error));
+                continue;
+            }
+            let block = pool.take(pixels.len())?;
+            let source = HostAddress(block.start());
+            // SAFETY: the block is at least so long, and nobody else has it; the row lies in the batch's buffer.
+            unsafe { std::ptr::copy_nonoverlapping(pixels.as_ptr(), source.0.as_ptr(), pixels.len()) };
+            staging.push(block);
+            // SAFETY: as above; the caller keeps `staging`.
+            unsafe { self.driver.copy_in(base.at(picture.offset), source, pixels.len(), stream)? };
+        }
+        Ok(bad)
+    }
+}
