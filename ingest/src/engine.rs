@@ -7,7 +7,7 @@ use crate::share::Sharing;
 use crate::stats::{Shared, Stats, Waiting};
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
-use feedstock_dataset::{Dataset, Plan, Position, Step, StepShape, StrandSet};
+use feedstock_dataset::{Dataset, IoRuntime, Plan, Position, Step, StepShape, StrandSet};
 use feedstock_ops::{Chain, Warnings};
 use futures::FutureExt;
 use std::panic::AssertUnwindSafe;
@@ -147,7 +147,7 @@ impl Engine {
                 sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
             }
         });
-        Ok(Run { events, shared, task, _share: Some(self.share.clone()) })
+        Ok(Run { events, shared, task, _share: Some(self.share.clone()), _io: io })
     }
 }
 
@@ -157,6 +157,8 @@ pub struct Run<D> {
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
     _share: Option<PoolShare>,
+    /// The task's threads: the data set may be dropped before.
+    _io: IoRuntime,
 }
 
 /// Lends places to a run, also from other threads.
@@ -176,8 +178,9 @@ impl<D: Destination> Run<D> {
         events: UnboundedSender<Event<D>>,
         shared: Arc<Shared>,
         task: tokio::task::JoinHandle<()>,
+        io: IoRuntime,
     ) -> Self {
-        Self { events, shared, task, _share: None }
+        Self { events, shared, task, _share: None, _io: io }
     }
 
     /// The way to lend places; it may outlive the run.

@@ -1,7 +1,8 @@
 //! Worker processes that are killed, stopped, asked to go, or out of disk.
 
-use crate::data::Data;
+use crate::data::{Data, Whole};
 use crate::network::{has_own_folders, own_folder};
+use crate::rank_process::RankProcess;
 use crate::run::{Batches, PATIENCE, Run, answered, eventually, quiet};
 use crate::say;
 use crate::worker::{Start, Worker};
@@ -24,6 +25,16 @@ pub fn fleet(workers: &[Worker]) -> Workers {
 fn samples(worker: &Worker) -> u64 {
     let workers = Workers::at(worker.address()).unwrap();
     answered(|| workers.status(worker.address()).ok()).samples
+}
+
+#[test]
+fn a_rank_goes_on_when_its_pipeline_is_dropped() {
+    let data = Data::pictures(1);
+    let quiet = quiet(&data, 1);
+    let worker = Start::new(&data).start();
+    let rank = RankProcess::start(&data, worker.address(), Duration::ZERO);
+    let digests: Vec<u64> = quiet[0].iter().map(Whole::digest).collect();
+    assert_eq!(rank.end(), digests);
 }
 
 #[test]

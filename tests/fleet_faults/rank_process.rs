@@ -84,6 +84,7 @@ fn rank() {
     let [workers, step, data] = task.splitn(3, '\n').collect::<Vec<_>>()[..] else { panic!("{task}") };
     let pipeline = pipeline_of(data).workers(Workers::at(workers).unwrap()).deadline(Duration::from_secs(90));
     let mut batches = pipeline.rank(Rank::new(0, 1)).start().unwrap();
+    drop(pipeline); // and with it all that this process knows of the data set
     loop {
         let mut none = true;
         for batch in batches.by_ref() {

@@ -83,7 +83,7 @@ impl Workers {
                 sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
             }
         });
-        Ok(Run::of_fleet(events, shared, task))
+        Ok(Run::of_fleet(events, shared, task, io))
     }
 
     /// How the worker at `address` is; blocks until it answers.
