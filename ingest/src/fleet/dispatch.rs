@@ -68,7 +68,7 @@ struct Stream {
     until: Option<u64>,
     /// Steps asked for and not received.
     owed: BTreeSet<u64>,
-    /// Since when the first of them is the next to come.
+    /// Since when the first of them is the next to come, from it or from the stream whose rival it is.
     since: Duration,
     asked: Duration,
     is_open: bool,
@@ -77,7 +77,7 @@ struct Stream {
     progress: Progress,
     meter: Meter,
     rival: Option<StreamId>,
-    /// Members that were its rivals for the step that it owes first.
+    /// Members that were asked for the step that it owes first, besides it.
     tried: BTreeSet<String>,
 }
 
@@ -165,24 +165,33 @@ impl Dispatch {
         }
     }
 
-    /// A stream is open: data set, catalog and ops are ready. Only now it can be late, unless the member had them ready before.
+    /// A stream is open: data set, catalog and ops are ready. Where its worker had to make them ready, it can be late only
+    /// from now on.
     pub(crate) fn opened(&mut self, now: Duration, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let member = self.members.get_mut(&stream.member);
-        let was_ready = member.is_some_and(Member::opened);
+        if let Some(member) = self.members.get_mut(&stream.member) {
+            member.opened();
+        }
         stream.is_open = true;
-        stream.counts = stream.counts.filter(|_| was_ready).or(Some(now));
+        stream.counts = stream.counts.or(Some(now));
     }
 
     /// A stream has brought what it owed of a step (or its rival had).
     pub(crate) fn received(&mut self, now: Duration, id: StreamId, index: u64) -> Vec<Action> {
         let Some(stream) = self.streams.get_mut(&id) else { return Vec::new() };
         stream.owed.remove(&index);
+        let time = now.saturating_sub(stream.at_work_since());
         stream.since = now;
         stream.tried.clear();
         let (strands, rival) = (stream.strands.clone(), stream.rival);
         if let Some(member) = self.members.get_mut(&stream.member) {
             member.brought(now, id.0);
+            let rows = self.steps.get(&index).into_iter().flatten();
+            let rows = rows.filter(|(strand, _)| strands.contains(**strand)).map(|(_, rows)| rows);
+            member.took(time, rows.sum());
+            if !self.lagging.contains(&stream.member) {
+                member.set_slow(false);
+            }
         }
         if let Some(step) = self.steps.get_mut(&index) {
             step.retain(|strand, _| !strands.contains(*strand));
@@ -354,6 +363,16 @@ impl Stream {
         (self.since, self.meter) = (now, Meter::default());
     }
 
+    /// Since when it is itself at work on the step that it owes first.
+    fn at_work_since(&self) -> Duration {
+        self.since.max(self.asked).max(self.counts.unwrap_or_default())
+    }
+
+    /// Whether a step waits for its rows, and for no other stream that writes the same ones.
+    fn holds_up(&self, index: u64) -> bool {
+        self.owed.first() == Some(&index) && !self.progress.waits
+    }
+
     /// Takes what it has brought so far.
     fn look(&mut self, now: Duration, progress: Progress) {
         self.progress = progress;
@@ -361,8 +380,8 @@ impl Stream {
         self.meter.look(now, progress.bytes, owes);
     }
 
-    /// How long it has owed its next step, not counting what its worker takes to open the data set. `None`: it owes none, or
-    /// has the rows and waits for another stream that writes the same ones.
+    /// How long the rows of its next step are owed, not counting what its worker takes to open the data set. `None`: it owes
+    /// none, or has the rows and waits for another stream that writes the same ones.
     fn owes_for(&self, now: Duration) -> Option<Duration> {
         let counts = self.counts.filter(|_| !self.owed.is_empty() && !self.progress.waits)?;
         Some(now.saturating_sub(counts.max(self.since)))

@@ -1,31 +1,49 @@
-//! When a stream counts as slow, and how much may be asked for twice because of it. Times and rates are arguments.
+//! When a stream counts as slow, and how many rows may be requested twice because of it. Times and rates are arguments.
 //!
 //! ```text
-//! since it owes the oldest step: 0 ── 750 ms: a rival, if it is slow ── +400 ms: another rival, if that one is slow
-//!                                              1250 ms: given up, if it trickles and no rival was allowed ── 2 s
+//! rows of the oldest step are owed: 0 ── 750 ms: a slow stream's rows are requested from another member
+//!                                        1150 ms: from a third one, if the second one is slow, too
+//!                                        1500 ms: from this machine, if it may serve ──────────────────── 2 s
 //! ```
-//! Slow is a matter of comparison: a fleet that is slow as a whole is not asked for everything twice.
+//! The other member is a rival if one is allowed. Otherwise it replaces a stream that trickles.
+//! Slow is relative: a fleet that is slow as a whole is not asked for everything twice.
 
 use std::time::Duration;
 
-/// A stream that has owed rows of the oldest step for so long may be slow. Three times what a step of 64 images takes on a
+/// Time between two looks of the run at its streams. Whatever is due happens up to one tick later.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+
+/// A stream that has owed rows of the oldest step for this long may be slow. Three times what a step of 64 images takes on a
 /// fifth of a core; less than the silence after which a worker is given up.
 pub(super) const HEDGE_AFTER: Duration = Duration::from_millis(750);
 
-/// A rival is replaced by another one if it is slow itself after this. Connecting, opening and one step take 360 ms over six
-/// round trips of 60 ms; 750 ms, this, and two such starts stay below [`WAIT_MOST`].
+/// The member that was asked next is judged after this: a little more than [`START`].
 pub(super) const RIVAL_AFTER: Duration = Duration::from_millis(400);
 
-/// A stream that trickles and that no rival may be asked for, because too many race already, is given up after this, as a
-/// silent one is after 1.5 s: another worker's start still fits into [`WAIT_MOST`].
-pub(super) const GIVE_UP_AFTER: Duration = Duration::from_millis(1250);
+/// Rows that are owed for this long are requested from this machine, if it may serve, whatever the rates are.
+pub(super) const HERE_AFTER: Duration = Duration::from_millis(1500);
 
-/// How long a rank waits for a step at most, as long as a member is fast enough.
+/// The promise: a rank waits no longer for a worker that trickles, as long as a member is fast enough.
 const WAIT_MOST: Duration = Duration::from_secs(2);
 
-/// Without another member to compare with, a stream is given up only if its frame would take so long that no network used
-/// for training explains it: 100 MB would come at 10 MB/s.
-const TRICKLES_FOR: Duration = Duration::from_secs(10);
+/// Time until a new stream is asked for rows: connecting, opening and asking take six round trips of 60 ms.
+const START: Duration = Duration::from_millis(360);
+
+/// The longest waits until rows are requested from a member that is fast:
+///
+/// - from a third member, since the second one trickles as well: 750 + 50 until the second one is asked, 400 + 50 until the
+///   third one is, 360 for its start: 1610 ms. 390 ms are left for making and sending the rows.
+/// - from this machine, whatever was tried before: 1500 + 50 ms. It needs no start: 450 ms are left for making the rows. It
+///   is not asked if its earlier rows show that it takes longer.
+const _: () = {
+    let third = HEDGE_AFTER.as_millis() + RIVAL_AFTER.as_millis() + 2 * TICK.as_millis() + START.as_millis();
+    let here = HERE_AFTER.as_millis() + TICK.as_millis();
+    assert!(third == 1610 && here == 1550);
+    assert!(third < WAIT_MOST.as_millis() && here < WAIT_MOST.as_millis());
+};
+
+/// A frame that is whole within two ticks is on time, whatever happened before.
+const SOON: Duration = Duration::from_millis(100);
 
 /// Slow is below one part in this many of what others bring.
 const PART: f64 = 4.0;
@@ -33,14 +51,15 @@ const PART: f64 = 4.0;
 /// One in this many streams may have a rival at once: each rival takes its worker's CPU from its own rows.
 const RACING_PART: usize = 4;
 
-/// One row in this many may be asked for twice: 5 %.
+/// One row in this many may be requested twice: 5 %. Rows of a stream that is replaced are not: it is closed.
 const TWICE_PART: u64 = 20;
 
-/// Steps whose rows may be asked for twice at once: all streams of one step may be slow, and so they may be when they are back
-/// after half a second, one and two.
+/// Steps whose rows may be requested twice at once: all streams of one step may be slow, and again when they are back after
+/// half a second, one and two.
 const BURST_STEPS: u64 = 4;
 
-/// A rival is allowed after this long without one, whatever was asked for twice before: rows that no worker brings earn nothing.
+/// A stream without a frame under way is not replaced by another worker, since its worker may be making the rows. After this
+/// long without a rival in the run it may have one beyond the 5 %: while no rows come, none are earned.
 const HEDGE_EVERY: Duration = Duration::from_secs(5);
 
 /// How a stream comes.
@@ -50,8 +69,8 @@ pub(super) struct Pace {
     pub(super) rate: f64,
     /// Bytes that the frame under way lacks; `None` between frames: the worker may be making rows.
     pub(super) lacks: Option<u64>,
-    /// How long it has owed the step.
-    pub(super) owes_for: Duration,
+    /// How long its rows are owed, by it and by the streams in whose place or as whose rival it was asked.
+    pub(super) waited: Duration,
 }
 
 /// Rates at which other members bring rows.
@@ -81,12 +100,12 @@ impl Others {
         Self { median, best: rates.last().copied() }
     }
 
-    /// Judges a stream by its rate and what its frame lacks. How long it has owed the step, the caller looks at.
+    /// Judges a stream by its rate, what its frame lacks, and how long its rows are owed.
     ///
     /// Where most streams trickle, their median is meaningless; then a frame that would come too late is compared with the best.
     pub(super) fn judge(&self, pace: Pace) -> Judgement {
         let is_behind = |other: Option<f64>| other.is_some_and(|other| is_behind(pace.rate, other));
-        let is_late = pace.owes_for.saturating_add(pace.takes()) > WAIT_MOST;
+        let is_late = pace.is_late();
         match () {
             () if is_behind(self.median) || is_late && is_behind(self.best) => Judgement::Behind,
             () if is_late => Judgement::Late,
@@ -96,14 +115,27 @@ impl Others {
 }
 
 impl Pace {
-    /// Whether rows of the frame are on their way and come so slowly that asking elsewhere is quicker.
-    pub(super) fn trickles(self, judgement: Judgement) -> bool {
-        let takes = self.takes();
-        match judgement {
-            Judgement::Usual => false,
-            Judgement::Behind => self.owes_for.saturating_add(takes) > WAIT_MOST,
-            Judgement::Late => takes > TRICKLES_FOR,
+    /// Whether rows are under way and come so slowly that asking elsewhere is quicker.
+    pub(super) fn trickles(self) -> bool {
+        self.lacks.is_some() && self.is_late()
+    }
+
+    /// Whether a member that takes this long for the rows brings them in time, or before this stream does.
+    pub(super) fn is_beaten_by(self, takes: Duration) -> bool {
+        takes <= self.left().max(self.takes())
+    }
+
+    /// Whether the rows come too late. A frame may take half of the time that is left: the other half is for asking elsewhere.
+    fn is_late(self) -> bool {
+        match self.lacks {
+            None => self.waited > WAIT_MOST,
+            Some(_) => self.takes() > (self.left() / 2).max(SOON),
         }
+    }
+
+    /// Until a rank would have waited for too long.
+    fn left(self) -> Duration {
+        WAIT_MOST.saturating_sub(self.waited)
     }
 
     /// Time until the frame under way is whole; zero between frames.
@@ -143,10 +175,11 @@ impl Budget {
         self.most = most;
     }
 
-    /// Takes what `rows` cost; false if that is not there.
-    pub(super) fn spend(&mut self, now: Duration, rows: u64) -> bool {
+    /// Takes what `rows` cost; false if that is not there. `is_stuck`: the stream that owes them brings nothing at all.
+    pub(super) fn spend(&mut self, now: Duration, rows: u64, is_stuck: bool) -> bool {
         let cost = rows * TWICE_PART;
-        if cost > self.tokens && self.spent.is_none_or(|at| now < at + HEDGE_EVERY) {
+        let may_exceed = is_stuck && self.spent.is_some_and(|at| now >= at + HEDGE_EVERY);
+        if cost > self.tokens && !may_exceed {
             return false;
         }
         (self.tokens, self.spent) = (self.tokens.saturating_sub(cost), Some(now));
@@ -165,7 +198,7 @@ mod tests {
     use super::*;
 
     fn pace(rate: f64, lacks: Option<u64>) -> Pace {
-        Pace { rate, lacks, owes_for: HEDGE_AFTER }
+        Pace { rate, lacks, waited: HEDGE_AFTER }
     }
 
     #[test]
@@ -187,8 +220,8 @@ mod tests {
     #[test]
     fn where_most_trickle_a_late_frame_is_compared_with_the_best() {
         let others = Others::of(&[0.0, 0.0, 0.0, 1000.0]);
-        assert_eq!(others.judge(pace(100.0, Some(124))), Judgement::Usual, "it is there within 2 s");
-        assert_eq!(others.judge(pace(100.0, Some(126))), Judgement::Behind);
+        assert_eq!(others.judge(pace(100.0, Some(62))), Judgement::Usual, "half of 1250 ms is enough for it");
+        assert_eq!(others.judge(pace(100.0, Some(63))), Judgement::Behind);
         assert_eq!(
             others.judge(pace(0.0, None)),
             Judgement::Usual,
@@ -200,32 +233,58 @@ mod tests {
     fn without_others_only_this_machine_may_do_better() {
         for others in [vec![], vec![90.0, 399.0]] {
             let others = Others::of(&others);
-            assert_eq!(others.judge(pace(100.0, Some(100))), Judgement::Usual);
-            assert_eq!(others.judge(pace(100.0, Some(900))), Judgement::Late);
-            assert!(!pace(100.0, Some(900)).trickles(Judgement::Late), "9 s more");
-            assert!(pace(100.0, Some(1100)).trickles(Judgement::Late), "11 s more");
-            assert!(pace(0.0, Some(1)).trickles(Judgement::Late), "for ever");
+            assert_eq!(others.judge(pace(100.0, Some(62))), Judgement::Usual);
+            assert_eq!(others.judge(pace(100.0, Some(63))), Judgement::Late);
         }
+        assert!(pace(0.0, Some(1)).trickles(), "for ever");
+        assert!(!pace(0.0, None).trickles(), "its worker makes rows");
     }
 
     #[test]
-    fn one_row_in_twenty_is_asked_for_twice() {
+    fn a_frame_may_take_half_of_the_time_that_is_left() {
+        let judge = |waited, lacks| {
+            let pace = Pace { rate: 1000.0, lacks, waited: Duration::from_millis(waited) };
+            Others::of(&[1000.0]).judge(pace)
+        };
+        for (waited, half) in [(1000, 500), (1500, 250), (1900, 100), (5000, 100)] {
+            assert_eq!(judge(waited, Some(half)), Judgement::Usual, "after {waited} ms");
+            assert_eq!(judge(waited, Some(half + 1)), Judgement::Late, "after {waited} ms");
+        }
+        assert_eq!(judge(2000, None), Judgement::Usual);
+        assert_eq!(judge(2001, None), Judgement::Late);
+    }
+
+    #[test]
+    fn who_is_quicker_than_the_frame_or_in_time_helps() {
+        let second = Duration::from_secs(1);
+        let pace = |lacks| Pace { rate: 100.0, lacks, waited: second };
+        assert!(pace(None).is_beaten_by(second) && !pace(None).is_beaten_by(2 * second));
+        assert!(pace(Some(200)).is_beaten_by(2 * second) && !pace(Some(199)).is_beaten_by(2 * second));
+    }
+
+    #[test]
+    fn one_row_in_twenty_is_requested_twice() {
         let mut budget = Budget::default();
         budget.earn(100);
         let now = Duration::from_secs(1);
-        assert!((0..4).all(|_| budget.spend(now, 100)), "four steps at once");
-        assert!(!budget.spend(now, 1));
+        assert!((0..4).all(|_| budget.spend(now, 100, false)), "four steps at once");
+        assert!(!budget.spend(now, 1, false));
         for _ in 0..39 {
             budget.earn(100);
         }
-        assert!(!budget.spend(now, 196) && budget.spend(now, 195));
+        assert!(!budget.spend(now, 196, false) && budget.spend(now, 195, false));
         assert_eq!(budget.rows(), 595);
-        assert!(!budget.spend(now + HEDGE_EVERY - Duration::from_millis(1), 50), "nothing is left");
-        assert!(budget.spend(now + HEDGE_EVERY, 50), "but a rank must not stand still");
+        let later = now + HEDGE_EVERY;
+        assert!(!budget.spend(later - Duration::from_millis(1), 50, true), "nothing is left");
+        assert!(!budget.spend(later, 50, false), "a stream that trickles is replaced instead");
+        assert!(budget.spend(later, 50, true), "but a rank must not stand still");
         for _ in 0..1000 {
             budget.earn(100);
         }
-        assert!(!budget.spend(now, 401) && budget.spend(now, 400), "a quiet hour saves up four steps");
+        assert!(
+            !budget.spend(now, 401, false) && budget.spend(now, 400, false),
+            "a quiet hour saves up four steps"
+        );
     }
 
     #[test]

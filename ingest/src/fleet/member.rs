@@ -35,6 +35,10 @@ pub(super) struct Member {
     has_opened: bool,
     /// Bytes a second of its stream while that owed rows last; `None` while it is left alone.
     rate: Option<f64>,
+    /// It was left alone because it was slow, and has brought nothing in good time since.
+    was_slow: bool,
+    /// What one row takes it, on average of what it brought lately.
+    row_time: Option<Duration>,
 }
 
 /// A refusal, and when it was.
@@ -61,9 +65,9 @@ impl Member {
         self.has_opened
     }
 
-    /// It has the data set open. Returns whether it had it before.
-    pub(super) fn opened(&mut self) -> bool {
-        std::mem::replace(&mut self.has_opened, true)
+    /// It has the data set open.
+    pub(super) fn opened(&mut self) {
+        self.has_opened = true;
     }
 
     /// The rate at which its rows come, or came last.
@@ -73,6 +77,27 @@ impl Member {
 
     pub(super) fn set_rate(&mut self, rate: f64) {
         self.rate = Some(rate).filter(|_| self.is_up());
+    }
+
+    /// Whether it was slow when it was asked last. It gets steps again once it answers, but none that a rank waits for.
+    pub(super) fn was_slow(&self) -> bool {
+        self.was_slow
+    }
+
+    /// It is slower than others, or not any more.
+    pub(super) fn set_slow(&mut self, is_slow: bool) {
+        self.was_slow = is_slow;
+    }
+
+    /// What one row takes it; `None` before it has brought any.
+    pub(super) fn row_time(&self) -> Option<Duration> {
+        self.row_time
+    }
+
+    /// It has brought so many rows in this time.
+    pub(super) fn took(&mut self, time: Duration, rows: u64) {
+        let Some(row) = u32::try_from(rows).ok().and_then(|rows| time.checked_div(rows)) else { return };
+        self.row_time = Some(self.row_time.map_or(row, |before| (before + row) / 2));
     }
 
     /// It is left alone for a while.

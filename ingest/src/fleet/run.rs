@@ -2,6 +2,7 @@
 
 use super::connect::{Connect, status};
 use super::dispatch::{Action, Dispatch, HERE, RowsOfStrands, StreamId};
+use super::hedge::TICK;
 use super::members::{Source, WORKERS_MAX, Workers};
 use super::place::Gathering;
 use super::progress::Counters;
@@ -24,9 +25,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-
-/// How often slow streams and suspects are looked at.
-const TICK: Duration = Duration::from_millis(50);
 
 /// A name's addresses are looked up again this often.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(2);

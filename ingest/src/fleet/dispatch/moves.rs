@@ -23,12 +23,14 @@ impl Dispatch {
         self.without_here(proven.collect())
     }
 
-    /// The members that are asked for strands without a stream: members that are not slow, while there is one.
-    fn fit(&self) -> BTreeSet<&str> {
+    /// The members that are asked for strands without a stream: members that are not slow, while there is one. Rows that are
+    /// waited for are not requested from a member that was slow when it was last asked.
+    fn fit(&self, is_waited_for: bool) -> BTreeSet<&str> {
         let up = self.up();
-        let is_fit = |name: &str| !self.lagging.contains(name);
-        let fit: BTreeSet<&str> = up.iter().copied().filter(|name| is_fit(name)).collect();
-        let is_here = |name: &str, member: &Member| name == HERE && member.is_up() && is_fit(name);
+        let was_slow = |name: &str| self.members.get(name).is_some_and(Member::was_slow);
+        let is_slow = |name: &str| self.lagging.contains(name) || is_waited_for && was_slow(name);
+        let fit: BTreeSet<&str> = up.iter().copied().filter(|name| !is_slow(name)).collect();
+        let is_here = |name: &str, member: &Member| name == HERE && member.is_up() && !is_slow(name);
         match fit.is_empty() {
             false => fit,
             true if self.members.iter().any(|(name, member)| is_here(name, member)) => BTreeSet::from([HERE]),
@@ -52,7 +54,7 @@ impl Dispatch {
             return;
         }
         let proven = if is_waited_for { self.proven() } else { BTreeSet::new() };
-        let members = if proven.is_empty() { self.fit() } else { proven };
+        let members = if proven.is_empty() { self.fit(is_waited_for) } else { proven };
         let chosen = assign(&members, self.strands);
         let mut new: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
         for (strand, member) in (0..self.strands).zip(&chosen) {

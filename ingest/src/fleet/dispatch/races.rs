@@ -1,11 +1,12 @@
-//! Slow streams: whose rows another member is asked for as well, who of the two wins, and who is given up.
+//! Slow streams: from whom else their rows are requested, which of two rivals wins, and which streams are replaced.
 //!
 //! A race is about the oldest step. The rival is asked for that step alone, so that nothing else is sent twice; once it has
-//! won, it takes over what the slow stream owes.
+//! won, it takes over what the slow stream owes. Where no rival is allowed, the other member is asked in the same way and the
+//! slow stream is closed at once: no row is owed twice.
 
 use super::{Action, Dispatch, HERE, Stream, StreamId};
 use crate::fleet::assign::assign;
-use crate::fleet::hedge::{GIVE_UP_AFTER, HEDGE_AFTER, Judgement, Others, Pace, RIVAL_AFTER, racing_at_most};
+use crate::fleet::hedge::{HEDGE_AFTER, HERE_AFTER, Judgement, Others, Pace, RIVAL_AFTER, racing_at_most};
 use crate::fleet::member::Member;
 use crate::fleet::progress::Progress;
 use crate::{Error, ErrorKind};
@@ -33,12 +34,13 @@ impl Dispatch {
         self.looked = now;
         self.measure(now, progress);
         let judged = self.judged(now);
-        let lagging = judged.values().filter(|found| found.is_slow());
+        // This machine's bytes come all at once, so its rate says little; `Member::row_time` is used instead.
+        let lagging = judged.values().filter(|found| found.is_slow() && found.member != HERE);
         self.lagging = lagging.map(|found| found.member.clone()).collect();
         let Some((&oldest, _)) = self.steps.first_key_value() else { return };
         self.settle(now, &judged, actions);
-        self.race(now, oldest, &judged, actions);
-        self.give_up(now, oldest, &judged, actions);
+        self.ask_others(now, oldest, &judged, actions);
+        self.ask_here(now, oldest, &judged, actions);
     }
 
     /// A member that has no stream at present keeps the rate that it had: it may be all that a slow one is compared with.
@@ -58,27 +60,29 @@ impl Dispatch {
         }
     }
 
-    /// What is to be thought of the streams that have owed rows for a while; in a fleet in which nothing is slow, of none.
+    /// Judges the streams that have owed rows for a while; in a fleet in which nothing is slow, none.
     fn judged(&self, now: Duration) -> BTreeMap<StreamId, Judged> {
-        let owes_for = |stream: &Stream| stream.owes_for(now).filter(|time| *time >= MEASURED_AFTER);
-        let owing: Vec<_> = self.streams.iter().filter_map(|(id, s)| Some((*id, s, owes_for(s)?))).collect();
+        let is_measured = |stream: &Stream| now >= stream.at_work_since() + MEASURED_AFTER;
+        let owing = self.streams.iter().filter(|(_, stream)| is_measured(stream));
+        let owing: Vec<_> =
+            owing.filter_map(|(id, stream)| Some((*id, stream, stream.owes_for(now)?))).collect();
         if owing.is_empty() {
             return BTreeMap::new();
         }
         let rates = self.members.iter().filter_map(|(name, member)| Some((member.rate()?, &**name)));
         let mut rates: Vec<(f64, &str)> = rates.collect();
         rates.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-        let judge = |(id, stream, owes_for): (StreamId, &Stream, Duration)| {
+        let judge = |(id, stream, waited): (StreamId, &Stream, Duration)| {
             let others = rates.iter().filter(|(_, member)| *member != stream.member).map(|(rate, _)| *rate);
             let rate = stream.meter.rate().unwrap_or(0.0);
-            let pace = Pace { rate, lacks: stream.progress.lacks, owes_for };
+            let pace = Pace { rate, lacks: stream.progress.lacks, waited };
             let judgement = Others::of(&others.collect::<Vec<_>>()).judge(pace);
             (id, Judged { member: stream.member.clone(), pace, judgement })
         };
         owing.into_iter().map(judge).collect()
     }
 
-    /// Ends the races that are decided before one of the two has brought everything, and replaces rivals that are slow.
+    /// Ends the races that are decided before one of the two has brought everything, and rivals that are slow.
     fn settle(&mut self, now: Duration, judged: &BTreeMap<StreamId, Judged>, actions: &mut Vec<Action>) {
         let races = self.streams.iter().filter_map(|(&slow, stream)| Some((slow, stream.rival?)));
         let races: Vec<_> = races.filter(|(slow, rival)| slow < rival).collect();
@@ -103,32 +107,105 @@ impl Dispatch {
     fn is_no_help(&self, now: Duration, id: StreamId, judged: &BTreeMap<StreamId, Judged>) -> bool {
         let (Some(rival), Some(found)) = (self.streams.get(&id), judged.get(&id)) else { return false };
         let comes = rival.is_open && found.pace.lacks.is_none(); // its worker is making the rows
-        now >= rival.asked + RIVAL_AFTER && !comes && found.is_slow()
+        rival.member != HERE && now >= rival.asked + RIVAL_AFTER && !comes && found.is_slow()
     }
 
-    /// Asks further members for what slow streams owe of the oldest step.
-    fn race(
+    /// Requests what slow streams owe of the oldest step from other members.
+    fn ask_others(
         &mut self,
         now: Duration,
         oldest: u64,
         judged: &BTreeMap<StreamId, Judged>,
         actions: &mut Vec<Action>,
     ) {
-        for slow in self.late(oldest, judged, HEDGE_AFTER) {
-            let racing = self.streams.values().filter(|stream| stream.rival.is_some()).count() / 2;
-            if racing >= racing_at_most(self.streams.len() - racing) {
-                return;
-            }
-            let Some(second) = judged.get(&slow).and_then(|found| self.second(slow, found.judgement)) else {
+        for (&slow, found) in judged.iter().filter(|(_, found)| found.is_slow()) {
+            let Some(stream) = self.streams.get(&slow) else { continue };
+            let had_time = found.pace.waited >= HEDGE_AFTER && now >= stream.asked + RIVAL_AFTER;
+            if !had_time || stream.rival.is_some() || !stream.holds_up(oldest) {
                 continue;
-            };
-            let rows = self.lacking(oldest, slow);
-            if !self.budget.spend(now, rows) {
-                return;
             }
-            self.hedges += 1;
-            self.start_race(now, slow, oldest, second, actions);
+            let Some(member) = self.second(now, slow, found) else { continue };
+            if !self.race(now, slow, oldest, &member, found.is_stuck(), actions)
+                && self.may_replace(slow, &member, found.pace)
+            {
+                self.replace(now, slow, oldest, &member, true, actions);
+            }
         }
+    }
+
+    /// Requests what the oldest step lacks after [`HERE_AFTER`] from this machine.
+    fn ask_here(
+        &mut self,
+        now: Duration,
+        oldest: u64,
+        judged: &BTreeMap<StreamId, Judged>,
+        actions: &mut Vec<Action>,
+    ) {
+        for (&id, found) in judged.iter().filter(|(_, found)| found.pace.waited >= HERE_AFTER) {
+            let holds_up = |id: StreamId| {
+                self.streams.get(&id).is_some_and(|stream| stream.holds_up(oldest) && stream.member != HERE)
+            };
+            let rival = self.streams.get(&id).and_then(|stream| stream.rival);
+            if !holds_up(id) || rival.is_some_and(|id| !holds_up(id)) || !self.here_helps(now, id, found.pace)
+            {
+                continue;
+            }
+            let is_slow = |id: StreamId| judged.get(&id).is_some_and(Judged::is_slow);
+            // No more than two race: of two rivals one makes way.
+            let (loser, other) = match rival {
+                Some(rival) if found.is_slow() => (Some(id), rival),
+                rival => (rival, id),
+            };
+            if let Some(loser) = loser {
+                self.beaten(now, loser, is_slow(loser), actions);
+            }
+            let is_stuck = judged.get(&other).is_none_or(Judged::is_stuck);
+            if !self.race(now, other, oldest, HERE, is_stuck, actions) {
+                self.replace(now, other, oldest, HERE, is_slow(other), actions);
+            }
+        }
+    }
+
+    /// Requests what a stream owes of the oldest step from `member` as well. False if no rival is allowed.
+    fn race(
+        &mut self,
+        now: Duration,
+        slow: StreamId,
+        oldest: u64,
+        member: &str,
+        is_stuck: bool,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let racing = self.streams.values().filter(|stream| stream.rival.is_some()).count() / 2;
+        let is_allowed = racing < racing_at_most(self.streams.len() - racing)
+            && self.budget.spend(now, self.lacking(oldest, slow), is_stuck);
+        if is_allowed {
+            self.hedges += 1;
+            self.start_race(now, slow, oldest, member, actions);
+        }
+        is_allowed
+    }
+
+    /// Whether a stream may be closed for the sake of a worker: rows are under way and trickle. Each member is tried once for a
+    /// step, so that a step that is slow everywhere ends, too.
+    fn may_replace(&self, slow: StreamId, member: &str, pace: Pace) -> bool {
+        let was_slow = self.members.get(member).is_some_and(Member::was_slow);
+        let is_new = self.streams.get(&slow).is_some_and(|stream| !stream.tried.contains(member));
+        is_new && !was_slow && pace.trickles()
+    }
+
+    /// Requests what a stream owes of the oldest step from `member` instead.
+    fn replace(
+        &mut self,
+        now: Duration,
+        slow: StreamId,
+        oldest: u64,
+        member: &str,
+        is_slow: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        self.start_race(now, slow, oldest, member, actions);
+        self.beaten(now, slow, is_slow, actions);
     }
 
     fn start_race(
@@ -136,57 +213,24 @@ impl Dispatch {
         now: Duration,
         slow: StreamId,
         index: u64,
-        member: String,
+        member: &str,
         actions: &mut Vec<Action>,
     ) {
         let Some(stream) = self.streams.get(&slow) else { return };
-        let id = self.open(now, member.clone(), stream.strands.clone(), index, Some(index + 1), actions);
+        let (since, counts, mut tried) = (stream.since, stream.counts, stream.tried.clone());
+        tried.insert(stream.member.clone());
+        let id = self.open(now, member.to_owned(), stream.strands.clone(), index, Some(index + 1), actions);
         actions.push(Action::Task { stream: id, index });
         if let Some(rival) = self.streams.get_mut(&id) {
             rival.owe(now, index);
+            // The rows are owed for as long as by the slow stream.
+            (rival.since, rival.counts, rival.tried) = (since, counts, tried);
             rival.rival = Some(slow);
         }
         if let Some(slow) = self.streams.get_mut(&slow) {
             slow.rival = Some(id);
-            slow.tried.insert(member);
+            slow.tried.insert(member.to_owned());
         }
-    }
-
-    /// Closes streams that trickle without a rival, because too many race or too much was asked for twice already.
-    fn give_up(
-        &mut self,
-        now: Duration,
-        oldest: u64,
-        judged: &BTreeMap<StreamId, Judged>,
-        actions: &mut Vec<Action>,
-    ) {
-        let late = self.late(oldest, judged, GIVE_UP_AFTER).into_iter();
-        let given_up: Vec<StreamId> = late
-            .filter(|id| {
-                let found = judged.get(id);
-                found.is_some_and(|found| {
-                    found.pace.trickles(found.judgement) && self.second(*id, found.judgement).is_some()
-                })
-            })
-            .collect();
-        for &id in &given_up {
-            self.suspect_slow(now, id);
-            self.close(id, actions);
-        }
-        if !given_up.is_empty() {
-            self.redistribute(now, actions);
-        }
-    }
-
-    /// Slow streams without a rival that have owed rows of the oldest step for so long.
-    fn late(&self, oldest: u64, judged: &BTreeMap<StreamId, Judged>, after: Duration) -> Vec<StreamId> {
-        let late = |(id, found): (&StreamId, &Judged)| {
-            let stream = self.streams.get(id)?;
-            let owes =
-                stream.owed.first() == Some(&oldest) && !stream.progress.waits && stream.rival.is_none();
-            (owes && found.is_slow() && found.pace.owes_for >= after).then_some(*id)
-        };
-        judged.iter().filter_map(late).collect()
     }
 
     /// Rows of a step that a stream owes and no stream has brought.
@@ -195,28 +239,47 @@ impl Dispatch {
         step.iter().filter(|(strand, _)| stream.strands.contains(**strand)).map(|(_, rows)| rows).sum()
     }
 
-    /// Who else can bring what a stream owes: a member that has no slow stream. First those whose rows have come fast, then
-    /// those that have the data set open; in place of them all, or after one was tried in vain, this machine. Who was tried
-    /// is tried again last.
-    fn second(&self, slow: StreamId, judgement: Judgement) -> Option<String> {
+    /// Which other member can bring what a stream owes: one that has no slow stream, and none that was tried before if there
+    /// is another one. In this order: this machine, if a worker was tried in vain; members whose rows have come fast; those that
+    /// have the data set open; this machine; members that were slow when they were last asked.
+    fn second(&self, now: Duration, slow: StreamId, found: &Judged) -> Option<String> {
         let stream = self.streams.get(&slow)?;
-        let has_opened = |name: &&str| self.members.get(*name).is_some_and(Member::has_opened);
-        let here = self.members.get(HERE).is_some_and(Member::is_up).then_some(HERE);
-        let mut choices: Vec<BTreeSet<&str>> = match judgement {
-            Judgement::Late => vec![],
-            _ => vec![self.proven(), self.up().into_iter().filter(has_opened).collect(), self.up()],
+        let mut others = match found.judgement {
+            Judgement::Behind => self.up(),
+            Judgement::Late | Judgement::Usual => BTreeSet::new(),
         };
-        let at = if stream.tried.is_empty() { choices.len() } else { 0 };
-        choices.insert(at, here.into_iter().collect());
-        for names in &mut choices {
-            names.retain(|name| *name != stream.member && !self.lagging.contains(*name));
-        }
-        let is_new = |name: &&str| !stream.tried.contains(*name);
-        let untried = choices.iter().map(|names| names.iter().copied().filter(is_new).collect());
-        let others: BTreeSet<&str> =
-            untried.chain(choices.iter().cloned()).find(|names: &BTreeSet<&str>| !names.is_empty())?;
+        others.remove(HERE);
+        others.extend(self.here_helps(now, slow, found.pace).then_some(HERE));
+        others.retain(|name| *name != stream.member && !self.lagging.contains(*name));
+        let proven = self.proven();
+        let is = |name: &str, what: fn(&Member) -> bool| self.members.get(name).is_some_and(what);
+        let rank = |name: &str| match () {
+            () if name == HERE && !stream.tried.is_empty() => 0,
+            () if name == HERE => 4,
+            () if proven.contains(name) => 1,
+            () if is(name, Member::was_slow) => 5,
+            () if is(name, Member::has_opened) => 2,
+            () => 3,
+        };
+        let key = |name: &str| (stream.tried.contains(name), rank(name));
+        let best = others.iter().map(|name| key(name)).min()?;
+        others.retain(|name| key(name) == best);
         let first = stream.strands.iter().next()? as usize;
         assign(&others, self.strands).get(first).map(|name| (*name).to_owned())
+    }
+
+    /// Whether this machine may serve, and brings a stream's rows in time or before the stream does.
+    fn here_helps(&self, now: Duration, slow: StreamId, pace: Pace) -> bool {
+        let Some(here) = self.members.get(HERE).filter(|here| here.is_up()) else { return false };
+        let is_here = |stream: &Stream| stream.member == HERE;
+        let Some(row_time) = here.row_time() else {
+            // It is assumed to be fast until it is late itself.
+            let mut here = self.streams.values().filter(|stream| is_here(stream) && !stream.owed.is_empty());
+            return here.all(|stream| now < stream.at_work_since() + HEDGE_AFTER);
+        };
+        let owing = self.streams.iter().filter(|(id, stream)| is_here(stream) || **id == slow);
+        let rows: u64 = owing.filter_map(|(id, stream)| Some(self.lacking(*stream.owed.first()?, *id))).sum();
+        pace.is_beaten_by(row_time.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)))
     }
 
     /// Of two rivals one is beaten: it is closed. If it was slow, its member is left alone for a while; strands come back to it
@@ -237,13 +300,15 @@ impl Dispatch {
     }
 
     fn suspect_slow(&mut self, now: Duration, id: StreamId) {
-        if let Some(member) = self.streams.get(&id).map(|stream| stream.member.clone()) {
-            self.suspect(now, &member, Some(Error::new(ErrorKind::Retryable, "slower than another worker")));
+        let Some(name) = self.streams.get(&id).map(|stream| stream.member.clone()) else { return };
+        self.suspect(now, &name, Some(Error::new(ErrorKind::Retryable, "slower than another worker")));
+        if let Some(member) = self.members.get_mut(&name) {
+            member.set_slow(true);
         }
     }
 }
 
-/// One stream, and what is to be thought of it.
+/// One stream, and how it was judged.
 struct Judged {
     member: String,
     pace: Pace,
@@ -253,5 +318,10 @@ struct Judged {
 impl Judged {
     fn is_slow(&self) -> bool {
         self.judgement != Judgement::Usual
+    }
+
+    /// No frame is under way.
+    fn is_stuck(&self) -> bool {
+        self.pace.lacks.is_none()
     }
 }
