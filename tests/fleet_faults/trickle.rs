@@ -2,7 +2,7 @@
 
 use crate::data::{Data, Whole};
 use crate::relay::Relay;
-use crate::run::{LATE, Run, longest_wait, quiet};
+use crate::run::{Run, longest_wait, quiet};
 use crate::say;
 use crate::worker::{Start, Worker};
 use feedstock::{Local, Pipeline, Rank, RankIterator, Workers};
@@ -14,6 +14,12 @@ const BYTES_PER_S: u64 = 2000;
 /// Batches before the run ends and is resumed.
 const BEFORE: usize = 5;
 
+/// What a rank may wait for a worker that trickles.
+const MOST: Duration = Duration::from_secs(2);
+
+/// How many of three workers trickle, and whether this machine may serve in their place: alone, two together, all.
+const CASES: [(usize, Local); 3] = [(1, Local::Never), (2, Local::Never), (3, Local::Fallback)];
+
 /// Workers behind relays.
 fn start(data: &Data, count: usize) -> (Vec<Worker>, Vec<Relay>) {
     let workers: Vec<Worker> = (0..count).map(|_| Start::new(data).without_socket().start()).collect();
@@ -21,9 +27,21 @@ fn start(data: &Data, count: usize) -> (Vec<Worker>, Vec<Relay>) {
     (workers, relays)
 }
 
-fn fleet(relays: &[Relay]) -> Workers {
+fn fleet(relays: &[Relay], local: Local) -> Workers {
     let addresses: Vec<String> = relays.iter().map(Relay::address).collect();
-    Workers::at(&addresses.join(",")).unwrap()
+    Workers::at(&addresses.join(",")).unwrap().local(local)
+}
+
+/// What a batch may take: the two seconds, and an allowance for making and sending the rows. It is measured in a fleet that was
+/// only just started and in which nothing trickles: the first step once, since workers open the data set for it, and three
+/// times what another step takes, since rows are made up to three times and this machine may be busy with other things.
+fn limit(data: &Data) -> Duration {
+    let (_workers, relays) = start(data, 3);
+    let mut batches =
+        data.pipeline().workers(fleet(&relays, Local::Never)).rank(Rank::new(0, 1)).start().unwrap();
+    let (_, first) = take(&mut batches, 1);
+    let (_, other) = take(&mut batches, BEFORE);
+    MOST + first + 3 * other
 }
 
 /// The next batches, and the longest wait for one of them.
@@ -44,12 +62,13 @@ fn started_and_resumed(pipeline: &Pipeline, quiet: &[Whole]) -> [Duration; 2] {
     let mut batches = pipeline.rank(rank).start().unwrap();
     let (mut all, first) = take(&mut batches, BEFORE);
     let cursor = batches.state();
-    assert!(batches.stats().engine.hedges > 0, "nothing was asked of another worker");
+    let hedges = batches.stats().engine.hedges;
     drop(batches);
     let mut batches = pipeline.rank(rank).resume(cursor).start().unwrap();
     let (rest, second) = take(&mut batches, usize::MAX);
     all.extend(rest);
-    assert!(batches.stats().engine.hedges > 0, "nothing was asked of another worker after the resume");
+    let hedges = [hedges, batches.stats().engine.hedges];
+    assert!(hedges.iter().all(|hedges| *hedges > 0), "rivals in the two parts: {hedges:?}");
     assert_eq!(all, quiet, "the same batches");
     [first, second]
 }
@@ -58,14 +77,15 @@ fn started_and_resumed(pipeline: &Pipeline, quiet: &[Whole]) -> [Duration; 2] {
 fn the_first_step_of_a_start_and_of_a_resume_waits_for_no_trickling_worker() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 1).remove(0);
-    for slow in [1, 2] {
+    let limit = limit(&data);
+    for (slow, local) in CASES {
         let (_workers, relays) = start(&data, 3);
         relays[..slow].iter().for_each(|relay| relay.trickle(Some(BYTES_PER_S)));
-        let waits = started_and_resumed(&data.pipeline().workers(fleet(&relays)), &quiet);
+        let waits = started_and_resumed(&data.pipeline().workers(fleet(&relays, local)), &quiet);
         say!(
-            "{slow} of three workers trickle: no batch took longer than {waits:?} after a start and a resume"
+            "{slow} of three workers trickle: up to {waits:.2?} after a start and a resume, at most {limit:.2?}"
         );
-        assert!(waits.iter().all(|wait| *wait < LATE), "{waits:?}");
+        assert!(waits.iter().all(|wait| *wait < limit), "{slow} of three: {waits:?}, at most {limit:?}");
     }
 }
 
@@ -73,25 +93,29 @@ fn the_first_step_of_a_start_and_of_a_resume_waits_for_no_trickling_worker() {
 fn this_machine_serves_where_the_only_worker_trickles() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 1).remove(0);
+    let limit = limit(&data);
     let (_workers, relays) = start(&data, 1);
     relays[0].trickle(Some(BYTES_PER_S));
-    let waits = started_and_resumed(&data.pipeline().workers(fleet(&relays).local(Local::Fallback)), &quiet);
-    say!("the only worker trickles: no batch took longer than {waits:?} after a start and a resume");
-    assert!(waits.iter().all(|wait| *wait < LATE), "{waits:?}");
+    let waits = started_and_resumed(&data.pipeline().workers(fleet(&relays, Local::Fallback)), &quiet);
+    say!("the only worker trickles: up to {waits:.2?} after a start and a resume, at most {limit:.2?}");
+    assert!(waits.iter().all(|wait| *wait < limit), "{waits:?}, at most {limit:?}");
 }
 
 #[test]
-fn two_of_three_workers_begin_to_trickle_together() {
+fn a_step_in_the_middle_waits_for_no_trickling_worker() {
     let data = Data::pictures(12);
     let quiet = quiet(&data, 2);
-    let (_workers, relays) = start(&data, 3);
-    let run = Run::paced(&data, fleet(&relays), 2, Duration::from_millis(50));
-    run.wait_for(10);
-    let slow = Instant::now();
-    relays[..2].iter().for_each(|relay| relay.trickle(Some(BYTES_PER_S)));
-    std::thread::sleep(Duration::from_secs(3));
-    run.hurry();
-    let late = longest_wait(&run.end_like(&quiet), slow);
-    say!("two of three workers trickle: no batch was late by more than {:.2} s", late.as_secs_f64());
-    assert!(late < LATE, "{late:?}");
+    let limit = limit(&data);
+    for (slow, local) in CASES {
+        let (_workers, relays) = start(&data, 3);
+        let run = Run::paced(&data, fleet(&relays, local), 2, Duration::from_millis(50));
+        run.wait_for(10);
+        let begun = Instant::now();
+        relays[..slow].iter().for_each(|relay| relay.trickle(Some(BYTES_PER_S)));
+        std::thread::sleep(Duration::from_secs(3));
+        run.hurry();
+        let late = longest_wait(&run.end_like(&quiet), begun);
+        say!("{slow} of three workers begin to trickle together: up to {late:.2?}, at most {limit:.2?}");
+        assert!(late < limit, "{slow} of three: {late:?}, at most {limit:?}");
+    }
 }

@@ -458,10 +458,13 @@ fn hosts(sim: &mut turmoil::Sim<'_>, seed: u64, kind: Kind, limits: &[Limit; 3])
     }
 }
 
-/// Seeds to run: one that was named, or a few.
+/// Seeds to run: the one of FEEDSTOCK_SEED, or the first of FEEDSTOCK_SEEDS or `most`.
 fn seeds(most: u64) -> std::ops::Range<u64> {
-    let named = std::env::var("FEEDSTOCK_SEED").ok().and_then(|seed| seed.parse().ok());
-    named.map_or(0..most, |seed: u64| seed..seed + 1)
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    match number("FEEDSTOCK_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("FEEDSTOCK_SEEDS").unwrap_or(most),
+    }
 }
 
 #[test]

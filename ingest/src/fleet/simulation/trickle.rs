@@ -1,7 +1,7 @@
 //! Hosts that do nothing wrong but trickle: how long does a rank wait for a step?
 
 use super::throttled::Limit;
-use super::{Dice, Kind, Seen, Start, hosts, network, rank, seeds, trickle};
+use super::{BATCH, Dice, EPOCHS, Kind, SAMPLES, Seen, Start, hosts, network, rank, seeds, trickle};
 use crate::fleet::dispatch::Local;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,16 +10,12 @@ use std::time::Duration;
 /// Runs of each kind.
 const SEEDS: u64 = 150;
 
-/// No step may take longer, where a host is well. The aim is 2 s, and up to 2.0 s are measured; the rest is for chance, since
-/// runs of one seed differ a little.
-const MOST: Duration = Duration::from_millis(2500);
+/// No step may take longer, the first one included, with its connections and greetings: 2 s, and an allowance of 80 ms for
+/// the rows: 20 for making them, and two messages of up to 30 for a frame of 2 KB. Up to 1.33 s are measured over 400 seeds.
+const MOST_MS: u64 = 2000 + 20 + 2 * 30;
 
-/// Nor where none is, and this machine serves in their place: other trickling hosts may be tried before. The aim is 2 s; up
-/// to 4.5 s are measured, over 2 s in one run of 25.
-const MOST_HERE: Duration = Duration::from_secs(8);
-
-/// Before streams are open: a greeting that trickles is given up after so long.
-const OPENING: Duration = Duration::from_millis(1500);
+/// Rows that may be requested twice: 5 % of all, and four steps.
+const TWICE_MOST: u64 = SAMPLES * EPOCHS / 20 + 4 * BATCH;
 
 /// Which hosts may trickle: all that do are quick else.
 #[derive(Debug, Clone, Copy)]
@@ -74,23 +70,23 @@ fn trickled(seed: u64, trickling: Trickling) -> [u64; 4] {
     }
 }
 
-/// From the first step on, after starts in the middle of an epoch too; a stream is open once its greeting has come.
+/// From the first step on, after starts in the middle of an epoch too. FEEDSTOCK_SEEDS=600 runs more of them.
 #[test]
 fn no_step_waits_for_workers_that_trickle() {
-    let (mut longest, mut hedges) = ([0; 2], 0);
+    let (mut longest, mut hedges, mut most_twice) = ([0; 2], 0, 0);
     for (seed, trickling) in seeds(SEEDS).flat_map(|seed| [(seed, Trickling::Some), (seed, Trickling::All)]) {
-        let [first_ms, longest_ms, hedged, _] = trickled(seed, trickling);
-        let most = if matches!(trickling, Trickling::All) { MOST_HERE } else { MOST };
+        let [first_ms, longest_ms, hedged, twice] = trickled(seed, trickling);
         assert!(
-            u128::from(first_ms) <= (OPENING + most).as_millis()
-                && u128::from(longest_ms) <= most.as_millis(),
-            "seed {seed}, {trickling:?}: {first_ms} ms for the first step, up to {longest_ms} ms for others"
+            first_ms.max(longest_ms) <= MOST_MS && twice <= TWICE_MOST,
+            "seed {seed}, {trickling:?}: {first_ms} ms for the first step, up to {longest_ms} ms for others, {twice} rows \
+             requested twice; run it again with FEEDSTOCK_SEED={seed}"
         );
         longest = [longest[0].max(first_ms), longest[1].max(longest_ms)];
         hedges += hedged;
+        most_twice = most_twice.max(twice);
     }
     println!(
-        "{hedges} hedges; {} ms for a first step, {} ms for another one at most",
+        "{hedges} hedges; {} ms for a first step, {} ms for another one, {most_twice} rows twice at most",
         longest[0], longest[1]
     );
     assert!(hedges > 0 || seeds(SEEDS).count() == 1, "nothing was slow");
