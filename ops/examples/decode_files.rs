@@ -31,7 +31,11 @@ fn image(bytes: &[u8]) -> feedstock_ops::Result<(Value, Vec<u8>)> {
 }
 
 fn audio(bytes: &[u8]) -> feedstock_ops::Result<(Value, Vec<u8>)> {
-    let op = DecodeAudio::new().max_seconds(MAX_SECONDS).max_samples(u64::MAX).max_packets(u64::MAX);
+    let op = DecodeAudio::new()
+        .max_seconds(MAX_SECONDS)
+        .max_samples(u64::MAX)
+        .max_packets(u64::MAX)
+        .max_decoded_bytes(u64::MAX);
     let started = Instant::now();
     decode_mono(bytes, &op)?;
     let seconds = started.elapsed().as_secs_f64();

@@ -53,7 +53,7 @@
 /// in the hash of their ops, so a run that resumes with other ops logs it.
 ///
 /// Releases without a version count as 1.
-pub const OPS_VERSION: u32 = 2;
+pub const OPS_VERSION: u32 = 3;
 
 mod chain;
 #[cfg(any(feature = "audio", feature = "image"))]

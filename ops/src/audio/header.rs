@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | MP3 | exact with a Xing, Info or VBRI tag, less LAME's delay and padding; else an estimate | the first 4 KiB of audio |
 //! | FLAC, WAV | exact | the first bytes; a WAV may have other chunks before |
-//! | M4A | exact, where the header is in front of the audio | the `moov` box |
+//! | M4A | exact, where the header is in front of the audio and has an edit list or is followed by the first packet; else an estimate | the `moov` box, the first packet |
 //! | ADTS | an estimate | the first 4 KiB |
 //! | Ogg | none: the last page has it | |
 //!
@@ -119,10 +119,10 @@ pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
         }
         Container::Mp4 => {
             // Without its header, behind the audio, only the format is known.
-            let Mp4Header { sample_rate, channels, delay, samples, .. } =
+            let Mp4Header { sample_rate, channels, delay, samples, delay_is_known, .. } =
                 Mp4Header::parse(clip).unwrap_or_default();
             let samples = (samples > 0).then(|| samples.saturating_sub(delay));
-            let exact = samples.is_some();
+            let exact = samples.is_some() && (delay_is_known || whole);
             return Ok(AudioHeader { format: AudioFormat::Aac, sample_rate, channels, samples, exact });
         }
     };
@@ -168,7 +168,7 @@ fn adts(head: &[u8], total_bytes: u64, whole: bool) -> Result<AudioHeader> {
         format: AudioFormat::Aac,
         sample_rate: first.sample_rate,
         channels: first.channels,
-        samples: Some(frames * FRAME_SAMPLES),
+        samples: Some((frames * FRAME_SAMPLES).saturating_sub(first.delay(head))),
         exact: whole,
     })
 }

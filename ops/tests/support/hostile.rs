@@ -166,6 +166,23 @@ fn tables_of_durations(packets: u32, packet_bytes: u32, duration: u32, at: u32) 
     table.concat()
 }
 
+/// An M4A of `packets` of AAC-LC, one channel at 16 kHz, without an edit list.
+pub fn m4a_of_packets(packets: &[&[u8]]) -> Vec<u8> {
+    let count = packets.len() as u32;
+    let sizes: Vec<u32> = packets.iter().map(|packet| packet.len() as u32).collect();
+    let tables = |at: u32| {
+        let tables = [
+            mp4_box(b"stts", &words(&[0, 1, count, 1024])),
+            mp4_box(b"stsc", &words(&[0, 1, 1, count, 1])),
+            mp4_box(b"stsz", &[words(&[0, 0, count]), words(&sizes)].concat()),
+            mp4_box(b"stco", &words(&[0, 1, at])),
+        ];
+        tables.concat()
+    };
+    let header = m4a(&tables(0), 1, &[], &[]);
+    m4a(&tables(header.len() as u32 + 8), 1, &[], &mp4_box(b"mdat", &packets.concat()))
+}
+
 /// The audio comes first, so that each track can go back to it.
 fn with_audio_first(mut file: Vec<u8>, audio_bytes: u32) -> Vec<u8> {
     file.splice(24..24, mp4_box(b"mdat", &vec![0; audio_bytes as usize]));

@@ -9,7 +9,7 @@ use symphonia::default::formats::AdtsReader;
 
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Decoded, Losses, stream};
+use super::{DecodeAudio, Decoded, Losses, faac, stream};
 use crate::audio::header::AudioFormat;
 use feedstock_base::Result;
 
@@ -48,6 +48,12 @@ impl AdtsHeader {
         .filter(|header| header.bytes > header_bytes)
     }
 
+    /// Returns how many samples the encoder put in front of the clip, by its first frame, which begins with this header.
+    pub(in crate::audio) fn delay(&self, frame: &[u8]) -> u64 {
+        let end = self.bytes.min(frame.len());
+        faac::delay(frame.get(self.header_bytes..end).unwrap_or_default())
+    }
+
     fn same_stream(&self, other: &Self) -> bool {
         (self.sample_rate, self.channels) == (other.sample_rate, other.channels)
     }
@@ -61,7 +67,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         .map_err(|error| stream::refused(format, &error))?;
     let (_, parameters) = stream::audio_track(&reader)?;
     let mut decoder = stream::new_decoder(format, &parameters)?;
-    let mut mono = Mono::new(op, Trim::default(), first.sample_rate, out);
+    let trim = Trim { start: first.delay(bytes), ..Trim::default() };
+    let mut mono = Mono::new(op, trim, first.sample_rate, out);
     let mut losses = Losses::default();
     let (mut at, mut packets) = (0, 0);
     while at < bytes.len() {

@@ -22,6 +22,7 @@
 //!   tag tells, free-format MP3, layers I and II, more than two channels of Opus.
 
 pub(super) mod adts;
+mod faac;
 pub(super) mod flac;
 mod layer3;
 mod mono;

@@ -1,8 +1,9 @@
 //! AAC in MP4 (ISO 14496-12): symphonia reads the sample tables; the edit list, which says where the clip begins, is
 //! read here.
 //!
-//! The clip begins where the edit list says (the encoder's delay is cut off, as in ffmpeg) and ends where the sample
-//! table says: the last frame's duration may be shorter than a frame, and ffmpeg (5.1) keeps its padding.
+//! The clip begins where the edit list says, so the encoder's delay is cut off, as in ffmpeg. Without an edit list, the
+//! delay of the encoder FAAC is cut off. The clip ends where the sample table says: the last frame's duration may be shorter
+//! than a frame, and ffmpeg (5.1) keeps its padding.
 
 use std::io::Cursor;
 
@@ -14,7 +15,7 @@ use symphonia::default::formats::IsoMp4Reader;
 use super::adts::RATES;
 use super::mpeg::Trim;
 use super::stream::{self, Track};
-use super::{DecodeAudio, Decoded, mp4_tables};
+use super::{DecodeAudio, Decoded, faac, mp4_tables};
 use crate::audio::header::AudioFormat;
 use feedstock_base::{Error, Result};
 
@@ -27,6 +28,8 @@ pub(in crate::audio) struct Mp4Header {
     pub(in crate::audio) delay: u64,
     /// Samples in all, the delay included.
     pub(in crate::audio) samples: u64,
+    /// Whether an edit list or the first packet showed the delay. The first packet may be beyond the bytes that were read.
+    pub(in crate::audio) delay_is_known: bool,
     timescale: u32,
 }
 
@@ -69,10 +72,10 @@ impl Mp4Header {
     /// None where `head` does not hold the whole header: it may follow the audio.
     pub(in crate::audio) fn parse(head: &[u8]) -> Option<Self> {
         let movie = inside(head, &[b"moov"])?;
-        boxes(movie).filter(|(name, _)| name == b"trak").find_map(|(_, track)| Self::track(track))
+        boxes(movie).filter(|(name, _)| name == b"trak").find_map(|(_, track)| Self::track(track, head))
     }
 
-    fn track(track: &[u8]) -> Option<Self> {
+    fn track(track: &[u8], head: &[u8]) -> Option<Self> {
         let media = inside(track, &[b"mdia"])?;
         if inside(media, &[b"hdlr"])?.get(8..12) != Some(b"soun") {
             return None;
@@ -92,14 +95,22 @@ impl Mp4Header {
             let (count, each) = (be32(entry, 0).unwrap_or(0), be32(entry, 4).unwrap_or(0));
             sum.saturating_add(u64::from(count) * u64::from(each))
         });
-        let delay = inside(track, &[b"edts", b"elst"]).and_then(first_edit).unwrap_or(0);
+        let edit = inside(track, &[b"edts", b"elst"]).and_then(first_edit);
         // Rates over 65535 do not fit the entry; the timescale is the rate in every audio file that we know.
         let sample_rate = if sample_rate == 0 { timescale } else { sample_rate };
         let scaled = |time: u64| {
             let samples = u128::from(time) * u128::from(sample_rate) / u128::from(timescale.max(1));
             u64::try_from(samples).unwrap_or(u64::MAX)
         };
-        Some(Self { sample_rate, channels, delay: scaled(delay), samples: scaled(duration), timescale })
+        let first_packet = first_packet_at(table).and_then(|at| head.get(at..)).unwrap_or_default();
+        Some(Self {
+            sample_rate,
+            channels,
+            delay: edit.map_or_else(|| faac::delay(first_packet), scaled),
+            samples: scaled(duration),
+            delay_is_known: edit.is_some() || first_packet.len() >= faac::ELEMENT_BYTES,
+            timescale,
+        })
     }
 }
 
@@ -126,6 +137,15 @@ fn aac_config(mut bytes: &[u8]) -> Option<(u32, u32)> {
     (channels > 0).then_some((sample_rate, channels))
 }
 
+/// Where in the file the first packet begins, as the table of chunks (`stco`, or `co64` in files over 4 GiB) states it.
+fn first_packet_at(table: &[u8]) -> Option<usize> {
+    if let Some(chunks) = inside(table, &[b"stco"]) {
+        return usize::try_from(be32(chunks, 8)?).ok();
+    }
+    let at = inside(table, &[b"co64"])?.get(8..)?.first_chunk()?;
+    usize::try_from(u64::from_be_bytes(*at)).ok()
+}
+
 /// Where in the media the first edit that is not empty begins.
 fn first_edit(list: &[u8]) -> Option<u64> {
     let wide = *list.first()? == 1;
@@ -145,7 +165,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
             "the MP4 clip has no audio track, or ends before its header, which may follow the audio",
         ));
     };
-    let Mp4Header { sample_rate, channels, delay, samples, timescale } = header;
+    let Mp4Header { sample_rate, channels, delay, samples, timescale, .. } = header;
     op.check_header(format, sample_rate, channels)?;
     op.check_samples(format, samples.saturating_sub(delay), (sample_rate, channels))?;
     let steps = mp4_tables::search_steps(bytes, op.max_packets);

@@ -23,7 +23,8 @@ pub(super) struct Track<'a> {
     pub(super) trim: Trim,
     /// Whether packets say where their samples belong, so that a gap between two shows.
     pub(super) timed: bool,
-    /// Whether a gap means that packets were lost. Else the times are wrong, and from there on they do not count.
+    /// Whether a gap, or an end before the stated one, means that packets were lost. Else the times are wrong: from a gap on
+    /// they do not count, and the clip ends with its last packet.
     pub(super) loses_in_gaps: &'a dyn Fn() -> bool,
     /// Bytes of the clip. There can be as many packets: each has at least a byte, or the container names it in one.
     pub(super) bytes: usize,
@@ -161,7 +162,10 @@ pub(super) fn decode(
         }
     }
     let decoded = mono.position().saturating_sub(trimmed_in_front);
-    let missing = samples.unwrap_or(0).saturating_sub(decoded);
+    let mut missing = samples.unwrap_or(0).saturating_sub(decoded);
+    if missing > 0 && !loses_in_gaps() {
+        missing = 0;
+    }
     losses.ended_early = missing > 0;
     losses.lost += missing;
     losses.total = decoded + missing;
