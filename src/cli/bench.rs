@@ -11,7 +11,7 @@ use super::progress::Reporter;
 use super::source::{ShuffleArgs, SourceArgs};
 use super::usage::Usage;
 use super::verdict::{Bottleneck, Shares, WorkersShare};
-use super::workers::{FleetLoad, WorkersArgs};
+use super::workers::{FirstWait, FleetLoad, WorkersArgs};
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::Float64Type;
 use clap::Args;
@@ -61,7 +61,7 @@ pub(crate) struct Command {
     cut: StepArgs,
     #[command(flatten)]
     lengths: BucketArgs,
-    /// The ops [default: decode_image,random_resized_crop:224,horizontal_flip, or
+    /// The ops, as `feedstock ops` lists them [default: decode_image,random_resized_crop:224,horizontal_flip, or
     /// decode_audio,resample:16000,log_mel:80 for audio].
     #[arg(long)]
     ops: Option<String>,
@@ -186,9 +186,10 @@ impl Command {
         let reporter = Reporter::new(common, "streaming");
         let mut run = Counts::default();
         let load_at_first_batch = OnceCell::new();
+        let mut first_wait = self.workers.first_wait(workers, common.quiet);
         let mut ledgers = Vec::new();
         for _ in 0..self.epochs {
-            let ledger = self.epoch(&mut iterators, &mut run, start, |batches| {
+            let ledger = self.epoch(&mut iterators, &mut first_wait, &mut run, start, |batches| {
                 if let Some(workers) = workers {
                     load_at_first_batch.get_or_init(|| FleetLoad::now(workers));
                 }
@@ -228,14 +229,16 @@ impl Command {
     fn epoch(
         &self,
         iterators: &mut [RankIterator],
+        first_wait: &mut FirstWait<'_>,
         run: &mut Counts,
         start: Instant,
         tell: impl Fn(u64),
     ) -> Outcome<Option<Ledger>> {
         loop {
             for rank in &mut *iterators {
-                let batch = rank.next().ok_or_else(|| Failure::bug("an epoch ended before its last step"))?;
-                run.add(&batch?, start.elapsed(), rank);
+                let batch = first_wait.next(rank)?;
+                let batch = batch.ok_or_else(|| Failure::bug("an epoch ended before its last step"))?;
+                run.add(&batch, start.elapsed(), rank);
                 tell(run.batches);
             }
             if iterators.iter().all(|rank| rank.steps_left() == 0) {

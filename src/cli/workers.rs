@@ -1,14 +1,15 @@
 //! Naming workers, and what is said and shown to them.
 
 use super::failure::{Failure, Outcome};
+use super::output::complain;
 use super::verdict::WorkersShare;
 use clap::{Args, ValueEnum};
 use feedstock_dataset::Secret;
 use feedstock_ingest::{ClientTls, Identity, Token};
-use feedstock_trainer_bridge::{Local, Workers};
+use feedstock_trainer_bridge::{Batch, Local, Next, RankIterator, Workers};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Who may talk to whom.
 #[derive(Args, Debug, Clone)]
@@ -71,6 +72,9 @@ pub(crate) struct WorkersArgs {
     /// Whether this machine's CPUs serve as well.
     #[arg(long, value_enum, default_value_t, requires = "workers")]
     local: LocalArg,
+    /// Fail if no worker can be reached after this time. No effect with dns: addresses or --local.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "workers")]
+    connect_timeout: u64,
     #[command(flatten)]
     trust: TrustArgs,
 }
@@ -97,6 +101,73 @@ impl WorkersArgs {
         };
         self.trust.apply(Workers::at(addresses)?.local(local)).map(Some)
     }
+
+    /// Returns the wait for the first batch from `workers`. If `quiet`, nothing is reported before the time limit.
+    pub(crate) fn first_wait<'a>(&self, workers: Option<&'a Workers>, quiet: bool) -> FirstWait<'a> {
+        let limit = matches!(self.local, LocalArg::Never).then(|| Duration::from_secs(self.connect_timeout));
+        FirstWait { workers, limit, quiet }
+    }
+}
+
+/// A first batch that takes longer is reported: workers that are up send it within a second.
+const SLOW_START: Duration = Duration::from_secs(2);
+/// The time between two looks at the clock.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The wait for the first batch from workers: it is reported, and ends if no worker can be reached.
+pub(crate) struct FirstWait<'a> {
+    /// `None` once the first batch is there.
+    workers: Option<&'a Workers>,
+    /// `None` if this machine decodes, too.
+    limit: Option<Duration>,
+    quiet: bool,
+}
+
+impl FirstWait<'_> {
+    /// Returns the rank's next batch; `None` at the end of an epoch.
+    pub(crate) fn next(&mut self, rank: &mut RankIterator) -> Outcome<Option<Batch>> {
+        let Some(workers) = self.workers.take() else { return Ok(rank.next().transpose()?) };
+        let begun = Instant::now();
+        let (mut is_reported, mut limit) = (self.quiet, self.limit);
+        loop {
+            match rank.next_within(LOOK)? {
+                Next::Batch(batch) => return Ok(Some(batch)),
+                Next::EpochEnd => return Ok(None),
+                Next::Pending => {}
+            }
+            if !is_reported && begun.elapsed() >= SLOW_START {
+                is_reported = true;
+                complain(&format!("no batch after {} s: {}", SLOW_START.as_secs(), rank.waiting()));
+            }
+            if let Some(passed) = limit.filter(|limit| begun.elapsed() >= *limit) {
+                check_reachable(workers, passed)?;
+                limit = None;
+            }
+        }
+    }
+}
+
+/// Fails if no listed worker answers. Workers behind a DNS name are not listed.
+fn check_reachable(workers: &Workers, waited: Duration) -> Outcome {
+    let addresses = workers.addresses();
+    let mut troubles = Vec::new();
+    for address in &addresses {
+        match workers.status(address) {
+            Ok(_) => return Ok(()),
+            Err(error) => troubles.push(error.to_string()),
+        }
+    }
+    if troubles.is_empty() {
+        return Ok(());
+    }
+    troubles.truncate(4);
+    Err(Failure::retry(format!(
+        "no worker of {} was reached in {} s (--connect-timeout): {}; start them with `feedstock worker`, check --workers, or \
+         decode here with --local fallback",
+        addresses.len(),
+        waited.as_secs(),
+        troubles.join("; ")
+    )))
 }
 
 /// The CPU time that the workers of a fleet had spent on rows at one moment.
