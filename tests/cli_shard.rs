@@ -89,7 +89,7 @@ fn restart_markers_are_counted() {
     assert_eq!(place.json(&again)["unmarked"], serde_json::json!({ "has_markers": 53 }));
     assert!(text(&place.run(&again).stdout).contains("53 stay as they are: they have as many already"));
     let none = ["shard", &to, &place.path("none"), "--restart-interval", "0"];
-    assert!(place.complaint(2, &none).contains("restart_interval is 0"));
+    assert!(place.complaint(2, &none).contains("--restart-interval is 0"));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn mistakes_are_told_in_one_sentence() {
     let (from, to) = (place.path("from"), place.path("to"));
     assert!(place.complaint(2, &["shard", &from, &from]).contains("the data set itself"));
     assert!(place.complaint(2, &["shard", &from, &place.path("")]).contains("not empty"));
-    assert!(place.complaint(2, &["shard", &from, &to, "--max-side", "0"]).contains("max_side"));
+    assert!(place.complaint(2, &["shard", &from, &to, "--max-side", "0"]).contains("--max-side is 0"));
     assert!(place.complaint(2, &["shard", &from, &to, "--columns", "pixels"]).contains("pixels"));
     place.json(&["shard", &from, &to]);
     assert!(place.complaint(2, &["shard", &from, &to, "--shuffle-seed", "3"]).contains("another rewrite"));

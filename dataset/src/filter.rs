@@ -11,10 +11,11 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use arrow::util::bit_util;
-use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::logical_expr::{Expr, Volatility};
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use datafusion::sql::sqlparser::parser::ParserError;
 use futures::TryStreamExt;
 use std::sync::Arc;
 
@@ -146,7 +147,37 @@ pub(crate) async fn query(dataset: &Dataset, query: &str) -> Result<Vec<RecordBa
     dataset.io().run(task).await
 }
 
-/// Storage's own error where that is the cause; else what DataFusion says, and which columns there are.
+/// Returns what is wrong with an expression, without DataFusion's names for kinds of errors and its settings.
+fn reason(error: &DataFusionError) -> String {
+    match error {
+        DataFusionError::SchemaError(error, _) => match &**error {
+            SchemaError::FieldNotFound { field, valid_fields } => {
+                let name = field.name();
+                let other_case = valid_fields.iter().find(|known| known.name().eq_ignore_ascii_case(name));
+                let advice = other_case.map_or_else(String::new, |known| {
+                    format!(
+                        " (names without quotation marks are read in lower case; write \"{}\")",
+                        known.name()
+                    )
+                });
+                format!("there is no column `{name}`{advice}")
+            }
+            error => error.to_string(),
+        },
+        DataFusionError::SQL(error, _) => match &**error {
+            ParserError::TokenizerError(why) | ParserError::ParserError(why) => {
+                format!("it is not an SQL expression: {why}")
+            }
+            ParserError::RecursionLimitExceeded => "it is nested too deeply".to_owned(),
+        },
+        DataFusionError::Plan(why)
+        | DataFusionError::NotImplemented(why)
+        | DataFusionError::Execution(why) => why.clone(),
+        error => error.strip_backtrace(),
+    }
+}
+
+/// Returns storage's own error where that is the cause, else one with DataFusion's reason and the columns.
 fn explain(error: DataFusionError, what: &str, opened: &Opened) -> Error {
     let root = error.find_root();
     if let DataFusionError::External(cause) = root
@@ -154,10 +185,10 @@ fn explain(error: DataFusionError, what: &str, opened: &Opened) -> Error {
     {
         return ours.clone().context(what);
     }
-    let said = error.strip_backtrace();
+    let reason = reason(root);
     let columns: Vec<&str> = opened.catalog.schema.fields().iter().map(|f| f.name().as_str()).collect();
     Error::config(format!(
-        "{what} does not fit {}: {said}; the columns are: {}, {SAMPLE_ID}",
+        "{what} does not fit {}: {reason}; the columns are: {}, {SAMPLE_ID}",
         opened.catalog.uri,
         columns.join(", ")
     ))

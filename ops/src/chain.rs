@@ -8,6 +8,7 @@
 //! Invariants: a compiled chain has one output, fixed or ragged; `apply` is a pure function of its arguments and the
 //! last op writes into `out`; after an error the content of `out` is unspecified and `scratch` is ready for the next.
 
+mod info;
 mod parse;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,166 +31,127 @@ use crate::image;
 #[cfg(feature = "text")]
 use crate::text;
 
-/// The description of one op, as `{"op":"random_resized_crop","size":[224,224]}` in JSON.
-///
-/// Parameters left out take their defaults; unknown ones are errors.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(tag = "op", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Op {
-    /// Decode a JPEG, PNG or WebP into RGB.
-    #[cfg(feature = "image")]
-    DecodeImage(image::DecodeImage),
-    /// Resize to a shorter side or an exact size.
-    #[cfg(feature = "image")]
-    Resize(image::Resize),
-    /// Cut out the middle.
-    #[cfg(feature = "image")]
-    CenterCrop(image::CenterCrop),
-    /// Cut out a random place.
-    #[cfg(feature = "image")]
-    RandomCrop(image::RandomCrop),
-    /// Cut out a random area and aspect ratio and resize it.
-    #[cfg(feature = "image")]
-    RandomResizedCrop(image::RandomResizedCrop),
-    /// Mirror left and right.
-    #[cfg(feature = "image")]
-    HorizontalFlip(image::HorizontalFlip),
-    /// Random brightness, contrast, saturation and hue.
-    #[cfg(feature = "image")]
-    ColorJitter(image::ColorJitter),
-    /// RandAugment (Cubuk et al. 2020).
-    #[cfg(feature = "image")]
-    RandAugment(image::RandAugment),
-    /// TrivialAugment Wide (Müller, Hutter 2021).
-    #[cfg(feature = "image")]
-    TrivialAugment(image::TrivialAugment),
-    /// Overwrite a random rectangle (Zhong et al. 2017).
-    #[cfg(feature = "image")]
-    RandomErasing(image::RandomErasing),
-    /// To f32, minus mean, over standard deviation.
-    #[cfg(feature = "image")]
-    Normalize(image::Normalize),
-    /// To f32 in 0 … 1.
-    #[cfg(feature = "image")]
-    ToF32(image::ToF32),
-    /// Channels first.
-    #[cfg(feature = "image")]
-    ToChw(image::ToChw),
-    /// Decode an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel.
-    #[cfg(feature = "audio")]
-    DecodeAudio(audio::DecodeAudio),
-    /// Another sample rate.
-    #[cfg(feature = "audio")]
-    Resample(audio::Resample),
-    /// Cut off quiet beginnings and ends.
-    #[cfg(feature = "audio")]
-    TrimSilence(audio::TrimSilence),
-    /// Cut out a random stretch.
-    #[cfg(feature = "audio")]
-    RandomCropSeconds(audio::RandomCropSeconds),
-    /// Make shorter clips longer.
-    #[cfg(feature = "audio")]
-    PadSeconds(audio::PadSeconds),
-    /// Play faster or slower (Ko et al. 2015).
-    #[cfg(feature = "audio")]
-    SpeedPerturb(audio::SpeedPerturb),
-    /// A random gain.
-    #[cfg(feature = "audio")]
-    Volume(audio::Volume),
-    /// Mix in noise at a signal-to-noise ratio.
-    #[cfg(feature = "audio")]
-    AddNoise(audio::AddNoise),
-    /// Log-mel spectrograms.
-    #[cfg(feature = "audio")]
-    LogMel(audio::LogMel),
-    /// Mel-frequency cepstral coefficients.
-    #[cfg(feature = "audio")]
-    Mfcc(audio::Mfcc),
-    /// Mask stretches of frequency and time (Park et al. 2019).
-    #[cfg(feature = "audio")]
-    SpecAugment(audio::SpecAugment),
-    /// Each clip to mean 0 and variance 1.
-    #[cfg(feature = "audio")]
-    UtteranceMvn(audio::UtteranceMvn),
-    /// Features to the statistics of a data set.
-    #[cfg(feature = "audio")]
-    GlobalMvn(audio::GlobalMvn),
-    /// Features first.
-    #[cfg(feature = "audio")]
-    FeatureMajor(audio::FeatureMajor),
-    /// Sub-word tokens by a `tokenizer.json`.
-    #[cfg(feature = "text")]
-    Tokenize(text::Tokenize),
-    /// One token a character.
-    #[cfg(feature = "text")]
-    TokenizeChars(text::TokenizeChars),
+pub use info::OpInfo;
+
+/// Defines [`Op`] and what is known of each op: its name, the sentence that describes it, and its parameters.
+macro_rules! ops {
+    ($(#[doc = $summary:literal] #[cfg(feature = $feature:literal)] $variant:ident($parameters:ty) = $name:literal,)+) => {
+        /// The description of one op, as `{"op":"random_resized_crop","size":[224,224]}` in JSON.
+        ///
+        /// Parameters left out take their defaults; unknown ones are errors.
+        #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+        #[serde(tag = "op", rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Op {
+            $(#[doc = $summary] #[cfg(feature = $feature)] $variant($parameters),)+
+        }
+
+        impl Op {
+            /// The op's name, as in JSON and on the command line.
+            pub fn name(&self) -> &'static str {
+                match *self {
+                    $(#[cfg(feature = $feature)] Self::$variant(_) => $name,)+
+                }
+            }
+
+            /// Returns the ops of this build.
+            pub fn all() -> Vec<OpInfo> {
+                let all: &[OpInfo] =
+                    &[$(#[cfg(feature = $feature)] OpInfo::of::<$parameters>($name, $summary)),+];
+                all.to_vec()
+            }
+        }
+    };
 }
 
-impl Op {
-    /// The op's name, as in JSON and on the command line.
-    pub fn name(&self) -> &'static str {
-        match *self {
-            #[cfg(feature = "image")]
-            Self::DecodeImage(_) => "decode_image",
-            #[cfg(feature = "image")]
-            Self::Resize(_) => "resize",
-            #[cfg(feature = "image")]
-            Self::CenterCrop(_) => "center_crop",
-            #[cfg(feature = "image")]
-            Self::RandomCrop(_) => "random_crop",
-            #[cfg(feature = "image")]
-            Self::RandomResizedCrop(_) => "random_resized_crop",
-            #[cfg(feature = "image")]
-            Self::HorizontalFlip(_) => "horizontal_flip",
-            #[cfg(feature = "image")]
-            Self::ColorJitter(_) => "color_jitter",
-            #[cfg(feature = "image")]
-            Self::RandAugment(_) => "rand_augment",
-            #[cfg(feature = "image")]
-            Self::TrivialAugment(_) => "trivial_augment",
-            #[cfg(feature = "image")]
-            Self::RandomErasing(_) => "random_erasing",
-            #[cfg(feature = "image")]
-            Self::Normalize(_) => "normalize",
-            #[cfg(feature = "image")]
-            Self::ToF32(_) => "to_f32",
-            #[cfg(feature = "image")]
-            Self::ToChw(_) => "to_chw",
-            #[cfg(feature = "audio")]
-            Self::DecodeAudio(_) => "decode_audio",
-            #[cfg(feature = "audio")]
-            Self::Resample(_) => "resample",
-            #[cfg(feature = "audio")]
-            Self::TrimSilence(_) => "trim_silence",
-            #[cfg(feature = "audio")]
-            Self::RandomCropSeconds(_) => "random_crop_seconds",
-            #[cfg(feature = "audio")]
-            Self::PadSeconds(_) => "pad_seconds",
-            #[cfg(feature = "audio")]
-            Self::SpeedPerturb(_) => "speed_perturb",
-            #[cfg(feature = "audio")]
-            Self::Volume(_) => "volume",
-            #[cfg(feature = "audio")]
-            Self::AddNoise(_) => "add_noise",
-            #[cfg(feature = "audio")]
-            Self::LogMel(_) => "log_mel",
-            #[cfg(feature = "audio")]
-            Self::Mfcc(_) => "mfcc",
-            #[cfg(feature = "audio")]
-            Self::SpecAugment(_) => "spec_augment",
-            #[cfg(feature = "audio")]
-            Self::UtteranceMvn(_) => "utterance_mvn",
-            #[cfg(feature = "audio")]
-            Self::GlobalMvn(_) => "global_mvn",
-            #[cfg(feature = "audio")]
-            Self::FeatureMajor(_) => "feature_major",
-            #[cfg(feature = "text")]
-            Self::Tokenize(_) => "tokenize",
-            #[cfg(feature = "text")]
-            Self::TokenizeChars(_) => "tokenize_chars",
-        }
-    }
+ops! {
+    /// Decode a JPEG, PNG or WebP into RGB.
+    #[cfg(feature = "image")]
+    DecodeImage(image::DecodeImage) = "decode_image",
+    /// Resize to a shorter side or an exact size.
+    #[cfg(feature = "image")]
+    Resize(image::Resize) = "resize",
+    /// Cut out the middle.
+    #[cfg(feature = "image")]
+    CenterCrop(image::CenterCrop) = "center_crop",
+    /// Cut out a random place.
+    #[cfg(feature = "image")]
+    RandomCrop(image::RandomCrop) = "random_crop",
+    /// Cut out a random area and aspect ratio and resize it.
+    #[cfg(feature = "image")]
+    RandomResizedCrop(image::RandomResizedCrop) = "random_resized_crop",
+    /// Mirror left and right.
+    #[cfg(feature = "image")]
+    HorizontalFlip(image::HorizontalFlip) = "horizontal_flip",
+    /// Random brightness, contrast, saturation and hue.
+    #[cfg(feature = "image")]
+    ColorJitter(image::ColorJitter) = "color_jitter",
+    /// RandAugment (Cubuk et al. 2020).
+    #[cfg(feature = "image")]
+    RandAugment(image::RandAugment) = "rand_augment",
+    /// TrivialAugment Wide (Müller, Hutter 2021).
+    #[cfg(feature = "image")]
+    TrivialAugment(image::TrivialAugment) = "trivial_augment",
+    /// Overwrite a random rectangle (Zhong et al. 2017).
+    #[cfg(feature = "image")]
+    RandomErasing(image::RandomErasing) = "random_erasing",
+    /// To f32, minus mean, over standard deviation.
+    #[cfg(feature = "image")]
+    Normalize(image::Normalize) = "normalize",
+    /// To f32 in 0 … 1.
+    #[cfg(feature = "image")]
+    ToF32(image::ToF32) = "to_f32",
+    /// Channels first.
+    #[cfg(feature = "image")]
+    ToChw(image::ToChw) = "to_chw",
+    /// Decode an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel.
+    #[cfg(feature = "audio")]
+    DecodeAudio(audio::DecodeAudio) = "decode_audio",
+    /// Another sample rate.
+    #[cfg(feature = "audio")]
+    Resample(audio::Resample) = "resample",
+    /// Cut off quiet beginnings and ends.
+    #[cfg(feature = "audio")]
+    TrimSilence(audio::TrimSilence) = "trim_silence",
+    /// Cut out a random stretch.
+    #[cfg(feature = "audio")]
+    RandomCropSeconds(audio::RandomCropSeconds) = "random_crop_seconds",
+    /// Make shorter clips longer.
+    #[cfg(feature = "audio")]
+    PadSeconds(audio::PadSeconds) = "pad_seconds",
+    /// Play faster or slower (Ko et al. 2015).
+    #[cfg(feature = "audio")]
+    SpeedPerturb(audio::SpeedPerturb) = "speed_perturb",
+    /// A random gain.
+    #[cfg(feature = "audio")]
+    Volume(audio::Volume) = "volume",
+    /// Mix in noise at a signal-to-noise ratio.
+    #[cfg(feature = "audio")]
+    AddNoise(audio::AddNoise) = "add_noise",
+    /// Log-mel spectrograms.
+    #[cfg(feature = "audio")]
+    LogMel(audio::LogMel) = "log_mel",
+    /// Mel-frequency cepstral coefficients.
+    #[cfg(feature = "audio")]
+    Mfcc(audio::Mfcc) = "mfcc",
+    /// Mask stretches of frequency and time (Park et al. 2019).
+    #[cfg(feature = "audio")]
+    SpecAugment(audio::SpecAugment) = "spec_augment",
+    /// Each clip to mean 0 and variance 1.
+    #[cfg(feature = "audio")]
+    UtteranceMvn(audio::UtteranceMvn) = "utterance_mvn",
+    /// Features to the statistics of a data set.
+    #[cfg(feature = "audio")]
+    GlobalMvn(audio::GlobalMvn) = "global_mvn",
+    /// Features first.
+    #[cfg(feature = "audio")]
+    FeatureMajor(audio::FeatureMajor) = "feature_major",
+    /// Sub-word tokens by a `tokenizer.json`.
+    #[cfg(feature = "text")]
+    Tokenize(text::Tokenize) = "tokenize",
+    /// One token a character.
+    #[cfg(feature = "text")]
+    TokenizeChars(text::TokenizeChars) = "tokenize_chars",
 }
 
 /// The description of a chain: its ops in order.

@@ -79,7 +79,7 @@ pub mod text;
 #[cfg(all(feature = "datafusion", feature = "image"))]
 mod sql;
 
-pub use chain::{Chain, ChainSpec, Op};
+pub use chain::{Chain, ChainSpec, Op, OpInfo};
 pub use feedstock_base::{Error, ErrorKind, Result};
 pub use ragged::RaggedRow;
 pub use resources::{Need, Noise, Resources};

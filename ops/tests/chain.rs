@@ -81,12 +81,15 @@ fn mistakes_are_named() {
         ("decode_image,center_crop:8,normalize,to_f32", "op 3 (to_f32)"),
         ("decode_image,center_crop:8,normalize:std=1/0/1", "op 2 (normalize)"),
         ("decode_image,center_crop:8,random_erasing:value=0.5", "op 2 (random_erasing)"),
-        ("decode_image,centre_crop:size=8", "unknown variant `centre_crop`"),
-        ("decode_image,center_crop:8:filter=bilinear", "unknown field `filter`"),
+        ("decode_image,centre_crop:size=8", "`centre_crop` is not an op (did you mean center_crop?)"),
+        (
+            "decode_image,center_crop:8:filter=bilinear",
+            "`filter` is not a parameter; the parameters are size",
+        ),
         ("decode_image,center_crop:8:9", "`9` has no parameter"),
         ("decode_image,center_crop:8:size=9", "given twice"),
         ("decode_image,random_resized_crop:224:scale=1..0.5", "scale 1..0.5"),
-        ("decode_image,random_resized_crop:224:filter=boxy", "unknown variant `boxy`"),
+        ("decode_image,random_resized_crop:224:filter=boxy", "`filter` must be one of"),
         ("decode_image:max_pixels=0,center_crop:8", "op 0 (decode_image)"),
         ("decode_image,center_crop:8,rand_augment:2:99", "magnitude 99"),
     ] {

@@ -174,7 +174,7 @@ fn mistakes_are_named() {
     random["model"]["dropout"] = 0.1.into();
     let random = serde_json::to_vec(&random).unwrap();
     for (text, words) in [
-        ("tokenize", "missing field `tokenizer`"),
+        ("tokenize", "`tokenizer` is missing"),
         ("tokenize:t.json:truncate=true", "truncate needs max_tokens"),
         ("tokenize:t.json:max_tokens=0", "at least 1"),
         ("tokenize:t.json:max_text_bytes=0", "max_text_bytes must be at least 1"),
@@ -183,10 +183,10 @@ fn mistakes_are_named() {
         ("tokenize:random.json", "save the tokenizer without dropout"),
         ("tokenize:t.json,tokenize:t.json", "nothing can follow tokenize"),
         ("tokenize:broken.json", "broken.json is no tokenizer.json"),
-        ("tokenize_chars", "missing field `vocabulary`"),
+        ("tokenize_chars", "`vocabulary` is missing"),
         ("tokenize_chars:abca", "'a' is both 0 and 3"),
         ("tokenize_chars:abc:unknown=word", "tokenize_chars"),
-        ("tokenize_chars:abc:case=true", "unknown field `case`"),
+        ("tokenize_chars:abc:case=true", "`case` is not a parameter"),
     ] {
         let resources = Resources::new()
             .with_file("t.json", golden("tokenizer.json"))

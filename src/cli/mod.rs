@@ -11,19 +11,21 @@ mod doctor;
 mod failure;
 mod inspect;
 mod medium;
+mod ops;
 mod output;
 mod plan;
 mod preview;
 mod progress;
 mod shard;
 mod source;
+mod spelling;
 mod synth;
 mod usage;
 mod verdict;
 mod worker;
 mod workers;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::Failure;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -85,6 +87,7 @@ enum Command {
     Doctor(doctor::Command),
     Cursor(cursor::Command),
     Plan(plan::Command),
+    Ops(ops::Command),
     Bench(bench::Command),
     Preview(preview::Command),
     Shard(shard::Command),
@@ -94,8 +97,11 @@ enum Command {
 /// Reads the arguments, of which the first is the program's name, runs the subcommand, and says what went wrong; the result
 /// is the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let Cli { command, common } = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
+    let mut described = Cli::command();
+    let parsed = described.try_get_matches_from_mut(arguments);
+    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
+    let (Cli { command, common }, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             let printed = error.print();
             return if error.use_stderr() || printed.is_err() { failure::BAD_CONFIG } else { 0 };
@@ -108,6 +114,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Doctor(command) => command.run(&common),
         Command::Cursor(command) => command.run(&common),
         Command::Plan(command) => command.run(&common),
+        Command::Ops(command) => command.run(common.json),
         Command::Bench(command) => command.run(&common),
         Command::Preview(command) => command.run(&common),
         Command::Shard(command) => command.run(&common),
@@ -117,7 +124,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(Failure::ReaderLeft) => 0, // `feedstock plan … | head`
         Err(Failure::Told { code, message }) => {
-            output::complain(&message);
+            output::complain(&spelling::with_flags(&message, &mut described, &matches));
             code
         }
     }
@@ -126,7 +133,6 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_arguments_are_well_formed() {

@@ -136,3 +136,27 @@ async fn chance_and_the_clock_are_refused() {
         assert!(error.to_string().contains("another answer at another time"), "{error}");
     }
 }
+
+#[tokio::test]
+async fn mistakes_in_filters_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("1.jpg"), picture(1, 500)).unwrap();
+    std::fs::write(folder.path().join("list.csv"), "path,Score\n1.jpg,3\n").unwrap();
+    let dataset = open(&folder.path().join("list.csv")).await.unwrap();
+    for (filter, reason) in [
+        ("scores > 2", "there is no column `scores`; the columns are: path, Score, image, "),
+        (
+            "Score > 2",
+            "there is no column `score` (names without quotation marks are read in lower case; write \"Score\"); ",
+        ),
+        ("\"Score\" >", "it is not an SQL expression: "),
+        ("nofunction(path) > 2", "nofunction"),
+    ] {
+        let error = dataset.clone().filter(filter).await.unwrap_err();
+        assert!(error.message().contains(reason), "{filter}: {error}\nshould say: {reason}");
+        for word in ["DataFusion", "Schema error", "ParserError", "Error during planning", "normalization"] {
+            assert!(!error.message().contains(word), "{filter}: {error}\nsays: {word}");
+        }
+    }
+    assert_eq!(dataset.filter("\"Score\" > 2").await.unwrap().len(), 1);
+}

@@ -13,7 +13,7 @@ pub(crate) const MAX_ELEMENTS: usize = 1 << 28;
 /// Reads `lo..hi`, `[lo, hi]`, or one number for both.
 pub(crate) fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 2], D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected a number, or a range as 0.5..1.5")]
     enum Form {
         One(f64),
         Two([f64; 2]),
@@ -27,7 +27,7 @@ pub(crate) fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 
 /// Reads a list, or one number.
 pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected a number, or a list as 1/2/3")]
     enum Form {
         One(f64),
         Many(Vec<f64>),

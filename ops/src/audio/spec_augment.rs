@@ -43,7 +43,7 @@ pub struct SpecAugment {
 
 /// What [`SpecAugment`] writes; in JSON a number, or `"mean"`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number, or mean")]
 pub enum MaskValue {
     /// One value, in the units of the features.
     Constant(f32),

@@ -1,32 +1,13 @@
 //! The command line's form of a chain, read into the same JSON that [`Op`] deserialises from, so that both forms
 //! know the same ops, parameters and defaults.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
+use serde_json::Value;
+
+use super::info::{self, OpInfo};
 use super::{ChainSpec, Op};
 use feedstock_base::{Error, Result};
-
-/// The parameters that may be given without their names, per op, in the order of the constructors.
-fn positional(op: &str) -> &'static [&'static str] {
-    match op {
-        "resize" | "center_crop" | "random_crop" | "random_resized_crop" => &["size"],
-        "horizontal_flip" | "random_erasing" => &["probability"],
-        "color_jitter" => &["brightness", "contrast", "saturation", "hue"],
-        "rand_augment" => &["num_ops", "magnitude"],
-        "normalize" | "global_mvn" => &["mean", "std"],
-        "resample" => &["sample_rate"],
-        "trim_silence" => &["top_db"],
-        "random_crop_seconds" | "pad_seconds" => &["seconds"],
-        "speed_perturb" => &["factors"],
-        "volume" => &["gain_db"],
-        "add_noise" => &["noise", "snr_db"],
-        "log_mel" => &["n_mels"],
-        "mfcc" => &["n_mfcc"],
-        "tokenize" => &["tokenizer"],
-        "tokenize_chars" => &["vocabulary"],
-        _ => &[],
-    }
-}
 
 /// Marks of quotations, in which nothing else is a mark.
 const QUOTES: [char; 2] = ['"', '\''];
@@ -75,8 +56,10 @@ fn parameters(text: &str) -> Vec<&str> {
 fn one(index: usize, text: &str) -> Result<Op> {
     let mut parts = parameters(text).into_iter();
     let name = parts.next().unwrap_or_default();
-    let mut unnamed = positional(name).iter();
-    let mut fields = Map::new();
+    let info = OpInfo::find(name, &Op::all()).map_err(|why| Error::config(format!("op {index}: {why}")))?;
+    let wrong = |why: String| Error::config(format!("op {index} ({name}): {why}"));
+    let mut unnamed = info.unnamed.iter();
+    let mut given = BTreeMap::new();
     for part in parts {
         // What stands in quotation marks as a whole is a value, and may hold an equals sign, as a URI may.
         let named = part.split_once('=').filter(|(key, _)| {
@@ -87,19 +70,32 @@ fn one(index: usize, text: &str) -> Result<Op> {
             None => match unnamed.next() {
                 Some(key) => (*key, part),
                 None => {
-                    return Err(Error::config(format!(
-                        "op {index} ({name}): `{part}` has no parameter to go to; write key=value"
+                    let known = info.described_parameters();
+                    return Err(wrong(format!(
+                        "`{part}` has no parameter to go to; write key=value; {known}"
                     )));
                 }
             },
         };
-        if fields.insert(key.to_owned(), value_of(value)).is_some() {
-            return Err(Error::config(format!("op {index} ({name}): `{key}` is given twice")));
+        info.check_parameter(key).map_err(wrong)?;
+        if given.insert(key, value).is_some() {
+            return Err(wrong(format!("`{key}` is given twice")));
         }
     }
-    fields.insert("op".to_owned(), Value::from(name));
-    serde_json::from_value(Value::Object(fields))
-        .map_err(|error| Error::config(format!("op {index} ({name}): {error}")))
+    read(name, &given).map_err(|refused| {
+        // The wrong value is refused for the same reason when it is the only one.
+        let culprit = given.iter().map(|(key, value)| (*key, *value)).find(|&(key, value)| {
+            read(name, &BTreeMap::from([(key, value)])).is_err_and(|alone| alone == refused)
+        });
+        wrong(info::explain(culprit, &refused))
+    })
+}
+
+/// Reads the op with these parameters; the error is the message of `serde`.
+fn read(name: &str, given: &BTreeMap<&str, &str>) -> Result<Op, String> {
+    let fields = given.iter().map(|(key, value)| ((*key).to_owned(), value_of(value)));
+    let op = ("op".to_owned(), Value::from(name));
+    serde_json::from_value(Value::Object(fields.chain([op]).collect())).map_err(|error| error.to_string())
 }
 
 fn value_of(text: &str) -> Value {

@@ -19,7 +19,7 @@ pub struct Size {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a side in pixels, or height and width as 224x288")]
 enum SizeForm {
     Square(u32),
     Sides([u32; 2]),

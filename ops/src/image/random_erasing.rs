@@ -35,7 +35,7 @@ pub struct RandomErasing {
 
 /// What [`RandomErasing`] writes; in JSON a number, three numbers, or `"random"`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number, three numbers as 1/2/3, or random")]
 pub enum EraseValue {
     /// One value, in the units of the tensor.
     Constant(f32),

@@ -22,7 +22,7 @@ pub struct Resize {
 
 /// What [`Resize`] resizes to.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected the shorter side in pixels, or height and width as 224x288")]
 pub enum ResizeTo {
     /// The shorter side in pixels; the longer is ⌊shorter · long / short⌋, as torchvision.
     Shorter(u32),

@@ -30,7 +30,7 @@ pub struct TokenizeChars {
 
 /// The characters of [`TokenizeChars`]; in JSON a string or a list of strings.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected characters, or a list of texts in JSON")]
 pub enum Vocabulary {
     /// One after the other.
     Characters(String),
@@ -40,7 +40,7 @@ pub enum Vocabulary {
 
 /// What [`TokenizeChars`] does with a character out of its vocabulary; in JSON a number, or `"error"`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected an integer, or error")]
 pub enum Unknown {
     /// It gets this id.
     Id(i64),
