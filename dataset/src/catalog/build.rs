@@ -27,15 +27,15 @@ pub(crate) async fn open_or_build(
 ) -> Result<(Catalog, bool)> {
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match store::load(place, storage).await? {
-            Stored::Found(mut found) if still_fits(uri, options, storage, &found).await? => {
-                if found.converted
-                    && let Err(error) = store::save(&mut found.catalog, place, storage).await
-                {
-                    tracing::warn!(folder = place.folder(), %error, "the catalog could not be stored in its new form");
+            Stored::Found(mut found) => {
+                if still_fits(uri, options, storage, &mut found.catalog).await? {
+                    if found.converted
+                        && let Err(error) = store::save(&mut found.catalog, place, storage).await
+                    {
+                        tracing::warn!(folder = place.folder(), %error, "the catalog could not be stored in its new form");
+                    }
+                    return Ok((found.catalog, true));
                 }
-                return Ok((found.catalog, true));
-            }
-            Stored::Found(_) => {
                 tracing::info!(
                     uri = shown(uri),
                     "files changed, were touched or copied since they were catalogued; cataloguing anew"
@@ -68,11 +68,13 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
     let (uri, layout, listing) = (sources.uri.clone(), sources.layout, sources.fingerprint());
     let with =
         Cataloguing { storage, options: &options.catalog, block_bytes: options.block_bytes, open: options };
+    let listing_notes = sources.notes.clone();
     let draft = format::catalog(sources, &with).await?;
     if draft.blocks.samples() == 0 {
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
     }
     let hashes = identity::hashes(&draft, layout, options.block_bytes, storage).await?;
+    let listing_notes = draft.notes.starts_with(&listing_notes).then_some(listing_notes.len());
     let mut notes = draft.notes;
     if let by_size @ 1.. = draft.objects.pinned_by_size() {
         notes.push(format!(
@@ -96,6 +98,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         payload: draft.payload,
         audio: draft.audio,
         notes,
+        listing_notes,
         null_columns: draft.null_columns,
         hashes,
         listing,
@@ -103,15 +106,17 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
     format::with_durations(catalog, &with).await
 }
 
+/// Whether the stored catalog is that of the objects that are there now. If they were listed, its notes about the listing
+/// are renewed: they name objects that are not data.
 async fn still_fits(
     uri: &str,
     options: &OpenOptions,
     storage: &Storage,
-    stored: &store::Found,
+    stored: &mut Catalog,
 ) -> Result<bool> {
-    let objects = &stored.catalog.objects;
+    let objects = &stored.objects;
     let all = 0..objects.len();
-    if stored.catalog.layout == Layout::CommonVoiceTar && !still_there(objects, all.clone(), storage).await? {
+    if stored.layout == Layout::CommonVoiceTar && !still_there(objects, all.clone(), storage).await? {
         return Ok(false); // the seekable copies were removed
     }
     let is_large = options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS;
@@ -127,11 +132,21 @@ async fn still_fits(
         );
         return still_there(objects, all.filter(|&i| format::is_table(objects.name(i))), storage).await;
     }
-    let layout = options.layout.unwrap_or(stored.catalog.layout);
-    let choice =
-        Choice { layout: Some(layout), split: options.split.as_deref(), told: Some(&options.catalog) };
+    // A `metadata.csv` that was added or removed makes a folder a manifest, or the reverse.
+    let kept = Some(stored.layout).filter(|layout| !matches!(layout, Layout::Folder | Layout::Manifest));
+    let choice = Choice {
+        layout: options.layout.or(kept),
+        split: options.split.as_deref(),
+        told: Some(&options.catalog),
+    };
     match find_sources(uri, choice, storage).await {
-        Ok(sources) => Ok(sources.fingerprint() == stored.catalog.listing),
+        Ok(sources) if (sources.layout, sources.fingerprint()) != (stored.layout, stored.listing) => {
+            Ok(false)
+        }
+        Ok(sources) => {
+            stored.renew_notes(sources.notes);
+            Ok(true)
+        }
         // What is there now is no such data set: building says what it is.
         Err(error) if error.kind() == ErrorKind::BadConfig => Ok(false),
         Err(error) => Err(error),

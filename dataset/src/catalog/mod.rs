@@ -213,6 +213,8 @@ pub struct Catalog {
     pub(crate) payload: Vec<String>,
     pub(crate) audio: Vec<String>,
     pub(crate) notes: Vec<String>,
+    /// How many of the notes, the first ones, are about the listing. `None` where that is unknown.
+    pub(crate) listing_notes: Option<usize>,
     /// Columns that statistics of the files prove to have nulls; not part of the identity.
     pub(crate) null_columns: Vec<String>,
     pub(crate) hashes: DataHashes,
@@ -221,6 +223,13 @@ pub struct Catalog {
 }
 
 impl Catalog {
+    /// Replaces the notes about the listing.
+    pub(crate) fn renew_notes(&mut self, notes: Vec<String>) {
+        let Some(stale) = self.listing_notes.filter(|&stale| stale <= self.notes.len()) else { return };
+        self.listing_notes = Some(notes.len());
+        self.notes.splice(..stale, notes);
+    }
+
     /// The URI it was built from, without credentials; of a mix, its parts' names.
     pub fn uri(&self) -> &str {
         &self.uri

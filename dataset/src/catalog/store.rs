@@ -152,6 +152,8 @@ pub(super) struct Index {
     lists: Vec<String>,
     notes: Vec<String>,
     #[serde(default)]
+    listing_notes: Option<usize>,
+    #[serde(default)]
     null_columns: Vec<String>,
     #[serde(default)]
     columns_version: u32,
@@ -227,6 +229,7 @@ pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
         key,
         lists,
         notes: catalog.notes.clone(),
+        listing_notes: catalog.listing_notes,
         null_columns: catalog.null_columns.clone(),
         columns_version: columns_version(catalog.layout),
         tables,
@@ -430,6 +433,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         payload: index.payload,
         audio: index.audio,
         notes: index.notes,
+        listing_notes: index.listing_notes,
         null_columns: index.null_columns,
         hashes,
         listing: index.fingerprint,
@@ -532,6 +536,7 @@ mod tests {
             },
             audio: Vec::new(),
             notes: Vec::new(),
+            listing_notes: None,
             null_columns: Vec::new(),
             hashes: DataHashes { identity: 7, blocks: 7, legacy: 7 },
             listing: 1,

@@ -107,6 +107,7 @@ impl Union {
                 .iter()
                 .flat_map(|part| part.opened.catalog.notes.iter().map(|note| named(part, note)))
                 .collect(),
+            listing_notes: None,
             schema,
             null_columns: Vec::new(),
             hashes: super::identity::joined(&hashes),

@@ -1,7 +1,8 @@
 //! Manifests: a CSV, TSV or Parquet table with a column of URIs.
 //!
-//! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image`, `audio` that is text; its
-//! values are relative to the manifest or absolute. The other columns are metadata; the files' bytes are the payload
+//! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image`, `audio` that is text, but
+//! `file_name` in a `metadata.csv` of Hugging Face (`metadata_table.rs`). Its values are absolute, or relative to the
+//! folder of the manifest. The other columns are metadata; the files' bytes are the payload
 //! `image` if all are pictures, `audio` if all are clips, else `data`. Every file is asked for its size and
 //! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order. If URLs in it
 //! are signed, the catalog is not stored, because a stored one would lack the signatures.
@@ -9,9 +10,9 @@
 use super::columns::{bug, payload_field};
 use super::located::{BlockCut, Row};
 use super::sources::{Sources, extension, is_audio, is_picture, without_query};
-use super::{Cataloguing, tars};
+use super::{Cataloguing, metadata_table, tars};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
-use crate::storage::without_credentials;
+use crate::storage::{shown, without_credentials};
 use crate::{Error, ObjectRef, Result};
 use arrow::array::{Array, ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::compute::{cast, concat_batches};
@@ -57,7 +58,7 @@ pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<
     let column = uri_column(manifest, table.schema_ref())?;
     let uris = cast(table.column(column), &DataType::Utf8).map_err(bug)?;
     let uris: &StringArray = arrow::array::AsArray::as_string(&uris);
-    let (objects, object_of_row) = find_files(manifest, uris, &sources.root, with).await?;
+    let (objects, object_of_row) = find_files(manifest, uris, with).await?;
     let table = match with.storage.has_signed_objects() {
         true => without_signatures(&table, column, uris)?,
         false => table,
@@ -107,7 +108,9 @@ fn uri_column(manifest: &ObjectRef, schema: &Schema) -> Result<usize> {
     let is_text = |i: usize| {
         matches!(schema.field(i).data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
     };
-    let found = URI_COLUMNS.iter().find_map(|name| schema.index_of(name).ok().filter(|&i| is_text(i)));
+    let first = metadata_table::is_named(without_query(&manifest.uri)).then_some(&metadata_table::FILE_NAME);
+    let mut names = first.into_iter().chain(&URI_COLUMNS);
+    let found = names.find_map(|name| schema.index_of(name).ok().filter(|&i| is_text(i)));
     found.ok_or_else(|| {
         let columns: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
         Error::config(format!(
@@ -123,9 +126,9 @@ fn uri_column(manifest: &ObjectRef, schema: &Schema) -> Result<usize> {
 async fn find_files(
     manifest: &ObjectRef,
     uris: &StringArray,
-    root: &str,
     with: &Cataloguing<'_>,
 ) -> Result<(Vec<ObjectRef>, Vec<u32>)> {
+    let folder = folder_of(&manifest.uri);
     let mut known: HashMap<&str, u32> = HashMap::new();
     let mut distinct: Vec<(usize, String)> = Vec::new();
     let mut rows = Vec::with_capacity(uris.len());
@@ -137,16 +140,19 @@ async fn find_files(
             .map_err(|_| Error::config("more than 2^32 files in a manifest"))?;
         let object = *known.entry(uris.value(row)).or_insert(next); // 0 is the manifest
         if object == next {
-            distinct.push((row, resolve(root, uris.value(row).trim())));
+            distinct.push((row, uris.value(row).trim().to_owned()));
         }
         rows.push(object);
     }
     let total = Some(distinct.len() as u64);
     let mut heads = stream::iter(distinct)
-        .map(|(row, uri)| async move {
-            let uri = with.storage.keep_object_credentials(&uri);
+        .map(|(row, name)| async move {
+            let uri = with.storage.keep_object_credentials(&resolve(folder, &name));
             let found = with.storage.head(&uri).await;
-            found.map_err(|e| e.context(format!("{} row {}", manifest.uri, row + 1)))
+            let advice = if is_relative(&name) { ", a path relative to the manifest's folder" } else { "" };
+            found.map_err(|e| {
+                e.context(format!("{} row {} names `{}`{advice}", manifest.uri, row + 1, shown(&name)))
+            })
         })
         .buffered(HEADS);
     let mut objects = vec![manifest.clone()];
@@ -157,16 +163,26 @@ async fn find_files(
     Ok((objects, rows))
 }
 
-/// A file's URI: absolute as it is, else below the manifest's folder.
-fn resolve(root: &str, uri: &str) -> String {
-    if uri.contains("://") || uri.starts_with('/') {
+/// Returns the URI of the folder that holds the object, with its `/`.
+fn folder_of(uri: &str) -> &str {
+    let path = without_query(uri);
+    &path[..path.rfind('/').map_or(0, |slash| slash + 1)]
+}
+
+fn is_relative(uri: &str) -> bool {
+    !uri.contains("://") && !uri.starts_with('/')
+}
+
+/// Returns a file's URI: absolute ones unchanged, others below `folder`.
+fn resolve(folder: &str, uri: &str) -> String {
+    if !is_relative(uri) {
         return uri.to_owned();
     }
     let uri = uri.trim_start_matches("./");
-    if !root.starts_with("file://") {
-        return format!("{root}{uri}");
+    if !folder.starts_with("file://") {
+        return format!("{folder}{uri}");
     }
-    let mut encoded = String::from(root);
+    let mut encoded = String::from(folder);
     for byte in uri.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
             encoded.push(char::from(byte));

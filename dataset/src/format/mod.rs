@@ -30,6 +30,7 @@ mod layout;
 pub(crate) mod located;
 mod manifest;
 mod matlab;
+mod metadata_table;
 mod page_header;
 pub(crate) mod parquet;
 mod parquet_check;

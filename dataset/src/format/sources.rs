@@ -5,10 +5,11 @@
 
 use super::common_voice;
 use super::layout::Layout;
+use super::metadata_table;
 use super::pattern::{Pattern, pattern_start};
 use crate::storage::ListingFn;
 use crate::{CatalogOptions, Error, ErrorKind, ObjectRef, Result, Storage};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::sync::Arc;
 
@@ -174,9 +175,24 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
         Layout::CommonVoiceHf => return common_voice::hf::find(listing, choice.split, storage).await,
         _ => {}
     }
+    let mut notes = Vec::new();
+    let is_whole_folder = choice.layout.is_none() && choice.split.is_none() && listing.below.is_none();
+    if layout == Layout::Folder
+        && is_whole_folder
+        && let Some(table) =
+            metadata_table::find(&listing.objects, &listing.root, storage, &mut notes).await?
+    {
+        let files = listing.objects.iter().filter(|(name, _)| is_data(Layout::Folder, name)).count();
+        notes.push(format!(
+            "read by metadata.csv: its rows are the samples, of {} in the folder; name the layout folder to read all \
+             files, with their folders as classes",
+            counted(files, "file")
+        ));
+        let table = table.clone();
+        return Ok(listing.sources(Layout::Manifest, vec![table], notes));
+    }
     let (mut data, beside): (Vec<_>, Vec<_>) =
         std::mem::take(&mut listing.objects).into_iter().partition(|(name, _)| is_data(layout, name));
-    let mut notes = Vec::new();
     note_ignored(layout, &beside, &mut notes);
     if let Some(split) = choice.split {
         keep_split(uri, layout, split, &mut data)?;
@@ -187,7 +203,10 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
             counted(beside.len(), "other object")
         )));
     }
-    let sources = listing.sources(layout, data, notes);
+    let mut sources = listing.sources(layout, data, notes);
+    if matches!(layout, Layout::HfParquet | Layout::ArrowIpc) {
+        note_partitions(&sources.names, &mut sources.notes);
+    }
     if !matches!(layout, Layout::IlsvrcTar | Layout::Manifest | Layout::CommonVoiceTar) {
         one_split(uri, layout, &sources.names)?;
     }
@@ -380,6 +399,19 @@ fn note_ignored(layout: Layout, beside: &[(String, ObjectRef)], notes: &mut Vec<
         "{} ignored, neither pictures nor audio: {}",
         counted(beside.len(), "file"),
         found.join(", ")
+    ));
+}
+
+/// Notes the folders that are named as Hive names those of partitions, `label=3/`: their values are not columns.
+fn note_partitions(names: &[String], notes: &mut Vec<String>) {
+    let folders = names.iter().filter_map(|name| name.rsplit_once('/')).flat_map(|(path, _)| path.split('/'));
+    let keys = folders.filter_map(|folder| folder.split_once('=')).map(|(key, _)| key);
+    let keys: BTreeSet<&str> = keys.filter(|key| !key.is_empty()).collect();
+    let Some(first) = keys.first() else { return };
+    notes.push(format!(
+        "the values of {} in the names of folders ({first}=…/) are not columns; write them into the files, or open one \
+         of the folders",
+        keys.iter().copied().collect::<Vec<_>>().join(", ")
     ));
 }
 

@@ -66,8 +66,18 @@ impl Watch {
             Ok(meta) if meta.is_dir() => Ok(There::Folder),
             Ok(_) => Ok(There::Nothing), // a socket or device
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(There::Nothing), // removed meanwhile, or a dangling link
-            Err(e) => Err(e.into()),
+            Err(e) => Err(named(&path, e)),
         }
+    }
+}
+
+/// Returns the fault. If access is denied, its text names the path: the error of a listing names only the listing's root.
+fn named(path: &str, error: io::Error) -> Fault {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            Fault::Io(io::Error::new(error.kind(), format!("{path}: {error}")))
+        }
+        _ => error.into(),
     }
 }
 
@@ -141,7 +151,7 @@ fn first(
 
 /// Calls `on_name` with each name in `folder` and whether it is a subfolder's. Links are not followed.
 fn read(folder: &str, watch: &Watch, mut on_name: impl FnMut(String, bool)) -> Result<(), Fault> {
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(folder).map_err(|e| named(folder, e))? {
         let entry = entry?;
         watch.on_name()?;
         let name = entry.file_name().into_string().map_err(|name| {
@@ -362,6 +372,23 @@ mod tests {
         std::os::unix::fs::symlink(dir.path(), dir.path().join("below/up")).unwrap();
         for limit in [10, usize::MAX] {
             assert!(matches!(listed(root, limit), Err(Fault::Refused(_))));
+        }
+    }
+
+    /// The refusal is simulated: root may read every file.
+    #[test]
+    fn the_path_that_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("elsewhere", dir.path().join("closed")).unwrap();
+        let denied: StatFn = |_| Err(io::ErrorKind::PermissionDenied.into());
+        for limit in [10, usize::MAX] {
+            match list(dir.path().to_str().unwrap(), limit, &watch(denied)) {
+                Err(Fault::Io(error)) => {
+                    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+                    assert!(error.to_string().contains("/closed: "), "{error}");
+                }
+                _ => panic!("a file without access was listed"),
+            }
         }
     }
 

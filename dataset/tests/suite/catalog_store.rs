@@ -234,3 +234,40 @@ async fn a_relative_path_is_resolved_when_it_is_opened() {
     assert!(Path::new(&uri).is_absolute(), "{uri}");
     all_rows(&dataset).await;
 }
+
+/// Files that are not data are not part of the catalog, but its notes name them.
+#[tokio::test]
+async fn notes_about_other_files_are_those_of_the_listing() {
+    let (root, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = CatalogStore::Cache(cache.path().into());
+    std::fs::write(root.path().join("1.jpg"), picture(1, 500)).unwrap();
+    std::fs::write(root.path().join("a.txt"), "text").unwrap();
+    let notes = async || open_counted(root.path(), &store, false).await.0.catalog().notes().join("; ");
+    assert!(notes().await.contains("1 file ignored, neither pictures nor audio: 1 .txt"));
+    std::fs::write(root.path().join("b.md"), "text").unwrap();
+    let renewed = notes().await;
+    assert!(renewed.contains("2 files ignored, neither pictures nor audio: 1 .md, 1 .txt"), "{renewed}");
+    assert!(!renewed.contains("1 file ignored"), "{renewed}");
+    for name in ["a.txt", "b.md"] {
+        std::fs::remove_file(root.path().join(name)).unwrap();
+    }
+    let renewed = notes().await;
+    assert!(!renewed.contains("ignored"), "{renewed}");
+}
+
+#[tokio::test]
+async fn a_table_of_metadata_that_comes_later_is_noticed() {
+    let (root, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = CatalogStore::Cache(cache.path().into());
+    for i in 1..4 {
+        std::fs::write(root.path().join(format!("{i}.jpg")), picture(i, 500)).unwrap();
+    }
+    let samples = async || open_counted(root.path(), &store, false).await.0.catalog().samples();
+    assert_eq!(samples().await, 3);
+    let table = root.path().join("metadata.csv");
+    std::fs::write(&table, "file_name,score\n2.jpg,7\n").unwrap();
+    assert_eq!(samples().await, 1);
+    assert_eq!(samples().await, 1);
+    std::fs::remove_file(table).unwrap();
+    assert_eq!(samples().await, 3);
+}

@@ -1,7 +1,7 @@
 //! Folders of pictures.
 
 use crate::format_common::*;
-use feedstock_dataset::{BlockId, ErrorKind, Layout, SampleId};
+use feedstock_dataset::{BlockId, CatalogStore, Dataset, ErrorKind, Layout, OpenOptions, SampleId};
 use std::path::Path;
 
 fn put(root: &Path, name: &str, bytes: &[u8]) {
@@ -113,4 +113,81 @@ async fn tiny_files_do_not_make_blocks_of_thousands_of_files() {
     let blocks =
         (0..dataset.catalog().blocks() as u32).map(|id| dataset.catalog().block(BlockId(id)).samples);
     assert_eq!(blocks.collect::<Vec<_>>(), [256, 256, 256, 232]);
+}
+
+/// As `datasets` reads ImageFolder with its table of metadata.
+#[tokio::test]
+async fn the_columns_of_metadata_csv_are_those_of_the_folder() {
+    let root = tempfile::tempdir().unwrap();
+    for i in 0..20u64 {
+        put(root.path(), &format!("{}/{i}.jpg", i % 2), &picture(i, 500));
+    }
+    let lines: Vec<String> =
+        (0..18).rev().map(|i| format!("{}/{i}.jpg,\"text {i}\",{}\n", i % 2, i * 10)).collect();
+    put(root.path(), "metadata.csv", format!("file_name,text,score\n{}", lines.concat()).as_bytes());
+    let dataset = open(root.path()).await.unwrap();
+    let catalog = dataset.catalog();
+    assert_eq!((catalog.layout(), catalog.samples()), (Layout::Manifest, 18));
+    assert!(catalog.notes()[0].contains("read by metadata.csv: "), "{:?}", catalog.notes());
+    assert!(catalog.notes()[0].contains("20 files in the folder"), "{:?}", catalog.notes());
+    let rows = all_rows(&dataset).await;
+    let images = payloads(&rows, "image");
+    for (row, i) in (0..18).rev().enumerate() {
+        assert_eq!(texts(&rows, "file_name")[row], format!("{}/{i}.jpg", i % 2));
+        assert_eq!(
+            (texts(&rows, "text")[row].as_str(), ints(&rows, "score")[row]),
+            (&*format!("text {i}"), i * 10)
+        );
+        assert_eq!(images[row].as_deref().unwrap(), picture(i as u64, 500));
+    }
+    // With a named layout, the table is not read.
+    let options = OpenOptions { layout: Some(Layout::Folder), ..options(CatalogStore::Nowhere) };
+    let folder = Dataset::open_with(root.path().to_str().unwrap(), options).await.unwrap();
+    assert_eq!((folder.catalog().samples(), folder.catalog().class_names("label").unwrap().len()), (20, 2));
+}
+
+/// A manifest's `url` comes before its `file_name`; in a table of metadata it is a column like any other.
+#[tokio::test]
+async fn metadata_csv_names_its_files_in_file_name() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path(), "1.jpg", &picture(1, 500));
+    put(root.path(), "metadata.csv", b"url,file_name\nhttps://example.org/elsewhere.jpg,1.jpg\n");
+    let dataset = open(root.path()).await.unwrap();
+    let rows = all_rows(&dataset).await;
+    assert_eq!(texts(&rows, "url"), ["https://example.org/elsewhere.jpg"]);
+    assert_eq!(payloads(&rows, "image")[0].as_deref().unwrap(), picture(1, 500));
+}
+
+#[tokio::test]
+async fn files_of_a_manifest_are_relative_to_its_folder() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path(), "lists/pictures/1.bin", &picture(1, 500));
+    put(root.path(), "lists/train.csv", b"path,score\npictures/1.bin,3\n");
+    for uri in [root.path().join("lists/train.csv"), root.path().to_owned()] {
+        let rows = all_rows(&open(&uri).await.unwrap()).await;
+        assert_eq!(payloads(&rows, "data")[0].as_deref().unwrap(), picture(1, 500), "{}", uri.display());
+    }
+    put(root.path(), "lists/train.csv", b"path,score\npictures/1.bin,3\n2.bin,4\n");
+    let error = open(root.path()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    let expected = "train.csv row 2 names `2.bin`, a path relative to the manifest's folder: ";
+    assert!(error.message().contains(expected) && error.message().contains("/lists/2.bin"), "{error}");
+}
+
+#[tokio::test]
+async fn tables_of_metadata_that_are_not_read_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path(), "a/1.jpg", &picture(1, 500));
+    put(root.path(), "metadata.csv", b"image_id,text\n1,one\n"); // names no files
+    put(root.path(), "a/metadata.csv", b"file_name,text\n1.jpg,one\n");
+    put(root.path(), "metadata.jsonl", b"{\"file_name\": \"a/1.jpg\"}\n");
+    let dataset = open(root.path()).await.unwrap();
+    assert_eq!(dataset.catalog().layout(), Layout::Folder);
+    let notes = dataset.catalog().notes().join("; ");
+    for table in ["metadata.csv", "a/metadata.csv", "metadata.jsonl"] {
+        assert!(notes.contains(&format!("the columns of {table} are not read")), "{notes}");
+    }
+    // As the note advises; the names are relative to the table.
+    let below = open(&root.path().join("a/metadata.csv")).await.unwrap();
+    assert_eq!(texts(&all_rows(&below).await, "text"), ["one"]);
 }

@@ -99,3 +99,19 @@ async fn only_chosen_columns_are_read() {
     let error = dataset.columns(&["wdith"]).unwrap_err();
     assert!(error.message().contains("wdith") && error.message().contains("width, "), "{error}");
 }
+
+#[tokio::test]
+async fn partitions_in_the_names_of_folders_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    write_parquet(root.path());
+    for (name, folder) in [("a.parquet", "year=2024/label=1"), ("b.parquet", "year=2025/label=2")] {
+        std::fs::create_dir_all(root.path().join(folder)).unwrap();
+        std::fs::rename(root.path().join(name), root.path().join(folder).join(name)).unwrap();
+    }
+    let dataset = open(root.path()).await.unwrap();
+    let notes = dataset.catalog().notes();
+    assert!(
+        notes[0].contains("the values of label, year in the names of folders (label=…/) are not columns"),
+        "{notes:?}"
+    );
+}

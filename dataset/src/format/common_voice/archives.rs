@@ -61,7 +61,8 @@ pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) 
             archive::remove_refused(&archive.tar, object);
         }
         return Err(Error::config(format!(
-            "{}: no train.tsv, validated.tsv … in it, so it is no archive of Common Voice; unpack it, or name its layout",
+            "{}: no train.tsv, validated.tsv … in it, so it is not an archive of Common Voice, the only kind of \
+             compressed tar that is read; decompress it (`gunzip shard-000000.tar.gz`) and open the tar",
             sources.uri
         )));
     }
