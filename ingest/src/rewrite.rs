@@ -256,10 +256,12 @@ pub struct RewriteReport {
 /// that [`feedstock_dataset::Storage`] writes (with the data set's own storage options). Blocks until done.
 ///
 /// A destination with an unfinished rewrite of the same data set and options is continued at the first shard that is
-/// missing; a finished one is only verified again.
+/// missing; a finished one is only verified again. Of several runs that begin in one empty destination at the same time, one
+/// writes and the others fail. Once a run has begun, another one with the same options continues it, even while the first
+/// still runs: both then write the same bytes.
 ///
 /// # Errors
-/// `BadConfig` for options out of range, a destination that holds anything else, or one that another rewrite began;
+/// `BadConfig` for options out of range, a destination that holds anything else, or one in which another run began;
 /// `BadSample` for a picture that cannot be decoded under [`OnBadPicture::Raise`]; `Gone` where the shards read back
 /// differ from what was written; storage's own errors. What was written until then stays and counts.
 pub fn rewrite(dataset: &Dataset, destination: &str, options: &RewriteOptions) -> Result<RewriteReport> {
@@ -288,8 +290,11 @@ pub fn rewrite(dataset: &Dataset, destination: &str, options: &RewriteOptions) -
             let mut rest = run.read(0)?;
             let first = rest.next().transpose()?;
             let payload = first.as_ref().map_or_else(BTreeMap::new, |b| schema::payload_kinds(dataset, b));
-            let state = State { settings, shards, payload, finished: Vec::new(), verified: false };
-            target.save(&state)?;
+            let state = State::new(settings, shards, payload);
+            if !target.begin(&state)? {
+                target.open(&plan, &state.settings, shards)?; // names what differs
+                return Err(target.taken());
+            }
             run.write(state, first, rest)?
         }
     };

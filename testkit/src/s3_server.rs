@@ -27,6 +27,7 @@ pub const SECRET_KEY: &str = "feedstock-test-SECRET-4f7a";
 
 /// An S3 server over a folder: buckets are its sub-folders. Signatures are checked.
 ///
+/// Conditional writes are made one by one, as in S3; s3s-fs alone lets several pass.
 /// s3s-fs leaves ETags out of listings and ignores `If-Match` on GET; it sends an ETag with each object.
 /// HEAD of what is only a prefix is answered here with 404, as S3 does; s3s-fs takes its folder for an object and fails.
 /// Bodies of objects are read in larger pieces than its own (`object_body.rs`).
@@ -61,7 +62,10 @@ impl S3Server {
                 let (service, root, stored) = (service.clone(), root.clone(), Arc::clone(&stored));
                 async move {
                     if found {
-                        let _whole = stored.read().await;
+                        // s3s-fs looks and then writes: alone, as S3 does both at once.
+                        let is_conditional = request.headers().contains_key("if-none-match");
+                        let _alone = if is_conditional { Some(stored.write().await) } else { None };
+                        let _whole = if is_conditional { None } else { Some(stored.read().await) };
                         let object = object_body::open(&root, &request);
                         let answer = service.call(request.map(Body::from)).await;
                         return answer.map(|answer| object_body::in_large_pieces(object, answer));

@@ -134,6 +134,35 @@ static TEMP_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Writes `bytes` whole or not at all; missing folders are made.
 pub(crate) fn write(path: &str, bytes: &[u8]) -> Result<(), Fault> {
+    put(path, bytes, |temp, target| fs::rename(temp, target))
+}
+
+/// As [`write`], if there is no such file yet; returns whether this call made it.
+pub(crate) fn create(path: &str, bytes: &[u8]) -> Result<bool, Fault> {
+    let mut is_new = true;
+    put(path, bytes, |temp, target| {
+        let claimed = match fs::hard_link(temp, target) {
+            Ok(()) => return fs::remove_file(temp),
+            // Some file systems have no links: an empty file is the claim.
+            Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+                File::create_new(target).map(|_| ())
+            }
+            Err(e) => Err(e),
+        };
+        match claimed {
+            Ok(()) => fs::rename(temp, target),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                is_new = false;
+                fs::remove_file(temp)
+            }
+            Err(e) => Err(e),
+        }
+    })?;
+    Ok(is_new)
+}
+
+/// Writes `bytes` into a temporary file, which `place(temporary file, path)` moves to `path`.
+fn put(path: &str, bytes: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<(), Fault> {
     let target = Path::new(path);
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -142,10 +171,10 @@ pub(crate) fn write(path: &str, bytes: &[u8]) -> Result<(), Fault> {
         let mut file = File::create_new(&temp)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&temp, target)
+        place(&temp, target)
     })();
     if result.is_err() {
-        let _ = fs::remove_file(&temp); // the rename took it away otherwise
+        let _ = fs::remove_file(&temp); // `place` took it away otherwise
     }
     result.map_err(Fault::Io)
 }

@@ -292,6 +292,19 @@ impl Storage {
         self.0.io.run(async move { store.write(&at, bytes).await }).await
     }
 
+    /// Writes the object whole, in one request, unless it exists. Returns whether the object has these bytes: of several
+    /// processes that create it with different bytes at the same time, one gets `true`.
+    ///
+    /// On a store without conditional writes (WebDAV, Backblaze B2), two processes may both get `true`; a warning is
+    /// logged.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn create(&self, uri: &str, bytes: Bytes) -> Result<bool> {
+        let (store, at) = self.store(uri)?;
+        self.0.io.run(async move { store.create(&at, bytes).await }).await
+    }
+
     /// Removes the object; no error when there is none.
     ///
     /// # Errors

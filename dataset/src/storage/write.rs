@@ -1,19 +1,20 @@
-//! Writes: whole or not at all, large objects part by part.
+//! Writes: whole or not at all, large objects part by part, or only where nothing is.
 
 use super::failure::Verdict;
 use super::fetch::{blocking, path};
+use super::observe::status;
 use super::progress::{LEAST_BYTES_PER_S, Progress};
 use super::retry::{Ended, within};
 use super::store::{Backend, Remote, Store};
 use super::uri::Location;
 use super::{Fault, local};
-use crate::Result;
+use crate::{ErrorKind, Result};
 use bytes::Bytes;
 use feedstock_base::shown;
 use futures::{StreamExt, TryStreamExt};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
-use object_store::{MultipartId, ObjectStoreExt, PutOptions};
+use object_store::{MultipartId, ObjectStoreExt, PutMode, PutOptions};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,6 +27,13 @@ const PARTS_MAX: usize = 10_000;
 const PARTS_AT_ONCE: usize = 4;
 /// Joining parts may take this many stall time-outs, 200 s by default: S3 takes minutes for thousands of parts.
 const JOIN_STALLS: u32 = 10;
+
+/// How a conditional write ended.
+enum Created {
+    New,
+    Existed,
+    Unsupported,
+}
 
 impl Store {
     pub(super) async fn write(&self, at: &Location, bytes: Bytes) -> Result<()> {
@@ -51,6 +59,66 @@ impl Store {
         }
         self.shared.counters.written_bytes.fetch_add(len, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// As [`write`](Self::write), if there is no such object yet; returns whether the object has these bytes.
+    pub(super) async fn create(&self, at: &Location, bytes: Bytes) -> Result<bool> {
+        let what = format!("creation of {} ({} bytes)", shown(&at.uri_of(&at.key)), bytes.len());
+        let progress = Progress::upload(bytes.len());
+        let created = match &self.backend {
+            Backend::Local => {
+                let is_new = self.until_done_with(&progress, |_| {
+                    let (key, bytes) = (at.key.clone(), bytes.clone());
+                    blocking(move || local::create(&key, &bytes))
+                });
+                is_new.await.map(|is_new| if is_new { Created::New } else { Created::Existed })
+            }
+            Backend::Remote(remote) => {
+                let path = path(&at.key).map_err(|e| e.context(&what))?;
+                self.put_new(remote, &path, &bytes, &progress).await
+            }
+        };
+        let exists = match created {
+            Ok(Created::New) => {
+                self.shared.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                return Ok(true);
+            }
+            Ok(Created::Existed) => true,
+            Ok(Created::Unsupported) => self.find(at).await?.is_some(),
+            Err(ended) => return Err(self.explain(ended, &what).await),
+        };
+        if exists {
+            // If the answer to an earlier request was lost, this process created it.
+            return self.holds(at, &bytes, PART_BYTES).await;
+        }
+        tracing::warn!("{what}: the store has no conditional writes, so two processes may both create it");
+        self.write(at, bytes).await.map(|()| true)
+    }
+
+    /// Sends a conditional write.
+    async fn put_new(
+        &self,
+        remote: &Remote,
+        path: &Path,
+        bytes: &Bytes,
+        progress: &Progress,
+    ) -> Result<Created, Ended> {
+        const NOT_IMPLEMENTED: u16 = 501; // Backblaze B2's answer to the header of a conditional write
+        let limit = upload_limit(self.stall(), bytes.len());
+        let created = self.until_done_with(progress, |_| {
+            let put = remote.objects.put_opts(path, bytes.clone().into(), PutMode::Create.into());
+            async move {
+                match within(limit, put).await {
+                    Err(Fault::Store(object_store::Error::NotImplemented { .. })) => Ok(Created::Unsupported),
+                    Err(_) if status() == Some(NOT_IMPLEMENTED) => Ok(Created::Unsupported),
+                    put => put.map(|_| Created::New),
+                }
+            }
+        });
+        match created.await {
+            Err(ended) if ended.failure.verdict == Verdict::Exists => Ok(Created::Existed),
+            created => created,
+        }
     }
 
     async fn write_one(&self, remote: &Remote, path: &Path, bytes: Bytes, what: &str) -> Result<()> {
@@ -142,9 +210,12 @@ impl Store {
             return Ok(false);
         }
         for cut in cuts(bytes.len(), part_bytes) {
-            let there = self.read(&at.key, &found, cut.start as u64..cut.end as u64).await?;
-            if there != bytes[cut] {
-                return Ok(false);
+            match self.read(&at.key, &found, cut.start as u64..cut.end as u64).await {
+                Ok(there) if there == bytes[cut] => {}
+                Ok(_) => return Ok(false),
+                // Another process replaced it in the meantime.
+                Err(error) if error.kind() == ErrorKind::Gone => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
         Ok(true)

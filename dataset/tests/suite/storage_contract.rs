@@ -124,6 +124,19 @@ async fn writes_hold(storage: &Storage, root: &str) {
     let object = storage.head(&uri).await.unwrap();
     assert_eq!(storage.read(&object, 0..100).await.unwrap(), data(100, 1));
 
+    let first = format!("{root}w/first");
+    let creations = (0..8).map(|seed| storage.create(&first, data(100, seed)));
+    let created: Vec<bool> =
+        futures::future::join_all(creations).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(created.iter().filter(|created| **created).count(), 1, "{created:?}");
+    let winner = data(100, created.iter().position(|created| *created).unwrap() as u64);
+    assert!(!storage.create(&first, data(90, 2)).await.unwrap());
+    // As after a request whose answer was lost.
+    assert!(storage.create(&first, winner.clone()).await.unwrap());
+    let object = storage.head(&first).await.unwrap();
+    assert_eq!(storage.read(&object, 0..100).await.unwrap(), winner);
+    storage.delete(&first).await.unwrap();
+
     let empty = format!("{root}w/empty");
     storage.write(&empty, Bytes::new()).await.unwrap();
     let object = storage.head(&empty).await.unwrap();

@@ -66,6 +66,20 @@ async fn each_passing_fault_is_survived() {
     }
 }
 
+/// Backblaze B2 answers the header of a conditional write with 501.
+#[tokio::test]
+async fn without_conditional_writes_the_object_is_looked_for_first() {
+    let case = Case::new().await;
+    let uri = "s3://bucket/folder/new";
+    for (seed, is_new) in [(1, true), (2, false)] {
+        case.s3.proxy.inject(Rule::times(1, Fault::Status(501)));
+        assert_eq!(case.storage.create(uri, data(100, seed)).await.unwrap(), is_new);
+        case.s3.proxy.heal();
+    }
+    let object = case.storage.head(uri).await.unwrap();
+    assert_eq!(case.storage.read(&object, 0..100).await.unwrap(), data(100, 1));
+}
+
 /// What arrived is not asked for again: each request but the first begins where the one before it ended.
 #[tokio::test]
 async fn a_broken_read_goes_on_where_it_ended() {

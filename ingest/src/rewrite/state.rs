@@ -2,6 +2,10 @@
 //!
 //! A shard counts when it is named there; a shard of the right name that is not was being written when the run died,
 //! and is written anew. Both are whole objects at any time: storage writes whole or not at all.
+//!
+//! The first state file claims the destination: a conditional write creates it before the first shard. So of two runs that
+//! begin at the same time, one writes. A run that finds the state of another one with the same settings continues it, even
+//! while that one still runs: both then write the same bytes.
 
 use super::recode::Fate;
 use super::schema::PayloadKind;
@@ -13,6 +17,7 @@ use feedstock_ops::image::Unmarked;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 
 /// The form of the file, and of the cuts; a change that moves any byte raises it.
 const VERSION: u32 = 1;
@@ -77,11 +82,22 @@ impl FinishedShard {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) settings: Settings,
+    /// Random: the first states of two runs with the same settings differ, so only one of them is created.
+    #[serde(default)]
+    run: u64,
     pub(super) shards: u64,
     pub(super) payload: BTreeMap<String, PayloadKind>,
     pub(super) finished: Vec<FinishedShard>,
     /// Everything was read back and compared.
     pub(super) verified: bool,
+}
+
+impl State {
+    /// Returns the state of a rewrite that has no shards yet.
+    pub(super) fn new(settings: Settings, shards: u64, payload: BTreeMap<String, PayloadKind>) -> Self {
+        let run = RandomState::new().hash_one(shards);
+        Self { settings, run, shards, payload, finished: Vec::new(), verified: false }
+    }
 }
 
 impl Settings {
@@ -231,13 +247,27 @@ impl Target {
         Error::new(ErrorKind::BadConfig, message)
     }
 
+    /// Writes the first state file. Returns false if another run has begun in this destination since it was opened.
+    pub(super) fn begin(&self, state: &State) -> Result<bool> {
+        let (storage, uri, json) = (self.storage.clone(), self.uri_of(FILE), json(state)?);
+        self.storage.io().block_on(async move { storage.create(&uri, json).await })
+    }
+
     /// Replaces the state file.
     pub(super) fn save(&self, state: &State) -> Result<()> {
-        let json = serde_json::to_vec_pretty(state)
-            .map_err(|e| Error::new(ErrorKind::Bug, format!("the rewrite's state is no JSON: {e}")))?;
-        let (storage, uri) = (self.storage.clone(), self.uri_of(FILE));
-        self.storage.io().block_on(async move { storage.write(&uri, Bytes::from(json)).await })?;
+        let (storage, uri, json) = (self.storage.clone(), self.uri_of(FILE), json(state)?);
+        self.storage.io().block_on(async move { storage.write(&uri, json).await })?;
         Ok(())
+    }
+
+    /// Returns the error of a run that lost the destination to another run of the same rewrite.
+    pub(super) fn taken(&self) -> Error {
+        let message = format!(
+            "another run of the same rewrite began in {} at the same time; wait until it ends, or stop it and run this \
+             one again to continue at the first missing shard",
+            self.uri
+        );
+        Error::new(ErrorKind::BadConfig, message)
     }
 
     /// Starts writing a shard; one is under way at a time.
@@ -250,6 +280,12 @@ impl Target {
         });
         Upload(result)
     }
+}
+
+fn json(state: &State) -> Result<Bytes> {
+    let json = serde_json::to_vec_pretty(state)
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("the rewrite's state is no JSON: {e}")))?;
+    Ok(Bytes::from(json))
 }
 
 /// A shard on its way.
@@ -265,6 +301,7 @@ impl Upload {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use feedstock_dataset::{IoRuntime, StorageOptions};
     use serde_json::json;
 
     #[test]
@@ -274,5 +311,26 @@ mod tests {
         assert_eq!(found, ("plan.seed".to_owned(), "7".to_owned(), "8".to_owned()));
         assert_eq!(difference("", &here, &here), None);
         assert_eq!(difference("", &json!({}), &json!({"b": 2})).unwrap().0, "b");
+    }
+
+    /// Two runs with the same options that saw the same empty destination.
+    #[test]
+    fn one_of_two_equal_runs_gets_the_destination() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::new(StorageOptions::default(), IoRuntime::new().unwrap()).unwrap();
+        let target = Target::new(&storage, dir.path().to_str().unwrap());
+        let plan = json!({
+            "version": 1, "catalog": 1, "filter": 0, "shuffle": "none", "seed": 0, "lanes": 1, "window": 0,
+        });
+        let settings: Settings = serde_json::from_value(json!({
+            "version": VERSION, "plan": plan, "format": "parquet", "name": "train", "shard_bytes": 1,
+            "group_bytes": 1, "columns": ["image"], "recode": null,
+        }))
+        .unwrap();
+        let states = [(); 2].map(|()| State::new(settings.clone(), 3, BTreeMap::new()));
+        assert!(target.begin(&states[0]).unwrap());
+        assert!(!target.begin(&states[1]).unwrap());
+        assert_eq!(target.read_state().unwrap(), states[0]);
+        assert!(target.begin(&states[0]).unwrap(), "as after a request whose answer was lost");
     }
 }

@@ -91,6 +91,38 @@ fn shuffles_filters_and_columns_are_those_of_the_data_set() {
     assert!(open(&to).catalog().schema().field_with_name("width").is_err(), "width was not chosen");
 }
 
+/// Both look at the empty destination before either has written there.
+#[test]
+fn of_two_runs_that_begin_at_the_same_time_one_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    synth(&from, Layout::Parquet);
+    let source = open(&from);
+    for round in 0..6 {
+        let to = dir.path().join(format!("to-{round}"));
+        let names = ["first", "second"];
+        let start = std::sync::Barrier::new(names.len());
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let run = |name: &str| {
+                let options = RewriteOptions { name: name.to_owned(), ..small() };
+                start.wait();
+                rewrite(&source, text(&to), &options)
+            };
+            let runs = names.map(|name| scope.spawn(move || run(name)));
+            runs.into_iter().map(|run| run.join().unwrap()).collect()
+        });
+        let written: Vec<&str> =
+            names.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(name, _)| *name).collect();
+        assert_eq!(written.len(), 1, "round {round}: {results:?}");
+        let error = results.iter().find_map(|result| result.as_ref().err()).unwrap();
+        assert_eq!(error.kind(), ErrorKind::BadConfig);
+        // A listing that began before the other run and ended after it has only the other's shards.
+        let reasons = ["holds another rewrite: its name is", "is not empty"];
+        assert!(reasons.iter().any(|reason| error.to_string().contains(reason)), "{error}");
+        assert!(shard_files(&to).keys().all(|file| file.starts_with(written[0])), "round {round}");
+    }
+}
+
 /// The child of the test below: writes until two shards stand, then waits to be killed.
 #[test]
 fn child_that_is_killed() {
