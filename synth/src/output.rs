@@ -59,23 +59,39 @@ impl Target {
         Ok(path)
     }
 
-    /// A new file; `name` may hold folders that exist.
+    /// A new file; `name` may hold folders that exist. It has this name from [`OutFile::close`] on.
     pub(crate) fn file(&self, name: &str) -> Result<OutFile> {
         let path = self.root.join(name);
-        let file = File::create(&path).map_err(|e| Error::write(&path, e))?;
-        Ok(OutFile { path, file: BufWriter::with_capacity(1 << 20, file) })
+        let unfinished = Unfinished(unfinished(&path));
+        let file = File::create(&unfinished.0).map_err(|e| Error::write(&path, e))?;
+        Ok(OutFile { file: BufWriter::with_capacity(1 << 20, file), unfinished, path })
     }
+}
+
+/// What ends the names of files that are being written. They begin with a point, so no data set takes them for data.
+const UNFINISHED: &str = ".unfinished";
+
+/// Where the file `path` is until it is whole.
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}{UNFINISHED}"))
+}
+
+/// The name that a file of this name would have got if its run had not been interrupted.
+fn finished(name: &str) -> &str {
+    name.strip_prefix('.').and_then(|name| name.strip_suffix(UNFINISHED)).unwrap_or(name)
 }
 
 /// Whether an entry of the target's root is one that this crate writes.
 fn is_sample_data(path: &Path) -> bool {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    let Some(name) = path.file_name().and_then(|name| name.to_str()).map(finished) else { return false };
     let stem = |prefix: &str, suffix: &str| name.starts_with(prefix) && name.ends_with(suffix);
     if path.is_dir() {
         let class = name.len() == 9 && name.starts_with('n') && name[1..].bytes().all(|b| b.is_ascii_digit());
         // These names are anybody's, so their content decides.
         let languages = matches!(name, "audio" | "transcript") && holds_only(path, is_locale);
-        let language = is_locale(name) && holds_only(path, |name| name == "clips" || name.ends_with(".tsv"));
+        let language =
+            is_locale(name) && holds_only(path, |name| name == "clips" || finished(name).ends_with(".tsv"));
         return class || name == "data" || languages || language;
     }
     matches!(name, "dataset_info.json" | "state.json" | "n_shards.json" | "ILSVRC2012_img_train.tar")
@@ -94,10 +110,20 @@ fn holds_only(folder: &Path, known: impl Fn(&str) -> bool) -> bool {
     entries.into_iter().all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(&known)))
 }
 
-/// A buffered file whose errors name it.
+/// A buffered file whose errors name it. An interrupted run leaves no part of it under its name.
 pub(crate) struct OutFile {
-    path: PathBuf,
     file: BufWriter<File>,
+    unfinished: Unfinished,
+    path: PathBuf,
+}
+
+/// A file that is removed unless it was renamed.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _renamed_or_never_made = fs::remove_file(&self.0);
+    }
 }
 
 impl OutFile {
@@ -105,11 +131,12 @@ impl OutFile {
         &self.path
     }
 
-    /// Flushes, and adds the file to `written`.
+    /// Flushes, gives the file its name, and adds it to `written`.
     pub(crate) fn close(self, written: &mut Written) -> Result<()> {
-        let Self { path, file } = self;
+        let Self { file, unfinished, path } = self;
         let file = file.into_inner().map_err(|e| Error::write(&path, e.into_error()))?;
         let size = file.metadata().map_err(|e| Error::write(&path, e))?.len();
+        fs::rename(&unfinished.0, &path).map_err(|e| Error::write(&path, e))?;
         written.files += 1;
         written.bytes += size;
         Ok(())

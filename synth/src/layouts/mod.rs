@@ -52,6 +52,7 @@ impl Shards {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use crate::output::unfinished;
     use crate::{ErrorKind, Painter};
     use std::os::unix::fs::symlink;
 
@@ -69,7 +70,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            symlink("/dev/full", &path).unwrap();
+            symlink("/dev/full", unfinished(&path)).unwrap();
             let options = ImagenetOptions { samples: 2, classes: Some(1), layout, ..Default::default() };
             let mut painter = Painter::new(&options).unwrap();
             let write = || {

@@ -6,4 +6,5 @@ mod clips;
 mod layouts;
 mod pictures;
 mod speech_layouts;
+mod unfinished;
 mod written;

@@ -97,6 +97,7 @@ type Group = (Locale, Split);
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use crate::output::unfinished;
     use crate::{ErrorKind, Narrator, Voice};
     use std::os::unix::fs::symlink;
 
@@ -116,7 +117,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            symlink("/dev/full", &path).unwrap();
+            symlink("/dev/full", unfinished(&path)).unwrap();
             let options =
                 CommonVoiceOptions { samples: 1, layout, voice: Voice::Formant, ..Default::default() };
             let mut narrator = Narrator::new(&options).unwrap();
