@@ -3,6 +3,7 @@
 //! ```text
 //! test ─▶ FaultProxy ─▶ S3Server (the real s3s-fs) or StaticServer (files over HTTP/1.1)
 //!          └ 503, 429, resets, short bodies, stalls, changed objects, by script; a log of what passed
+//! test ─▶ SimulatedStore: S3's answers, late by a latency, with bytes made when they are read (10 TB of SparseTars)
 //! ```
 //! Each server listens on 127.0.0.1 at a port of its own, runs on its own thread, and ends when dropped.
 //! Only tests, examples and benches depend on this crate.
@@ -12,10 +13,14 @@ mod fault_proxy;
 mod object_body;
 mod s3_process;
 mod s3_server;
+mod simulated_store;
+mod sparse_tar;
 mod static_server;
 mod wire;
 
 pub use fault_proxy::{Exchange, Fault, FaultProxy, Rule};
 pub use s3_process::S3Process;
 pub use s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
+pub use simulated_store::{SimulatedObject, SimulatedStore};
+pub use sparse_tar::SparseTar;
 pub use static_server::StaticServer;

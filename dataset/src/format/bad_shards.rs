@@ -7,7 +7,7 @@
 
 use super::columns::same_schema;
 use super::guard::guarding;
-use super::{CATALOG_READS, Cataloguing, Sources};
+use super::{Cataloguing, Sources};
 use crate::{Error, ObjectRef, Result};
 use arrow::datatypes::{DataType, SchemaRef};
 use futures::{StreamExt, stream};
@@ -73,7 +73,7 @@ impl Cataloguing<'_> {
                 let work = read(object.clone());
                 async move { guarding(&object, work).await }
             })
-            .buffered(CATALOG_READS);
+            .buffered(self.reads_at_once());
         let (mut shards, mut bad) = (Vec::with_capacity(total), BTreeMap::new());
         for index in 0..total {
             match reads.next().await {
@@ -163,7 +163,7 @@ mod tests {
         let names: Vec<String> = (0..objects).map(|i| format!("{i}.tar")).collect();
         let objects = names.iter().map(|name| ObjectRef { uri: name.clone(), size: 1, etag: None }).collect();
         let (uri, root) = (String::new(), String::new());
-        Sources { uri, layout: Layout::WebDataset, root, objects, names, notes: Vec::new() }
+        Sources { uri, layout: Layout::WebDataset, root, objects, names, notes: Vec::new(), indexes: None }
     }
 
     /// Reads `objects` shards whose results are those of `read`, and returns what is left.

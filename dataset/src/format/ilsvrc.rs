@@ -6,12 +6,12 @@
 //! wnids) if that stands beside it, in `data/` or in `ILSVRC2012_devkit_t12/data/`; else there is no label column,
 //! and a note says what is missing.
 
+use super::Cataloguing;
 use super::columns::{bug, label_field, payload_field};
 use super::located::{BlockCut, Row};
 use super::matlab;
 use super::sources::Sources;
 use super::tars::{self, Member};
-use super::{CATALOG_READS, Cataloguing};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
@@ -74,7 +74,7 @@ async fn train(object: &ObjectRef, outer: Vec<Member>, with: &Cataloguing<'_>) -
             let name = tar.name.rsplit('/').next().unwrap_or(&tar.name);
             Ok::<_, Error>((name.trim_end_matches(".tar").to_owned(), members))
         })
-        .buffered(CATALOG_READS);
+        .buffered(with.reads_at_once());
     let mut samples = Vec::new();
     let mut done = 0;
     while let Some((wnid, members)) = inner.try_next().await? {

@@ -23,12 +23,12 @@ const MAX_ROWS: u64 = u32::MAX as u64;
 const SLACK_BYTES: u64 = 1 << 10;
 
 /// Before a compressed buffer: its length when decompressed, or [`STORED`].
-pub(super) const LENGTH_BYTES: u64 = 8;
+pub(crate) const LENGTH_BYTES: u64 = 8;
 const STORED: i64 = -1;
 
 /// Checks the rows and buffers that a batch claims to have in a body of `body_bytes`. What the batch holds within its
 /// buffers, arrow validates.
-pub(super) fn check(
+pub(crate) fn check(
     fields: &Fields,
     batch: &RecordBatch<'_>,
     version: MetadataVersion,
@@ -67,7 +67,7 @@ pub(super) fn check(
 }
 
 /// The length of a buffer of `bytes` bytes once decompressed, from its first bytes.
-pub(super) fn decompressed(codec: Option<CompressionType>, start: &[u8], bytes: u64) -> Result<u64, String> {
+pub(crate) fn decompressed(codec: Option<CompressionType>, start: &[u8], bytes: u64) -> Result<u64, String> {
     let claimed = match (codec, start.first_chunk()) {
         (None, _) | (_, None) => bytes,
         (Some(_), Some(claimed)) => match i64::from_le_bytes(*claimed) {
@@ -82,7 +82,7 @@ pub(super) fn decompressed(codec: Option<CompressionType>, start: &[u8], bytes: 
 }
 
 /// Refuses a compressed batch of more than [`MAX_BATCH_BYTES`] when decompressed.
-pub(super) fn check_total(bytes: u64) -> Result<(), String> {
+pub(crate) fn check_total(bytes: u64) -> Result<(), String> {
     match bytes > MAX_BATCH_BYTES {
         true => {
             Err(format!("a batch of {bytes} bytes when decompressed, over the limit of {MAX_BATCH_BYTES}"))
@@ -93,7 +93,7 @@ pub(super) fn check_total(bytes: u64) -> Result<(), String> {
 
 /// Checks the claimed lengths of compressed buffers in `body`, the one that was passed to [`check`]: each against its bytes
 /// and the memory that there is, all of them against [`MAX_BATCH_BYTES`]. Returns their sum.
-pub(super) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
+pub(crate) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
     let (mut total, mut largest) = (0u64, 0u64);
     let codec = batch.compression().map(|compression| compression.codec());
     for buffer in batch.buffers().unwrap_or_default() {
@@ -129,7 +129,7 @@ fn at_most(codec: Option<CompressionType>, bytes: u64) -> u64 {
     }
 }
 
-pub(super) fn length(claimed: i64) -> Result<u64, String> {
+pub(crate) fn length(claimed: i64) -> Result<u64, String> {
     u64::try_from(claimed).map_err(|_| format!("a length of {claimed}"))
 }
 

@@ -2,10 +2,11 @@
 //! reading a block back.
 
 use super::columns::{bug, views_of};
+use super::tar_header::{HEADER_BYTES, Stated};
 use crate::blocks::RangeReader;
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};
-use crate::{ObjectRef, Result};
-use arrow::array::ArrayRef;
+use crate::{Layout, ObjectRef, Result};
+use arrow::array::{ArrayRef, AsArray};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -117,9 +118,20 @@ pub(crate) async fn fetch<'a>(
             }
         }
     }
+    let keys = chunk.metadata.column_by_name("key").and_then(|keys| keys.as_string_opt::<i32>());
+    let first = rows.start;
+    let stated = |slot: usize, range: &Range<u64>| Stated {
+        range: range.clone(),
+        key: keys.map(|keys| keys.value(first + slot / payloads.len())),
+        column: catalog.schema.field(metadata_columns + payloads[slot % payloads.len()]).name(),
+    };
+    let stated = &stated;
     let reads = stream::iter(wanted).map(|(object, wanted)| async move {
         let object = catalog.objects.get(object);
-        read_object(reader, &object, wanted).await
+        match catalog.layout {
+            Layout::WebDataset => read_members(reader, &object, wanted, stated).await,
+            _ => read_object(reader, &object, wanted).await,
+        }
     });
     let mut reads = reads.buffer_unordered(FILE_READS);
     while let Some(found) = reads.try_next().await? {
@@ -163,4 +175,24 @@ async fn read_object(
     let (slots, ranges): (Vec<usize>, Vec<Range<u64>>) = wanted.into_iter().unzip();
     let bytes = reader.read_ranges(object, &ranges).await?;
     Ok(slots.into_iter().zip(bytes).collect())
+}
+
+/// As [`read_object`], for members of a tar, whose headers must be those of the samples.
+async fn read_members<'a>(
+    reader: &RangeReader,
+    tar: &ObjectRef,
+    wanted: Vec<(usize, Range<u64>)>,
+    stated: impl Fn(usize, &Range<u64>) -> Stated<'a>,
+) -> Result<Vec<(usize, Bytes)>> {
+    let with_header = |(slot, range): &(usize, Range<u64>)| {
+        (*slot, range.start.saturating_sub(HEADER_BYTES as u64)..range.end)
+    };
+    let found = read_object(reader, tar, wanted.iter().map(with_header).collect()).await?;
+    let check = |((slot, range), (_, mut bytes)): ((usize, Range<u64>), (usize, Bytes))| {
+        let payload_bytes = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let header = bytes.split_to(bytes.len().saturating_sub(payload_bytes));
+        stated(slot, &range).check(&header, tar)?;
+        Ok((slot, bytes))
+    };
+    wanted.into_iter().zip(found).map(check).collect()
 }

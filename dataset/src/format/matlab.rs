@@ -26,7 +26,7 @@ const UTF8: u32 = 16;
 const CLASS_STRUCT: u32 = 2;
 
 /// `(ILSVRC2012_ID, WNID)` of every synset.
-pub(super) fn synsets(file: &[u8]) -> Result<Vec<(i64, String)>, String> {
+pub(crate) fn synsets(file: &[u8]) -> Result<Vec<(i64, String)>, String> {
     if file.len() < HEADER_BYTES || &file[126..128] != b"IM" {
         return Err("not a little-endian MATLAB 5 file".into());
     }

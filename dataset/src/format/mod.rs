@@ -39,6 +39,10 @@ pub(crate) mod parquet_memory;
 mod parquet_pages;
 mod pattern;
 mod sources;
+mod tar_header;
+mod tar_index;
+mod tar_index_full;
+mod tar_index_offsets;
 mod tars;
 mod thrift;
 mod thrift_check;
@@ -66,8 +70,19 @@ pub(crate) struct Cataloguing<'a> {
     pub(crate) open: &'a OpenOptions,
 }
 
-/// Objects whose headers or footers are read at a time; storage bounds its own requests below that.
+/// Objects whose headers or footers are read at a time at least; storage bounds its own requests below that.
 pub(crate) const CATALOG_READS: usize = 32;
+/// Objects whose headers or footers are read at a time at most: each walk through a remote tar is one thread and up to 2 MiB of
+/// buffers, 256 MiB in all.
+const CATALOG_READS_MAX: usize = 128;
+
+impl Cataloguing<'_> {
+    /// Objects to read at a time. A walk through a tar has one request under way, so it takes one walk for each request that
+    /// storage allows.
+    pub(crate) fn reads_at_once(&self) -> usize {
+        self.storage.options().max_concurrency.clamp(CATALOG_READS, CATALOG_READS_MAX)
+    }
+}
 
 /// Catalogs `sources` as what they are.
 pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {

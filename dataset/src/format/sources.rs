@@ -30,6 +30,8 @@ pub(crate) struct Sources {
     /// Each object's name below the URI's folder.
     pub(crate) names: Vec<String>,
     pub(crate) notes: Vec<String>,
+    /// Listed files that may be indexes of the tars; `None` if the tars were named one by one, so nothing was listed.
+    pub(crate) indexes: Option<Vec<Named>>,
 }
 
 impl Sources {
@@ -145,7 +147,7 @@ impl Listing {
 
     pub(super) fn sources(self, layout: Layout, objects: Vec<Named>, notes: Vec<String>) -> Sources {
         let (names, objects) = objects.into_iter().unzip();
-        Sources { uri: self.uri, layout, root: self.root, objects, names, notes }
+        Sources { uri: self.uri, layout, root: self.root, objects, names, notes, indexes: None }
     }
 }
 
@@ -203,7 +205,8 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
             counted(beside.len(), "other object")
         )));
     }
-    let mut sources = listing.sources(layout, data, notes);
+    let indexes = indexes_listed(&mut listing, beside, &data).filter(|_| layout == Layout::WebDataset);
+    let mut sources = Sources { indexes, ..listing.sources(layout, data, notes) };
     if matches!(layout, Layout::HfParquet | Layout::ArrowIpc) {
         note_partitions(&sources.names, &mut sources.notes);
     }
@@ -211,6 +214,21 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
         one_split(uri, layout, &sources.names)?;
     }
     Ok(sources)
+}
+
+/// The listed files that may be indexes of tars; `None` if the tars were named one by one.
+fn indexes_listed(listing: &mut Listing, beside: Vec<Named>, data: &[Named]) -> Option<Vec<Named>> {
+    let is_index = |(name, _): &Named| extension(name) == "idx";
+    let listed = match listing.below.take() {
+        Some(below) => below,
+        None if pattern_start(&listing.uri).is_some() || is_the_object(&listing.uri, data) => return None,
+        None => beside,
+    };
+    Some(listed.into_iter().filter(is_index).collect())
+}
+
+fn is_the_object(uri: &str, data: &[Named]) -> bool {
+    matches!(data, [(_, only)] if only.uri.trim_end_matches('/') == uri.trim_end_matches('/'))
 }
 
 /// Keeps the objects of one split.

@@ -6,8 +6,10 @@ use crate::{Error, IoRuntime, ObjectRef, Result, Storage};
 use std::error::Error as StdError;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// In object storage a request costs as much time as a megabyte, so headers are walked through buffers that simply read
-/// through payloads smaller than that. Files are walked directly: a seek and a read of 512 bytes a member.
+/// In object storage a request costs as much time as a megabyte, so headers are walked through buffers that read through
+/// payloads up to that size and hop over larger ones ([`Storage::hopping_reader`]). Of tars whose large members have more
+/// than 1 MiB, less than 5 % is read if the small members between two of them, with their headers, have at most 1/32 of the
+/// large one's bytes. Files are walked directly: a seek and a read of 512 bytes a member.
 const REMOTE_BUFFER_BYTES: usize = 1 << 20;
 /// `.json`, `.cls` and `.txt` members are held in memory; a larger one is a mistake.
 pub(super) const MAX_TEXT_MEMBER_BYTES: u64 = 16 << 20;
@@ -24,6 +26,14 @@ pub(super) struct Member {
     pub(super) text: Option<Vec<u8>>,
 }
 
+/// What a walk found.
+#[derive(Debug)]
+pub(super) struct Walked {
+    pub(super) members: Vec<Member>,
+    /// The walk ended at the end of the range, not at an end marker in it.
+    pub(super) to_end: bool,
+}
+
 /// Walks the tar at `range` of an object, off the I/O threads; `keep` says whose content is wanted.
 pub(super) async fn members(
     object: &ObjectRef,
@@ -31,8 +41,29 @@ pub(super) async fn members(
     keep: fn(&str) -> bool,
     storage: &Storage,
 ) -> Result<Vec<Member>> {
+    let walked = walk_range(object, range.clone(), keep, storage).await?;
+    // Two empty records end a tar; some writers leave them out, and so does a cut at a member's edge.
+    if walked.to_end {
+        let last = walked.members.last().map_or("", |m| m.name.as_str());
+        tracing::warn!(
+            last,
+            members = walked.members.len(),
+            "a tar has no end marker after its last member; it may be cut off"
+        );
+    }
+    Ok(walked.members)
+}
+
+/// As [`members`], for a part of a tar that need not have an end marker.
+pub(super) async fn walk_range(
+    object: &ObjectRef,
+    range: std::ops::Range<u64>,
+    keep: fn(&str) -> bool,
+    storage: &Storage,
+) -> Result<Walked> {
     let Some(path) = storage.local_path(&object.uri) else {
-        return walk_off(storage.reader(object, REMOTE_BUFFER_BYTES), range, keep, object, storage).await;
+        return walk_off(storage.hopping_reader(object, REMOTE_BUFFER_BYTES), range, keep, object, storage)
+            .await;
     };
     // one read through storage says if the file is still the one that was listed
     storage.read(object, range.start..range.end.min(range.start + 1)).await?;
@@ -47,10 +78,10 @@ async fn walk_off<R: Read + Seek + Send + 'static>(
     keep: fn(&str) -> bool,
     object: &ObjectRef,
     storage: &Storage,
-) -> Result<Vec<Member>> {
+) -> Result<Walked> {
     let object = object.clone();
     blocking(storage.io(), move || {
-        let part = Part { reader, start: range.start, end: range.end, position: 0 };
+        let part = Part { reader, start: range.start, end: range.end, position: 0, to_end: false };
         let walked = guarded(|| Ok::<_, String>(walk(part, &range, keep)));
         let walked = walked.unwrap_or_else(|panic| Err(io::Error::other(panic)));
         walked.map_err(|error| explain(error, &object))
@@ -94,14 +125,13 @@ fn walk<R: Read + Seek>(
     part: Part<R>,
     range: &std::ops::Range<u64>,
     keep: fn(&str) -> bool,
-) -> io::Result<Vec<Member>> {
+) -> io::Result<Walked> {
     let length = range.end - range.start;
     if length < TAR_RECORD_BYTES {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty or has no whole header"));
     }
     let mut archive = tar::Archive::new(part);
     let mut members = Vec::new();
-    let mut end = 0;
     for entry in archive.entries_with_seek()? {
         let mut entry = entry?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
@@ -128,19 +158,9 @@ fn walk<R: Read + Seek>(
             entry.read_to_end(&mut content)?;
             text = Some(content);
         }
-        end = offset + bytes;
         members.push(Member { name, offset: range.start + offset, bytes, text });
     }
-    // Two empty records end a tar; some writers leave them out, and so does a cut at a member's edge.
-    if end.next_multiple_of(TAR_RECORD_BYTES) >= length {
-        let last = members.last().map_or("", |m| m.name.as_str());
-        tracing::warn!(
-            last,
-            members = members.len(),
-            "a tar has no end marker after its last member; it may be cut off"
-        );
-    }
-    Ok(members)
+    Ok(Walked { members, to_end: archive.into_inner().to_end })
 }
 
 /// A part of an object as if it were a file: an inner tar.
@@ -149,6 +169,8 @@ struct Part<R> {
     start: u64,
     end: u64,
     position: u64,
+    /// Nothing was left to read.
+    to_end: bool,
 }
 
 impl<R: Read + Seek> Read for Part<R> {
@@ -156,6 +178,7 @@ impl<R: Read + Seek> Read for Part<R> {
         let left = (self.end - self.start).saturating_sub(self.position);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         if wanted == 0 {
+            self.to_end |= left == 0;
             return Ok(0);
         }
         self.reader.seek(SeekFrom::Start(self.start + self.position))?;
@@ -211,7 +234,7 @@ mod tests {
         let object = ObjectRef { uri: "x.tar".into(), size: 1 << 20, etag: None };
         let of = |fails: fn() -> io::Error, bytes: &[u8]| {
             let reader = Broken(io::Cursor::new(bytes.to_vec()), fails);
-            let part = Part { reader, start: 0, end: object.size, position: 0 };
+            let part = Part { reader, start: 0, end: object.size, position: 0, to_end: false };
             explain(walk(part, &(0..object.size), |_| false).unwrap_err(), &object)
         };
         const EIO: i32 = 5;

@@ -3,7 +3,7 @@
 //! Format: <https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md>.
 
 /// The types of the protocol; in structs, 1 and 2 are booleans with their value.
-pub(super) mod code {
+pub(crate) mod code {
     pub(in crate::format) const TRUE: u8 = 1;
     pub(in crate::format) const FALSE: u8 = 2;
     pub(in crate::format) const BYTE: u8 = 3;
@@ -19,24 +19,24 @@ pub(super) mod code {
 }
 
 /// Reads values one after another.
-pub(super) struct Compact<'a> {
-    pub(super) rest: &'a [u8],
+pub(crate) struct Compact<'a> {
+    pub(crate) rest: &'a [u8],
 }
 
 impl Compact<'_> {
-    pub(super) fn byte(&mut self) -> Result<u8, String> {
+    pub(crate) fn byte(&mut self) -> Result<u8, String> {
         let (first, rest) = self.rest.split_first().ok_or("it ends within its metadata")?;
         self.rest = rest;
         Ok(*first)
     }
 
-    pub(super) fn jump(&mut self, bytes: u64) -> Result<(), String> {
+    pub(crate) fn jump(&mut self, bytes: u64) -> Result<(), String> {
         let rest = usize::try_from(bytes).ok().and_then(|bytes| self.rest.get(bytes..));
         self.rest = rest.ok_or("a value that is longer than its metadata")?;
         Ok(())
     }
 
-    pub(super) fn varint(&mut self) -> Result<u64, String> {
+    pub(crate) fn varint(&mut self) -> Result<u64, String> {
         let mut value = 0;
         for shift in (0..70).step_by(7) {
             let byte = self.byte()?;
@@ -48,13 +48,13 @@ impl Compact<'_> {
         Err("an integer of over 10 bytes".to_owned())
     }
 
-    pub(super) fn int(&mut self) -> Result<i64, String> {
+    pub(crate) fn int(&mut self) -> Result<i64, String> {
         let zigzag = self.varint()?;
         Ok((zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed())
     }
 
     /// The id and the type of the next field after field `last`; `None` at the struct's end.
-    pub(super) fn field(&mut self, last: i16) -> Result<Option<(i16, u8)>, String> {
+    pub(crate) fn field(&mut self, last: i16) -> Result<Option<(i16, u8)>, String> {
         let head = self.byte()?;
         if head & 0xf == 0 {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Compact<'_> {
     }
 
     /// The number of elements of a list, and their type. Each takes a byte or more.
-    pub(super) fn list(&mut self) -> Result<(u64, u8), String> {
+    pub(crate) fn list(&mut self) -> Result<(u64, u8), String> {
         let head = self.byte()?;
         let count = match head >> 4 {
             15 => self.varint()?,
@@ -78,7 +78,7 @@ impl Compact<'_> {
     }
 
     /// Skips the value of a field at `level` of structs and lists within each other, of which there may be up to `most`.
-    pub(super) fn skip_field(&mut self, code: u8, level: u8, most: u8) -> Result<(), String> {
+    pub(crate) fn skip_field(&mut self, code: u8, level: u8, most: u8) -> Result<(), String> {
         match code {
             code::TRUE | code::FALSE => Ok(()), // its value is its type
             code => self.skip(code, level, most),

@@ -10,10 +10,12 @@
 
 use super::Cataloguing;
 use super::columns::{bug, payload_field};
+use super::guard::guarded;
 use super::json::{Cells, array_of, cells_of, is_numbers, widen};
 use super::json_kind::{Flattened, fields_of, merge, settled};
 use super::located::{BlockCut, Row};
 use super::sources::{Sources, extension, is_audio, is_picture};
+use super::tar_index::{self, TarIndexes};
 use super::tars::{self, Member};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::shown;
@@ -34,13 +36,27 @@ const RECORD_BYTES: u64 = 512;
 /// The extensions that webdataset decodes as integers.
 const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
 
+/// Text and keys of a run of samples: a column of text holds less than 2 GiB. A number may take up to four times its bytes in
+/// JSON as text, but not a column that is mostly text.
+const RUN_TEXT_BYTES: usize = 1 << 30;
+
 /// Values with their rows, in the order of the rows. Rows without a value are left out, so that a column takes no memory for
 /// them before it is known how many columns there are.
 type Sparse<T> = Vec<(usize, T)>;
 
-/// One tar: its samples' keys, payload places and metadata columns.
+/// One tar.
 #[derive(Default)]
 struct Tar {
+    /// Its samples, in runs of at most about 1 GiB of text.
+    runs: Vec<Run>,
+    note: Option<String>,
+}
+
+/// Samples of one tar: their keys, payload places and metadata columns.
+#[derive(Default)]
+struct Run {
+    /// The index of the tar.
+    shard: u32,
     keys: Vec<String>,
     payloads: BTreeMap<String, Sparse<(u64, u64)>>,
     columns: BTreeMap<String, ArrayRef>,
@@ -48,7 +64,6 @@ struct Tar {
     read_bytes: u64,
     /// Columns whose lists or objects became text, and why.
     flattened: BTreeMap<String, &'static str>,
-    note: Option<String>,
 }
 
 /// `(key, extension)`; `None` for a name without one.
@@ -83,21 +98,29 @@ fn is_meta(name: &str) -> bool {
 }
 
 pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    let indexes = &TarIndexes::find(&sources, with.storage).await;
+    let parts_at_once = with.reads_at_once() / sources.objects.len().max(1);
     let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
-        let members = tars::members(&object, 0..object.size, is_kept, with.storage).await?;
-        tars::blocking(with.storage.io(), move || group(members, &object)).await
+        let (members, unused) = tar_index::members(&object, indexes, is_kept, parts_at_once, with).await?;
+        let tar = tars::blocking(with.storage.io(), move || group(members, &object, RUN_TEXT_BYTES)).await?;
+        Ok((tar, unused))
     });
-    let mut read = read.await?;
+    let (tars, unused): (Vec<Tar>, Vec<Option<String>>) = read.await?.into_iter().unzip();
     let mut notes = sources.notes;
-    notes.extend(read.iter_mut().filter_map(|tar| tar.note.take()));
+    notes.extend(tar_index::note(&unused.into_iter().flatten().collect::<Vec<_>>()));
+    let mut runs = Vec::with_capacity(tars.len());
+    for (shard, tar) in (0u32..).zip(tars) {
+        notes.extend(tar.note);
+        runs.extend(tar.runs.into_iter().map(|run| Run { shard, ..run }));
+    }
     let (objects, block_bytes) = (sources.objects, with.block_bytes);
-    tars::blocking(with.storage.io(), move || draft(read, &objects, notes, block_bytes)).await
+    tars::blocking(with.storage.io(), move || draft(runs, &objects, notes, block_bytes)).await
 }
 
-/// Groups consecutive members of one key.
-fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
+/// Groups consecutive members of one key into samples; a run of samples ends after `run_bytes` of text.
+fn group(members: Vec<Member>, object: &ObjectRef, run_bytes: usize) -> Result<Tar> {
     let mut tar = Tar::default();
-    let mut values: BTreeMap<String, Sparse<Value>> = BTreeMap::new();
+    let mut open = OpenRun::default();
     let mut extensions: HashSet<String> = HashSet::new();
     let mut without_key = 0usize;
     for member in members {
@@ -105,8 +128,12 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
             without_key += 1;
             continue;
         };
-        if tar.keys.last().map(String::as_str) != Some(key) {
-            tar.keys.push(key.to_owned());
+        if open.run.keys.last().map(String::as_str) != Some(key) {
+            if open.text_bytes >= run_bytes {
+                tar.runs.push(std::mem::take(&mut open).close(object)?);
+            }
+            open.text_bytes += key.len();
+            open.run.keys.push(key.to_owned());
             extensions.clear();
         }
         if !extensions.insert(extension.clone()) {
@@ -115,27 +142,12 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
                 object.uri, member.name
             )));
         }
-        let row = tar.keys.len() - 1;
-        let bad = |why: String| Error::damage(format!("{} member {}: {why}", object.uri, member.name));
-        tar.read_bytes += RECORD_BYTES;
-        match &member.text {
-            Some(text) => {
-                tar.read_bytes += (text.len() as u64).next_multiple_of(RECORD_BYTES);
-                for (column, value) in text_values(&extension, text).map_err(bad)? {
-                    put(&mut values, column, row, value, "keys of JSON members").map_err(bad)?;
-                }
-            }
-            None => {
-                let place = (member.offset, member.bytes);
-                put(&mut tar.payloads, extension, row, place, "extensions").map_err(bad)?;
-            }
-        }
+        let name = &member.name;
+        let bad = |why: String| Error::damage(format!("{} member {name}: {why}", object.uri));
+        open.add(extension, (member.offset, member.bytes), member.text.as_deref()).map_err(bad)?;
     }
-    let mut cells = Cells::of(tar.read_bytes);
-    for (name, values) in values {
-        let (array, why) = array_of(tar.keys.len(), &values, &mut cells)?;
-        tar.flattened.extend(why.map(|why| (name.clone(), why)));
-        tar.columns.insert(name, array);
+    if !open.run.keys.is_empty() {
+        tar.runs.push(open.close(object)?);
     }
     if without_key > 0 {
         tar.note = Some(format!(
@@ -144,6 +156,53 @@ fn group(members: Vec<Member>, object: &ObjectRef) -> Result<Tar> {
         ));
     }
     Ok(tar)
+}
+
+/// A run to which samples are added.
+#[derive(Default)]
+struct OpenRun {
+    run: Run,
+    values: BTreeMap<String, Sparse<Value>>,
+    text_bytes: usize,
+}
+
+impl OpenRun {
+    /// Adds a member of the last sample.
+    fn add(&mut self, extension: String, place: (u64, u64), text: Option<&[u8]>) -> Result<(), String> {
+        let row = self.run.keys.len() - 1;
+        self.run.read_bytes += RECORD_BYTES;
+        let Some(text) = text else {
+            return put(&mut self.run.payloads, extension, row, place, "extensions");
+        };
+        self.text_bytes += text.len();
+        self.run.read_bytes += (text.len() as u64).next_multiple_of(RECORD_BYTES);
+        for (column, value) in text_values(&extension, text)? {
+            put(&mut self.values, column, row, value, "keys of JSON members")?;
+        }
+        Ok(())
+    }
+
+    /// Makes arrays of the values.
+    fn close(mut self, object: &ObjectRef) -> Result<Run> {
+        let mut cells = Cells::of(self.run.read_bytes);
+        for (name, values) in self.values {
+            let array = guarded(|| array_of(self.run.keys.len(), &values, &mut cells));
+            let (array, why) = array.map_err(|why| too_long(&name, object, &why))?;
+            self.run.flattened.extend(why.map(|why| (name.clone(), why)));
+            self.run.columns.insert(name, array);
+        }
+        Ok(self.run)
+    }
+}
+
+/// The error of a column that takes much more bytes than its text in the tar.
+fn too_long(column: &str, object: &ObjectRef, why: &str) -> Error {
+    let column = column.trim_start_matches('{');
+    Error::config(format!(
+        "{}: column {column} of a run of samples that has {RUN_TEXT_BYTES} bytes of text exceeds 2 GiB ({why}); make its values \
+         of one type, or write smaller tars",
+        object.uri
+    ))
 }
 
 /// Adds a sample's value to a column, which is new or one of at most [`MAX_COLUMNS`].
@@ -194,11 +253,12 @@ fn text_values(extension: &str, text: &[u8]) -> Result<Vec<(String, Value)>, Str
 }
 
 /// Checks that all tars together have at most [`MAX_COLUMNS`] columns of each sort.
-fn check_columns(tars: &[Tar], objects: &[ObjectRef]) -> Result<()> {
+fn check_columns(runs: &[Run], objects: &[ObjectRef]) -> Result<()> {
     let (mut columns, mut extensions) = (BTreeSet::new(), BTreeSet::new());
-    for (tar, object) in tars.iter().zip(objects) {
-        columns.extend(tar.columns.keys());
-        extensions.extend(tar.payloads.keys());
+    for run in runs {
+        let object = &objects[run.shard as usize];
+        columns.extend(run.columns.keys());
+        extensions.extend(run.payloads.keys());
         for (names, what) in [(&columns, "keys of JSON members"), (&extensions, "extensions")] {
             if names.len() > MAX_COLUMNS {
                 return Err(Error::config(format!("{}: {}", object.uri, too_many(what))));
@@ -209,8 +269,8 @@ fn check_columns(tars: &[Tar], objects: &[ObjectRef]) -> Result<()> {
 }
 
 /// Payload extensions of all tars with the columns they become.
-fn payload_names(tars: &[Tar]) -> Vec<(String, String)> {
-    let extensions: BTreeSet<&String> = tars.iter().flat_map(|t| t.payloads.keys()).collect();
+fn payload_names(runs: &[Run]) -> Vec<(String, String)> {
+    let extensions: BTreeSet<&String> = runs.iter().flat_map(|t| t.payloads.keys()).collect();
     let last = |e: &str| extension(&format!("x.{e}"));
     let pictures = extensions.iter().filter(|e| is_picture(&last(e))).count();
     let clips = extensions.iter().filter(|e| is_audio(&last(e))).count();
@@ -223,20 +283,20 @@ fn payload_names(tars: &[Tar]) -> Vec<(String, String)> {
 }
 
 /// Types of the metadata columns of all tars, and why lists or objects of one are text.
-fn metadata_kinds(tars: &[Tar]) -> BTreeMap<&String, (DataType, Flattened)> {
+fn metadata_kinds(runs: &[Run]) -> BTreeMap<&String, (DataType, Flattened)> {
     let mut kinds: BTreeMap<&String, (DataType, Flattened)> = BTreeMap::new();
-    for tar in tars {
-        for (name, array) in &tar.columns {
+    for run in runs {
+        for (name, array) in &run.columns {
             let (kind, why) = kinds.entry(name).or_insert((DataType::Null, None));
-            *why = why.or_else(|| tar.flattened.get(name).copied());
+            *why = why.or_else(|| run.flattened.get(name).copied());
             *kind = merge(kind, array.data_type(), why);
         }
     }
     let mut left = MAX_COLUMNS.saturating_sub(kinds.len());
-    let mut cells = Cells::of(tars.iter().map(|tar| tar.read_bytes).sum());
+    let mut cells = Cells::of(runs.iter().map(|run| run.read_bytes).sum());
     for (name, (kind, why)) in kinds.iter_mut().filter(|(_, (kind, _))| kind.is_nested()) {
-        let column = |tar: &Tar| cells_of(tar.columns.get(*name), kind, tar.keys.len());
-        let needed = tars.iter().map(column).fold(0, u64::saturating_add);
+        let column = |run: &Run| cells_of(run.columns.get(*name), kind, run.keys.len());
+        let needed = runs.iter().map(column).fold(0, u64::saturating_add);
         *kind = cells.take(kind.clone(), needed, why);
         match left.checked_sub(fields_of(kind)) {
             Some(rest) => left = rest,
@@ -251,13 +311,13 @@ fn metadata_kinds(tars: &[Tar]) -> BTreeMap<&String, (DataType, Flattened)> {
 
 /// Metadata columns of all tars: draft name, final name, type.
 fn metadata_names(
-    tars: &[Tar],
+    runs: &[Run],
     payloads: &[(String, String)],
     notes: &mut Vec<String>,
 ) -> Vec<(String, String, DataType)> {
-    let mut kinds = metadata_kinds(tars);
+    let mut kinds = metadata_kinds(runs);
     for (name, (kind, _)) in &mut kinds {
-        let arrays = || tars.iter().filter_map(|t| t.columns.get(*name));
+        let arrays = || runs.iter().filter_map(|t| t.columns.get(*name));
         if name.trim_start_matches('{') == DURATION && *kind == DataType::Utf8 && arrays().all(is_numbers) {
             *kind = DataType::Float64;
         }
@@ -280,31 +340,29 @@ fn metadata_names(
     kinds.into_iter().map(settle).collect()
 }
 
-fn draft(tars: Vec<Tar>, objects: &[ObjectRef], mut notes: Vec<String>, block_bytes: u64) -> Result<Draft> {
-    check_columns(&tars, objects)?;
-    let payloads = payload_names(&tars);
-    let metadata = metadata_names(&tars, &payloads, &mut notes);
+fn draft(runs: Vec<Run>, objects: &[ObjectRef], mut notes: Vec<String>, block_bytes: u64) -> Result<Draft> {
+    check_columns(&runs, objects)?;
+    let payloads = payload_names(&runs);
+    let metadata = metadata_names(&runs, &payloads, &mut notes);
     let mut fields: Vec<FieldRef> = vec![Arc::new(Field::new("key", DataType::Utf8, false))];
     fields.extend(metadata.iter().map(|(_, name, kind)| Arc::new(Field::new(name, kind.clone(), true))));
     let metadata_schema = Arc::new(Schema::new(fields.clone()));
     fields.extend(payloads.iter().map(|(_, name)| payload_field(name)));
 
     let mut cut = BlockCut::new(block_bytes);
-    let mut chunks = Vec::with_capacity(tars.len());
-    for (shard, tar) in (0u32..).zip(tars) {
-        let rows = tar.keys.len();
-        if rows == 0 {
-            continue;
-        }
-        let mut columns: Vec<ArrayRef> = vec![Arc::new(StringArray::from_iter_values(&tar.keys))];
-        for (draft, _, kind) in &metadata {
-            columns.push(widen(tar.columns.get(draft), kind, rows)?);
+    let mut chunks = Vec::with_capacity(runs.len());
+    for run in runs {
+        let (rows, shard) = (run.keys.len(), run.shard);
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(StringArray::from_iter_values(&run.keys))];
+        for (draft, name, kind) in &metadata {
+            let column = guarded(|| widen(run.columns.get(draft), kind, rows));
+            columns.push(column.map_err(|why| too_long(name, &objects[shard as usize], &why))?);
         }
         let mut bytes = vec![0u64; rows];
         let mut ranges = Vec::with_capacity(payloads.len());
         for (extension, _) in &payloads {
             let (mut offsets, mut lengths) = (vec![0; rows], vec![None; rows]);
-            for (row, (offset, length)) in tar.payloads.get(extension).into_iter().flatten() {
+            for (row, (offset, length)) in run.payloads.get(extension).into_iter().flatten() {
                 bytes[*row] += length;
                 (offsets[*row], lengths[*row]) = (*offset, Some(*length));
             }
@@ -313,7 +371,7 @@ fn draft(tars: Vec<Tar>, objects: &[ObjectRef], mut notes: Vec<String>, block_by
         for bytes in bytes {
             cut.add(Row { shard, bytes })?;
         }
-        cut.close()?; // no block straddles two tars
+        cut.close()?; // no block straddles two tars, nor two runs
         let metadata = RecordBatch::try_new(metadata_schema.clone(), columns).map_err(bug)?;
         let object = UInt32Array::from(vec![shard; rows]);
         chunks.push(SampleChunk { metadata, places: Places::new(object, ranges) });
@@ -351,5 +409,54 @@ mod tests {
         assert_eq!(key("a.b/.x"), None);
         assert_eq!(key(".x"), None);
         assert_eq!(key("./c.jpg"), some("./c", "jpg"));
+    }
+
+    fn members(samples: u64) -> Vec<Member> {
+        let member = |name: String, offset, text: Option<String>| Member {
+            name,
+            offset,
+            bytes: text.as_ref().map_or(100, |text| text.len() as u64),
+            text: text.map(String::into_bytes),
+        };
+        let sample = |i: u64| {
+            let value = if i == 7 { format!("{{\"n\": \"{i}\"}}") } else { format!("{{\"n\": {i}}}") };
+            [
+                member(format!("{i}.json"), 2048 * i + 512, Some(value)),
+                member(format!("{i}.jpg"), 2048 * i + 1536, None),
+            ]
+        };
+        (0..samples).flat_map(sample).collect()
+    }
+
+    /// A tar whose texts exceed what one column holds is several runs, with the samples, types and places of one.
+    #[test]
+    fn much_text_in_one_tar_makes_several_runs() {
+        let object = ObjectRef { uri: "x.tar".into(), size: 1 << 20, etag: None };
+        let samples = |run_bytes| {
+            let runs = group(members(20), &object, run_bytes).unwrap().runs;
+            let count = runs.len();
+            let draft = draft(runs, std::slice::from_ref(&object), Vec::new(), 300).unwrap();
+            let Content::Located(table) = draft.content else { panic!("tars have a table") };
+            (count, table, draft.blocks, draft.schema)
+        };
+        let (one, whole, _, schema) = samples(usize::MAX);
+        let (several, cut, blocks, same_schema) = samples(40);
+        assert_eq!((one, schema), (1, same_schema));
+        assert!(several > 3, "{several} runs");
+        // Runs are joined again up to 64 k samples: only their text keeps them apart.
+        assert_eq!((whole.len(), cut.len()), (20, 20));
+        let rows = |table: &SampleTable| {
+            let batches = table.metadata_batches();
+            let rows = arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap();
+            let places: Vec<_> =
+                (0..20).map(|i| table.describe(i, &Objects::new(std::slice::from_ref(&object)))).collect();
+            (rows, places)
+        };
+        assert_eq!(rows(&whole), rows(&cut));
+        // No block straddles two runs: each run of 3 or 4 samples of 100 bytes ends a block of at most 3.
+        let sizes: Vec<u32> =
+            (0..blocks.len()).map(|i| blocks.row(crate::BlockId(i as u32)).samples).collect();
+        assert_eq!(sizes.iter().sum::<u32>(), 20);
+        assert!(sizes.len() > 20_usize.div_ceil(3), "{sizes:?}");
     }
 }

@@ -321,6 +321,12 @@ impl Storage {
         ObjectReader::new(self.clone(), object.clone(), buffer_bytes)
     }
 
+    /// As [`reader`](Self::reader), for a caller who jumps: after a jump over more than 1 MiB it fetches 1/32 of the distance,
+    /// at most 64 KiB, and more again where the caller reads on.
+    pub(crate) fn hopping_reader(&self, object: &ObjectRef, buffer_bytes: usize) -> ObjectReader {
+        ObjectReader::hopping(self.clone(), object.clone(), buffer_bytes)
+    }
+
     /// The path of a file of this machine; `None` for what lies elsewhere.
     pub(crate) fn local_path(&self, uri: &str) -> Option<std::path::PathBuf> {
         Location::parse(uri).ok().filter(|at| at.scheme == Scheme::Local).map(|at| at.key.into())
@@ -368,6 +374,12 @@ impl Storage {
     /// As [`keep_credentials`](Self::keep_credentials), of a URL that the data set lists.
     pub(crate) fn keep_object_credentials(&self, uri: &str) -> String {
         self.0.signed.keep_object(uri)
+    }
+
+    /// Whether requests for this URL have a query that `uri` lacks: a signature, which other objects do not have.
+    pub(crate) fn is_signed(&self, uri: &str) -> bool {
+        let complete = self.0.signed.complete(uri);
+        complete.contains('?') && !uri.contains('?')
     }
 
     /// Whether objects of the data set are listed with credentials, which a stored catalog does not have.

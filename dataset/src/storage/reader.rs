@@ -11,12 +11,16 @@ use tokio::task::JoinHandle;
 /// Reads one object through a buffer. While a sequential caller consumes one buffer the next is on its
 /// way, so at most two are held: memory ≤ 2 · `buffer_bytes`.
 ///
+/// A reader that hops fetches as much as the caller's jumps suggest: little after a jump over more than 1 MiB, up to
+/// `buffer_bytes` where the caller reads on.
+///
 /// Call it off the I/O threads (`spawn_blocking` or a plain thread). Errors come as [`io::Error`] whose inner
 /// error is the crate's [`Error`](crate::Error).
 pub struct ObjectReader {
     storage: Storage,
     object: ObjectRef,
     buffer_bytes: u64,
+    hops: Option<Hops>,
     position: u64,
     start: u64,
     buffer: Bytes,
@@ -36,11 +40,50 @@ impl Drop for Ahead {
 
 /// Smaller buffers would make a request out of every tar header.
 const BUFFER_MIN_BYTES: u64 = 4 << 10;
+/// A jump over more than this is a hop: a request takes as long as reading this much does, 15 ms at 60 MB/s.
+const HOP_MIN_BYTES: u64 = 1 << 20;
+/// The part of a jump that is read after it: 3.1 %, so that hops read less than 5 % of an object. At the smallest hop that is
+/// 32 KiB, room for the headers and texts of some ten small members.
+const HOP_PART: u64 = 32;
+/// Read after a hop at most. More is seldom needed, and reading on takes larger steps anyway.
+const HOP_READ_MAX_BYTES: u64 = 64 << 10;
+/// Read at the start of an object, before the size of its members is known.
+const FIRST_READ_BYTES: u64 = 64 << 10;
+/// A caller that reads on gets this many times as much with the next request: 64 KiB, 256 KiB, 1 MiB.
+const GROWTH: u64 = 4;
+
+/// How much to fetch for a caller who jumps.
+struct Hops {
+    /// Where the caller's last read ended.
+    read_to: u64,
+    /// Fetched last; 0 before the first request.
+    window: u64,
+}
+
+impl Hops {
+    /// Bytes to fetch at `position`, at most `most`.
+    fn next(&mut self, position: u64, most: u64) -> u64 {
+        let jump = position.saturating_sub(self.read_to);
+        let window = match self.window {
+            _ if jump > HOP_MIN_BYTES => (jump / HOP_PART).min(HOP_READ_MAX_BYTES),
+            0 => FIRST_READ_BYTES,
+            window => window.saturating_mul(GROWTH),
+        };
+        self.window = window.min(most);
+        self.window
+    }
+}
 
 impl ObjectReader {
     pub(super) fn new(storage: Storage, object: ObjectRef, buffer_bytes: usize) -> Self {
         let buffer_bytes = (buffer_bytes as u64).max(BUFFER_MIN_BYTES);
-        Self { storage, object, buffer_bytes, position: 0, start: 0, buffer: Bytes::new(), next: None }
+        let (hops, buffer) = (None, Bytes::new());
+        Self { storage, object, buffer_bytes, hops, position: 0, start: 0, buffer, next: None }
+    }
+
+    /// A reader that hops.
+    pub(super) fn hopping(storage: Storage, object: ObjectRef, buffer_bytes: usize) -> Self {
+        Self { hops: Some(Hops { read_to: 0, window: 0 }), ..Self::new(storage, object, buffer_bytes) }
     }
 
     /// Bytes in the object.
@@ -48,8 +91,8 @@ impl ObjectReader {
         self.object.size
     }
 
-    fn window(&self, start: u64) -> Range<u64> {
-        start..(start.saturating_add(self.buffer_bytes)).min(self.object.size)
+    fn window(&self, start: u64, bytes: u64) -> Range<u64> {
+        start..start.saturating_add(bytes).min(self.object.size)
     }
 
     fn fetch_ahead(&mut self, range: Range<u64>) {
@@ -64,7 +107,9 @@ impl ObjectReader {
     fn fill(&mut self) -> io::Result<()> {
         let end = self.start + self.buffer.len() as u64;
         let sequential = self.position == end && !self.buffer.is_empty();
-        let range = self.window(self.position);
+        let most = self.buffer_bytes;
+        let window = self.hops.as_mut().map_or(most, |hops| hops.next(self.position, most));
+        let range = self.window(self.position, window);
         let ahead = self.next.take().filter(|ahead| ahead.range == range);
         if ahead.is_none() {
             self.fetch_ahead(range.clone());
@@ -74,8 +119,8 @@ impl ObjectReader {
         let bytes = futures::executor::block_on(&mut ahead.task).map_err(io::Error::other)?;
         self.buffer = bytes.map_err(io::Error::other)?;
         self.start = range.start;
-        if sequential {
-            self.fetch_ahead(self.window(range.end));
+        if sequential && window == most {
+            self.fetch_ahead(self.window(range.end, most));
         }
         Ok(())
     }
@@ -103,6 +148,9 @@ impl Read for ObjectReader {
         let n = bytes.len().min(out.len());
         out[..n].copy_from_slice(&bytes[..n]);
         self.position += n as u64;
+        if let Some(hops) = &mut self.hops {
+            hops.read_to = self.position;
+        }
         Ok(n)
     }
 }

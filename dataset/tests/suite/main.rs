@@ -28,3 +28,4 @@ mod storage_presigned;
 mod storage_redirects;
 mod storage_support;
 mod storage_versions;
+mod tar_catalogs;

@@ -5,7 +5,7 @@
 //! tars. `n_shards.json`, where it is there, tells how many tars there should be.
 
 use super::super::sources::{Listing, Named, Sources, counted, extension, named};
-use super::super::{CATALOG_READS, Cataloguing, tars};
+use super::super::{Cataloguing, tars};
 use super::clips::note_several;
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::{List, choose, read, split_folder, tsv};
@@ -191,7 +191,7 @@ pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) 
             let clips = members.into_iter().map(|m| (tsv::file_name(&m.name).to_owned(), m.offset, m.bytes));
             Ok::<Clips, Error>(clips.collect())
         })
-        .buffered(CATALOG_READS);
+        .buffered(with.reads_at_once());
     let mut clips: Vec<Clips> = Vec::with_capacity(tars_at.len());
     while let Some(found) = walks.try_next().await? {
         clips.push(found);
