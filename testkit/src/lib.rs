@@ -5,11 +5,13 @@
 //!          └ 503, 429, resets, short bodies, stalls, changed objects, by script; a log of what passed
 //! test ─▶ SimulatedStore: S3's answers, late by a latency, with bytes made when they are read (10 TB of SparseTars)
 //! ```
+//! A third one, `KeyServer`, lists as many keys as wanted and has no bytes.
 //! Each server listens on 127.0.0.1 at a port of its own, runs on its own thread, and ends when dropped.
 //! Only tests, examples and benches depend on this crate.
 
 mod background;
 mod fault_proxy;
+mod key_server;
 mod object_body;
 mod s3_process;
 mod s3_server;
@@ -19,6 +21,7 @@ mod static_server;
 mod wire;
 
 pub use fault_proxy::{Exchange, Fault, FaultProxy, Rule};
+pub use key_server::{KeyServer, KeyServerOptions, Keys};
 pub use s3_process::S3Process;
 pub use s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
 pub use simulated_store::{SimulatedObject, SimulatedStore};

@@ -6,12 +6,16 @@
 //! only if the caller requests it ([`CatalogCheck::List`]) or one of a few objects differs, because the listing takes
 //! longer than an open may. Otherwise only the tables among its objects (TSVs, manifests) are compared, and the log
 //! states that the rest was not checked.
+//!
+//! A listing of more than 32,000 objects that was interrupted is resumed by the next open (`storage/journal.rs`), unless the caller
+//! requests a listing or a rebuild.
 
 use super::store::{self, Place, Stored};
 use super::{Catalog, CatalogCheck, Content, Objects, VIEW_BYTES, identity};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::storage::shown;
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
+use std::path::PathBuf;
 
 /// 100 listing requests of 1,000 objects: about five seconds on S3.
 const MAX_LISTED_OBJECTS: usize = 100_000;
@@ -48,8 +52,13 @@ pub(crate) async fn open_or_build(
         }
     }
     options.catalog.report("listing", 0, None);
-    let choice =
-        Choice { layout: options.layout, split: options.split.as_deref(), told: Some(&options.catalog) };
+    let journal = place.and_then(|place| listing_journal(place, options));
+    let choice = Choice {
+        layout: options.layout,
+        split: options.split.as_deref(),
+        told: Some(&options.catalog),
+        journal: journal.as_deref(),
+    };
     let sources = find_sources(uri, choice, storage).await?;
     let mut catalog = build(sources, options, storage).await?;
     if place.is_some() && storage.has_signed_objects() {
@@ -62,6 +71,16 @@ pub(crate) async fn open_or_build(
         return Ok((catalog, is_kept));
     }
     Ok((catalog, false))
+}
+
+/// The file from which an interrupted listing is resumed; none next to the data, where others may read it. If the caller wants
+/// the storage as it is now, a former file is removed.
+fn listing_journal(place: &Place, options: &OpenOptions) -> Option<PathBuf> {
+    let path = place.is_cache().then(|| PathBuf::from(place.file("listing.journal")))?;
+    if options.catalog.rebuild || options.catalog.check == CatalogCheck::List {
+        let _absent = std::fs::remove_file(&path);
+    }
+    Some(path)
 }
 
 async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
@@ -130,6 +149,9 @@ async fn still_fits(
              objects; if the data may have changed, open it with check=\"list\" (command line: --check list) or \
              rebuild=True (feedstock catalog --rebuild)"
         );
+        if stored.layout == Layout::Folder {
+            return Ok(true); // no file of a folder is a table, and 10⁷ names take seconds to look at
+        }
         return still_there(objects, all.filter(|&i| format::is_table(objects.name(i))), storage).await;
     }
     // A `metadata.csv` that was added or removed makes a folder a manifest, or the reverse.
@@ -138,6 +160,7 @@ async fn still_fits(
         layout: options.layout.or(kept),
         split: options.split.as_deref(),
         told: Some(&options.catalog),
+        journal: None, // it is compared with what is there now
     };
     match find_sources(uri, choice, storage).await {
         Ok(sources) if (sources.layout, sources.fingerprint()) != (stored.layout, stored.listing) => {

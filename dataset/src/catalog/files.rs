@@ -1,10 +1,12 @@
 //! A catalog's tables as Arrow IPC files. Those on a local disk are mapped, so that a machine's processes share their pages.
 //!
 //! ```text
-//! local file ─▶ mapping ─▶ CRC-32 ─▶ arrays that are views of it          other store ─▶ one read ─▶ the same
+//! local file ─▶ mapping ─▶ CRC-32, texts checked ─▶ pages released ─▶ arrays that are views of it
+//! other store ─▶ one read ─▶ the same, in the process's memory
 //! ```
-//! 10⁷ files make tables of about 1 GB. Mapped, they are in memory once a machine, and only as long as the machine has
-//! no better use for the pages. Files are replaced by renaming, never written in place, so a mapping stays what it was.
+//! 10⁷ files make tables of 1.4 GB. Mapped, they are in memory once a machine, and only as long as the machine has
+//! no better use for the pages. A process has in its own tables of pages what it has read since it checked the file.
+//! Files are replaced by renaming, never written in place, so a mapping stays what it was.
 
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
@@ -15,6 +17,7 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::writer::FileWriter;
 use arrow_ipc::{Block, root_as_footer};
 use bytes::Bytes;
+use memmap2::{Mmap, UncheckedAdvice};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,13 +39,43 @@ pub(super) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Byte
     Ok(Bytes::from(bytes))
 }
 
+/// A file's bytes.
+pub(super) struct Stored {
+    pub(super) bytes: Bytes,
+    mapping: Option<Arc<Mmap>>,
+}
+
+impl Stored {
+    /// Takes the pages of a mapped file out of the process: those that are used again come from the file.
+    pub(super) fn release(&self) {
+        if let Some(mapping) = &self.mapping {
+            // SAFETY: The mapping is shared, read-only and of a file that does not change, so a page that is dropped comes
+            // back with the same bytes: views of it see no change.
+            let released = unsafe { mapping.unchecked_advise(UncheckedAdvice::DontNeed) };
+            if let Err(error) = released {
+                tracing::debug!(%error, "the pages of a catalog's table stay in the process");
+            }
+        }
+    }
+}
+
+/// A mapping as the owner of its bytes.
+struct Owner(Arc<Mmap>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// The bytes of a file that should have `size` of them.
-pub(super) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Bytes, String> {
+pub(super) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Stored, String> {
     if let Some(path) = storage.local_path(uri).filter(|path| is_on_a_local_disk(path)) {
         return map(&path, size).map_err(|e| format!("{uri}: {e}"));
     }
     let object = ObjectRef { uri: uri.to_owned(), size, etag: None };
-    storage.read(&object, 0..size).await.map_err(|e| e.to_string())
+    let bytes = storage.read(&object, 0..size).await.map_err(|e| e.to_string())?;
+    Ok(Stored { bytes, mapping: None })
 }
 
 /// A file on a network file system may vanish under its mapping, which would end the process: it is read.
@@ -53,18 +86,18 @@ fn is_on_a_local_disk(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|system| LOCAL.contains(&(system.f_type as u64)))
 }
 
-fn map(path: &Path, size: u64) -> std::io::Result<Bytes> {
+fn map(path: &Path, size: u64) -> std::io::Result<Stored> {
     let file = File::open(path)?;
     if file.metadata()?.len() != size {
         return Err(std::io::Error::other(format!("it should have {size} bytes")));
     }
     if size == 0 {
-        return Ok(Bytes::new());
+        return Ok(Stored { bytes: Bytes::new(), mapping: None });
     }
     // SAFETY: The file is one that feedstock wrote whole and renamed into place. It is replaced by renaming and removed by
     // unlinking, neither of which changes a mapped file.
-    let mapping = unsafe { memmap2::Mmap::map(&file)? };
-    Ok(Bytes::from_owner(mapping))
+    let mapping = Arc::new(unsafe { Mmap::map(&file)? });
+    Ok(Stored { bytes: Bytes::from_owner(Owner(Arc::clone(&mapping))), mapping: Some(mapping) })
 }
 
 /// The table in a file's bytes: its arrays are views of them.

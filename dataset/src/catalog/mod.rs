@@ -14,6 +14,7 @@
 mod added;
 mod blocks;
 mod build;
+mod etags;
 mod files;
 mod identity;
 mod kept;

@@ -1,7 +1,8 @@
 //! The stored objects of a data set, kept as Arrow columns: names without their common prefix, sizes, ETags.
 
+use super::etags::Etags;
 use crate::{Error, ErrorKind, ObjectRef, Result};
-use arrow::array::{Array, ArrayRef, LargeStringArray, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ pub struct Objects {
     base: String,
     names: LargeStringArray,
     sizes: UInt64Array,
-    etags: LargeStringArray,
+    etags: Etags,
 }
 
 impl Objects {
@@ -22,7 +23,7 @@ impl Objects {
         Self {
             names: LargeStringArray::from_iter_values(objects.iter().map(|o| &o.uri[base.len()..])),
             sizes: UInt64Array::from_iter_values(objects.iter().map(|o| o.size)),
-            etags: objects.iter().map(|o| o.etag.as_deref()).collect(),
+            etags: Etags::of(objects),
             base,
         }
     }
@@ -42,11 +43,9 @@ impl Objects {
     /// # Panics
     /// If there is no such object.
     pub fn get(&self, index: usize) -> ObjectRef {
-        ObjectRef {
-            uri: format!("{}{}", self.base, self.names.value(index)),
-            size: self.sizes.value(index),
-            etag: self.etags.is_valid(index).then(|| self.etags.value(index).to_owned()),
-        }
+        let size = self.sizes.value(index);
+        let uri = format!("{}{}", self.base, self.names.value(index));
+        ObjectRef { uri, size, etag: self.etags.get(index, size) }
     }
 
     /// An object's name below the folder that all share: `data/train-0042.parquet`.
@@ -81,29 +80,22 @@ impl Objects {
     }
 
     pub(crate) fn to_batch(&self) -> Result<RecordBatch> {
+        let (field, etags) = self.etags.to_column();
         let schema = Schema::new(vec![
             Field::new("name", DataType::LargeUtf8, false),
             Field::new("size", DataType::UInt64, false),
-            Field::new("etag", DataType::LargeUtf8, true),
+            field,
         ]);
-        let columns: Vec<ArrayRef> =
-            vec![Arc::new(self.names.clone()), Arc::new(self.sizes.clone()), Arc::new(self.etags.clone())];
+        let columns: Vec<ArrayRef> = vec![Arc::new(self.names.clone()), Arc::new(self.sizes.clone()), etags];
         RecordBatch::try_new(Arc::new(schema), columns)
             .map_err(|e| Error::new(ErrorKind::Bug, "objects do not make a table").with_source(e))
     }
 
     pub(crate) fn from_batch(base: String, batch: &RecordBatch) -> Result<Self, String> {
-        let strings = |name: &str| -> Result<LargeStringArray, String> {
-            let column = batch.column_by_name(name).ok_or_else(|| format!("no column {name}"))?;
-            column.as_any().downcast_ref().cloned().ok_or_else(|| format!("column {name} is not text"))
-        };
+        let names = batch.column_by_name("name").ok_or("no column name")?;
+        let names = names.as_string_opt::<i64>().ok_or("column name is not text")?.clone();
         let sizes = super::blocks::column::<arrow::datatypes::UInt64Type>(batch, "size")?;
-        Ok(Self {
-            base,
-            names: strings("name")?,
-            sizes: UInt64Array::new(sizes, None),
-            etags: strings("etag")?,
-        })
+        Ok(Self { base, names, sizes: UInt64Array::new(sizes, None), etags: Etags::from_batch(batch)? })
     }
 }
 

@@ -325,18 +325,26 @@ async fn read_table(
     place: &Place,
     storage: &Storage,
 ) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
-    let bytes = files::read(&place.file(&table.file), table.bytes, storage).await?;
-    if table.crc32 != Some(crc32fast::hash(&bytes)) {
-        return Err(format!("{} is damaged", table.file));
-    }
-    files::decode(bytes).map_err(|e| format!("{}: {e}", table.file))
+    let stored = files::read(&place.file(&table.file), table.bytes, storage).await?;
+    let table = table.clone();
+    let checked = tokio::task::spawn_blocking(move || {
+        if table.crc32 != Some(crc32fast::hash(&stored.bytes)) {
+            return Err(format!("{} is damaged", table.file));
+        }
+        let decoded = files::decode(stored.bytes.clone()).map_err(|e| format!("{}: {e}", table.file));
+        stored.release();
+        decoded
+    });
+    checked.await.map_err(|_| "checking a table was ended".to_owned())?
 }
 
 async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<Found, String> {
-    let mut found: BTreeMap<&str, (SchemaRef, Vec<RecordBatch>)> = BTreeMap::new();
-    for (name, table) in index.tables.iter().filter(|(_, table)| table.crc32.is_some()) {
-        found.insert(name, read_table(table, place, storage).await?);
-    }
+    let tables = index.tables.iter().filter(|(_, table)| table.crc32.is_some());
+    let tables = tables.map(|(name, table)| async move {
+        Ok::<_, String>((name.as_str(), read_table(table, place, storage).await?))
+    });
+    let mut found: BTreeMap<&str, (SchemaRef, Vec<RecordBatch>)> =
+        futures::future::try_join_all(tables).await?.into_iter().collect();
     let one = |name: &str| -> Result<&RecordBatch, String> {
         match found.get(name).map(|(_, batches)| batches.as_slice()) {
             Some([batch]) => Ok(batch),

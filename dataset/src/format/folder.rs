@@ -28,20 +28,21 @@ pub(super) fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft>
     let schema = schema(labels.as_deref(), payload)?;
 
     let objects = Objects::new(&sources.objects);
+    sources.objects = Vec::new(); // 170 bytes a file, which are columns now
     let mut cut = BlockCut::new(with.block_bytes);
     let mut chunks = Vec::new();
     let mut start = 0;
-    for (i, object) in sources.objects.iter().enumerate() {
+    for i in 0..objects.len() {
         let index = u32::try_from(i).map_err(|_| Error::config("more than 2^32 files in one data set"))?;
         // a new run of the table starts a new block
         if i - start == CHUNK_FILES {
             cut.close()?;
-            chunks.push(chunk(&sources, start..i, &classes, prefix, &schema)?);
+            chunks.push(chunk(&sources.names, &objects, start..i, &classes, prefix, &schema)?);
             start = i;
         }
-        cut.add(Row { shard: index, bytes: object.size })?;
+        cut.add(Row { shard: index, bytes: objects.size(i) })?;
     }
-    chunks.push(chunk(&sources, start..sources.objects.len(), &classes, prefix, &schema)?);
+    chunks.push(chunk(&sources.names, &objects, start..objects.len(), &classes, prefix, &schema)?);
     Ok(Draft {
         objects,
         blocks: cut.finish()?,
@@ -117,13 +118,14 @@ fn schema(labels: Option<&[String]>, payload: &str) -> Result<SchemaRef> {
 }
 
 fn chunk(
-    sources: &Sources,
+    names: &[String],
+    objects: &Objects,
     files: std::ops::Range<usize>,
     classes: &BTreeMap<String, i64>,
     prefix: usize,
     schema: &SchemaRef,
 ) -> Result<SampleChunk> {
-    let names = &sources.names[files.clone()];
+    let names = &names[files.clone()];
     let mut columns: Vec<ArrayRef> = Vec::new();
     if !classes.is_empty() {
         let class = |name: &String| class_of(name, prefix).unwrap_or_default().to_owned();
@@ -137,7 +139,7 @@ fn chunk(
     let metadata = RecordBatch::try_new(Arc::new(metadata), columns).map_err(super::columns::bug)?;
     #[expect(clippy::cast_possible_truncation, reason = "file numbers were checked to be u32")]
     let object = UInt32Array::from_iter_values(files.clone().map(|i| i as u32));
-    let sizes = UInt64Array::from_iter_values(sources.objects[files.clone()].iter().map(|o| o.size));
+    let sizes = UInt64Array::from_iter_values(files.clone().map(|i| objects.size(i)));
     let offsets = UInt64Array::from(vec![0; files.len()]);
     Ok(SampleChunk { metadata, places: Places::new(object, vec![(offsets, sizes)]) })
 }

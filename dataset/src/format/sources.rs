@@ -11,6 +11,7 @@ use crate::storage::ListingFn;
 use crate::{CatalogOptions, Error, ErrorKind, ObjectRef, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Names that mean "a part of the data set, not a class": mixing two of them is never meant.
@@ -106,6 +107,8 @@ pub(crate) struct Choice<'a> {
     pub(crate) split: Option<&'a str>,
     /// Receives the progress of the listing.
     pub(crate) told: Option<&'a CatalogOptions>,
+    /// The file from which a long listing is resumed.
+    pub(crate) journal: Option<&'a Path>,
 }
 
 impl Choice<'_> {
@@ -136,7 +139,9 @@ impl Listing {
                 (pattern.root().to_owned(), objects, below)
             }
             None => {
-                let listed = storage.list_telling(uri, usize::MAX, choice.listing()).await?;
+                let listed = storage
+                    .list_telling(uri, usize::MAX, choice.listing(), choice.journal.map(Path::to_owned))
+                    .await?;
                 (root_of(uri, &listed), listed, None)
             }
         };

@@ -1,6 +1,7 @@
 //! What is there: listings and single objects.
 
 use super::failure::Verdict;
+use super::fan_out::{LISTERS, PAGE_KEYS};
 use super::fetch::{blocking, path};
 use super::progress::Progress;
 use super::retry::{Ended, within};
@@ -16,20 +17,10 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectMeta;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Folders listed at once: a page of 1,000 keys takes a cloud about 100 ms, so 16 at once list 160,000
-/// keys/s and ImageNet's 1,000 class folders in some 10 s instead of two minutes.
-const FOLDERS_AT_ONCE: usize = 16;
-/// Descend while there are fewer folders than this: fewer would leave listers idle.
-const FOLDERS_MIN: usize = 8;
-/// With more folders than this, one page of many folders is cheaper than one page for each.
-const FOLDERS_MAX: usize = 2_000;
-/// `corpus/imagenet/data/train` is four deep; below that a flat listing takes over.
-const FOLDERS_DEPTH: usize = 4;
-/// A page is what all clouds give at most.
-const PAGE_KEYS: usize = 1_000;
 /// A listing that comes in one answer may take this many stall time-outs, 200 s by default: 1,000 keys take a store 100 ms,
 /// so that is two million of them.
 const LISTING_STALLS: u32 = 10;
@@ -39,16 +30,17 @@ const PIN_MAX: usize = 4_096;
 
 impl Store {
     /// Everything below `at` or the object itself, at most `limit`, sorted bytewise by key. `told`: receives the number of
-    /// objects found so far.
+    /// objects found so far. `journal`: the file from which a long listing is resumed.
     pub(super) async fn list(
         &self,
         at: &Location,
         limit: usize,
         told: Option<ListingFn>,
+        journal: Option<PathBuf>,
     ) -> Result<Vec<ObjectRef>> {
         let what = format!("listing of {}", shown(&at.uri_of(&at.key)));
         let seen = Seen::new(&what, told);
-        let listed = self.list_here(at, limit, &what, &seen).await?;
+        let listed = self.list_here(at, limit, &what, journal, &seen).await?;
         seen.finish(listed.len() as u64);
         Ok(listed)
     }
@@ -58,6 +50,7 @@ impl Store {
         at: &Location,
         limit: usize,
         what: &str,
+        journal: Option<PathBuf>,
         seen: &Arc<Seen>,
     ) -> Result<Vec<ObjectRef>> {
         let Backend::Remote(remote) = &self.backend else {
@@ -68,10 +61,8 @@ impl Store {
         }
         let prefix = at.folder_key();
         let listed = match &remote.pages {
-            Some(pages) if limit <= PAGE_KEYS => {
-                self.pages(pages, &prefix, None, limit, seen).await.map(|found| found.0)
-            }
-            Some(pages) => self.fan_out(pages, &prefix, seen).await,
+            Some(pages) if limit <= PAGE_KEYS => self.first_pages(pages, &prefix, limit, seen).await,
+            Some(pages) => self.fan_out(pages, &prefix, journal, seen).await,
             None => self.list_stream(remote, &prefix).await,
         };
         let mut metas = match listed {
@@ -84,6 +75,8 @@ impl Store {
             }
         };
         metas.sort_unstable_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
+        // A folder's mark at the border of two listers' keys may have come to both.
+        metas.dedup_by(|b, a| a.location == b.location && a.size == 0 && b.size == 0);
         drop_folder_marks(&mut metas, &prefix);
         metas.truncate(limit);
         let mut objects: Vec<_> = metas.into_iter().map(|meta| object(at, meta)).collect();
@@ -129,71 +122,28 @@ impl Store {
         }
     }
 
-    /// One folder's pages: objects, and with a delimiter the folders in it.
-    async fn pages(
+    /// The first `limit` objects below `prefix`, page by page.
+    async fn first_pages(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
         prefix: &str,
-        delimiter: Option<&'static str>,
         limit: usize,
-        seen: &Seen,
-    ) -> Result<(Vec<ObjectMeta>, Vec<String>), Ended> {
-        let (mut objects, mut folders) = (Vec::new(), Vec::new());
-        let mut options = PaginatedListOptions {
-            delimiter: delimiter.map(Into::into),
-            // one more: the folder's own mark may be among them
-            max_keys: (limit < PAGE_KEYS).then(|| limit + 1),
-            ..PaginatedListOptions::default()
-        };
-        loop {
-            let prefix = Some(prefix).filter(|p| !p.is_empty());
-            let page = self
-                .until_done(|_| within(self.stall(), pages.list_paginated(prefix, options.clone())))
-                .await?;
-            seen.add(page.result.objects.len() as u64);
-            objects.extend(page.result.objects);
-            folders.extend(page.result.common_prefixes.into_iter().map(|p| format!("{p}/")));
-            options.page_token = page.page_token;
-            if options.page_token.is_none() || objects.len() > limit {
-                return Ok((objects, folders));
-            }
-        }
-    }
-
-    /// Walks down to a level with many folders and lists those at once.
-    async fn fan_out(
-        &self,
-        pages: &Arc<dyn PaginatedListStore>,
-        prefix: &str,
         seen: &Seen,
     ) -> Result<Vec<ObjectMeta>, Ended> {
         let mut objects = Vec::new();
-        let mut folders = vec![prefix.to_owned()];
-        for _ in 0..FOLDERS_DEPTH {
-            let level: Vec<_> = futures::stream::iter(folders)
-                .map(|folder| async move { self.pages(pages, &folder, Some("/"), usize::MAX, seen).await })
-                .buffered(FOLDERS_AT_ONCE)
-                .try_collect()
-                .await?;
-            folders = Vec::new();
-            for (found, below) in level {
-                objects.extend(found);
-                folders.extend(below);
-            }
-            if folders.len() > FOLDERS_MAX {
-                return Ok(self.pages(pages, prefix, None, usize::MAX, seen).await?.0);
-            }
-            if folders.is_empty() || folders.len() >= FOLDERS_MIN {
-                break;
+        let mut options = PaginatedListOptions {
+            max_keys: (limit < PAGE_KEYS).then(|| limit + 1), // one more: the folder's own mark may be among them
+            ..PaginatedListOptions::default()
+        };
+        loop {
+            let page = self.page(pages, prefix, &options).await?;
+            seen.add(page.result.objects.len() as u64);
+            objects.extend(page.result.objects);
+            options.page_token = page.page_token;
+            if options.page_token.is_none() || objects.len() > limit {
+                return Ok(objects);
             }
         }
-        let below: Vec<_> = futures::stream::iter(folders)
-            .map(|folder| async move { self.pages(pages, &folder, None, usize::MAX, seen).await })
-            .buffered(FOLDERS_AT_ONCE)
-            .try_collect()
-            .await?;
-        objects.extend(below.into_iter().flat_map(|found| found.0));
-        Ok(objects)
     }
 
     async fn list_stream(&self, remote: &Remote, prefix: &str) -> Result<Vec<ObjectMeta>, Ended> {
@@ -273,7 +223,7 @@ impl Store {
                     let found = self.head(&one).await?;
                     Ok(ObjectRef { uri: object.uri, ..found })
                 })
-                .buffered(FOLDERS_AT_ONCE)
+                .buffered(LISTERS)
                 .try_collect()
                 .await?
         };

@@ -24,8 +24,12 @@ mod client;
 mod credentials;
 mod endpoint;
 mod failure;
+mod fan_out;
 mod fetch;
 mod head;
+mod journal;
+mod key_ranges;
+mod key_span;
 mod limiter;
 mod list;
 mod local;
@@ -69,6 +73,7 @@ use signed::Signed;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -208,18 +213,20 @@ impl Storage {
 
     /// The first `limit` objects of [`list`](Self::list), for recognising layouts of huge folders.
     pub async fn list_some(&self, uri: &str, limit: usize) -> Result<Vec<ObjectRef>> {
-        self.list_telling(uri, limit, None).await
+        self.list_telling(uri, limit, None, None).await
     }
 
-    /// As [`list_some`](Self::list_some); `told` receives the number of objects found so far.
+    /// As [`list_some`](Self::list_some); `told` receives the number of objects found so far. A long listing of a store is kept
+    /// in the file `kept_at` until it is complete, and resumed from it.
     pub(crate) async fn list_telling(
         &self,
         uri: &str,
         limit: usize,
         told: Option<ListingFn>,
+        kept_at: Option<PathBuf>,
     ) -> Result<Vec<ObjectRef>> {
         let (store, at) = self.store(uri)?;
-        let mut found = self.0.io.run(async move { store.list(&at, limit, told).await }).await?;
+        let mut found = self.0.io.run(async move { store.list(&at, limit, told, kept_at).await }).await?;
         if self.0.signed.complete(uri) != uri {
             found.iter_mut().for_each(|object| object.uri = without_credentials(&object.uri));
         }
@@ -328,7 +335,7 @@ impl Storage {
     }
 
     /// The path of a file of this machine; `None` for what lies elsewhere.
-    pub(crate) fn local_path(&self, uri: &str) -> Option<std::path::PathBuf> {
+    pub(crate) fn local_path(&self, uri: &str) -> Option<PathBuf> {
         Location::parse(uri).ok().filter(|at| at.scheme == Scheme::Local).map(|at| at.key.into())
     }
 

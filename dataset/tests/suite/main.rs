@@ -5,6 +5,7 @@
 mod bad_input_formats;
 mod block_memory;
 mod cache_disk;
+mod catalog_large;
 mod catalog_store;
 mod concat;
 mod damaged_files;
@@ -24,6 +25,7 @@ mod signed_urls;
 mod storage_contract;
 mod storage_errors;
 mod storage_faults;
+mod storage_listing;
 mod storage_presigned;
 mod storage_redirects;
 mod storage_support;
