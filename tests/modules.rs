@@ -14,10 +14,10 @@ const CIRCLES: [(&str, usize); 11] = [
     ("ingest/src", 14),
     ("trainer_bridge/device/src", 0),
     ("trainer_bridge/src", 0),
-    ("synth/src", 15),
+    ("synth/src", 0),
     ("testkit/src", 0),
-    ("src", 14),
-    ("python/src", 4),
+    ("src", 0),
+    ("python/src", 0),
 ];
 
 #[test]

@@ -1,5 +1,6 @@
 //! Opening a data set, choosing from it, and asking it in SQL.
 
+use crate::arguments::storage;
 use crate::arrow_c::stream_capsule;
 use crate::errors::{call, call_long, config, exception};
 use crate::pipeline::Pipeline;
@@ -8,14 +9,13 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use feedstock::dataset::{Durations, Progress};
 use feedstock::doctor::{DoctorOptions, examine};
-use feedstock::{BatchSize, CatalogStore, DiskCacheOptions, OpenOptions, Secret, Stop, StorageOptions};
+use feedstock::{BatchSize, CatalogStore, DiskCacheOptions, OpenOptions, Stop};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict};
+use pyo3::types::PyDict;
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// An opened data set. Immutable: choosing from it makes a new one.
 #[pyclass(frozen, module = "feedstock._feedstock")]
@@ -32,37 +32,6 @@ where
     T::Err: std::fmt::Display,
 {
     value.map(|value| value.parse().map_err(|e: T::Err| config(py, format!("{name}: {e}")))).transpose()
-}
-
-/// The storage options of `settings`: those with a field of their own, and object_store's keys.
-pub(crate) fn storage(settings: &Bound<'_, PyDict>) -> PyResult<StorageOptions> {
-    let mut options = StorageOptions::default();
-    for (key, value) in settings {
-        let key: String = key.extract()?;
-        match key.as_str() {
-            "anonymous" => options.anonymous = value.extract()?,
-            "path_style" => options.path_style = Some(value.extract()?),
-            "deadline" => options.deadline = seconds(&value, &key)?,
-            "stall_timeout" => options.stall_timeout = seconds(&value, &key)?,
-            "max_concurrency" => options.max_concurrency = value.extract()?,
-            "endpoint" | "region" => options = options.with(format!("aws_{key}"), setting(&value)?),
-            _ => options = options.with(key, setting(&value)?),
-        }
-    }
-    Ok(options)
-}
-
-fn setting(value: &Bound<'_, PyAny>) -> PyResult<Secret> {
-    let text = match value.cast::<PyBool>() {
-        Ok(flag) => flag.is_true().to_string(), // object_store reads "true", not "True"
-        Err(_) => value.str()?.to_string(),
-    };
-    Ok(Secret::new(text))
-}
-
-fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(value.extract()?)
-        .map_err(|e| config(value.py(), format!("{name} of {value} s: {e}")))
 }
 
 #[pymethods]

@@ -1,5 +1,6 @@
 //! Workers, and who they are to a rank.
 
+use crate::arguments;
 use crate::errors::{call, call_long, config};
 use crate::process::Own;
 use feedstock::{
@@ -44,7 +45,7 @@ impl Worker {
         insecure: bool,
         storage: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let storage = crate::dataset::storage(storage)?;
+        let storage = arguments::storage(storage)?;
         let worker = call_long(py, move || {
             let mut options = WorkerOptions::new(move || OpenOptions {
                 storage: storage.clone(),

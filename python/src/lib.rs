@@ -7,6 +7,7 @@
 //! lock; what was opened in one process is never touched in another (see [`process`]); memory of a batch is freed when
 //! the last view of it is, whoever holds it.
 
+mod arguments;
 mod arrow_c;
 mod batch;
 mod dataset;

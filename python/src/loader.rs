@@ -1,8 +1,8 @@
 //! One rank's batches, for `feedstock/_loader.py`.
 
+use crate::arguments::{batch_size, rank_out_of_range};
 use crate::batch::Batch;
 use crate::errors::{SIGNALS_EVERY, call, config, in_python};
-use crate::pipeline::{batch_size, rank_out_of_range};
 use crate::process::Own;
 use feedstock::{Cursor, Next, Position, Rank, StepSize};
 use pyo3::exceptions::PyUserWarning;

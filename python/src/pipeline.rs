@@ -1,5 +1,6 @@
 //! The pipeline's settings, one method each; `feedstock/_pipeline.py` keeps the recipe.
 
+use crate::arguments::{batch_size, rank_out_of_range};
 use crate::errors::{call, call_long, config};
 use crate::fleet::Members;
 use crate::loader::Loader;
@@ -58,34 +59,6 @@ impl Pipeline {
         let pipeline = self.0.get(py)?.clone();
         Ok(Self::new(call(py, || Ok(change(pipeline)))?))
     }
-}
-
-/// A rank that the world does not have.
-pub(crate) fn rank_out_of_range(py: Python<'_>, rank: u32, world_size: u32) -> PyErr {
-    config(py, format!("rank must be below world_size={world_size}; got {rank}"))
-}
-
-/// A batch size from the arguments that Python users name it by; `None` where none is given.
-pub(crate) fn batch_size(
-    py: Python<'_>,
-    batch_size: Option<u64>,
-    global_batch_size: Option<u64>,
-    total: Option<f64>,
-    global_total: Option<f64>,
-    max_rows: Option<u64>,
-) -> PyResult<Option<BatchSize>> {
-    let size = match (batch_size, global_batch_size, total, global_total) {
-        (None, None, None, None) => return Ok(None),
-        (Some(rows), None, None, None) => BatchSize::per_rank(rows),
-        (None, Some(rows), None, None) => BatchSize::global(rows),
-        (None, None, Some(total), None) => BatchSize::per_rank_total(total),
-        (None, None, None, Some(total)) => BatchSize::global_total(total),
-        _ => {
-            let message = "only one of batch_size, global_batch_size, total and global_total may be given";
-            return Err(config(py, message));
-        }
-    };
-    Ok(Some(max_rows.map_or(size, |rows| size.max_rows(rows))))
 }
 
 #[pymethods]

@@ -1,7 +1,7 @@
 //! `feedstock bench`: how fast a pipeline runs here, and what holds it back.
 
-use super::Common;
 use super::bucket::BucketArgs;
+use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::medium::Medium;
 use super::output::{Output, bytes, count, hours};

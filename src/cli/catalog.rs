@@ -1,6 +1,6 @@
 //! `feedstock catalog`: build or refresh a catalog ahead of a job.
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, count};
 use super::source::SourceArgs;

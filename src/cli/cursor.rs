@@ -1,6 +1,6 @@
 //! `feedstock cursor`: explains a saved state, and checks whether it fits a data set.
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, count};
 use super::source::OpenArgs;

@@ -1,6 +1,6 @@
 //! `feedstock doctor`: reads a data set and reports what training would stumble over.
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, bytes, count};
 use super::progress::Reporter;

@@ -6,6 +6,7 @@
 mod bench;
 mod bucket;
 mod catalog;
+mod common;
 mod cursor;
 mod doctor;
 mod failure;
@@ -19,16 +20,17 @@ mod progress;
 mod shard;
 mod source;
 mod spelling;
+mod storage;
 mod synth;
 mod usage;
 mod verdict;
 mod worker;
 mod workers;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use common::Common;
 use failure::Failure;
 use std::ffi::OsString;
-use std::num::NonZeroUsize;
 
 const EXAMPLES: &str = "\
 Try it, without any data of your own:
@@ -54,29 +56,6 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     common: Common,
-}
-
-/// Options of every subcommand.
-#[derive(Args, Debug, Clone)]
-pub(crate) struct Common {
-    /// Print results as JSON, one value a line, and no progress.
-    #[arg(long, global = true)]
-    json: bool,
-    /// Print no progress.
-    #[arg(long, short, global = true)]
-    quiet: bool,
-    /// CPU threads [default: all CPUs that the process may use].
-    #[arg(long, global = true, value_name = "N")]
-    threads: Option<NonZeroUsize>,
-    #[command(flatten)]
-    storage: source::StorageArgs,
-}
-
-impl Common {
-    /// A command is not a rank, so `LOCAL_WORLD_SIZE` does not apply.
-    pub(crate) fn threads(&self) -> usize {
-        self.threads.map_or_else(feedstock_ingest::available_threads, NonZeroUsize::get)
-    }
 }
 
 #[derive(Subcommand)]

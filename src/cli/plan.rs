@@ -1,6 +1,6 @@
 //! `feedstock plan`: which sample stands where, for every rank.
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome, local_path};
 use super::output::{Output, count};
 use super::source::{ShuffleArgs, SourceArgs};

@@ -1,6 +1,6 @@
 //! Progress on standard error: a bar where a person waits, a plain line every few seconds elsewhere.
 
-use super::Common;
+use super::common::Common;
 use super::output::{bytes, complain, count};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;

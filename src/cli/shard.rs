@@ -1,6 +1,6 @@
 //! `feedstock shard`: rewrite any layout into well-formed shards.
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, bytes, count};
 use super::progress::Reporter;

@@ -1,6 +1,6 @@
 //! `feedstock synth`: sample data.
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Outcome, local_path};
 use super::output::{Output, bytes, count, hours};
 use super::progress::Reporter;

@@ -1,6 +1,6 @@
 //! `feedstock worker`: makes rows for ranks on other machines.
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::output::Output;
 use super::source::StoreArgs;

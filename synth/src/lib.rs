@@ -13,9 +13,11 @@
 //! than 150 a second.
 
 mod common_voice;
+mod common_voice_options;
 mod draw;
 mod error;
 mod imagenet;
+mod imagenet_options;
 mod jpeg;
 mod layouts;
 mod mark;
@@ -23,12 +25,17 @@ mod noise;
 mod output;
 mod painter;
 mod parallel;
+mod progress;
+mod range;
 mod scene;
 mod speech;
 
-pub use common_voice::{CommonVoiceLayout, CommonVoiceOptions, CommonVoiceSummary, Voice};
+pub use common_voice::CommonVoiceSummary;
+pub use common_voice_options::{CommonVoiceLayout, CommonVoiceOptions, Voice};
 pub use error::{Error, ErrorKind, Result};
-pub use imagenet::{Compression, DEFAULT_QUALITY, ImagenetOptions, Layout, Progress, ProgressFn, Summary};
+pub use imagenet::Summary;
+pub use imagenet_options::{Compression, DEFAULT_QUALITY, ImagenetOptions, Layout};
 pub use mark::{MARK_HEIGHT, MARK_WIDTH, read_mark};
 pub use painter::{Painter, Sample, picture};
+pub use progress::{Progress, ProgressFn};
 pub use speech::{Clip, Locale, Narrator, Split, clip};

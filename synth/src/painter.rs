@@ -116,7 +116,7 @@ fn mark_of(index: u64) -> u32 {
 #[expect(clippy::cast_possible_truncation, reason = "sizes are at most 65500 and stray by 15 %")]
 fn stray(mean: u32, draw: &mut Draw) -> u32 {
     let size = mean as f32 * draw.real(1.0 - SIZE_SPREAD, 1.0 + SIZE_SPREAD);
-    ((size + 0.5) as u32).min(crate::imagenet::MAX_SIDE)
+    ((size + 0.5) as u32).min(crate::imagenet_options::MAX_SIDE)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn class_names_sort_as_labels() {
-        let names: Vec<String> = (0..crate::imagenet::MAX_CLASSES).map(class_name).collect();
+        let names: Vec<String> = (0..crate::imagenet_options::MAX_CLASSES).map(class_name).collect();
         assert!(names.is_sorted());
         assert!(names.iter().all(|name| name.len() == 9));
     }

@@ -1,15 +1,16 @@
 //! `feedstock inspect`: what a data set is.
 
+mod cells;
 mod speech;
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::medium::Medium;
 use super::output::{Output, bytes, count};
 use super::source::{ShuffleArgs, SourceArgs};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
-use arrow::util::display::array_value_to_string;
+use cells::cells;
 use clap::Args;
 use feedstock_dataset::{BlockId, Catalog, Dataset};
 use serde_json::{Value, json};
@@ -198,19 +199,6 @@ fn counts_json(counts: &Counts) -> Value {
 pub(crate) fn block_bytes(catalog: &Catalog) -> Outcome<u64> {
     let blocks = u32::try_from(catalog.blocks()).map_err(|_| Failure::bug("more than 2^32 blocks"))?;
     Ok((0..blocks).map(|id| catalog.block(BlockId(id)).bytes).sum())
-}
-
-/// All values of a query's result as text, row by row.
-fn cells(batches: &[RecordBatch]) -> Outcome<Vec<Vec<String>>> {
-    let mut rows = Vec::new();
-    for batch in batches {
-        for row in 0..batch.num_rows() {
-            let cells = batch.columns().iter().map(|column| array_value_to_string(column, row));
-            let cells: Result<Vec<String>, _> = cells.collect();
-            rows.push(cells.map_err(|e| Failure::bug(format!("a query's value cannot be printed: {e}")))?);
-        }
-    }
-    Ok(rows)
 }
 
 /// Is the text of such a value also its JSON?

@@ -1,6 +1,6 @@
 //! What `inspect` says of speech: hours, lengths, speakers, languages, splits. All from the catalog; no clip is read.
 
-use super::cells;
+use super::cells::cells;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::output::{Output, count, hours};
 use feedstock_dataset::Dataset;

@@ -7,7 +7,7 @@ mod page;
 mod picture;
 mod spectrogram;
 
-use super::Common;
+use super::common::Common;
 use super::failure::{Failure, Outcome, local_path};
 use super::medium::Medium;
 use super::output::{Output, bytes};

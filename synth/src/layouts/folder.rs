@@ -1,6 +1,6 @@
 //! `<class>/<name>.JPEG`: one file a sample.
 
-use super::Writer;
+use super::writer::Writer;
 use crate::output::{Target, Written};
 use crate::painter::class_name;
 use crate::{Error, ImagenetOptions, Result, Sample};

@@ -3,7 +3,8 @@
 //! An inner tar's header stands before its members, so it is written with the size 0 and again when the class
 //! ends; no class is held in memory. The samples must come class by class.
 
-use super::{Writer, tar_file};
+use super::tar_file;
+use super::writer::Writer;
 use crate::output::{OutFile, Target, Written};
 use crate::{Error, Result, Sample};
 use std::io::{Seek, SeekFrom, Write};

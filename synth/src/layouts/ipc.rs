@@ -2,7 +2,7 @@
 //! loads with `load_from_disk`. Each file is an Arrow IPC stream.
 
 use super::columns::{features, schema, take_batch};
-use super::{Shards, Writer};
+use super::writer::{Shards, Writer};
 use crate::output::{OutFile, Target, Written};
 use crate::{Error, ErrorKind, ImagenetOptions, Result, Sample};
 use arrow::datatypes::SchemaRef;

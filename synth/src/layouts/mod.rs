@@ -8,17 +8,11 @@ mod parquet;
 pub(crate) mod speech;
 mod tar_file;
 mod webdataset;
+pub(crate) mod writer;
 
-use crate::output::{Target, Written};
-use crate::{ImagenetOptions, Layout, Result, Sample};
-
-/// Writes samples (pictures, unless said) one after another.
-pub(crate) trait Writer<S = Sample> {
-    /// Adds the next sample.
-    fn add(&mut self, sample: S) -> Result<()>;
-    /// Closes the last file.
-    fn finish(self: Box<Self>) -> Result<Written>;
-}
+use crate::output::Target;
+use crate::{ImagenetOptions, Layout, Result};
+use writer::Writer;
 
 /// The writer of the layout that `options` names.
 pub(crate) fn open(options: &ImagenetOptions, target: Target) -> Result<Box<dyn Writer>> {
@@ -29,24 +23,6 @@ pub(crate) fn open(options: &ImagenetOptions, target: Target) -> Result<Box<dyn 
         Layout::Ipc => Box::new(ipc::IpcWriter::new(options, target)),
         Layout::Ilsvrc => Box::new(ilsvrc::IlsvrcWriter::new(target)?),
     })
-}
-
-/// Samples cut into shards whose lengths differ by at most one.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shards {
-    samples: u64,
-    pub(crate) count: u64,
-}
-
-impl Shards {
-    pub(crate) fn new(samples: u64, samples_per_shard: u64) -> Self {
-        Self { samples, count: samples.div_ceil(samples_per_shard) }
-    }
-
-    /// How many samples shard `shard` holds.
-    pub(crate) fn len(self, shard: u64) -> u64 {
-        self.samples / self.count + u64::from(shard < self.samples % self.count)
-    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -2,7 +2,7 @@
 //! Snappy, the features in the key-value metadata `huggingface`; pages of about 1 MiB and an offset index.
 
 use super::columns::{FEATURES_KEY, schema, take_batch};
-use super::{Shards, Writer};
+use super::writer::{Shards, Writer};
 use crate::output::{OutFile, Target, Written};
 use crate::{Compression, Error, ErrorKind, ImagenetOptions, Result, Sample};
 use arrow::datatypes::SchemaRef;

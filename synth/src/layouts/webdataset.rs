@@ -1,6 +1,7 @@
 //! `imagenet-train-000000.tar` …: three members a sample, `.jpg`, `.cls` (ASCII label) and `.json`.
 
-use super::{Shards, Writer, tar_file};
+use super::tar_file;
+use super::writer::{Shards, Writer};
 use crate::output::{OutFile, Target, Written};
 use crate::{ImagenetOptions, Result, Sample};
 use serde_json::json;

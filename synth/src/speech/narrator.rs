@@ -9,7 +9,7 @@ use super::speaker::{Speaker, hex};
 use super::utterance::Track;
 use super::{SAMPLE_RATE, Split, mp3, room, tract};
 use crate::Result;
-use crate::common_voice::{CommonVoiceOptions, Voice};
+use crate::common_voice_options::{CommonVoiceOptions, Voice};
 use crate::draw::{Draw, mix_seed};
 
 /// The first clip's number in file names: eight digits, as Common Voice's.

@@ -1,8 +1,10 @@
 //! `audio/<locale>/<split>/<locale>_<split>_<i>.tar` (members below one folder of the shard's name),
 //! `transcript/<locale>/<split>.tsv` and `n_shards.json`, as Hugging Face's script reads.
 
-use super::super::{Writer, tar_file};
-use super::{Group, Place, ShardPlan, tsv};
+use super::super::tar_file;
+use super::super::writer::Writer;
+use super::shards::{Group, Place, ShardPlan};
+use super::tsv;
 use crate::output::{OutFile, Target, Written};
 use crate::speech::{Clip, Locale, Split};
 use crate::{Error, Result};

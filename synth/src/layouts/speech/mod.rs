@@ -5,15 +5,16 @@ mod hf_tars;
 mod mozilla;
 mod mozilla_tar_gz;
 mod parquet;
+mod shards;
 mod tsv;
 mod webdataset;
 
-use super::{Shards, Writer};
+use super::writer::Writer;
 use crate::Result;
-use crate::common_voice::{CommonVoiceLayout, CommonVoiceOptions};
+use crate::common_voice_options::{CommonVoiceLayout, CommonVoiceOptions};
 use crate::output::Target;
-use crate::speech::{Clip, Locale, Role, Split};
-use std::collections::BTreeMap;
+use crate::speech::{Clip, Role};
+use shards::ShardPlan;
 
 /// The writer of the layout that `options` names. `roles` are those of all clips.
 pub(crate) fn open(
@@ -40,64 +41,11 @@ pub(crate) fn open(
     })
 }
 
-/// How many clips each group has, cut into shards.
-pub(crate) struct ShardPlan<G> {
-    groups: BTreeMap<G, Shards>,
-}
-
-impl<G: Ord> ShardPlan<G> {
-    fn new(groups: impl Iterator<Item = G>, per_shard: u64) -> Self {
-        let mut counts: BTreeMap<G, u64> = BTreeMap::new();
-        for group in groups {
-            *counts.entry(group).or_default() += 1;
-        }
-        let groups = counts.into_iter().map(|(group, count)| (group, Shards::new(count, per_shard)));
-        Self { groups: groups.collect() }
-    }
-
-    /// The shards of a group; none if it has no clip.
-    fn of(&self, group: &G) -> Option<Shards> {
-        self.groups.get(group).copied()
-    }
-}
-
-/// Place of the next clip: its group, the shard in it, and the clips that the shard still takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place<G> {
-    group: G,
-    shard: u64,
-    left: u64,
-}
-
-impl<G: Ord + Copy> Place<G> {
-    /// Where a clip of `group` goes after `last`. The plan counted every clip, so the group is known.
-    fn next(last: Option<Self>, group: G, plan: &ShardPlan<G>) -> Self {
-        let shards = plan.of(&group).unwrap_or(Shards::new(1, 1));
-        match last {
-            Some(place) if place.group == group && place.left > 0 => place,
-            Some(place) if place.group == group => {
-                Self { group, shard: place.shard + 1, left: shards.len(place.shard + 1) }
-            }
-            _ => Self { group, shard: 0, left: shards.len(0) },
-        }
-    }
-}
-
-/// The splits under the names of Hugging Face `datasets`.
-fn hf_split(split: Split) -> &'static str {
-    match split {
-        Split::Dev => "validation",
-        other => other.name(),
-    }
-}
-
-/// The group of layouts that keep languages apart.
-type Group = (Locale, Split);
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
     use crate::output::unfinished;
+    use crate::speech::Split;
     use crate::{ErrorKind, Narrator, Voice};
     use std::os::unix::fs::symlink;
 

@@ -1,6 +1,6 @@
 //! `<locale>/clips/*.mp3`, the TSVs beside `clips`, and `clip_durations.tsv`, as Mozilla's archive unpacks.
 
-use super::super::Writer;
+use super::super::writer::Writer;
 use super::tsv;
 use crate::output::{OutFile, Target, Written};
 use crate::speech::{Clip, Locale, Split};

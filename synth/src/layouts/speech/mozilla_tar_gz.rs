@@ -2,7 +2,8 @@
 //! Compressed at the lowest level, for MP3 does not shrink. The TSVs stay in memory until the clips are written:
 //! 400 bytes a clip.
 
-use super::super::{Writer, tar_file};
+use super::super::tar_file;
+use super::super::writer::Writer;
 use super::tsv;
 use crate::output::{OutFile, Target, Written};
 use crate::speech::{Clip, Locale, Split};

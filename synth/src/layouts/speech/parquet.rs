@@ -1,13 +1,13 @@
 //! `data/<split>-00000-of-0000N.parquet`, as Hugging Face `datasets` writes audio: row groups of 100 rows, Snappy,
 //! the features in the key-value metadata `huggingface`.
 
-use super::super::Writer;
 use super::super::columns::FEATURES_KEY;
 use super::super::parquet::parquet_error;
+use super::super::writer::Writer;
 use super::columns::{schema, take_batch};
-use super::{Place, ShardPlan, hf_split};
+use super::shards::{Place, ShardPlan, hf_split};
 use crate::Result;
-use crate::common_voice::CommonVoiceOptions;
+use crate::common_voice_options::CommonVoiceOptions;
 use crate::output::{OutFile, Target, Written};
 use crate::speech::{Clip, Split};
 use arrow::datatypes::SchemaRef;

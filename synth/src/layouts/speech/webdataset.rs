@@ -1,8 +1,9 @@
 //! `common-voice-<split>-000000.tar` …: three members a clip, `.json` (the TSV's columns, `split` and `duration` in
 //! seconds), `.mp3` and `.txt` (the sentence).
 
-use super::super::{Writer, tar_file};
-use super::{Place, ShardPlan};
+use super::super::tar_file;
+use super::super::writer::Writer;
+use super::shards::{Place, ShardPlan};
 use crate::Result;
 use crate::output::{OutFile, Target, Written};
 use crate::speech::{Clip, Split};

@@ -1,0 +1,195 @@
+//! The options of Common Voice-like sample data.
+
+use crate::range::in_range;
+use crate::speech::{Cast, LONGEST_MS, Locale, SHORTEST_MS, espeak_is_installed};
+use crate::{Error, Result};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+/// How the files are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommonVoiceLayout {
+    /// Mozilla's archive unpacked: `<locale>/clips/*.mp3`, `<locale>/{train,dev,test,validated,invalidated,other}.tsv`
+    /// and `<locale>/clip_durations.tsv`.
+    Mozilla,
+    /// The same as Mozilla ships it: `cv-corpus-17.0-2024-03-15-<locale>.tar.gz`.
+    MozillaTarGz,
+    /// Hugging Face's script form: `audio/<locale>/<split>/<locale>_<split>_<i>.tar`,
+    /// `transcript/<locale>/<split>.tsv` and `n_shards.json`.
+    HfTars,
+    /// Hugging Face Parquet: `data/<split>-00000-of-0000N.parquet` with `audio: struct<bytes, path>`.
+    Parquet,
+    /// `common-voice-<split>-000000.tar` … of `.mp3`, `.txt`, `.json`.
+    WebDataset,
+}
+
+impl CommonVoiceLayout {
+    /// All layouts.
+    pub const ALL: [Self; 5] =
+        [Self::Mozilla, Self::MozillaTarGz, Self::HfTars, Self::Parquet, Self::WebDataset];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mozilla => "mozilla",
+            Self::MozillaTarGz => "mozilla-tar-gz",
+            Self::HfTars => "hf-tars",
+            Self::Parquet => "parquet",
+            Self::WebDataset => "webdataset",
+        }
+    }
+}
+
+impl fmt::Display for CommonVoiceLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for CommonVoiceLayout {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|layout| layout.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            Error::config(format!("no layout is called '{name}'; there are {known}"))
+        })
+    }
+}
+
+/// Who speaks the sentences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Voice {
+    /// espeak-ng where it is installed, else the formant synthesiser.
+    #[default]
+    Auto,
+    /// The program espeak-ng: intelligible. Its sound, and so the bytes, depend on the installed version.
+    Espeak,
+    /// The formant synthesiser of this crate: voiced and unvoiced sounds, pauses and melody, hardly
+    /// intelligible; the same options make the same bytes.
+    Formant,
+}
+
+impl Voice {
+    /// All voices.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Espeak, Self::Formant];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Espeak => "espeak",
+            Self::Formant => "formant",
+        }
+    }
+}
+
+impl fmt::Display for Voice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Voice {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|voice| voice.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            Error::config(format!("no voice is called '{name}'; there are {known}"))
+        })
+    }
+}
+
+/// What to make; see [`CommonVoiceOptions::default`] for the defaults.
+///
+/// The same options write the same bytes, whatever the number of threads, with [`Voice::Formant`] on one platform
+/// (the encoder and the synthesiser use the platform's mathematical library).
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommonVoiceOptions {
+    /// Number of clips, 1 … 2^32 − 1. Default 2000 (2.8 hours, 80 MB).
+    pub samples: u64,
+    /// Seed of everything. Default 1.
+    pub seed: u64,
+    /// Default [`CommonVoiceLayout::Mozilla`].
+    pub layout: CommonVoiceLayout,
+    /// Languages; the clips go round among them. Default English.
+    pub locales: Vec<Locale>,
+    /// Default [`Voice::Auto`].
+    pub voice: Voice,
+    /// Mean length in seconds, 1.5 … 9, of lengths between 1 and 12 s. Default 5, as Common Voice's.
+    pub mean_seconds: f64,
+    /// Clips of one shard (hf-tars, Parquet, WebDataset). Default 500 (20 MB).
+    pub samples_per_shard: u64,
+    /// Rows of a Parquet row group. Default 100 (4 MB), as `datasets` writes audio.
+    pub rows_per_group: usize,
+    /// Speaking threads. Default: one per core.
+    pub threads: usize,
+    /// Replace sample data that is already in the folder. Default: refuse a folder that is not empty. Files
+    /// that this crate does not write are never deleted.
+    pub overwrite: bool,
+}
+
+impl Default for CommonVoiceOptions {
+    fn default() -> Self {
+        Self {
+            samples: 2000,
+            seed: 1,
+            layout: CommonVoiceLayout::Mozilla,
+            locales: vec![Locale::English],
+            voice: Voice::Auto,
+            mean_seconds: 5.0,
+            samples_per_shard: 500,
+            rows_per_group: 100,
+            threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+            overwrite: false,
+        }
+    }
+}
+
+impl CommonVoiceOptions {
+    /// The voice that [`Voice::Auto`] comes to on this machine.
+    ///
+    /// # Errors
+    /// `BadConfig` if espeak-ng is asked for and not there.
+    pub fn voice_used(&self) -> Result<Voice> {
+        match self.voice {
+            Voice::Formant => Ok(Voice::Formant),
+            asked if espeak_is_installed() => Ok(if asked == Voice::Auto { Voice::Espeak } else { asked }),
+            Voice::Auto => Ok(Voice::Formant),
+            Voice::Espeak => Err(Error::config(
+                "espeak-ng is not installed (no such command in PATH); install it, or take the voice formant",
+            )),
+        }
+    }
+
+    /// Checks every option.
+    pub(crate) fn check(&self) -> Result<()> {
+        let most = u64::from(u32::MAX);
+        in_range("samples", self.samples, 1, most)?;
+        in_range("samples_per_shard", self.samples_per_shard, 1, most)?;
+        in_range("rows_per_group", self.rows_per_group as u64, 1, most)?;
+        in_range("threads", self.threads as u64, 1, 1024)?;
+        let (least, longest) = (1.5 * SHORTEST_MS / 1000.0, 0.75 * LONGEST_MS / 1000.0);
+        if !(least..=longest).contains(&self.mean_seconds) {
+            let message = format!(
+                "mean_seconds is {}; it must lie between {least} and {longest}, because clips last {} to {} s",
+                self.mean_seconds,
+                SHORTEST_MS / 1000.0,
+                LONGEST_MS / 1000.0
+            );
+            return Err(Error::config(message));
+        }
+        let distinct: BTreeSet<Locale> = self.locales.iter().copied().collect();
+        if self.locales.is_empty() || distinct.len() != self.locales.len() {
+            return Err(Error::config("locales must name each language once, and at least one"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cast(&self) -> Cast {
+        Cast::new(self.seed, self.samples, &self.locales, self.mean_seconds)
+    }
+}
