@@ -5,9 +5,7 @@ use crate::errors::{call, call_long, config};
 use crate::fleet::Members;
 use crate::loader::Loader;
 use crate::process::Own;
-use feedstock::{
-    BatchSize, ChainSpec, DeviceOptions, Finish, NullValue, Nulls, OnError, Rank, Shuffle, Tail,
-};
+use feedstock::{ChainSpec, DeviceOptions, Finish, NullValue, Nulls, OnError, Rank, Shuffle, Tail};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 use std::time::Duration;

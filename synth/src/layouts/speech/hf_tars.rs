@@ -22,7 +22,7 @@ pub(crate) struct HfTarsWriter {
 
 impl HfTarsWriter {
     pub(crate) fn new(target: Target, plan: ShardPlan<Group>) -> Result<Self> {
-        for (locale, split) in plan.groups.keys() {
+        for (locale, split) in plan.groups() {
             target.folder(&format!("audio/{locale}/{split}"))?;
             target.folder(&format!("transcript/{locale}"))?;
         }

@@ -19,6 +19,11 @@ impl<G: Ord> ShardPlan<G> {
         Self { groups: groups.collect() }
     }
 
+    /// The groups that have audio clips, in order.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &G> {
+        self.groups.keys()
+    }
+
     /// The shards of a group; none if it has no clip.
     pub(super) fn of(&self, group: &G) -> Option<Shards> {
         self.groups.get(group).copied()
