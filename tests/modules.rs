@@ -9,7 +9,7 @@ use syn::visit::Visit;
 const CIRCLES: [(&str, usize); 11] = [
     ("dataset/base/src", 0),
     ("dataset/plan/src", 0),
-    ("dataset/src", 52),
+    ("dataset/src", 55),
     ("ops/src", 59),
     ("ingest/src", 14),
     ("trainer_bridge/device/src", 0),

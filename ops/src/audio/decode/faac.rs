@@ -56,13 +56,15 @@ mod tests {
         assert_eq!(changed(2, 0x20), 0, "another type of extension");
         assert_eq!(changed(5, b'o'), 0, "another name");
         assert_eq!(changed(13, b'x'), 0, "no version");
-        assert_eq!(changed(1, 0), 0, "a length of 14, which ends before the version's point");
+        assert_eq!(changed(1, 0), 1024, "a length of 14, which ends after the version's point and a digit");
     }
 
     #[test]
     fn short_lengths_are_read_and_cut_packets_have_no_name() {
         // Identifier 6, length 14, type 0.
         assert_eq!(delay(b"\xDC\0\0libfaac 1.2\0\0"), 1024);
+        // Length 12: the text ends before the version's point.
+        assert_eq!(delay(b"\xD8\0\0libfaac 1.2\0\0"), 0);
         for length in 0..16 {
             assert_eq!(delay(&ELEMENT[..length]), 0, "{length}");
         }
