@@ -333,8 +333,9 @@ mod tests {
         let mut random = SplitMix64::seed_from_u64(seed);
         let mut ranges = KeyRanges::new(spans, true, PAGE);
         let mut listed = Listed::default();
-        // Range, prefix, where the page starts, and up to where the range is listed.
-        let mut at_work: Vec<(usize, Arc<str>, Option<String>, Option<String>)> = Vec::new();
+        /// Range, prefix, where the page starts, and up to where the range is listed.
+        type AtWork = (usize, Arc<str>, Option<String>, Option<String>);
+        let mut at_work: Vec<AtWork> = Vec::new();
         loop {
             while at_work.len() < listers {
                 match ranges.next() {
