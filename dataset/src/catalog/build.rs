@@ -40,6 +40,9 @@ pub(crate) async fn open_or_build(
                     }
                     return Ok((found.catalog, true));
                 }
+                if let Some(path) = listing_journal(place, options) {
+                    let _absent = std::fs::remove_file(path); // its pages are older than the listing just compared
+                }
                 tracing::info!(
                     uri = shown(uri),
                     "files changed, were touched or copied since they were catalogued; cataloguing anew"

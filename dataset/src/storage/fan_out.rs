@@ -268,7 +268,7 @@ impl Store {
                 shared.changed.notify_waiters();
                 let taken = taken?;
                 found.truncate(taken.keys);
-                if let Some(journal) = journal {
+                if let Some(journal) = journal.filter(|_| taken.is_progress()) {
                     span.until.clone_from(&taken.through);
                     let (journal, listed) = (Arc::clone(journal), Listed::new(span.clone(), &found));
                     off_thread(move || journal.add(&listed)).await;

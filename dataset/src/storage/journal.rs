@@ -7,8 +7,8 @@
 //! `through`. The file is created after [`JOURNALED_PAGES`] pages and removed when the listing is complete. It is locked
 //! while it is in use, so one process of several that list the same keeps it.
 //!
-//! A resumed listing states for each key what was there when its page came, as every listing does; an interruption of up
-//! to [`MAX_PAUSE`] therefore makes it at most that much older.
+//! A resumed listing states for each key what was there when its page came, as every listing does. A file is resumed up to
+//! [`MAX_AGE`] after its first page, however often it was resumed before.
 //! Cost: about 80 bytes a key on disk until the listing is complete; 10⁷ keys take 0.8 GB.
 
 use super::key_span::KeySpan;
@@ -24,11 +24,11 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 /// Pages before there is a file: 32,000 keys are listed in a few seconds, which is not worth a file.
 pub(super) const JOURNALED_PAGES: usize = 32;
 /// An older file is not resumed: objects may have been added or replaced since.
-const MAX_PAUSE: Duration = Duration::from_secs(3_600);
+const MAX_AGE: Duration = Duration::from_secs(3_600);
 /// A listing that was cancelled in this process may hold the file for a moment.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// The first line, with the version of this format and the place that is listed.
-const HEAD: &str = "feedstock listing 1 of ";
+const HEAD: &str = "feedstock listing 2 of ";
 
 /// A part of a listing: all objects whose keys are in a span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,7 +113,10 @@ impl Journal {
         let before = std::mem::replace(&mut *state, State::Closed);
         match self.with(before, listed) {
             Ok(after) => *state = after,
-            Err(error) => warn(&self.path, &error),
+            Err(error) => {
+                warn(&self.path, &error);
+                let _absent = std::fs::remove_file(&self.path); // it lacks a page, and later ones would not be removed
+            }
         }
     }
 
@@ -160,9 +163,22 @@ fn create(path: &Path, head: &str, lines: &[String]) -> io::Result<Option<File>>
     if file.try_lock().is_err() || file.metadata()?.len() > 0 {
         return Ok(None);
     }
-    file.write_all(head.as_bytes())?;
+    begin(&file, head)?;
     lines.iter().try_for_each(|line| file.write_all(line.as_bytes()))?;
     Ok(Some(file))
+}
+
+/// Writes the place that is listed, and the time in seconds since 1970.
+fn begin(mut file: &File, head: &str) -> io::Result<()> {
+    let now = UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+    file.write_all(format!("{head}{now}\n").as_bytes())
+}
+
+/// Whether a listing that began at `began`, a line of the file, may be resumed.
+fn is_recent(began: &[u8]) -> bool {
+    let seconds = std::str::from_utf8(began).ok().and_then(|line| line.trim_end().parse().ok());
+    let began = seconds.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+    began.is_some_and(|began| began.elapsed().is_ok_and(|age| age < MAX_AGE))
 }
 
 /// Reads a file's parts up to the first line that is not whole, which is cut off. `None` if another process has the file.
@@ -175,12 +191,13 @@ fn read(path: &Path, head: &str) -> io::Result<Option<(File, Vec<Listed>)>> {
         }
         std::thread::sleep(LOCK_WAIT / 100);
     }
-    let is_recent = file.metadata()?.modified()?.elapsed().is_ok_and(|pause| pause < MAX_PAUSE);
     let (mut reader, mut line, mut end, mut found) = (BufReader::new(&file), Vec::new(), 0, Vec::new());
     reader.read_until(b'\n', &mut line)?;
-    let is_ours = is_recent && line == head.as_bytes();
+    let mut began = Vec::new();
+    reader.read_until(b'\n', &mut began)?;
+    let is_ours = line == head.as_bytes() && is_recent(&began);
     if is_ours {
-        end = line.len() as u64;
+        end = (line.len() + began.len()) as u64;
         loop {
             line.clear();
             reader.read_until(b'\n', &mut line)?;
@@ -191,7 +208,7 @@ fn read(path: &Path, head: &str) -> io::Result<Option<(File, Vec<Listed>)>> {
     }
     file.set_len(end)?;
     if !is_ours {
-        (&file).write_all(head.as_bytes())?;
+        begin(&file, head)?;
     }
     (&file).seek(SeekFrom::End(0))?;
     Ok(Some((file, found)))
@@ -287,8 +304,10 @@ mod tests {
         drop(second);
         drop(first);
         assert_eq!(Journal::open(&path, "s3://b/d").1.len(), JOURNALED_PAGES);
-        let file = File::options().append(true).open(&path).unwrap();
-        file.set_modified(std::time::SystemTime::now() - 2 * MAX_PAUSE).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let began = text.lines().nth(1).unwrap();
+        let earlier = began.parse::<u64>().unwrap() - 2 * MAX_AGE.as_secs();
+        std::fs::write(&path, text.replacen(began, &earlier.to_string(), 1)).unwrap();
         assert!(Journal::open(&path, "s3://b/d").1.is_empty(), "too old");
         assert!(Journal::open(&path, "s3://b/d").1.is_empty(), "and emptied");
         std::fs::remove_file(&path).unwrap();

@@ -61,6 +61,13 @@ pub(super) struct Taken {
     pub(super) through: Option<String>,
 }
 
+impl Taken {
+    /// Whether the page extends what is listed. A store may send pages without keys in between.
+    pub(super) fn is_progress(&self) -> bool {
+        self.keys > 0 || !self.goes_on
+    }
+}
+
 /// The store does not list in bytewise order, or not from where it was asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unordered;
@@ -357,6 +364,13 @@ mod tests {
                 }
                 let one = random.next_u64() as usize % at_work.len();
                 let (range, prefix, after, reached) = at_work.swap_remove(one);
+                if most != usize::MAX && random.next_u64().is_multiple_of(4) {
+                    // A page without keys and with a token.
+                    let taken = ranges.on_page(range, &[], true).unwrap();
+                    assert!(taken.goes_on && !taken.is_progress());
+                    at_work.push((range, prefix, after, reached));
+                    continue;
+                }
                 let start = keys.partition_point(|key| {
                     after.as_ref().is_some_and(|after| key <= after) || **key < *prefix
                 });
@@ -370,12 +384,12 @@ mod tests {
                     texts.iter().map(|(text, is_empty)| Key { text, is_empty: *is_empty }).collect();
                 let taken = ranges.on_page(range, &views, own.len() > PAGE).unwrap();
                 listed.found.extend_from_slice(&texts[..taken.keys]);
+                let is_progress = taken.is_progress();
                 let through = taken.through;
-                listed.spans.push(KeySpan {
-                    prefix: (*prefix).into(),
-                    after: reached,
-                    until: through.clone(),
-                });
+                if is_progress {
+                    let (prefix, until) = ((*prefix).into(), through.clone());
+                    listed.spans.push(KeySpan { prefix, after: reached, until });
+                }
                 if taken.goes_on {
                     at_work.push((range, prefix, page.last().map(|key| (*key).clone()), through));
                 }
