@@ -19,7 +19,7 @@
 //! let (index, start) = buffers.take(4096)?.expect("nobody closed them");
 //! assert_eq!(start.0 % 256, 0);
 //! buffers.give_back(index, Vec::new());
-//! # feedstock_base::Result::Ok(())
+//! # Ok::<(), feedstock_base::Error>(())
 //! ```
 
 pub mod driver;

@@ -31,6 +31,10 @@ pub const ALIGN_BYTES: usize = 256;
 /// What a search for a device found.
 pub(crate) enum Found {
     /// The device, and the node of the machine that it is attached to.
+    #[cfg_attr(
+        not(any(feature = "cuda", test)),
+        expect(dead_code, reason = "without the feature `cuda` there is none")
+    )]
     Device(Arc<dyn Driver>, Option<Node>),
     /// The machine has no device, for this reason.
     Absent(String),
