@@ -33,9 +33,14 @@ use crate::text;
 
 pub use info::OpInfo;
 
-/// Defines [`Op`] and what is known of each op: its name, the sentence that describes it, and its parameters.
+/// Defines [`Op`] and what is known of each op: its name, the sentence that describes it, its parameters,
+/// and those that may be given without a name on the command line.
 macro_rules! ops {
-    ($(#[doc = $summary:literal] #[cfg(feature = $feature:literal)] $variant:ident($parameters:ty) = $name:literal,)+) => {
+    ($(
+        #[doc = $summary:literal]
+        #[cfg(feature = $feature:literal)]
+        $variant:ident($parameters:ty) = $name:literal [$($unnamed:literal),*],
+    )+) => {
         /// The description of one op, as `{"op":"random_resized_crop","size":[224,224]}` in JSON.
         ///
         /// Parameters left out take their defaults; unknown ones are errors.
@@ -56,8 +61,9 @@ macro_rules! ops {
 
             /// Returns the ops of this build.
             pub fn all() -> Vec<OpInfo> {
-                let all: &[OpInfo] =
-                    &[$(#[cfg(feature = $feature)] OpInfo::of::<$parameters>($name, $summary)),+];
+                let all: &[OpInfo] = &[$(
+                    #[cfg(feature = $feature)] OpInfo::of::<$parameters>($name, $summary, &[$($unnamed),*])
+                ),+];
                 all.to_vec()
             }
         }
@@ -67,91 +73,91 @@ macro_rules! ops {
 ops! {
     /// Decode a JPEG, PNG or WebP into RGB.
     #[cfg(feature = "image")]
-    DecodeImage(image::DecodeImage) = "decode_image",
+    DecodeImage(image::DecodeImage) = "decode_image" [],
     /// Resize to a shorter side or an exact size.
     #[cfg(feature = "image")]
-    Resize(image::Resize) = "resize",
+    Resize(image::Resize) = "resize" ["size"],
     /// Cut out the middle.
     #[cfg(feature = "image")]
-    CenterCrop(image::CenterCrop) = "center_crop",
+    CenterCrop(image::CenterCrop) = "center_crop" ["size"],
     /// Cut out a random place.
     #[cfg(feature = "image")]
-    RandomCrop(image::RandomCrop) = "random_crop",
+    RandomCrop(image::RandomCrop) = "random_crop" ["size"],
     /// Cut out a random area and aspect ratio and resize it.
     #[cfg(feature = "image")]
-    RandomResizedCrop(image::RandomResizedCrop) = "random_resized_crop",
+    RandomResizedCrop(image::RandomResizedCrop) = "random_resized_crop" ["size"],
     /// Mirror left and right.
     #[cfg(feature = "image")]
-    HorizontalFlip(image::HorizontalFlip) = "horizontal_flip",
+    HorizontalFlip(image::HorizontalFlip) = "horizontal_flip" ["probability"],
     /// Random brightness, contrast, saturation and hue.
     #[cfg(feature = "image")]
-    ColorJitter(image::ColorJitter) = "color_jitter",
+    ColorJitter(image::ColorJitter) = "color_jitter" ["brightness", "contrast", "saturation", "hue"],
     /// RandAugment (Cubuk et al. 2020).
     #[cfg(feature = "image")]
-    RandAugment(image::RandAugment) = "rand_augment",
+    RandAugment(image::RandAugment) = "rand_augment" ["num_ops", "magnitude"],
     /// TrivialAugment Wide (Müller, Hutter 2021).
     #[cfg(feature = "image")]
-    TrivialAugment(image::TrivialAugment) = "trivial_augment",
+    TrivialAugment(image::TrivialAugment) = "trivial_augment" [],
     /// Overwrite a random rectangle (Zhong et al. 2017).
     #[cfg(feature = "image")]
-    RandomErasing(image::RandomErasing) = "random_erasing",
+    RandomErasing(image::RandomErasing) = "random_erasing" ["probability"],
     /// To f32, minus mean, over standard deviation.
     #[cfg(feature = "image")]
-    Normalize(image::Normalize) = "normalize",
+    Normalize(image::Normalize) = "normalize" ["mean", "std"],
     /// To f32 in 0 … 1.
     #[cfg(feature = "image")]
-    ToF32(image::ToF32) = "to_f32",
+    ToF32(image::ToF32) = "to_f32" [],
     /// Channels first.
     #[cfg(feature = "image")]
-    ToChw(image::ToChw) = "to_chw",
+    ToChw(image::ToChw) = "to_chw" [],
     /// Decode an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel.
     #[cfg(feature = "audio")]
-    DecodeAudio(audio::DecodeAudio) = "decode_audio",
+    DecodeAudio(audio::DecodeAudio) = "decode_audio" [],
     /// Another sample rate.
     #[cfg(feature = "audio")]
-    Resample(audio::Resample) = "resample",
+    Resample(audio::Resample) = "resample" ["sample_rate"],
     /// Cut off quiet beginnings and ends.
     #[cfg(feature = "audio")]
-    TrimSilence(audio::TrimSilence) = "trim_silence",
+    TrimSilence(audio::TrimSilence) = "trim_silence" ["top_db"],
     /// Cut out a random stretch.
     #[cfg(feature = "audio")]
-    RandomCropSeconds(audio::RandomCropSeconds) = "random_crop_seconds",
+    RandomCropSeconds(audio::RandomCropSeconds) = "random_crop_seconds" ["seconds"],
     /// Make shorter clips longer.
     #[cfg(feature = "audio")]
-    PadSeconds(audio::PadSeconds) = "pad_seconds",
+    PadSeconds(audio::PadSeconds) = "pad_seconds" ["seconds"],
     /// Play faster or slower (Ko et al. 2015).
     #[cfg(feature = "audio")]
-    SpeedPerturb(audio::SpeedPerturb) = "speed_perturb",
+    SpeedPerturb(audio::SpeedPerturb) = "speed_perturb" ["factors"],
     /// A random gain.
     #[cfg(feature = "audio")]
-    Volume(audio::Volume) = "volume",
+    Volume(audio::Volume) = "volume" ["gain_db"],
     /// Mix in noise at a signal-to-noise ratio.
     #[cfg(feature = "audio")]
-    AddNoise(audio::AddNoise) = "add_noise",
+    AddNoise(audio::AddNoise) = "add_noise" ["noise", "snr_db"],
     /// Log-mel spectrograms.
     #[cfg(feature = "audio")]
-    LogMel(audio::LogMel) = "log_mel",
+    LogMel(audio::LogMel) = "log_mel" ["n_mels"],
     /// Mel-frequency cepstral coefficients.
     #[cfg(feature = "audio")]
-    Mfcc(audio::Mfcc) = "mfcc",
+    Mfcc(audio::Mfcc) = "mfcc" ["n_mfcc"],
     /// Mask stretches of frequency and time (Park et al. 2019).
     #[cfg(feature = "audio")]
-    SpecAugment(audio::SpecAugment) = "spec_augment",
+    SpecAugment(audio::SpecAugment) = "spec_augment" [],
     /// Each clip to mean 0 and variance 1.
     #[cfg(feature = "audio")]
-    UtteranceMvn(audio::UtteranceMvn) = "utterance_mvn",
+    UtteranceMvn(audio::UtteranceMvn) = "utterance_mvn" [],
     /// Features to the statistics of a data set.
     #[cfg(feature = "audio")]
-    GlobalMvn(audio::GlobalMvn) = "global_mvn",
+    GlobalMvn(audio::GlobalMvn) = "global_mvn" ["mean", "std"],
     /// Features first.
     #[cfg(feature = "audio")]
-    FeatureMajor(audio::FeatureMajor) = "feature_major",
+    FeatureMajor(audio::FeatureMajor) = "feature_major" [],
     /// Sub-word tokens by a `tokenizer.json`.
     #[cfg(feature = "text")]
-    Tokenize(text::Tokenize) = "tokenize",
+    Tokenize(text::Tokenize) = "tokenize" ["tokenizer"],
     /// One token a character.
     #[cfg(feature = "text")]
-    TokenizeChars(text::TokenizeChars) = "tokenize_chars",
+    TokenizeChars(text::TokenizeChars) = "tokenize_chars" ["vocabulary"],
 }
 
 /// The description of a chain: its ops in order.

@@ -1,5 +1,6 @@
 //! The options of Common Voice-like sample data.
 
+use crate::names::by_name;
 use crate::range::in_range;
 use crate::speech::{Cast, LONGEST_MS, Locale, SHORTEST_MS, espeak_is_installed};
 use crate::{Error, Result};
@@ -52,10 +53,7 @@ impl FromStr for CommonVoiceLayout {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|layout| layout.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            Error::config(format!("no layout is called '{name}'; there are {known}"))
-        })
+        by_name("layout", &Self::ALL, Self::name, name)
     }
 }
 
@@ -96,10 +94,7 @@ impl FromStr for Voice {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|voice| voice.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            Error::config(format!("no voice is called '{name}'; there are {known}"))
-        })
+        by_name("voice", &Self::ALL, Self::name, name)
     }
 }
 

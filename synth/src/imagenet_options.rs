@@ -1,6 +1,7 @@
 //! The options of ImageNet-like sample data.
 
 use crate::mark::{MARK_HEIGHT, MARK_WIDTH};
+use crate::names::by_name;
 use crate::range::in_range;
 use crate::{Error, Result};
 use std::fmt;
@@ -55,10 +56,7 @@ impl FromStr for Layout {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|layout| layout.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            Error::config(format!("no layout is called '{name}'; there are {known}"))
-        })
+        by_name("layout", &Self::ALL, Self::name, name)
     }
 }
 

@@ -21,6 +21,7 @@ mod imagenet_options;
 mod jpeg;
 mod layouts;
 mod mark;
+mod names;
 mod noise;
 mod output;
 mod painter;

@@ -29,6 +29,7 @@ pub(crate) async fn open_or_build(
     options: &OpenOptions,
     storage: &Storage,
 ) -> Result<(Catalog, bool)> {
+    let mut is_listed_anew = options.catalog.rebuild || options.catalog.check == CatalogCheck::List;
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match store::load(place, storage).await? {
             Stored::Found(mut found) => {
@@ -40,9 +41,7 @@ pub(crate) async fn open_or_build(
                     }
                     return Ok((found.catalog, true));
                 }
-                if let Some(path) = listing_journal(place, options) {
-                    let _absent = std::fs::remove_file(path); // its pages are older than the listing just compared
-                }
+                is_listed_anew = true; // an interrupted listing is older than what was just compared
                 tracing::info!(
                     uri = shown(uri),
                     "files changed, were touched or copied since they were catalogued; cataloguing anew"
@@ -55,7 +54,10 @@ pub(crate) async fn open_or_build(
         }
     }
     options.catalog.report("listing", 0, None);
-    let journal = place.and_then(|place| listing_journal(place, options));
+    let journal = place.and_then(listing_journal);
+    if let Some(path) = journal.as_ref().filter(|_| is_listed_anew) {
+        let _absent = std::fs::remove_file(path);
+    }
     let choice = Choice {
         layout: options.layout,
         split: options.split.as_deref(),
@@ -76,14 +78,9 @@ pub(crate) async fn open_or_build(
     Ok((catalog, false))
 }
 
-/// The file from which an interrupted listing is resumed; none next to the data, where others may read it. If the caller wants
-/// the storage as it is now, a former file is removed.
-fn listing_journal(place: &Place, options: &OpenOptions) -> Option<PathBuf> {
-    let path = place.is_cache().then(|| PathBuf::from(place.file("listing.journal")))?;
-    if options.catalog.rebuild || options.catalog.check == CatalogCheck::List {
-        let _absent = std::fs::remove_file(&path);
-    }
-    Some(path)
+/// The file from which an interrupted listing is resumed; none next to the data, where others may read it.
+fn listing_journal(place: &Place) -> Option<PathBuf> {
+    place.is_cache().then(|| PathBuf::from(place.file("listing.journal")))
 }
 
 async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {

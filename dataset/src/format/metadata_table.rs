@@ -10,7 +10,7 @@ use crate::{ObjectRef, Result, Storage};
 pub(crate) const FILE_NAME: &str = "file_name";
 /// The only table that is read.
 const CSV: &str = "metadata.csv";
-/// The other table that `datasets` reads without Parquet. A Parquet file next to images is an error of its own: two layouts.
+/// The other table that `datasets` reads without Parquet. A Parquet file next to images is a separate error: two layouts.
 const JSON_LINES: &str = "metadata.jsonl";
 /// A header of 4,096 columns of 16 letters.
 const MAX_HEADER_BYTES: u64 = 64 << 10;

@@ -23,14 +23,13 @@
 use super::Cataloguing;
 use super::guard::guarded;
 use super::tar_index::{Problem, read, unfit};
-use super::tars::{self, MAX_TEXT_MEMBER_BYTES, Member};
+use super::tars::{self, MAX_TEXT_MEMBER_BYTES, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::HashMap;
 use std::ops::Range;
 
-const RECORD_BYTES: u64 = 512;
 /// A tar ends with two empty records.
 const END_BYTES: u64 = 2 * RECORD_BYTES;
 /// Room for a header with an extended header, a long name and folders in front.

@@ -9,13 +9,12 @@
 //! ```
 
 use super::tar_index::{Problem, read, unfit};
-use super::tars::{self, Member};
+use super::tars::{self, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result, Storage};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::ops::Range;
 
 const OFFSET_BYTES: usize = 8;
-const RECORD_BYTES: u64 = 512;
 /// A smaller part is not worth a request.
 const PART_MIN_BYTES: u64 = 4 << 20;
 

@@ -13,7 +13,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 const REMOTE_BUFFER_BYTES: usize = 1 << 20;
 /// `.json`, `.cls` and `.txt` members are held in memory; a larger one is a mistake.
 pub(super) const MAX_TEXT_MEMBER_BYTES: u64 = 16 << 20;
-const TAR_RECORD_BYTES: u64 = 512;
+/// A tar consists of records: a header is one, and contents are filled up to whole ones.
+pub(super) const RECORD_BYTES: u64 = 512;
 
 /// One file in a tar.
 #[derive(Debug, Clone)]
@@ -127,7 +128,7 @@ fn walk<R: Read + Seek>(
     keep: fn(&str) -> bool,
 ) -> io::Result<Walked> {
     let length = range.end - range.start;
-    if length < TAR_RECORD_BYTES {
+    if length < RECORD_BYTES {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty or has no whole header"));
     }
     let mut archive = tar::Archive::new(part);

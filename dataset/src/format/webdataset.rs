@@ -16,7 +16,7 @@ use super::json_kind::{Flattened, fields_of, merge, settled};
 use super::located::{BlockCut, Row};
 use super::sources::{Sources, extension, is_audio, is_picture};
 use super::tar_index::{self, TarIndexes};
-use super::tars::{self, Member};
+use super::tars::{self, Member, RECORD_BYTES};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::shown;
 use crate::{Error, ObjectRef, Result};
@@ -31,8 +31,6 @@ use std::sync::Arc;
 /// Columns that JSON members may make, and fields of all their structs: a JSON object keyed by sample would make one each. As
 /// many extensions may be payloads.
 const MAX_COLUMNS: usize = 1_000;
-/// A member's header, and what its content is padded to.
-const RECORD_BYTES: u64 = 512;
 /// The extensions that webdataset decodes as integers.
 const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
 

@@ -11,6 +11,7 @@
 //! Ranges need a store that lists in bytewise order and from any key: S3 and Google do. Azure and S3's directory buckets do
 //! not, and their long folders have one lister each. A store that turns out not to is listed again without ranges.
 
+use super::fetch::blocking;
 use super::journal::{Journal, Listed};
 use super::key_ranges::{Key, KeyRanges, Next, Unordered};
 use super::key_span::{KeySpan, rest};
@@ -68,7 +69,11 @@ struct Resumed {
 impl Resumed {
     async fn remove_journal(&mut self) {
         if let Some(journal) = self.journal.take() {
-            off_thread(move || journal.remove()).await;
+            let _done = blocking(move || {
+                journal.remove();
+                Ok(())
+            })
+            .await;
         }
     }
 }
@@ -136,7 +141,7 @@ impl Store {
     async fn resume(&self, prefix: &str, prefixes: &[String], journal: Option<PathBuf>) -> Resumed {
         let Some(path) = journal else { return Resumed::default() };
         let place = format!("{} {prefix}", self.name);
-        let Some((journal, parts)) = off_thread(move || Journal::open(&path, &place)).await else {
+        let Ok((journal, parts)) = blocking(move || Ok(Journal::open(&path, &place))).await else {
             return Resumed::default();
         };
         let prefixes: HashSet<&str> = prefixes.iter().map(String::as_str).collect();
@@ -271,7 +276,11 @@ impl Store {
                 if let Some(journal) = journal.filter(|_| taken.is_progress()) {
                     span.until.clone_from(&taken.through);
                     let (journal, listed) = (Arc::clone(journal), Listed::new(span.clone(), &found));
-                    off_thread(move || journal.add(&listed)).await;
+                    let _done = blocking(move || {
+                        journal.add(&listed);
+                        Ok(())
+                    })
+                    .await;
                 }
                 seen.add(found.len() as u64);
                 objects.extend(found);
@@ -302,9 +311,4 @@ impl Store {
         matches!(self.scheme, Scheme::S3 | Scheme::Gcs)
             && !self.name.trim_end_matches('/').ends_with("--x-s3")
     }
-}
-
-/// Runs work on a file off the I/O threads; `None` if it panicked.
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
 }

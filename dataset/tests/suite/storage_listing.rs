@@ -30,26 +30,26 @@ fn most_pages(keys: usize, levels: u64) -> u64 {
     (keys as u64).div_ceil(PAGE_KEYS) * 5 / 4 + 18 + levels
 }
 
+/// All keys are found by at least `listers` at once, and with no more pages than `levels` levels of folders need.
+async fn are_listed_by_many(keys: &[String], listers: u64, levels: u64) {
+    let (names, server) =
+        listed(keys, KeyServerOptions { latency: LATENCY, ..KeyServerOptions::default() }).await;
+    assert!(names == keys, "{} names of {}", names.len(), keys.len());
+    assert!(server.most_at_once() >= listers, "{} listers", server.most_at_once());
+    let (pages, most) = (server.listings(), most_pages(keys.len(), levels));
+    assert!(pages <= most, "{pages} pages, {most} at most");
+}
+
 #[tokio::test]
 async fn keys_without_folders_are_listed_by_many_at_once() {
     let keys = sorted((0..60_000).map(|n| format!("data/img_{n:08}.jpg")));
-    let (names, server) =
-        listed(&keys, KeyServerOptions { latency: LATENCY, ..KeyServerOptions::default() }).await;
-    assert!(names == keys, "{} names of {}", names.len(), keys.len());
-    assert!(server.most_at_once() >= 8, "{} listers", server.most_at_once());
-    let (pages, most) = (server.listings(), most_pages(keys.len(), 2));
-    assert!(pages <= most, "{pages} pages, {most} at most");
+    are_listed_by_many(&keys, 8, 2).await;
 }
 
 #[tokio::test]
 async fn thousands_of_folders_are_listed_by_many_at_once() {
     let keys = sorted((0..60_000).map(|n| format!("data/{:05}/{n}.jpg", n / 12)));
-    let (names, server) =
-        listed(&keys, KeyServerOptions { latency: LATENCY, ..KeyServerOptions::default() }).await;
-    assert!(names == keys, "{} names of {}", names.len(), keys.len());
-    assert!(server.most_at_once() >= 8, "{} listers", server.most_at_once());
-    let (pages, most) = (server.listings(), most_pages(keys.len(), 2));
-    assert!(pages <= most, "{pages} pages, {most} at most");
+    are_listed_by_many(&keys, 8, 2).await;
 }
 
 #[tokio::test]
@@ -59,12 +59,7 @@ async fn a_folder_with_nearly_all_keys_does_not_wait_for_one_lister() {
         sorted(small.chain(
             (0..60_000u64).map(|n| format!("data/7/{:016x}.jpg", n.wrapping_mul(0x9E37_79B9_7F4A_7C15))),
         ));
-    let (names, server) =
-        listed(&keys, KeyServerOptions { latency: LATENCY, ..KeyServerOptions::default() }).await;
-    assert!(names == keys, "{} names of {}", names.len(), keys.len());
-    assert!(server.most_at_once() >= 12, "{} listers, of which 10 have a folder each", server.most_at_once());
-    let (pages, most) = (server.listings(), most_pages(keys.len(), 11));
-    assert!(pages <= most, "{pages} pages, {most} at most");
+    are_listed_by_many(&keys, 12, 11).await; // 10 listers have a folder each
 }
 
 #[tokio::test]

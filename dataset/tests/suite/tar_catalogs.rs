@@ -359,7 +359,7 @@ async fn offsets_that_do_not_fit_their_tar_are_left_out_with_a_note() {
     assert_eq!(indexed.catalog().hashes(), walked.catalog().hashes());
 }
 
-/// An index is no data: it neither makes the stored catalog stale nor changes what the data set is.
+/// An index is not data. It neither makes the stored catalog stale nor changes what the data set is.
 #[tokio::test]
 async fn an_index_that_appears_changes_nothing() {
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

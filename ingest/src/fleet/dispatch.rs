@@ -183,13 +183,12 @@ impl Dispatch {
         let time = now.saturating_sub(stream.at_work_since());
         stream.since = now;
         stream.tried.clear();
-        let (strands, rival) = (stream.strands.clone(), stream.rival);
-        if let Some(member) = self.members.get_mut(&stream.member) {
+        let (strands, rival, name) = (stream.strands.clone(), stream.rival, stream.member.clone());
+        let rows = self.lacking(index, id);
+        if let Some(member) = self.members.get_mut(&name) {
             member.brought(now, id.0);
-            let rows = self.steps.get(&index).into_iter().flatten();
-            let rows = rows.filter(|(strand, _)| strands.contains(**strand)).map(|(_, rows)| rows);
-            member.took(time, rows.sum());
-            if !self.lagging.contains(&stream.member) {
+            member.took(time, rows);
+            if !self.lagging.contains(&name) {
                 member.set_slow(false);
             }
         }

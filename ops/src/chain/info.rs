@@ -19,17 +19,22 @@ pub struct OpInfo {
 }
 
 impl OpInfo {
-    /// Describes the op whose parameters are `T`. `summary` is a documentation comment.
+    /// Describes the op whose parameters are `T`, of which `unnamed` are those of its constructor, in that order. `summary` is
+    /// a documentation comment.
     #[cfg_attr(
         not(any(feature = "audio", feature = "image", feature = "text")),
         allow(dead_code, reason = "without features there are no ops")
     )]
-    pub(crate) fn of<T: DeserializeOwned>(name: &'static str, summary: &'static str) -> Self {
+    pub(crate) fn of<T: DeserializeOwned>(
+        name: &'static str,
+        summary: &'static str,
+        unnamed: &'static [&'static str],
+    ) -> Self {
         let parameters = match T::deserialize(FieldsOf) {
             Err(Fields(fields)) => fields,
             Ok(_) => &[],
         };
-        Self { name, summary: summary.trim(), parameters, unnamed: unnamed(name) }
+        Self { name, summary: summary.trim(), parameters, unnamed }
     }
 
     /// Returns the op of this name among `all`, or the reason why there is none.
@@ -55,28 +60,6 @@ impl OpInfo {
             [] => "the op has no parameters".to_owned(),
             parameters => format!("the parameters are {}", parameters.join(", ")),
         }
-    }
-}
-
-/// Returns the parameters whose values may be given without a name, in the order of the op's constructor.
-fn unnamed(op: &str) -> &'static [&'static str] {
-    match op {
-        "resize" | "center_crop" | "random_crop" | "random_resized_crop" => &["size"],
-        "horizontal_flip" | "random_erasing" => &["probability"],
-        "color_jitter" => &["brightness", "contrast", "saturation", "hue"],
-        "rand_augment" => &["num_ops", "magnitude"],
-        "normalize" | "global_mvn" => &["mean", "std"],
-        "resample" => &["sample_rate"],
-        "trim_silence" => &["top_db"],
-        "random_crop_seconds" | "pad_seconds" => &["seconds"],
-        "speed_perturb" => &["factors"],
-        "volume" => &["gain_db"],
-        "add_noise" => &["noise", "snr_db"],
-        "log_mel" => &["n_mels"],
-        "mfcc" => &["n_mfcc"],
-        "tokenize" => &["tokenizer"],
-        "tokenize_chars" => &["vocabulary"],
-        _ => &[],
     }
 }
 

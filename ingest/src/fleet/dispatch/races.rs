@@ -234,7 +234,7 @@ impl Dispatch {
     }
 
     /// Rows of a step that a stream owes and no stream has brought.
-    fn lacking(&self, index: u64, id: StreamId) -> u64 {
+    pub(super) fn lacking(&self, index: u64, id: StreamId) -> u64 {
         let (Some(step), Some(stream)) = (self.steps.get(&index), self.streams.get(&id)) else { return 0 };
         step.iter().filter(|(strand, _)| stream.strands.contains(**strand)).map(|(_, rows)| rows).sum()
     }
