@@ -89,24 +89,37 @@ fn own_column<T: ByteViewType>(array: &GenericByteViewArray<T>) -> Result<ArrayR
     if bytes > buffers.bytes() {
         return own_shared(array, &buffers);
     }
-    if bytes < LEAST_BYTES || u32::try_from(bytes).is_err() {
-        return Ok(Arc::new(array.gc()));
+    if u32::try_from(bytes).is_err() {
+        return Ok(Arc::new(array.gc())); // into several buffers
     }
-    let mut memory = recycled(bytes)?;
-    let (mut views, mut at) = (Vec::with_capacity(array.len()), 0);
-    for value in values() {
-        #[expect(clippy::cast_possible_truncation, reason = "the sum of all lengths fits u32")]
-        views.push(make_view(value, 0, at as u32));
-        if value.len() > INLINE_BYTES {
-            memory[at..at + value.len()].copy_from_slice(value);
-            at += value.len();
-        }
-    }
+    // Not `gc`: the views of null rows may be those of other rows, whose bytes it would copy once more.
+    let (views, buffer) = if bytes < LEAST_BYTES {
+        let mut memory = Vec::with_capacity(bytes);
+        (views_of(values(), |_, value| memory.extend_from_slice(value)), Buffer::from_vec(memory))
+    } else {
+        let mut memory = recycled(bytes)?;
+        let views = views_of(values(), |at, value| memory[at..at + value.len()].copy_from_slice(value));
+        (views, buffer_of(memory))
+    };
     let nulls = array.nulls().cloned();
     // SAFETY: each view has the bytes of a value of `array`, at the place in the buffer that they were copied to.
-    let owned =
-        unsafe { GenericByteViewArray::<T>::new_unchecked(views.into(), vec![buffer_of(memory)], nulls) };
+    let owned = unsafe { GenericByteViewArray::<T>::new_unchecked(views.into(), vec![buffer], nulls) };
     Ok(Arc::new(owned))
+}
+
+/// Returns the views of `values` in one buffer, and hands each that is not in its view to `copy`, with its place there.
+fn views_of<'a>(values: impl Iterator<Item = &'a [u8]>, mut copy: impl FnMut(usize, &[u8])) -> Vec<u128> {
+    let mut at = 0;
+    let view = |value: &[u8]| {
+        #[expect(clippy::cast_possible_truncation, reason = "the sum of all lengths fits u32")]
+        let view = make_view(value, 0, at as u32);
+        if value.len() > INLINE_BYTES {
+            copy(at, value);
+            at += value.len();
+        }
+        view
+    };
+    values.map(view).collect()
 }
 
 /// A copy whose values share bytes as those of `array` do.

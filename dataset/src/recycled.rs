@@ -3,7 +3,7 @@
 //! A fresh mapping costs a page fault and a cleared page for every 4 KiB, and blocks come and go as long as a run lasts:
 //! that was a fifth of all CPU time of a training chain. So the memory of a block that went serves one that comes.
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, UncheckedAdvice};
 use std::io;
 use std::ops::{Deref, DerefMut, RangeInclusive};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,8 +22,15 @@ const KEPT_BYTES: RangeInclusive<usize> = 16 << 20..=32 << 20;
 /// Sizes are rounded up to this, so that blocks of nearly one size fit each other's memory.
 const GRAIN_BYTES: usize = 256 << 10;
 
-/// A buffer may be larger than what is asked for by one part in so many, or by a grain: a budget does not count it.
+/// A buffer may be larger than what is asked for by one part in so many, or by a grain. A budget does not count the rest, so the
+/// system gets it back.
 const SLACK: usize = 8;
+
+/// Less than this, 1.5 % of a block of the default size, is not worth a system call.
+const LEAST_REST_BYTES: usize = 64 << 10;
+
+/// The largest page of a system that feedstock runs on.
+const PAGE_BYTES: usize = 64 << 10;
 
 static KEPT: Kept = Kept::new();
 
@@ -51,11 +58,26 @@ impl Recycled {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let kept = KEPT.take(len); // and its lock given back
         let memory = match kept {
-            Some(memory) => memory,
+            Some(mut memory) => {
+                give_back(&mut memory, len);
+                memory
+            }
             None => MmapMut::map_anon(len.max(1).next_multiple_of(GRAIN_BYTES))?,
         };
         IN_USE.fetch_add(memory.len(), Ordering::Relaxed);
         Ok(Self { memory: Some(memory), len })
+    }
+}
+
+/// Gives the pages of a used buffer behind its first `len` bytes back to the system. They are there again, zeroed, when the
+/// buffer serves a longer block.
+fn give_back(memory: &mut MmapMut, len: usize) {
+    let from = len.next_multiple_of(PAGE_BYTES);
+    let rest = memory.len().saturating_sub(from);
+    if rest >= LEAST_REST_BYTES {
+        // SAFETY: the mapping is private and anonymous, so its pages read as zeros afterwards; the exclusive borrow shows that
+        // no slice of it lives.
+        let _refused = unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, from, rest) };
     }
 }
 
@@ -165,6 +187,20 @@ mod tests {
         assert_eq!(taken(10 * GRAIN_BYTES), None);
         assert_eq!(taken(20 * GRAIN_BYTES), Some(22));
         assert_eq!(taken(8 * GRAIN_BYTES + 1), Some(9));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_a_block_does_not_fill_is_no_memory() {
+        let mut memory = of(10);
+        memory.fill(1);
+        let len = 9 * GRAIN_BYTES + 100;
+        give_back(&mut memory, len);
+        assert!(memory[..len].iter().all(|&byte| byte == 1));
+        assert!(memory[len.next_multiple_of(PAGE_BYTES)..].iter().all(|&byte| byte == 0), "fresh pages");
+        memory.fill(1);
+        give_back(&mut memory, 10 * GRAIN_BYTES - 100);
+        assert_eq!(memory.last(), Some(&1), "too little");
     }
 
     #[test]
