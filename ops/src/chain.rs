@@ -373,7 +373,8 @@ impl Chain {
         guarded(scratch, |scratch| match *self.plan {
             #[cfg(feature = "image")]
             Plan::Image(ref plan) => {
-                scratch.warnings.add(plan.apply(encoded, seed, &mut scratch.image, out)?);
+                let warnings = plan.apply(encoded, seed, scratch, out)?;
+                scratch.warnings.add(warnings);
                 Ok(())
             }
             #[cfg(feature = "image")]
@@ -408,7 +409,8 @@ impl Chain {
             #[cfg(feature = "image")]
             Plan::Deferring(ref chain, ref deferring) => match *chain.plan {
                 Plan::Image(ref plan) => {
-                    scratch.warnings.add(deferring.apply(plan, encoded, seed, &mut scratch.image, out)?);
+                    let warnings = deferring.apply(plan, encoded, seed, scratch, out)?;
+                    scratch.warnings.add(warnings);
                     Ok(())
                 }
                 _ => unreachable!("only chains of pictures defer"),
@@ -416,21 +418,24 @@ impl Chain {
             #[cfg(feature = "audio")]
             Plan::Audio(ref plan) => apply_audio(plan, encoded, seed, scratch, audio::Row::Ragged(out)),
             #[cfg(feature = "text")]
-            Plan::Text(ref plan) => plan.apply(encoded, &mut scratch.text, out),
+            Plan::Text(ref plan) => plan.apply(encoded, scratch, out),
         })
     }
 }
 
 /// Runs ops on bytes from outside and turns a panic into a bad sample, so that `on_error` applies.
 fn guarded(scratch: &mut Scratch, run: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
-    catch_unwind(AssertUnwindSafe(|| run(scratch))).unwrap_or_else(|panic| {
-        *scratch = Scratch::new(); // its buffers may be half written
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(scratch))).unwrap_or_else(|panic| {
+        scratch.take_warnings();
+        scratch.free(); // its buffers may be half written
         let what = panic.downcast_ref::<String>().map(String::as_str);
         let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         Err(Error::bad_sample(format!(
             "an op panicked ({what}): a defect in feedstock; please report it with this sample"
         )))
-    })
+    });
+    scratch.end(&outcome);
+    outcome
 }
 
 /// Runs a chain of audio, and keeps its warnings for the caller.
@@ -442,7 +447,8 @@ fn apply_audio(
     scratch: &mut Scratch,
     row: audio::Row<'_>,
 ) -> Result<()> {
-    scratch.warnings.add(plan.apply(encoded, seed, &mut scratch.audio, row)?);
+    let warnings = plan.apply(encoded, seed, scratch, row)?;
+    scratch.warnings.add(warnings);
     Ok(())
 }
 

@@ -55,6 +55,8 @@
 /// Releases without a version count as 1.
 pub const OPS_VERSION: u32 = 3;
 
+#[cfg(any(feature = "audio", feature = "image"))]
+mod buffer;
 mod chain;
 #[cfg(any(feature = "audio", feature = "image"))]
 mod check;
@@ -68,6 +70,8 @@ mod scratch;
 mod seed;
 mod spec;
 mod warning;
+#[cfg_attr(not(any(feature = "audio", feature = "image")), allow(dead_code, reason = "decoders need it"))]
+mod working;
 
 #[cfg(feature = "audio")]
 pub mod audio;
@@ -83,7 +87,7 @@ pub use chain::{Chain, ChainSpec, Op, OpInfo};
 pub use feedstock_base::{Error, ErrorKind, Result};
 pub use ragged::RaggedRow;
 pub use resources::{Need, Noise, Resources};
-pub use scratch::Scratch;
+pub use scratch::{DECODER_MEMORY, Scratch};
 pub use seed::{Generator, Salt, SampleSeed};
 pub use spec::{DType, Layout, TensorSpec};
 pub use warning::{Warning, Warnings};

@@ -9,6 +9,7 @@ use super::mel::{MelNorm, MelScale};
 use super::parameters::single;
 use super::spectrum::{PadMode, SpectrumScratch};
 use super::window::Window;
+use crate::buffer::fit;
 use crate::chain::Op;
 use feedstock_base::{Error, Result};
 
@@ -181,6 +182,7 @@ impl Cepstrum {
         scratch: &mut SpectrumScratch,
     ) -> Result<()> {
         let n_mels = self.mel.n_mels();
+        fit(mels, out.len() / self.n_mfcc * n_mels);
         mels.resize(out.len() / self.n_mfcc * n_mels, 0.0);
         self.mel.run(wave, mels, scratch)?;
         self.transform(mels, out);

@@ -26,6 +26,7 @@ mod trim_silence;
 mod utterance_mvn;
 mod volume;
 mod window;
+mod working;
 
 pub(crate) use {
     decode::AudioDecoder,

@@ -53,6 +53,7 @@ impl PadSeconds {
     pub(crate) fn run(&self, wave: &mut Vec<f32>, sample_rate: u32) {
         let length = samples(self.seconds, sample_rate);
         if wave.len() < length || self.truncate {
+            wave.reserve_exact(length.saturating_sub(wave.len()));
             wave.resize(length, self.value);
         }
     }

@@ -29,10 +29,11 @@ use super::speed_perturb::SpeedPerturb;
 use super::trim_silence::TrimSilence;
 use super::utterance_mvn::UtteranceMvn;
 use super::volume::Volume;
+use crate::buffer::fit;
 use crate::chain::Op;
 use crate::ragged::RaggedRow;
 use crate::resources::{Need, Noise, Resources};
-use crate::scratch::give_back;
+use crate::scratch::Scratch;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
@@ -43,7 +44,7 @@ use feedstock_base::{Error, Result};
 pub(crate) struct AudioScratch {
     decoder: AudioDecoder,
     resampler: Resampler,
-    wave: Vec<f32>,
+    pub(super) wave: Vec<f32>,
     other: Vec<f32>,
     features: Vec<f32>,
     mels: Vec<f32>,
@@ -52,10 +53,13 @@ pub(crate) struct AudioScratch {
 }
 
 impl AudioScratch {
-    /// Gives back what a clip of unusual length needed.
-    fn trim(&mut self) {
-        [&mut self.wave, &mut self.other, &mut self.features, &mut self.mels].into_iter().for_each(give_back);
-        give_back(&mut self.sums);
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let waves: usize =
+            [&self.wave, &self.other, &self.features, &self.mels].into_iter().map(Vec::capacity).sum();
+        waves * size_of::<f32>()
+            + self.sums.capacity() * size_of::<f64>()
+            + self.decoder.kept_bytes()
+            + self.resampler.kept_bytes()
     }
 }
 
@@ -90,6 +94,7 @@ impl Row<'_> {
         if let ([], row, []) = unsafe { bytes.align_to_mut::<f32>() } {
             return fill(row);
         }
+        fit(spare, elements);
         spare.resize(elements, 0.0);
         fill(&mut spare[..elements])?;
         for (bytes, x) in bytes.chunks_exact_mut(size_of::<f32>()).zip(&*spare) {
@@ -101,16 +106,16 @@ impl Row<'_> {
 
 /// A compiled chain of speech ops.
 pub(crate) struct AudioPlan {
-    decode: DecodeAudio,
-    waves: Vec<(usize, WaveStep)>,
-    extract: Option<Extract>,
+    pub(super) decode: DecodeAudio,
+    pub(super) waves: Vec<(usize, WaveStep)>,
+    pub(super) extract: Option<Extract>,
     features: Vec<(usize, FeatureStep)>,
-    feature_major: bool,
+    pub(super) feature_major: bool,
     output: TensorSpec,
 }
 
 /// An op on the waveform; beside it stands its index in the chain, which seeds its generator.
-enum WaveStep {
+pub(super) enum WaveStep {
     Resample(u32),
     Trim(TrimSilence),
     Crop(RandomCropSeconds),
@@ -122,7 +127,7 @@ enum WaveStep {
 }
 
 /// The op that makes features.
-enum Extract {
+pub(super) enum Extract {
     LogMel(MelSpectrogram),
     Mfcc(Cepstrum),
 }
@@ -135,7 +140,7 @@ enum FeatureStep {
 }
 
 impl Extract {
-    fn mel(&self) -> &MelSpectrogram {
+    pub(super) fn mel(&self) -> &MelSpectrogram {
         match self {
             Self::LogMel(mel) => mel,
             Self::Mfcc(cepstrum) => &cepstrum.mel,
@@ -143,7 +148,7 @@ impl Extract {
     }
 
     /// Features of a frame.
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         match self {
             Self::LogMel(mel) => mel.n_mels(),
             Self::Mfcc(cepstrum) => cepstrum.n_mfcc(),
@@ -392,27 +397,17 @@ impl AudioPlan {
         &self,
         encoded: &[u8],
         seed: SampleSeed,
-        scratch: &mut AudioScratch,
-        row: Row<'_>,
-    ) -> Result<Warnings> {
-        let result = self.run(encoded, seed, scratch, row);
-        scratch.trim();
-        result
-    }
-
-    fn run(
-        &self,
-        encoded: &[u8],
-        seed: SampleSeed,
-        scratch: &mut AudioScratch,
+        scratch: &mut Scratch,
         row: Row<'_>,
     ) -> Result<Warnings> {
         let to = match self.waves.first() {
             Some((_, WaveStep::Resample(to))) => Some(*to),
             _ => None,
         };
+        let op = self.within_memory(encoded, scratch)?;
+        let scratch = &mut scratch.audio;
         let Decoded { sample_rate, mut halved, warnings } =
-            scratch.decoder.decode(&self.decode, encoded, to, &mut scratch.wave)?;
+            scratch.decoder.decode(&op, encoded, to, &mut scratch.wave)?;
         if scratch.wave.is_empty() || sample_rate == 0 {
             return Err(Error::bad_sample("decode_audio: the clip has no samples"));
         }
@@ -454,6 +449,7 @@ impl AudioPlan {
             row.write(frames, frames * width, other, fill)?;
             return Ok(warnings);
         }
+        fit(features, frames * width);
         features.resize(frames * width, 0.0);
         fill(features)?;
         row.write(frames, frames * width, other, |out| {
@@ -590,15 +586,6 @@ mod tests {
     fn output(text: &str) -> Result<TensorSpec> {
         let ops = ChainSpec::parse(text).unwrap().0;
         AudioPlan::compile(&ops, &Resources::new()).map(|plan| plan.output)
-    }
-
-    #[test]
-    fn unusual_buffers_are_given_back() {
-        let beyond = crate::scratch::RETAINED_BYTES / size_of::<f64>() + 1;
-        let mut scratch = AudioScratch { sums: Vec::with_capacity(beyond), ..AudioScratch::default() };
-        scratch.wave.reserve_exact(100);
-        scratch.trim();
-        assert!(scratch.sums.capacity() == 0 && scratch.wave.capacity() >= 100);
     }
 
     #[test]

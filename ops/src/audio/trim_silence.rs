@@ -116,6 +116,7 @@ impl TrimSilence {
         let (frame, hop, half) = (self.frame_length, self.hop_length, self.frame_length / 2);
         let frames = 1 + (wave.len() + 2 * half - frame) / hop;
         levels.clear();
+        levels.reserve_exact(frames + frame / hop);
         // Frame i covers i·hop − half … i·hop − half + frame of the clip.
         let clipped = |start: usize, end: usize| {
             let (start, end) = (start.max(half) - half, end.max(half) - half);

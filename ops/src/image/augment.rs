@@ -4,12 +4,19 @@
 use super::enhance;
 use super::geometry::Size;
 use super::warp::{self, Interpolation};
+use crate::buffer::fit;
 use crate::seed::Generator;
 
 /// Working memory of augmentations that read neighbours.
 #[derive(Default)]
 pub(crate) struct Augmenter {
     spare: Vec<u8>,
+}
+
+impl Augmenter {
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.spare.capacity()
+    }
 }
 
 /// One operation of a policy.
@@ -143,6 +150,7 @@ impl Augmentation {
             A::AutoContrast => return enhance::autocontrast(pixels),
             A::Equalize => return enhance::equalize(pixels),
         };
+        fit(&mut augmenter.spare, pixels.len());
         augmenter.spare.clear();
         augmenter.spare.extend_from_slice(pixels);
         warp::affine(&augmenter.spare, size, matrix, style.interpolation, style.fill, pixels);

@@ -9,9 +9,10 @@
 
 use super::decode::Opened;
 use super::geometry::{Filter, Rect, Size};
-use super::plan::{ImagePlan, ImageScratch, Stage, Step, needed};
+use super::plan::{ImagePlan, Stage, Step, needed};
 use super::resize::Window;
 use crate::ragged::RaggedRow;
+use crate::scratch::Scratch;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
@@ -140,7 +141,7 @@ impl Deferring {
         plan: &ImagePlan,
         encoded: &[u8],
         seed: SampleSeed,
-        scratch: &mut ImageScratch,
+        scratch: &mut Scratch,
         out: &mut RaggedRow,
     ) -> Result<Warnings> {
         let pixels = plan.output().bytes();

@@ -15,7 +15,9 @@ use super::decode::{DecodeImage, Demand, JpegDecoder, Opened};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
 use super::resize::Sampler;
 use super::turbo::Handle;
-use crate::scratch::Buffer;
+use crate::buffer::Buffer;
+use crate::scratch::DECODER_MEMORY;
+use crate::working::Scope;
 use feedstock_base::{Error, Result};
 
 /// To which size and quality pictures are shrunk.
@@ -96,15 +98,20 @@ impl Shrinker {
         let opened = Opened::new(bytes, &self.decode)?;
         let Some(to) = self.to.target(opened.size()) else { return Ok(None) };
         let result = self.encode(&opened, to, bytes);
-        self.jpeg.trim();
-        self.sampler.trim();
-        self.buffers.iter_mut().for_each(Buffer::trim);
+        let kept: usize = self.buffers.iter().map(Buffer::kept_bytes).sum::<usize>()
+            + self.jpeg.kept_bytes()
+            + self.sampler.kept_bytes()
+            + self.encoder.out.kept_bytes();
+        if kept as u64 > DECODER_MEMORY {
+            (self.jpeg, self.sampler, self.buffers) = Default::default();
+            self.encoder.out = Buffer::default();
+        }
         result
     }
 
     fn encode(&mut self, opened: &Opened<'_>, to: Size, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         let [decoded, spare, small] = &mut self.buffers;
-        let demand = Demand { region: Rect::of(opened.size()), target: Some(to) };
+        let demand = Demand { region: Rect::of(opened.size()), target: Some(to), scope: Scope::Most };
         let pixels = opened.decode(&mut self.jpeg, demand, true, (decoded, spare))?;
         if !pixels.warnings.is_empty() {
             return Ok(None);
@@ -190,7 +197,6 @@ impl Encoder {
         let failed = |text| Error::bug(format!("libjpeg-turbo cannot encode: {text}"));
         self.handle.check(status).map_err(failed)?;
         let jpeg = self.out.bytes()[..usize::try_from(length).map_err(too_long)?].to_vec();
-        self.out.trim();
         Ok(jpeg)
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! torchvision's PIL path calls these, so the same draws give the same pictures; `tests/golden.rs` compares.
 
+use crate::buffer::fit;
+
 /// ITU-R 601-2 luma in 16.16 fixed point, rounded.
 fn luma(pixel: &[u8]) -> u8 {
     let sum =
@@ -55,6 +57,7 @@ pub(crate) fn saturation(pixels: &mut [u8], factor: f64) {
 pub(crate) fn sharpness(pixels: &mut [u8], width: usize, factor: f64, spare: &mut Vec<u8>) {
     let factor = single(factor);
     let row = width * 3;
+    fit(spare, pixels.len());
     spare.clear();
     spare.extend_from_slice(pixels);
     let height = pixels.len() / row.max(1);

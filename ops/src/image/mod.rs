@@ -27,6 +27,7 @@ mod to_f32;
 mod trivial_augment;
 mod turbo;
 mod warp;
+mod working;
 
 pub(crate) use deferred::Deferring;
 pub(crate) use plan::{ImagePlan, ImageScratch};

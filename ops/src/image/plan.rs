@@ -21,11 +21,13 @@ use super::random_erasing::RandomErasing;
 use super::random_resized_crop::RandomResizedCrop;
 use super::resize::{Resize, Sampler, Window, copy_rows};
 use super::trivial_augment::TrivialAugment;
+use crate::buffer::Buffer;
 use crate::chain::Op;
-use crate::scratch::Buffer;
+use crate::scratch::Scratch;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
+use crate::working::Scope;
 use feedstock_base::{Error, Result};
 
 /// A thread's codec handles and buffers.
@@ -37,6 +39,15 @@ pub(crate) struct ImageScratch {
     augmenter: Augmenter,
     /// What the decoder found unusual about the sample.
     warnings: Warnings,
+}
+
+impl ImageScratch {
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.buffers.iter().map(Buffer::kept_bytes).sum::<usize>()
+            + self.jpeg.kept_bytes()
+            + self.sampler.kept_bytes()
+            + self.augmenter.kept_bytes()
+    }
 }
 
 /// A compiled chain of picture ops.
@@ -247,27 +258,18 @@ impl ImagePlan {
         &self,
         encoded: &[u8],
         seed: SampleSeed,
-        scratch: &mut ImageScratch,
+        scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<Warnings> {
-        scratch.warnings = Warnings::default();
-        let result = self.run(encoded, seed, scratch, out);
-        scratch.buffers.iter_mut().for_each(Buffer::trim);
-        scratch.jpeg.trim();
-        scratch.sampler.trim();
-        result.map(|()| scratch.warnings)
+        scratch.image.warnings = Warnings::default();
+        self.run(encoded, seed, scratch, out).map(|()| scratch.image.warnings)
     }
 
-    fn run(
-        &self,
-        encoded: &[u8],
-        seed: SampleSeed,
-        scratch: &mut ImageScratch,
-        out: &mut [u8],
-    ) -> Result<()> {
+    fn run(&self, encoded: &[u8], seed: SampleSeed, scratch: &mut Scratch, out: &mut [u8]) -> Result<()> {
         let opened = Opened::new(encoded, &self.decode)?;
-        let full = Rect::of(opened.size());
-        let mut run = Run { plan: self, opened, seed, scratch, out, at: Place::Undecoded(full) };
+        let scope = scratch.admit(|scope| self.working_bytes(&opened, seed, scope))?;
+        let at = Place::Undecoded(Rect::of(opened.size()));
+        let mut run = Run { plan: self, opened, scope, seed, scratch: &mut scratch.image, out, at };
         let mut next = 0;
         while let Some(stage) = self.stages.get(next) {
             let is_last_geometry = |stages: usize| next + stages == self.geometry_end;
@@ -337,6 +339,7 @@ enum Place {
 struct Run<'a> {
     plan: &'a ImagePlan,
     opened: Opened<'a>,
+    scope: Scope,
     seed: SampleSeed,
     scratch: &'a mut ImageScratch,
     out: &'a mut [u8],
@@ -365,7 +368,7 @@ impl Run<'_> {
     fn decode(&mut self, target: Option<Size>) -> Result<()> {
         if let Place::Undecoded(region) = self.at {
             let [first, second, _] = &mut self.scratch.buffers;
-            let demand = Demand { region, target };
+            let demand = Demand { region, target, scope: self.scope };
             let scaled = self.plan.decode.scaled;
             let pixels = self.opened.decode(&mut self.scratch.jpeg, demand, scaled, (first, second))?;
             self.scratch.warnings = pixels.warnings;

@@ -16,7 +16,7 @@ mod weights;
 use self::weights::{Side, Weights, unpack};
 use super::geometry::{Filter, Rect, Size};
 use super::resize::Window;
-use crate::scratch::{Buffer, RETAINED_BYTES};
+use crate::buffer::Buffer;
 
 /// Bytes behind a row's last readable pixel that a load of 16 may touch.
 const ROW_PADDING: usize = 16;
@@ -74,13 +74,8 @@ struct RowTaps<'a> {
 }
 
 impl Resampler {
-    pub(super) fn trim(&mut self) {
-        self.between.trim();
-        for weights in [&mut self.columns, &mut self.rows] {
-            if weights.retained_bytes() > RETAINED_BYTES {
-                *weights = Weights::default();
-            }
-        }
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.between.kept_bytes() + self.columns.kept_bytes() + self.rows.kept_bytes()
     }
 
     /// Resamples `window` (relative to the view, whose pixels around it weigh in) into `out`, dense and of size `to`.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
 use super::resample::{Resampler, Source};
+use crate::buffer::Buffer;
 use crate::chain::Op;
-use crate::scratch::Buffer;
 use feedstock_base::{Error, Result};
 
 /// Resizes to a shorter side (keeping the aspect ratio) or to an exact size.
@@ -139,9 +139,8 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    pub(crate) fn trim(&mut self) {
-        self.between.trim();
-        self.resampler.trim();
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.between.kept_bytes() + self.resampler.kept_bytes()
     }
 
     /// Resizes `view` of `pixels` (RGB, rows of `stride` pixels) into `out` (RGB, dense, `to` in size).

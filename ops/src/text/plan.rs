@@ -3,9 +3,10 @@
 use super::tokenize::Tokens;
 use super::tokenize_chars::Characters;
 use crate::chain::Op;
+use crate::limits::MAX_CHARACTERS_BYTES;
 use crate::ragged::RaggedRow;
 use crate::resources::{Need, Resources};
-use crate::scratch::{RETAINED_BYTES, give_back};
+use crate::scratch::Scratch;
 use crate::spec::{DType, Layout, TensorSpec};
 use feedstock_base::{Error, Result};
 
@@ -17,12 +18,8 @@ pub(crate) struct TextScratch {
 }
 
 impl TextScratch {
-    /// Gives back what a text of unusual length needed.
-    fn trim(&mut self) {
-        give_back(&mut self.ids);
-        if self.lowered.capacity() > RETAINED_BYTES {
-            self.lowered = String::new();
-        }
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.ids.capacity() * size_of::<i64>() + self.lowered.capacity()
     }
 }
 
@@ -75,13 +72,21 @@ impl TextPlan {
         &self.output
     }
 
-    pub(crate) fn apply(&self, bytes: &[u8], scratch: &mut TextScratch, row: &mut RaggedRow) -> Result<()> {
-        let result = self.run(bytes, scratch, row);
-        scratch.trim();
-        result
+    /// Returns the working memory for a text. For each byte of it, the tokenizer takes up to 300 bytes (1 MiB took 300 MB);
+    /// characters take 8 for an id, twice as the buffer grows, and the text in lower case. A text over the limit on its
+    /// length takes nothing.
+    fn working_bytes(&self, bytes: &[u8]) -> u64 {
+        let (most, a_byte) = match &self.step {
+            Step::Tokens(tokens) => (tokens.max_bytes(), 320),
+            Step::Characters(_) => (MAX_CHARACTERS_BYTES, 20),
+        };
+        let length = if bytes.len() > most { 0 } else { bytes.len() as u64 };
+        (1 << 20) + a_byte * length
     }
 
-    fn run(&self, bytes: &[u8], scratch: &mut TextScratch, row: &mut RaggedRow) -> Result<()> {
+    pub(crate) fn apply(&self, bytes: &[u8], scratch: &mut Scratch, row: &mut RaggedRow) -> Result<()> {
+        scratch.admit(|_| self.working_bytes(bytes))?;
+        let scratch = &mut scratch.text;
         scratch.ids.clear();
         match &self.step {
             Step::Tokens(tokens) => tokens.run(bytes, &mut scratch.ids)?,
@@ -90,23 +95,5 @@ impl TextPlan {
         let length = scratch.ids.len();
         row.i64s(length, length).copy_from_slice(&scratch.ids);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unusual_buffers_are_given_back() {
-        let mut scratch = TextScratch {
-            ids: Vec::with_capacity(RETAINED_BYTES / size_of::<i64>() + 1),
-            lowered: String::with_capacity(RETAINED_BYTES + 1),
-        };
-        scratch.trim();
-        assert_eq!((scratch.ids.capacity(), scratch.lowered.capacity()), (0, 0));
-        scratch.ids.reserve_exact(100);
-        scratch.trim();
-        assert!(scratch.ids.capacity() >= 100);
     }
 }

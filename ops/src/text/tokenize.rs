@@ -108,6 +108,11 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
+    /// Bytes of the longest text.
+    pub(super) fn max_bytes(&self) -> usize {
+        self.op.max_text_bytes
+    }
+
     pub(super) fn new(op: &Tokenize, resources: &Resources) -> Result<Self> {
         let uri = &op.tokenizer;
         let bytes = resources

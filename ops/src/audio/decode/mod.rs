@@ -44,7 +44,9 @@ use crate::limits::{
     MAX_SAMPLES, MAX_SECONDS, MAX_STEPS, over,
 };
 use crate::warning::{Warning, Warnings};
+use crate::working::exceeds;
 use feedstock_base::{Error, Result};
+use std::fmt::Display;
 
 /// Decodes an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel, the mean of its channels.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -86,6 +88,9 @@ pub struct DecodeAudio {
     /// Takes this channel instead of the mean. Only [`decode_channels`] sets it, so it is no part of a recipe.
     #[serde(skip)]
     pub(super) channel: Option<usize>,
+    /// Limits are below those of the recipe, for lack of working memory.
+    #[serde(skip)]
+    is_tightened: bool,
 }
 
 fn max_seconds() -> f64 {
@@ -154,6 +159,7 @@ impl Default for DecodeAudio {
             max_codebook_bytes: MAX_CODEBOOK_BYTES,
             max_decoded_bytes: MAX_DECODED_BYTES,
             channel: None,
+            is_tightened: false,
         }
     }
 }
@@ -216,6 +222,21 @@ impl DecodeAudio {
     #[must_use]
     pub fn max_decoded_bytes(self, bytes: u64) -> Self {
         Self { max_decoded_bytes: bytes, ..self }
+    }
+
+    /// Returns the same options, with which a clip that has more samples or codebooks ends with [`exceeds`].
+    pub(super) fn tightened(&self, samples: u64, codebook_bytes: u64) -> Self {
+        Self {
+            max_samples: self.max_samples.min(samples),
+            max_codebook_bytes: self.max_codebook_bytes.min(codebook_bytes),
+            is_tightened: true,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the error about a clip of which `found` is over the limit of an option that [`tightened`](Self::tightened) sets.
+    fn over(&self, found: impl Display, option: &str, limit: u64) -> Error {
+        if self.is_tightened { exceeds() } else { over(found, option, limit) }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -311,7 +332,8 @@ impl DecodeAudio {
             return Err(over(format!("{} {seconds:.1} s long", who()), "max_seconds", self.max_seconds));
         }
         if samples > self.max_samples {
-            return Err(over(format!("{} {samples} samples long", who()), "max_samples", self.max_samples));
+            let found = format!("{} {samples} samples long", who());
+            return Err(self.over(found, "max_samples", self.max_samples));
         }
         Ok(())
     }
@@ -321,7 +343,7 @@ impl DecodeAudio {
         if samples > self.max_samples {
             let found =
                 format!("at least {samples} samples before and after the clip are decoded and cut off");
-            return Err(over(found, "max_samples", self.max_samples));
+            return Err(self.over(found, "max_samples", self.max_samples));
         }
         Ok(())
     }
@@ -433,6 +455,10 @@ impl Decoded {
 }
 
 impl AudioDecoder {
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.mp3.kept_bytes()
+    }
+
     /// Replaces `out` by the clip's samples, one channel in −1 … 1: by every second one, where that is cheaper and
     /// enough for a clip that is resampled to `to` Hz next.
     ///

@@ -28,6 +28,10 @@ pub(super) struct Mp3Decoder {
 }
 
 impl Mp3Decoder {
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<Frame>()
+    }
+
     /// Decodes the frames from `start` on into `out`: every second sample where they are resampled to `to` Hz next and
     /// that is enough for it.
     pub(super) fn decode(

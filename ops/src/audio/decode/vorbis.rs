@@ -4,7 +4,6 @@
 
 use super::DecodeAudio;
 use super::ogg::{Page, pages};
-use crate::limits::over;
 use feedstock_base::{Error, Result};
 
 const SETUP: &[u8; 7] = b"\x05vorbis";
@@ -36,7 +35,7 @@ pub(super) fn check_setup(op: &DecodeAudio, bytes: &[u8], serial: [u8; 4]) -> Re
     }
     if unpacked > op.max_codebook_bytes {
         let found = format!("the codebooks of the Vorbis clip take {unpacked} bytes");
-        return Err(over(found, "max_codebook_bytes", op.max_codebook_bytes));
+        return Err(op.over(found, "max_codebook_bytes", op.max_codebook_bytes));
     }
     Ok(())
 }

@@ -47,6 +47,10 @@ pub(super) struct Place {
 }
 
 impl Filter {
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.coefficients.capacity() * size_of::<f32>()
+    }
+
     pub(super) fn new(up: u32, down: u32) -> Self {
         // Input samples a sample of the lower rate.
         let stretch = (f64::from(down) / f64::from(up)).max(1.0);

@@ -20,6 +20,7 @@ mod kernel;
 
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::fit;
 use crate::chain::Op;
 use feedstock_base::{Error, Result};
 use filter::Filter;
@@ -106,6 +107,7 @@ impl Resampler {
         let length = resampled_length(input.len() as u64, from, to);
         let length = usize::try_from(length)
             .map_err(|_| Error::bad_sample(format!("the clip is too long at {to} Hz: {length} samples")))?;
+        fit(out, length);
         out.resize(length, 0.0);
         if filter.interpolates() {
             interpolate(filter, input, &mut self.edge, out);
@@ -113,6 +115,10 @@ impl Resampler {
             by_phases(filter, input, &mut self.edge, out);
         }
         Ok(())
+    }
+
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.filters.iter().map(Filter::kept_bytes).sum()
     }
 
     /// The place of a ratio's filter.

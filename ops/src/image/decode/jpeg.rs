@@ -22,12 +22,18 @@ use turbojpeg_sys as tj;
 use super::super::geometry::{Rect, Size};
 use super::super::resize::Window;
 use super::super::turbo::Handle;
-use super::Pixels;
-use super::baseline::Baseline;
+use super::baseline::{self, Baseline};
 use super::jpeg_header::{JpegHeader, reaches_its_end};
-use crate::scratch::Buffer;
+use super::{Pixels, jpeg_scans};
+use crate::buffer::Buffer;
 use crate::warning::{Warning, Warnings};
+use crate::working::{Scope, exceeds};
 use feedstock_base::{Error, Result};
+
+/// Bytes that libjpeg-turbo takes for each column of the scaled image: rows of samples, of coefficients, and of what is
+/// between upsampling and colours, for four components; and what does not grow with the image.
+const ROW_BYTES: u64 = 128;
+const FIXED_BYTES: u64 = 1 << 20;
 
 /// Pixels around a region whose chroma weighs in on the region's edge.
 const MARGIN: u32 = 1;
@@ -55,6 +61,39 @@ const STRAY_BYTES_BEFORE_THE_END: &str = "extraneous bytes before marker 0xd9";
 pub(crate) struct JpegDecoder {
     baseline: Baseline,
     cmyk: Buffer,
+}
+
+/// Bytes that decoding `region` at 1/`denominator` takes, the pixels included. With [`Scope::Stated`] those of a file that is
+/// decoded without warnings.
+pub(super) fn working_bytes(
+    bytes: &[u8],
+    header: &JpegHeader<'_>,
+    (region, denominator): (Rect, u32),
+    scope: Scope,
+) -> u64 {
+    let data = bytes.len() - header.data.min(bytes.len());
+    let own = if denominator == 1 { baseline::working_bytes(data, header, region) } else { None };
+    let is_closed = reaches_its_end(bytes, header.data);
+    let Size { width, height } = header.size();
+    let whole = Size { width: width.div_ceil(denominator), height: height.div_ceil(denominator) };
+    let everything = scope == Scope::Most || !is_closed || !header.is_cut_by_turbo();
+    let shown = scaled_region(region, denominator).0;
+    let size = match everything {
+        true => whole,
+        // The margins, and columns from an iMCU's edge on.
+        false => Size {
+            width: (shown.width + 2 * MARGIN + 32).min(whole.width),
+            height: (shown.height + 2 * MARGIN).min(whole.height),
+        },
+    };
+    let pixels = u64::from(size.width) * u64::from(size.height);
+    let out = match own {
+        Some(_) if !everything => region.size().rgb_bytes() as u64,
+        _ => pixels * if header.component_count == 4 { 7 } else { 3 },
+    };
+    let copy = if is_closed { 0 } else { bytes.len() as u64 + 2 };
+    let rows = FIXED_BYTES + ROW_BYTES * u64::from(whole.width.max(width.div_ceil(8)));
+    own.unwrap_or(0) + jpeg_scans::kept_bytes(header) + out + copy + rows
 }
 
 /// How and what to decode.
@@ -95,9 +134,8 @@ fn jpeg_error(text: &str) -> Error {
 }
 
 impl JpegDecoder {
-    pub(crate) fn trim(&mut self) {
-        self.cmyk.trim();
-        self.baseline.trim();
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.cmyk.kept_bytes() + self.baseline.kept_bytes()
     }
 
     /// Decodes at least `region`, at 1/`denominator` of its size, as RGB into `out`.
@@ -105,8 +143,8 @@ impl JpegDecoder {
         &mut self,
         bytes: &[u8],
         header: &JpegHeader<'_>,
-        region: Rect,
-        denominator: u32,
+        (region, denominator): (Rect, u32),
+        scope: Scope,
         out: &mut Buffer,
     ) -> Result<Pixels> {
         if denominator == 1 && self.baseline.decode(bytes, header, region, out).is_ok() {
@@ -119,7 +157,11 @@ impl JpegDecoder {
             });
         }
         if reaches_its_end(bytes, header.data) {
-            let is_whole = |_: &str| header.leads_to_its_last_row(bytes);
+            let is_whole = |_: &str| match scope {
+                _ if !header.leads_to_its_last_row(bytes) => Ok(false),
+                Scope::Stated => Err(exceeds()), // the whole image takes more than the region
+                Scope::Most => Ok(true),
+            };
             return self.turbo_as_pillow(bytes, header, (region, denominator), false, is_whole, out);
         }
         let cut = |error: Error| {
@@ -136,7 +178,7 @@ impl JpegDecoder {
         closed.extend_from_slice(&[0xFF, 0xD9]);
         // Stray bytes come after the last row's data.
         let is_whole = |warning: &str| {
-            warning.contains(STRAY_BYTES_BEFORE_THE_END) || header.leads_to_its_last_row(bytes)
+            Ok(warning.contains(STRAY_BYTES_BEFORE_THE_END) || header.leads_to_its_last_row(bytes))
         };
         self.turbo_as_pillow(&closed, header, (region, denominator), true, is_whole, out).map_err(cut)
     }
@@ -149,11 +191,11 @@ impl JpegDecoder {
         header: &JpegHeader<'_>,
         region: (Rect, u32),
         everything: bool,
-        is_whole: impl Fn(&str) -> bool,
+        is_whole: impl Fn(&str) -> Result<bool>,
         out: &mut Buffer,
     ) -> Result<Pixels> {
         match self.turbo(bytes, header, region, None, everything, out) {
-            Err(Failure::Warned(text)) if is_whole(&text) => {
+            Err(Failure::Warned(text)) if is_whole(&text)? => {
                 let pixels = self.turbo(bytes, header, region, Some(&text), true, out)?;
                 Ok(Pixels { warnings: [Warning::DamagedData].into_iter().collect(), ..pixels })
             }
@@ -188,7 +230,7 @@ impl JpegDecoder {
 }
 
 /// The scaled picture's pixels that touch `region`, and where exactly the region lies in them.
-fn scaled_region(region: Rect, denominator: u32) -> (Rect, Window) {
+pub(super) fn scaled_region(region: Rect, denominator: u32) -> (Rect, Window) {
     let (x, y) = (region.x / denominator, region.y / denominator);
     let right = (region.x + region.width).div_ceil(denominator);
     let bottom = (region.y + region.height).div_ceil(denominator);

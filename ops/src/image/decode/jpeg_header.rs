@@ -89,6 +89,20 @@ impl<'a> JpegHeader<'a> {
             && (self.component_count > 1 || self.components().iter().all(is_one_block))
     }
 
+    /// Whether libjpeg-turbo can decode a part of the image: the subsampling is one that it has a name for.
+    pub(super) fn is_cut_by_turbo(&self) -> bool {
+        let [first, rest @ ..] = self.components() else { return false };
+        let is_named = matches!((first.h, first.v), (1, 1) | (2, 1) | (2, 2) | (1, 2) | (4, 1) | (1, 4));
+        let is_plain = |one: &Component| (one.h, one.v) == (1, 1);
+        let is_lossless = matches!(self.frame, 0xC3 | 0xC7 | 0xCB | 0xCF);
+        !is_lossless
+            && match rest.len() {
+                0 => true,
+                2 => is_named && rest.iter().all(is_plain),
+                _ => self.components().iter().all(is_plain),
+            }
+    }
+
     /// The largest sampling factors, horizontal and vertical.
     pub(super) fn max_sampling(&self) -> (u8, u8) {
         self.components().iter().fold((1, 1), |(h, v), c| (h.max(c.h), v.max(c.v)))

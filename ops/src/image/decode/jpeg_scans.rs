@@ -17,13 +17,21 @@ const BLOCK_SIDE: u64 = 8;
 /// A coefficient is 2 bytes, a block has 64.
 const BLOCK_BYTES: u64 = 128;
 
+/// Bytes that are kept between the scans; 0 where there is one.
+pub(super) fn kept_bytes(header: &JpegHeader<'_>) -> u64 {
+    match header.is_sequential() && header.scan_components == header.component_count {
+        true => 0,
+        false => blocks(header, u8::MAX).saturating_mul(BLOCK_BYTES),
+    }
+}
+
 /// Checks a JPEG against the limits for files with several scans.
 pub(super) fn check(header: &JpegHeader<'_>, bytes: &[u8], op: &DecodeImage) -> Result<()> {
     if header.is_sequential() && header.scan_components == header.component_count {
         return Ok(()); // rows are decoded as they come
     }
     let (width, height) = (header.width, header.height);
-    let coefficient_bytes = blocks(header, u8::MAX).saturating_mul(BLOCK_BYTES);
+    let coefficient_bytes = kept_bytes(header);
     if coefficient_bytes > op.max_coefficient_bytes {
         let found =
             format!("the JPEG of {width}×{height} px keeps {coefficient_bytes} bytes between its scans");

@@ -28,13 +28,14 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::{Rect, Size};
 use super::resize::Window;
+use crate::buffer::Buffer;
 use crate::chain::Op;
 use crate::limits::{
     MAX_COEFFICIENT_BYTES, MAX_HUFFMAN_GROUPS, MAX_PIXELS, MAX_PIXELS_PER_BYTE, MAX_SCAN_BLOCKS, MAX_SCANS,
     RATIO_FREE_PIXELS, over,
 };
-use crate::scratch::Buffer;
 use crate::warning::Warnings;
+use crate::working::Scope;
 use feedstock_base::{Error, Result};
 
 pub(crate) use exif::Orientation;
@@ -350,6 +351,8 @@ pub(crate) struct Demand {
     pub(crate) region: Rect,
     /// The size that the region is to be resized to, if the next step is a resize that takes the whole region.
     pub(crate) target: Option<Size>,
+    /// How much memory decoding may take.
+    pub(crate) scope: Scope,
 }
 
 impl<'a> Opened<'a> {
@@ -436,10 +439,10 @@ impl<'a> Opened<'a> {
                     Some(target) if scaled => jpeg::denominator(region.size(), target),
                     _ => 1,
                 };
-                jpeg.decode(self.bytes, header, region, denominator, out)?
+                jpeg.decode(self.bytes, header, (region, denominator), demand.scope, out)?
             }
             Body::Png => {
-                let warnings = png::decode(self.bytes, self.stored, out)?;
+                let warnings = png::decode(self.bytes, self.stored, demand.scope, out)?;
                 Pixels { warnings, ..self.whole(region) }
             }
             Body::WebP => {
@@ -460,6 +463,26 @@ impl<'a> Opened<'a> {
             window: pixels.window.map(|window| self.orientation.turn_window(window, pixels.view.size())),
             warnings: pixels.warnings,
         })
+    }
+
+    /// Bytes that [`decode`](Self::decode) takes for the same demand, its pixels included, and the size of what it shows.
+    pub(crate) fn working_bytes(&self, demand: Demand, scaled: bool) -> (u64, Size) {
+        let region = self.orientation.to_stored(demand.region, self.stored);
+        let target = demand.target.map(|size| self.orientation.size(size));
+        let (bytes, shown) = match &self.body {
+            Body::Jpeg(header) => {
+                let denominator = match target {
+                    Some(target) if scaled => jpeg::denominator(region.size(), target),
+                    _ => 1,
+                };
+                let bytes = jpeg::working_bytes(self.bytes, header, (region, denominator), demand.scope);
+                (bytes, jpeg::scaled_region(region, denominator).0.size())
+            }
+            Body::Png => (png::working_bytes(self.bytes, self.stored, demand.scope), region.size()),
+            Body::WebP => (webp::working_bytes(self.bytes, self.stored), region.size()),
+        };
+        let turned = if self.orientation == Orientation::UPRIGHT { 0 } else { shown.rgb_bytes() as u64 };
+        (bytes + turned, self.orientation.size(shown))
     }
 
     fn whole(&self, region: Rect) -> Pixels {
@@ -484,7 +507,7 @@ pub fn decode_rgb_warned(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8
     let opened = Opened::new(bytes, op)?;
     let size = opened.size();
     let (mut out, mut spare) = (Buffer::default(), Buffer::default());
-    let demand = Demand { region: Rect::of(size), target: None };
+    let demand = Demand { region: Rect::of(size), target: None, scope: Scope::Most };
     let pixels = opened.decode(&mut JpegDecoder::default(), demand, false, (&mut out, &mut spare))?;
     let mut rgb = vec![0; size.rgb_bytes()];
     super::resize::copy_rows(out.bytes(), pixels.stride, pixels.view, &mut rgb);

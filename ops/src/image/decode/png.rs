@@ -7,9 +7,10 @@ use std::io::Cursor;
 use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Transformations};
 
 use super::super::geometry::Size;
-use super::png_repair::{has_partial_palette_entry, rebuilt};
-use crate::scratch::Buffer;
+use super::png_repair::{chunk_lengths, has_partial_palette_entry, rebuilt};
+use crate::buffer::Buffer;
 use crate::warning::{Warning, Warnings};
+use crate::working::{Scope, exceeds};
 use feedstock_base::{Error, Result};
 
 fn bad(error: png::DecodingError) -> Error {
@@ -25,14 +26,42 @@ pub(super) fn size(bytes: &[u8]) -> Result<Size> {
     }
 }
 
-/// Decodes into dense RGB. `size` is within the limits.
-pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer) -> Result<Warnings> {
+/// Returns the bytes that decoding takes, the pixels included: those in their wider form, rows with up to 8 bytes a pixel,
+/// what the inflater keeps, and a copy of each chunk that is not image data. A damaged file is rebuilt first: its image data
+/// are collected in a buffer that grows, and copied.
+pub(super) fn working_bytes(bytes: &[u8], size: Size, scope: Scope) -> u64 {
+    const ROWS: u64 = 6;
+    const FIXED_BYTES: u64 = 1 << 20;
+    const COPIES: u64 = 4;
+    const COLOR_TYPE_AT: usize = 25;
+    let (width, height) = (u64::from(size.width), u64::from(size.height));
+    let color = bytes.get(COLOR_TYPE_AT);
+    let mut is_transparent = matches!(color, Some(4 | 6));
+    let mut other_bytes = 0;
+    for (name, length) in chunk_lengths(bytes) {
+        is_transparent |= name == *b"tRNS";
+        other_bytes += if name == *b"IDAT" { 0 } else { length.min(bytes.len()) as u64 };
+    }
+    let is_grey = matches!(color, Some(0 | 4));
+    let pixel_bytes = if is_transparent && !is_grey { 4 } else { 3 };
+    let rebuilding = if scope == Scope::Most { COPIES * bytes.len() as u64 } else { 0 };
+    width * height * pixel_bytes + ROWS * 8 * width + FIXED_BYTES + other_bytes + rebuilding
+}
+
+/// Decodes into dense RGB. `size` is within the limits. With [`Scope::Stated`], a damaged file is not rebuilt.
+///
+/// # Errors
+/// `BadSample`, or that of [`exceeds`].
+pub(super) fn decode(bytes: &[u8], size: Size, scope: Scope, out: &mut Buffer) -> Result<Warnings> {
     let result = if has_partial_palette_entry(bytes) {
         Err(Error::bad_sample("PNG: the palette ends within an entry"))
     } else {
         decode_as_stored(bytes, size, false, out)
     };
     let Err(error) = result else { return Ok(Warnings::default()) };
+    if scope == Scope::Stated {
+        return Err(exceeds());
+    }
     let Some(png) = rebuilt(bytes, size) else { return Err(error) };
     decode_as_stored(&png, size, true, out).map_err(|_| error)?;
     Ok([Warning::DamagedData].into_iter().collect())

@@ -7,6 +7,8 @@ use super::super::geometry::Size;
 
 const SIGNATURE_BYTES: usize = 8;
 const HEADER_BYTES: usize = 13;
+/// Length, name and checksum.
+const CHUNK_FRAME_BYTES: usize = 12;
 const MAX_PALETTE_BYTES: usize = 768;
 const INDEXED: u8 = 3;
 
@@ -41,18 +43,22 @@ fn chunks(bytes: &[u8]) -> impl Iterator<Item = Chunk<'_>> {
     })
 }
 
+/// The names and lengths of the chunks, as the file states them. A length may be more than is left of the file.
+pub(super) fn chunk_lengths(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], usize)> {
+    let mut at = SIGNATURE_BYTES;
+    std::iter::from_fn(move || {
+        let (length, rest) = bytes.get(at..)?.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        at = at.saturating_add(length.saturating_add(CHUNK_FRAME_BYTES));
+        Some((*rest.first_chunk::<4>()?, length))
+    })
+}
+
 /// Whether the palette has a part of an entry, at which the `png` crate (0.18.1) panics.
 pub(super) fn has_partial_palette_entry(bytes: &[u8]) -> bool {
-    let mut at = SIGNATURE_BYTES;
-    while let Some((length, rest)) = bytes.get(at..).and_then(|rest| rest.split_first_chunk::<4>()) {
-        let length = u32::from_be_bytes(*length) as usize;
-        match rest.first_chunk::<4>() {
-            Some(b"PLTE") if !length.is_multiple_of(3) => return true,
-            Some(b"IDAT") | None => return false,
-            Some(_) => at = at.saturating_add(length.saturating_add(12)),
-        }
-    }
-    false
+    chunk_lengths(bytes)
+        .take_while(|(name, _)| name != b"IDAT")
+        .any(|(name, length)| name == *b"PLTE" && !length.is_multiple_of(3))
 }
 
 /// A PNG of what Pillow reads of `bytes`: header, palette and image data, with checksums of 0. None where Pillow does not

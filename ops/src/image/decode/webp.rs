@@ -7,8 +7,8 @@ use image_webp::WebPDecoder;
 use super::super::geometry::Size;
 use super::png::to_rgb;
 use super::{DecodeImage, vp8l};
+use crate::buffer::Buffer;
 use crate::limits::over;
-use crate::scratch::Buffer;
 use feedstock_base::{Error, Result};
 
 fn bad(error: image_webp::DecodingError) -> Error {
@@ -32,6 +32,58 @@ pub(super) fn size(bytes: &[u8]) -> Result<Size> {
         other => return Err(Error::bad_sample(format!("WebP: unknown first chunk {other:02x?}"))),
     };
     Ok(Size { height, width })
+}
+
+/// Bytes that decoding takes, the pixels included.
+///
+/// | part | bytes a pixel |
+/// |---|---|
+/// | result | 3, with alpha 4 |
+/// | lossy frame: planes of whole macroblocks, and what is known of each | 2 |
+/// | lossless frame: ARGB, its transforms and the entropy image in blocks of 4×4 | 4 + 1 |
+/// | alpha channel, itself a lossless image | 4 + 2 |
+/// | an animation's canvas, and its frame | 4 + 4 |
+///
+/// A chunk is copied before it is decoded. A group of Huffman codes takes 21 KB with codes of up to 10 bits, and at most 130 KB.
+pub(super) fn working_bytes(bytes: &[u8], size: Size) -> u64 {
+    const GROUP_BYTES: u64 = 130_000;
+    const ROW_BYTES: u64 = 128;
+    const FIXED_BYTES: u64 = 1 << 20;
+    let has = |name: &[u8; 4]| chunks(bytes.get(12..).unwrap_or_default()).any(|(found, _)| found == name);
+    let is_animated = has(b"ANMF");
+    let is_extended = bytes.get(12..16) == Some(b"VP8X");
+    let has_alpha = is_extended || bytes.get(24).is_some_and(|byte| byte & 0x10 != 0);
+    let frame = match (is_animated, has(b"VP8L")) {
+        (true, _) => 2 + 5 + 6 + 4 + 4,
+        // With alpha the result is the ARGB.
+        (false, true) if has_alpha && !is_extended => 1,
+        (false, true) => 5,
+        (false, false) => 2 + if has(b"ALPH") { 6 } else { 0 },
+    };
+    let pixel_bytes = frame + if has_alpha { 4 } else { 3 };
+    // A macroblock more on each side.
+    let (width, height) = (u64::from(size.width) + 16, u64::from(size.height) + 16);
+    let groups = u64::from(huffman_groups(bytes, size));
+    width * height * pixel_bytes + groups * GROUP_BYTES + bytes.len() as u64 + ROW_BYTES * width + FIXED_BYTES
+}
+
+/// The most groups of Huffman codes of an image in the file.
+fn huffman_groups(bytes: &[u8], size: Size) -> u32 {
+    let of = |name: &[u8; 4], content: &[u8], size: Size| match (name, content) {
+        (b"VP8L", _) => vp8l::groups_of_image(content, size).unwrap_or(0),
+        (b"ALPH", [info, stream @ ..]) if info & 3 == 1 => vp8l::groups_of_alpha(stream, size).unwrap_or(0),
+        _ => 0,
+    };
+    let mut most = 0;
+    for (name, content) in chunks(bytes.get(12..).unwrap_or_default()) {
+        most = most.max(of(name, content, size));
+        if name == b"ANMF" {
+            let inner = chunks(content.get(16..).unwrap_or_default());
+            let size = frame_size(content);
+            most = inner.map(|(name, content)| of(name, content, size)).fold(most, u32::max);
+        }
+    }
+    most
 }
 
 /// Decodes into dense RGB what [`check`] accepted. `size` is within the limits.
@@ -79,18 +131,23 @@ pub(super) fn check(bytes: &[u8], canvas: Size, op: &DecodeImage) -> Result<()> 
             check_frame(name, content, canvas, canvas, op)?;
             continue;
         }
-        // Place, size and duration, then the frame's chunks.
-        let three = |at: usize| {
-            let bytes = content.get(at..at + 3).unwrap_or(&[0; 3]);
-            bytes.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
-        };
-        let frame = Size { width: three(6) + 1, height: three(9) + 1 };
+        // The frame's chunks follow its place, size and duration.
+        let frame = frame_size(content);
         fits(frame, canvas)?;
         for (name, content) in chunks(content.get(16..).unwrap_or_default()) {
             check_frame(name, content, frame, canvas, op)?;
         }
     }
     Ok(())
+}
+
+/// The size of an animation's frame.
+fn frame_size(content: &[u8]) -> Size {
+    let three = |at: usize| {
+        let bytes = content.get(at..at + 3).unwrap_or(&[0; 3]);
+        bytes.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
+    };
+    Size { width: three(6) + 1, height: three(9) + 1 }
 }
 
 /// Checks one chunk of a frame of `size`.

@@ -56,7 +56,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn retained_bytes(&self) -> usize {
+    pub(super) fn kept_bytes(&self) -> usize {
         self.taps.capacity() * size_of::<Taps>()
             + self.pairs.capacity() * size_of::<i32>()
             + self.exact.capacity() * size_of::<f64>()

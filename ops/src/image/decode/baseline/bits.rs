@@ -1,10 +1,14 @@
 //! The entropy-coded bytes without their stuffing, in restart segments, and a bit reader over one segment.
 
 use super::Declined;
-use crate::scratch::RETAINED_BYTES;
+use crate::buffer::fit;
 
 /// Bytes of zeros behind the data, so that a reader can load whole words at its end.
 const PADDING: usize = 8;
+
+/// Segments behind the last one that are passed over: some encoders write a marker at the end. More are damage, so that memory
+/// for their ends is bounded by the image's size.
+const STRAY_SEGMENTS: usize = 8;
 
 /// Bits that a reader has at least when it is full.
 pub(super) const FULL: u32 = 56;
@@ -20,17 +24,22 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    pub(super) fn trim(&mut self) {
-        if self.bytes.capacity() + self.ends.capacity() * size_of::<usize>() > RETAINED_BYTES {
-            (self.bytes, self.ends) = (Vec::new(), Vec::new());
-        }
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
-    /// Takes `data` apart, from the scan's first byte on. Costs a copy.
-    pub(super) fn read(&mut self, data: &[u8], restarts: bool) -> Result<(), Declined> {
+    /// Bytes that `data` bytes in so many segments take.
+    pub(super) fn bytes(data: usize, segments: usize) -> usize {
+        data + PADDING + (segments + STRAY_SEGMENTS + 1) * size_of::<usize>()
+    }
+
+    /// Takes `data` apart, from the scan's first byte on; an image has so many `segments`, 0 without restart markers. Costs a
+    /// copy.
+    pub(super) fn read(&mut self, data: &[u8], segments: usize) -> Result<(), Declined> {
         self.bytes.clear();
-        self.bytes.reserve(data.len() + PADDING);
+        fit(&mut self.bytes, data.len() + PADDING);
         self.ends.clear();
+        fit(&mut self.ends, segments + STRAY_SEGMENTS + 1);
         self.ended = false;
         let mut from = 0;
         for at in memchr::memchr_iter(0xFF, data) {
@@ -49,7 +58,8 @@ impl Segments {
                 }
                 Some(marker @ 0xD0..=0xD7) => {
                     // The markers count 0 … 7 and around.
-                    if !restarts || usize::from(marker & 7) != self.ends.len() % 8 {
+                    let is_next = usize::from(marker & 7) == self.ends.len() % 8;
+                    if segments == 0 || !is_next || self.ends.len() >= segments + STRAY_SEGMENTS {
                         return Err(Declined::Damage);
                     }
                     self.bytes.extend_from_slice(&data[from..at]);
@@ -181,14 +191,14 @@ mod tests {
     fn stuffing_restarts_and_the_end_are_taken_apart() {
         let mut segments = Segments::default();
         let data = [1, 0xFF, 0, 2, 0xFF, 0xD0, 3, 0xFF, 0xFF, 0xD1, 4, 0xFF, 0xD9, 9, 9];
-        segments.read(&data, true).unwrap();
+        segments.read(&data, 20).unwrap();
         assert_eq!(segments.bytes[..5], [1, 0xFF, 2, 3, 4]);
         assert_eq!(segments.ends, [3, 4, 5]);
         assert!(segments.is_complete(3) && !segments.is_complete(4));
-        assert_eq!(segments.read(&data, false), Err(Declined::Damage));
-        segments.read(&[1, 2, 0xFF], true).unwrap();
+        assert_eq!(segments.read(&data, 0), Err(Declined::Damage));
+        segments.read(&[1, 2, 0xFF], 20).unwrap();
         assert!(!segments.is_complete(1));
-        segments.read(&[1, 2, 0xFF, 0xDA], true).unwrap();
+        segments.read(&[1, 2, 0xFF, 0xDA], 20).unwrap();
         assert!(!segments.is_complete(1));
         let mut bits = Bits { bytes: &[0xA5, 0xC3, 0x0F, 0, 0, 0, 0, 0], at: 0, end: 3, word: 0, count: 0 };
         bits.refill();

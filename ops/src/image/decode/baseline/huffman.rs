@@ -495,7 +495,7 @@ mod tests {
             tables.prepare_ac(1, Some(ac_spec.spec()), false).unwrap();
             let bytes = (0..600).map(|_| generator.next_u64().to_le_bytes()[0]);
             let bytes: Vec<u8> = bytes.filter(|byte| *byte != 0xFF).collect();
-            segments.read(&bytes, false).unwrap();
+            segments.read(&bytes, 0).unwrap();
 
             let mut slow = Slow { bytes: &bytes, at: 0 };
             let mut bits = segments.get(0).unwrap();

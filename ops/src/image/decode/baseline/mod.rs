@@ -23,7 +23,7 @@ use huffman::{Huffman, Places, Tables};
 
 use super::super::geometry::Rect;
 use super::jpeg_header::JpegHeader;
-use crate::scratch::Buffer;
+use crate::buffer::Buffer;
 
 /// The smaller the picture, the less there is to gain; below this the chroma planes are too narrow for fancy
 /// upsampling, and libjpeg-turbo's rules for that are its own.
@@ -53,6 +53,16 @@ pub(super) fn takes(header: &JpegHeader<'_>) -> bool {
     Frame::new(header).is_ok()
 }
 
+/// Bytes that decoding `region` takes, beyond the pixels: the data without their stuffing, where their segments end, and the
+/// planes. `None` where this decoder does not know the kind.
+pub(super) fn working_bytes(bytes: usize, header: &JpegHeader<'_>, region: Rect) -> Option<u64> {
+    let frame = Frame::new(header).ok()?;
+    let window = frame.window(region);
+    let mcus = window.columns() * window.rows();
+    let planes: usize = frame.components().iter().map(|one| mcus * one.h * one.v * 64).sum();
+    Some((Segments::bytes(bytes, frame.segments(header)) + planes) as u64)
+}
+
 /// Buffers and tables of one thread.
 #[derive(Default)]
 pub(super) struct Baseline {
@@ -63,9 +73,9 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    pub(super) fn trim(&mut self) {
-        self.segments.trim();
-        self.planes.iter_mut().for_each(Buffer::trim);
+    /// Bytes of the buffers that grow with the image; tables and rows are at most 1 MiB.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.segments.kept_bytes() + self.planes.iter().map(Buffer::kept_bytes).sum::<usize>()
     }
 
     /// Decodes exactly `region` as dense RGB into `out`.
@@ -77,7 +87,7 @@ impl Baseline {
         out: &mut Buffer,
     ) -> Result<(), Declined> {
         let frame = Frame::new(header)?;
-        self.segments.read(&bytes[header.data.min(bytes.len())..], header.restart_interval > 0)?;
+        self.segments.read(&bytes[header.data.min(bytes.len())..], frame.segments(header))?;
         let window = frame.window(region);
         let skipping = (header.restart_interval == 0 || header.restart_interval > SHORT_INTERVAL)
             && (window.first_row > 0 || window.columns() < frame.mcus_across);
@@ -200,6 +210,12 @@ impl Frame {
 
     fn components(&self) -> &[Component] {
         &self.components[..self.count]
+    }
+
+    /// Restart segments of the whole image; 0 without restart markers.
+    fn segments(&self, header: &JpegHeader<'_>) -> usize {
+        let mcus = self.mcus_across * self.mcus_down;
+        if header.restart_interval == 0 { 0 } else { mcus.div_ceil(header.restart_interval.into()) }
     }
 
     fn window(&self, region: Rect) -> Window {

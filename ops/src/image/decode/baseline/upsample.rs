@@ -13,7 +13,7 @@ mod avx2;
 
 use super::super::super::geometry::Rect;
 use super::{Frame, Window};
-use crate::scratch::Buffer;
+use crate::buffer::Buffer;
 
 /// What lies behind a row's sums, so that whole vectors can be loaded: their values are never seen.
 const SUMS_PADDING: usize = 16;

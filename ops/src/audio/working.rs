@@ -1,0 +1,199 @@
+//! The working memory of a chain of speech ops, from a clip's header.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | waveform, and what `resample` and `speed_perturb` make of it: two buffers that change places | 4 a sample |
+//! | features that are turned or made of others (`feature_major`, `mfcc`), and rows that are not aligned | 4 an element |
+//! | levels of `trim_silence` | 8 a hop |
+//! | where the frames of an MP3 or AAC clip lie | 112 a frame of at least 24 bytes; 64 a packet of an MP4 |
+//! | codebooks of Vorbis | 8 MiB, at most `max_codebook_bytes` |
+//! | filters of resampling | 1 MiB each |
+//! | blocks of the decoder, its tables, spectra | 4 MiB |
+//!
+//! Bytes that claim more samples than the header states are found while they are decoded: [`Scope::Most`] takes the limits of
+//! `decode_audio` instead of those of the header.
+
+use super::decode::{Container, DecodeAudio, sniff};
+use super::header::{AudioFormat, AudioHeader, read_audio_header};
+use super::parameters::samples;
+use super::plan::{AudioPlan, Extract, WaveStep};
+use super::resample::resampled_length;
+use crate::buffer::fit;
+use crate::scratch::Scratch;
+use crate::working::Scope;
+use feedstock_base::Result;
+use std::borrow::Cow;
+
+/// Samples that a header's word is exceeded by: an estimate's error, and frames at both ends.
+const SLACK_SHARE: u64 = 64;
+const SLACK_SAMPLES: u64 = 8192;
+
+/// Samples of a byte, where the container has no count: 0.25 bytes a sample of FLAC, 6 kbit/s of Opus.
+const FLAC_SAMPLES_A_BYTE: u64 = 4;
+const OTHER_SAMPLES_A_BYTE: u64 = 64;
+
+/// Stands for the rate of a clip whose header is refused.
+const REFUSED_RATE: u32 = 48_000;
+
+const FIXED_BYTES: u64 = 4 << 20;
+const FILTER_BYTES: u64 = 1 << 20;
+/// A frame's place, in a buffer that may be twice as large; the smallest frame of layer III.
+const FRAME_BYTES: u64 = 112;
+const LEAST_FRAME: u64 = 24;
+const MP4_PACKET_BYTES: u64 = 64;
+const MP4_PACKET_SAMPLES: u64 = 1024;
+/// libvorbis' largest codebooks are below 3 MB.
+const USUAL_CODEBOOK_BYTES: u64 = 8 << 20;
+
+/// What is known of a clip before it is decoded.
+struct Claim {
+    header: AudioHeader,
+    container: Container,
+    bytes: u64,
+}
+
+impl Claim {
+    fn read(encoded: &[u8]) -> Self {
+        let bytes = encoded.len() as u64;
+        let container = sniff(encoded).map_or(Container::Mpeg, |(container, _)| container);
+        // As if the file were longer: then the header estimates the number of frames and does not list them.
+        let of = if matches!(container, Container::Mpeg | Container::Adts) { bytes + 1 } else { bytes };
+        // The decoder refuses such a header, too, before it decodes anything.
+        let header = read_audio_header(encoded, of).unwrap_or(AudioHeader {
+            format: AudioFormat::Mp3,
+            sample_rate: REFUSED_RATE,
+            channels: 1,
+            samples: Some(0),
+            exact: false,
+        });
+        Self { header, container, bytes }
+    }
+
+    fn stated_samples(&self) -> u64 {
+        let stated = self.header.samples.unwrap_or_else(|| match self.header.format {
+            AudioFormat::Flac => self.bytes * FLAC_SAMPLES_A_BYTE / u64::from(self.header.channels.max(1)),
+            _ => self.bytes * OTHER_SAMPLES_A_BYTE,
+        });
+        stated.saturating_add(stated / SLACK_SHARE).saturating_add(SLACK_SAMPLES)
+    }
+}
+
+impl AudioPlan {
+    /// Returns the decoder's options for a clip: with limits that keep it within the working memory of `scratch`.
+    pub(super) fn within_memory(
+        &self,
+        encoded: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<Cow<'_, DecodeAudio>> {
+        let op = Cow::Borrowed(&self.decode);
+        if !scratch.is_bounded() {
+            return Ok(op);
+        }
+        let claim = Claim::read(encoded);
+        let scope = scratch.admit(|scope| self.working_bytes(&claim, scope))?;
+        let samples = self.samples(&claim, scope);
+        // All at once, because a buffer that grows is there twice for a time.
+        fit(&mut scratch.audio.wave, usize::try_from(samples).unwrap_or(usize::MAX));
+        Ok(match scope {
+            Scope::Most => op,
+            Scope::Stated => Cow::Owned(self.decode.tightened(samples, USUAL_CODEBOOK_BYTES)),
+        })
+    }
+
+    /// Returns the most samples of a clip.
+    fn samples(&self, claim: &Claim, scope: Scope) -> u64 {
+        let most = most_samples(&self.decode, claim.header.sample_rate);
+        match scope {
+            Scope::Most => most,
+            Scope::Stated => claim.stated_samples().min(most),
+        }
+    }
+
+    /// Returns the working memory for a clip.
+    fn working_bytes(&self, claim: &Claim, scope: Scope) -> u64 {
+        let samples = self.samples(claim, scope);
+        let codebooks = match (claim.header.format, scope) {
+            (AudioFormat::Vorbis, Scope::Stated) => USUAL_CODEBOOK_BYTES.min(self.decode.max_codebook_bytes),
+            (AudioFormat::Vorbis, Scope::Most) => self.decode.max_codebook_bytes,
+            _ => 0,
+        };
+        let frames = match claim.container {
+            Container::Mpeg | Container::Adts => FRAME_BYTES * (claim.bytes / LEAST_FRAME),
+            Container::Mp4 => MP4_PACKET_BYTES * (samples / MP4_PACKET_SAMPLES).min(claim.bytes),
+            _ => 0,
+        };
+        let waves = self.wave_bytes(samples, claim.header.sample_rate.max(1));
+        (FIXED_BYTES + frames).saturating_add(codebooks).saturating_add(waves)
+    }
+
+    /// Bytes of the waveforms and features of a clip of so many samples.
+    fn wave_bytes(&self, clip_samples: u64, sample_rate: u32) -> u64 {
+        let (mut length, mut rate) = (clip_samples, sample_rate);
+        // The buffer that the waveform is in, and the other one.
+        let (mut wave, mut other) = (length, 0_u64);
+        let mut bytes = 0;
+        for (_, step) in &self.waves {
+            let to = match step {
+                WaveStep::Resample(to) => {
+                    let to = std::mem::replace(&mut rate, *to);
+                    saturated(resampled_length(length, to.max(1), rate))
+                }
+                WaveStep::Speed(op) => {
+                    let length = usize::try_from(length).unwrap_or(usize::MAX);
+                    op.longest(length).map_or(u64::MAX, |samples| samples as u64)
+                }
+                WaveStep::Trim(op) => {
+                    bytes += 16 * (length / op.hop_length.max(1) as u64 + 16);
+                    continue;
+                }
+                WaveStep::Crop(op) => {
+                    length = length.min(samples(op.seconds, rate) as u64);
+                    continue;
+                }
+                WaveStep::Pad(op) => {
+                    let padded = samples(op.seconds, rate) as u64;
+                    // In the same buffer, which is replaced by a larger one.
+                    if length < padded {
+                        bytes += 4 * length;
+                    }
+                    length = if op.truncate { padded } else { length.max(padded) };
+                    wave = wave.max(length);
+                    continue;
+                }
+                WaveStep::Volume(_) | WaveStep::Noise(..) | WaveStep::Mvn(_) => continue,
+            };
+            bytes += FILTER_BYTES;
+            (wave, other) = (other.max(to), wave);
+            length = to;
+        }
+        let elements = match &self.extract {
+            None => length,
+            Some(extract) => {
+                let frames = extract.mel().count(usize::try_from(length).unwrap_or(usize::MAX)) as u64;
+                let mels = match extract {
+                    Extract::LogMel(_) => 0,
+                    Extract::Mfcc(_) => frames.saturating_mul(extract.mel().n_mels() as u64),
+                };
+                let features = frames.saturating_mul(extract.width() as u64);
+                let turned = if self.feature_major { features } else { 0 };
+                bytes += 4 * (mels.saturating_add(turned));
+                features
+            }
+        };
+        let spare = if self.output().is_ragged() { 0 } else { elements };
+        let samples = wave.saturating_add(other.max(spare));
+        bytes.saturating_add(samples.saturating_mul(4))
+    }
+}
+
+/// The samples that `op`'s limits allow a clip of this rate.
+fn most_samples(op: &DecodeAudio, sample_rate: u32) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is meant")]
+    let by_seconds = (op.max_seconds * f64::from(sample_rate)).ceil() as u64;
+    let by_bytes = op.max_decoded_bytes / size_of::<f32>() as u64;
+    op.max_samples.min(by_seconds.max(1)).min(by_bytes)
+}
+
+fn saturated(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}

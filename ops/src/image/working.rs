@@ -1,0 +1,190 @@
+//! The working memory of an image chain: the same walk over its stages as in `plan.rs`, with sizes instead of pixels.
+//!
+//! The region that the decoder is asked for follows from the sample's seed, so that a crop of a large JPEG counts what the
+//! crop takes. Each buffer counts with the largest picture that it holds; the decoder's own memory counts beside them.
+
+use super::decode::{Demand, Opened};
+use super::geometry::{Filter, Rect, Size};
+use super::plan::{ImagePlan, Stage, Step, needed};
+use super::resize::{Resize, Window};
+use crate::seed::SampleSeed;
+use crate::working::Scope;
+use feedstock_base::Result;
+
+/// Weights of a resampling: at most 16 bytes for each tap, of which a filter has 6 for each source pixel that it reads; and
+/// the rows between its passes.
+const SIDE_BYTES: u64 = 128;
+
+/// Tables of the baseline decoder, and small buffers.
+const FIXED_BYTES: u64 = 2 << 20;
+
+impl ImagePlan {
+    /// Returns the working memory for a sample.
+    pub(super) fn working_bytes(&self, opened: &Opened<'_>, seed: SampleSeed, scope: Scope) -> u64 {
+        let at = At::Undecoded(Rect::of(opened.size()));
+        let (buffers, augmented, bytes) = ([0; 3], 0, FIXED_BYTES);
+        let mut walk = Walk { plan: self, opened, seed, scope, at, buffers, augmented, bytes };
+        // The chain stops where the walk does, with the same error.
+        let _refused = walk.stages();
+        walk.bytes + walk.augmented + walk.buffers.iter().sum::<u64>()
+    }
+}
+
+/// Where the picture would be.
+#[derive(Clone, Copy)]
+enum At {
+    Undecoded(Rect),
+    Buffer(usize, Size),
+    Out,
+}
+
+struct Walk<'a> {
+    plan: &'a ImagePlan,
+    opened: &'a Opened<'a>,
+    seed: SampleSeed,
+    scope: Scope,
+    at: At,
+    /// The largest picture in each buffer.
+    buffers: [u64; 3],
+    /// The largest picture that an augmentation copies.
+    augmented: u64,
+    /// What is taken besides.
+    bytes: u64,
+}
+
+impl Walk<'_> {
+    fn stages(&mut self) -> Result<()> {
+        let mut next = 0;
+        while let Some(Stage { index, step }) = self.plan.stages.get(next) {
+            let last = next + 1 == self.plan.geometry_end;
+            let generator = || self.seed.op(*index);
+            next += match step {
+                Step::Resize(op) => self.resize(op, next)?,
+                Step::CenterCrop(op) => {
+                    let (padded, _) = op.padded(self.size());
+                    self.pad(padded);
+                    self.narrow(op.rect(padded));
+                    1
+                }
+                Step::RandomCrop(op) => {
+                    let (padded, _) = op.padded(self.size())?;
+                    let rect = op.rect(padded, &mut generator());
+                    self.pad(padded);
+                    self.narrow(rect);
+                    1
+                }
+                Step::RandomResizedCrop(op) => {
+                    let rect = op.draw(self.size(), &mut generator());
+                    self.narrow(rect);
+                    self.resample(op.size, op.filter, last);
+                    1
+                }
+                Step::Flip(_) | Step::Jitter(_) | Step::Erase(_) => {
+                    self.dense(next);
+                    1
+                }
+                // They copy the picture.
+                Step::RandAugment(_) | Step::TrivialAugment(_) => {
+                    self.dense(next);
+                    self.augmented = self.augmented.max(rgb(self.size()));
+                    1
+                }
+            };
+        }
+        self.dense(usize::MAX);
+        Ok(())
+    }
+
+    fn size(&self) -> Size {
+        match self.at {
+            At::Undecoded(rect) => rect.size(),
+            At::Buffer(_, size) => size,
+            At::Out => self.plan.size,
+        }
+    }
+
+    fn narrow(&mut self, inner: Rect) {
+        match &mut self.at {
+            At::Undecoded(rect) => *rect = rect.narrow(inner),
+            At::Buffer(_, size) => *size = inner.size(),
+            At::Out => {}
+        }
+    }
+
+    fn holds(&mut self, buffer: usize, size: Size) {
+        self.buffers[buffer] = self.buffers[buffer].max(rgb(size));
+        self.at = At::Buffer(buffer, size);
+    }
+
+    /// Counts the decoder's memory with its pixels.
+    fn decode(&mut self, target: Option<Size>) {
+        if let At::Undecoded(region) = self.at {
+            let demand = Demand { region, target, scope: self.scope };
+            let (bytes, shown) = self.opened.working_bytes(demand, self.plan.decode.scaled);
+            self.bytes += bytes;
+            self.at = At::Buffer(0, shown);
+        }
+    }
+
+    fn resize(&mut self, op: &Resize, at: usize) -> Result<usize> {
+        let source = self.size();
+        let target = op.target(source)?;
+        let crop = self.plan.crop_at(at + 1, target, self.seed);
+        let stages = if crop.is_some() { 2 } else { 1 };
+        let last = at + stages == self.plan.geometry_end;
+        let Some(crop) = crop.filter(|_| op.filter != Filter::Nearest) else {
+            self.resample(target, op.filter, last && stages == 1);
+            return Ok(1);
+        };
+        let window = Window::of_resized(crop, source, target);
+        self.narrow(needed(window, source, target, op.filter));
+        self.resample(crop.size(), op.filter, last);
+        Ok(stages)
+    }
+
+    fn resample(&mut self, to: Size, filter: Filter, last: bool) {
+        self.decode(Some(to));
+        let At::Buffer(index, from) = self.at else { return };
+        let sides = [from.width, from.height, to.width, to.height].map(u64::from);
+        self.bytes += SIDE_BYTES * sides.iter().sum::<u64>();
+        if matches!(filter, Filter::Bicubic | Filter::Lanczos) {
+            // One pass, then the other, in either order.
+            let across = Size { height: from.height, width: to.width };
+            let down = Size { height: to.height, width: from.width };
+            self.bytes += rgb(across).max(rgb(down));
+        }
+        match last && self.plan.convert.is_identity() {
+            true => self.at = At::Out,
+            false => self.holds(next(index), to),
+        }
+    }
+
+    fn pad(&mut self, size: Size) {
+        if self.size() == size || size.check().is_err() {
+            return;
+        }
+        self.decode(None);
+        if let At::Buffer(index, _) = self.at {
+            self.holds(next(index), size);
+        }
+    }
+
+    /// A picture that is a part of what the decoder made is copied.
+    fn dense(&mut self, stage: usize) {
+        self.decode(None);
+        let At::Buffer(index, size) = self.at else { return };
+        match stage >= self.plan.geometry_end && self.plan.convert.is_identity() {
+            true => self.at = At::Out,
+            false => self.holds(next(index), size),
+        }
+    }
+}
+
+fn rgb(size: Size) -> u64 {
+    size.rgb_bytes() as u64
+}
+
+/// The buffer that a picture in the buffer `index` goes to.
+fn next(index: usize) -> usize {
+    if index == 1 { 2 } else { 1 }
+}
