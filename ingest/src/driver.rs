@@ -2,11 +2,14 @@
 //! places, and lets blocks go. One task on the I/O threads; it never decodes and never waits but for events. Planning
 //! costs about 15 µs a step of 256 rows, and 60 ms an epoch of 10⁶ blocks.
 
+mod lending;
+
 use crate::engine::{Destination, Job, Map, Sink};
+use crate::large::{self, LoanRoom, Spare};
 use crate::planner::{PlannedStep, Planner};
 use crate::pool::{Turn, Turns};
-use crate::residency::{Piece, Refused, Residency};
-use crate::running::{Context, Running};
+use crate::residency::{NEVER, Piece, Refused, Residency};
+use crate::running::{Context, Parked, Running};
 use crate::share::Sharing;
 use crate::stats::{Shared, Stage, Waiting, add_time};
 use crate::value::is_mappable;
@@ -35,11 +38,25 @@ const STEPS_CHECKED: usize = 64;
 const NAMED_BLOCKS: usize = 3;
 
 /// What wakes the driver.
-pub(crate) enum Event<D> {
+pub(crate) enum Event<D: Destination> {
     /// The caller lends a place. Bounded by the caller's slots.
     Offered(D),
     /// All rows of this step are written. Bounded by the running steps.
     StepDone(u64),
+    /// A row needs more working memory than its thread has. Bounded by the rows of the running steps, as are the next two.
+    Parked(Parked<D>),
+    /// All rows of a step that are left wait for memory.
+    Stalled,
+    /// A row gives back these bytes of the budget.
+    Returned(u64),
+}
+
+/// What the process gives to a run.
+pub(crate) struct Means {
+    pub(crate) sharing: Option<Sharing>,
+    pub(crate) spare: Option<Spare>,
+    /// Bytes of working memory of a CPU thread.
+    pub(crate) decoder_memory: u64,
 }
 
 /// A step whose blocks are pinned.
@@ -49,7 +66,7 @@ struct Admitted {
 }
 
 /// A step that has a place.
-struct Active<D> {
+struct Active<D: Destination> {
     planned: PlannedStep,
     running: Arc<Running<D>>,
     turn: Turn,
@@ -59,7 +76,7 @@ struct Active<D> {
 
 type FetchResult = (Piece, Result<Arc<Block>, feedstock_dataset::Error>);
 
-pub(crate) struct Driver<D> {
+pub(crate) struct Driver<D: Destination> {
     context: Arc<Context<D>>,
     planner: Planner,
     residency: Residency,
@@ -70,8 +87,13 @@ pub(crate) struct Driver<D> {
     turns: Turns,
     events: UnboundedReceiver<Event<D>>,
     fetches: JoinSet<FetchResult>,
-    /// The next step, planned but not yet admitted.
-    refused: Option<PlannedStep>,
+    /// The next steps: planned but not admitted, or given up again.
+    refused: BTreeMap<u64, PlannedStep>,
+    /// Rows that wait for working memory.
+    parked: large::Waiting<Parked<D>>,
+    loan_room: LoanRoom,
+    /// Memory beyond the budget.
+    spare: Option<Spare>,
     ahead: VecDeque<Admitted>,
     active: BTreeMap<u64, Active<D>>,
     places: VecDeque<D>,
@@ -93,7 +115,7 @@ impl<D: Destination> Driver<D> {
         sink: Arc<dyn Sink<D>>,
         turns: Turns,
         shared: Arc<Shared>,
-        sharing: Option<Sharing>,
+        Means { sharing, spare, decoder_memory }: Means,
     ) -> Result<(Self, UnboundedSender<Event<D>>)> {
         let catalog = job.dataset.catalog().clone();
         job.plan.check_epoch(job.epoch)?;
@@ -107,6 +129,8 @@ impl<D: Destination> Driver<D> {
             maps: job.maps,
             columns,
             seed: job.seed,
+            decoder_memory,
+            sample_bytes: job.sample_bytes,
             sharing,
             sink,
             shared,
@@ -124,7 +148,10 @@ impl<D: Destination> Driver<D> {
             turns,
             events,
             fetches: JoinSet::new(),
-            refused: None,
+            refused: BTreeMap::new(),
+            parked: large::Waiting::default(),
+            loan_room: LoanRoom::default(),
+            spare,
             ahead: VecDeque::new(),
             active: BTreeMap::new(),
             places: VecDeque::new(),
@@ -155,10 +182,11 @@ impl<D: Destination> Driver<D> {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.lend();
             self.plan_ahead();
             self.start_steps();
             self.report();
-            if self.active.is_empty() && self.ahead.is_empty() && self.refused.is_none() {
+            if self.active.is_empty() && self.ahead.is_empty() && self.refused.is_empty() {
                 if !self.failed && self.planned_all {
                     self.context.sink.ended(self.next_index);
                 }
@@ -170,6 +198,12 @@ impl<D: Destination> Driver<D> {
                 event = self.events.recv() => match event {
                     Some(Event::Offered(place)) => self.places.push_back(place),
                     Some(Event::StepDone(index)) => self.step_done(index),
+                    Some(Event::Parked(parked)) => match self.active.contains_key(&parked.place().0) {
+                        true => self.parked.add(parked.place(), parked.bytes, parked),
+                        false => parked.abandon(),
+                    },
+                    Some(Event::Stalled) => {}
+                    Some(Event::Returned(bytes)) => self.residency.take_back(bytes),
                     None => return, // the context holds a sender, so this is unreachable while we live
                 },
                 Some(fetched) = self.fetches.join_next(), if !self.fetches.is_empty() => self.on_fetch(fetched),
@@ -183,18 +217,17 @@ impl<D: Destination> Driver<D> {
     /// Admits steps in plan order while the budget lasts; the first one alone, until its blocks are here, so that
     /// read-ahead does not slow the first batch.
     fn plan_ahead(&mut self) {
-        while !self.planned_all && self.ahead.len() < STEPS_AHEAD {
+        while self.parked.is_empty() && self.ahead.len() < STEPS_AHEAD {
             if self.first_step_loading {
                 if !self.loading.is_empty() {
                     return;
                 }
                 self.first_step_loading = false;
             }
-            let Some(planned) = self.refused.take().or_else(|| self.planner.next()) else {
-                self.planned_all = true;
-                return;
-            };
-            match self.residency.admit(&planned.needs, self.planner.time(&planned.step)) {
+            let Some((index, planned)) = self.next_step() else { return };
+            let is_first = self.ahead.is_empty() && self.active.is_empty();
+            let free_bytes = if is_first { 0 } else { self.loan_room.bytes() };
+            match self.residency.admit(&planned.needs, self.planner.time(&planned.step), free_bytes) {
                 Ok(admitted) => {
                     for piece in admitted.evict {
                         self.loaded.remove(&piece);
@@ -203,22 +236,33 @@ impl<D: Destination> Driver<D> {
                         self.fetch(piece, &planned);
                     }
                     self.context.shared.set_resident(self.residency.used_bytes());
-                    self.ahead.push_back(Admitted { index: self.next_index, planned });
-                    self.first_step_loading = self.next_index == 0;
-                    self.next_index += 1;
+                    self.ahead.push_back(Admitted { index, planned });
+                    self.first_step_loading = index == 0;
                 }
                 Err(Refused::Later) => {
-                    self.refused = Some(planned);
+                    self.refused.insert(index, planned);
                     return;
                 }
                 Err(Refused::Never { step_bytes }) => {
                     let rows = planned.step.rows.len() as u64;
-                    self.context.sink.failed(self.next_index, self.over_budget(step_bytes, rows));
-                    (self.planned_all, self.failed) = (true, true);
-                    return;
+                    return self.fail_from(index, self.over_budget(step_bytes, rows));
                 }
             }
         }
+    }
+
+    /// The next step to admit, in plan order.
+    fn next_step(&mut self) -> Option<(u64, PlannedStep)> {
+        if !self.refused.is_empty() {
+            return self.refused.pop_first();
+        }
+        let planned = if self.planned_all { None } else { self.planner.next() };
+        let Some(planned) = planned else {
+            self.planned_all = true;
+            return None;
+        };
+        self.next_index += 1;
+        Some((self.next_index - 1, planned))
     }
 
     fn fetch(&mut self, piece: Piece, planned: &PlannedStep) {
@@ -286,13 +330,28 @@ impl<D: Destination> Driver<D> {
     /// Ends the run at the first step that needs `piece`.
     fn break_piece(&mut self, piece: Piece, error: &Error) {
         (self.planned_all, self.failed) = (true, true);
-        self.refused = None;
+        self.refused.clear();
         self.broken.insert(piece, error.clone());
         if let Some((&index, _)) = self.active.iter().find(|(_, active)| active.waiting.contains_key(&piece))
         {
-            self.context.sink.failed(index, error.clone());
-            self.active.split_off(&index);
-            self.ahead.clear();
+            self.fail_from(index, error.clone());
+        }
+    }
+
+    /// Ends the run at step `index`; steps before it are still delivered.
+    fn fail_from(&mut self, index: u64, error: Error) {
+        (self.planned_all, self.failed) = (true, true);
+        self.context.sink.failed(index, error);
+        self.parked.split_off(index).into_iter().for_each(Parked::abandon);
+        self.refused.split_off(&index);
+        let first = self.ahead.partition_point(|admitted| admitted.index < index);
+        let ahead = self.ahead.split_off(first).into_iter().map(|admitted| admitted.planned);
+        let active = self.active.split_off(&index).into_values().map(|active| active.planned);
+        // Their blocks go, so that earlier steps find room.
+        for need in ahead.chain(active).flat_map(|planned| planned.needs) {
+            if let Some(piece) = self.residency.unpin(need.piece, NEVER) {
+                self.loaded.remove(&piece);
+            }
         }
     }
 
@@ -300,19 +359,13 @@ impl<D: Destination> Driver<D> {
         while let Some(admitted) = self.ahead.front() {
             let broken = admitted.planned.needs.iter().find_map(|need| self.broken.get(&need.piece));
             if let Some(error) = broken {
-                self.context.sink.failed(admitted.index, error.clone());
-                self.ahead.clear();
-                return;
+                return self.fail_from(admitted.index, error.clone());
             }
             let Some(mut place) = self.places.pop_front() else { return };
-            let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
-            if let Err(error) = place.begin(planned.step.rows.len()) {
-                self.context.sink.failed(index, error);
-                (self.planned_all, self.failed) = (true, true);
-                self.refused = None;
-                self.ahead.clear();
-                return;
+            if let Err(error) = place.begin(admitted.planned.step.rows.len()) {
+                return self.fail_from(admitted.index, error);
             }
+            let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
             let running = Running::new(self.context.clone(), index, planned.step.clone(), place);
             let turn = self.turns.next();
             let mut waiting: HashMap<Piece, Vec<usize>> = HashMap::new();
@@ -332,6 +385,7 @@ impl<D: Destination> Driver<D> {
 
     fn step_done(&mut self, index: u64) {
         let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
+        self.loan_room.step_done();
         let time = self.planner.time(&active.planned.step);
         for need in &active.planned.needs {
             let next_use = self.planner.next_use(need.piece, active.planned.step.epoch, time);

@@ -1,6 +1,7 @@
 //! The door of this crate: an [`Engine`] runs [`Job`]s, one a rank, into places that the caller offers.
 
-use crate::driver::{Driver, Event};
+use crate::driver::{Driver, Event, Means};
+use crate::large::Spare;
 use crate::pool::{Pool, PoolShare};
 use crate::row::RowMemory;
 use crate::share::Sharing;
@@ -8,7 +9,7 @@ use crate::stats::{Shared, Stats, Waiting};
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, IoRuntime, Plan, Position, Step, StepShape, StrandSet};
-use feedstock_ops::{Chain, Warnings};
+use feedstock_ops::{Chain, DECODER_MEMORY, Warnings};
 use futures::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -48,8 +49,17 @@ pub struct Job {
     pub position: Position,
     /// The run ends before this epoch; `None` goes on until it is dropped.
     pub end_epoch: Option<u64>,
-    /// Bytes of blocks held in memory at most, decompressed.
+    /// Bytes of blocks held in memory at most, decompressed, and of working memory beyond [`Engine::decoder_memory`].
     pub budget_bytes: u64,
+    /// A sample that takes more working memory is bad. [`sample_bytes`] is the usual limit.
+    pub sample_bytes: u64,
+}
+
+/// The most working memory of one sample: what a thread has, and half of the budget. The other half is for the blocks of the
+/// batch, without which no sample is decoded. It follows from options alone, so that all ranks and workers of a job that has
+/// the same ones find the same samples bad.
+pub fn sample_bytes(decoder_memory: u64, budget_bytes: u64) -> u64 {
+    decoder_memory.saturating_add(budget_bytes / 2)
 }
 
 /// A place for one step's rows: a slot, or nothing where no column is mapped.
@@ -95,6 +105,7 @@ pub trait Sink<D>: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Engine {
     share: PoolShare,
+    decoder_memory: u64,
 }
 
 impl Engine {
@@ -107,7 +118,15 @@ impl Engine {
         if threads == 0 {
             return Err(Error::new(ErrorKind::BadConfig, "threads must be at least 1"));
         }
-        Ok(Self { share: Pool::shared(threads)?.share(threads) })
+        Ok(Self { share: Pool::shared(threads)?.share(threads), decoder_memory: DECODER_MEMORY })
+    }
+
+    /// The same share of the threads, each of which may take so many bytes of working memory for one sample, and keep them
+    /// for the next. A sample that takes more borrows the rest from its run's budget, and its thread gives it back afterwards.
+    /// Default 64 MiB.
+    #[must_use]
+    pub fn decoder_memory(self, bytes: u64) -> Self {
+        Self { decoder_memory: bytes, ..self }
     }
 
     /// CPU threads at work at once, at most.
@@ -125,22 +144,25 @@ impl Engine {
     /// # Errors
     /// `BadConfig` where the shape yields no step, the budget holds no batch, or a map names no payload column.
     pub fn run<D: Destination>(&self, job: Job, sink: Arc<dyn Sink<D>>) -> Result<Run<D>> {
-        self.run_shared(job, sink, None, 0)
+        self.run_shared(job, sink, None, None, 0)
     }
 
-    /// As [`run`](Self::run), with blocks and samples that other runs hold. The first `overdue` steps are made before what
+    /// As [`run`](Self::run), with blocks and samples that other runs hold, and memory beyond the budget for a sample that
+    /// needs it. The first `overdue` steps are made before what
     /// other runs have ahead.
     pub(crate) fn run_shared<D: Destination>(
         &self,
         job: Job,
         sink: Arc<dyn Sink<D>>,
         sharing: Option<Sharing>,
+        spare: Option<Spare>,
         overdue: u32,
     ) -> Result<Run<D>> {
         let shared = Arc::new(Shared::default());
+        let means = Means { sharing, spare, decoder_memory: self.decoder_memory };
         let io = job.dataset.io().clone();
         let (driver, events) =
-            Driver::new(job, sink.clone(), self.share.turns(overdue), shared.clone(), sharing)?;
+            Driver::new(job, sink.clone(), self.share.turns(overdue), shared.clone(), means)?;
         let task = io.handle().spawn(async move {
             if AssertUnwindSafe(driver.run()).catch_unwind().await.is_err() {
                 // Whoever waits must hear of it; index 0 comes before every step not yet handed over.
@@ -152,7 +174,7 @@ impl Engine {
 }
 
 /// A job under way; dropping it stops the job.
-pub struct Run<D> {
+pub struct Run<D: Destination> {
     events: UnboundedSender<Event<D>>,
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
@@ -162,9 +184,9 @@ pub struct Run<D> {
 }
 
 /// Lends places to a run, also from other threads.
-pub struct Offers<D>(UnboundedSender<Event<D>>);
+pub struct Offers<D: Destination>(UnboundedSender<Event<D>>);
 
-impl<D> Offers<D> {
+impl<D: Destination> Offers<D> {
     /// Lends a place for one step. This is the only thing that starts decoding.
     pub fn offer(&self, destination: D) {
         // After the last step nobody listens, and the place is dropped.
@@ -199,7 +221,7 @@ impl<D: Destination> Run<D> {
     }
 }
 
-impl<D> Drop for Run<D> {
+impl<D: Destination> Drop for Run<D> {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release); // queued rows pass without work
         self.task.abort(); // and with it all fetches

@@ -17,6 +17,7 @@ pub mod doctor;
 mod driver;
 mod engine;
 mod fleet;
+mod large;
 mod pages;
 mod planner;
 mod pool;
@@ -37,7 +38,7 @@ mod watchdog;
 mod wire;
 mod worker;
 
-pub use engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink};
+pub use engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink, sample_bytes};
 pub use feedstock_base::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
 pub use pages::Pages;

@@ -3,7 +3,8 @@
 //! The future is known, so the choice is Belady's: what is needed last goes first. A block is *pinned* by every
 //! planned step that has not finished with it, and only unpinned blocks are evicted. Steps are admitted in plan
 //! order and pin all their blocks at once; if the next one does not fit, some admitted step is unfinished and will
-//! free room without needing any itself, so waiting cannot deadlock.
+//! free room without needing any itself, so waiting cannot deadlock. Tasks borrow bytes for samples that take much working
+//! memory (`large.rs`).
 
 use feedstock_dataset::{BlockId, SampleId};
 use std::collections::{BTreeSet, HashMap};
@@ -62,6 +63,8 @@ pub(crate) struct Residency {
     budget_bytes: u64,
     used_bytes: u64,
     idle_bytes: u64,
+    /// Of the used bytes, those that tasks have.
+    lent_bytes: u64,
     resident: HashMap<Piece, Resident>,
     /// Unpinned pieces by next use: the last is evicted first.
     idle: BTreeSet<(PlanTime, Piece)>,
@@ -69,18 +72,30 @@ pub(crate) struct Residency {
 
 impl Residency {
     pub(crate) fn new(budget_bytes: u64) -> Self {
-        Self { budget_bytes, used_bytes: 0, idle_bytes: 0, resident: HashMap::new(), idle: BTreeSet::new() }
+        Self {
+            budget_bytes,
+            used_bytes: 0,
+            idle_bytes: 0,
+            lent_bytes: 0,
+            resident: HashMap::new(),
+            idle: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
-    /// Pins all of the pieces of the step at `now`, or none.
+    /// Pins all of the pieces of the step at `now`, or none. Room for loans of `loan_bytes` in all stays free.
     ///
     /// Idle pieces whose next use was foretold before `now` have been passed by (another rank took them): they go
     /// first.
-    pub(crate) fn admit(&mut self, needs: &[Need], now: PlanTime) -> Result<Admitted, Refused> {
+    pub(crate) fn admit(
+        &mut self,
+        needs: &[Need],
+        now: PlanTime,
+        loan_bytes: u64,
+    ) -> Result<Admitted, Refused> {
         let step_bytes = needs.iter().map(|need| need.bytes).sum();
         if step_bytes > self.budget_bytes {
             return Err(Refused::Never { step_bytes });
@@ -94,7 +109,8 @@ impl Residency {
             }
         }
         let evictable = self.idle_bytes - own_idle;
-        if self.used_bytes - evictable + missing > self.budget_bytes {
+        let free = loan_bytes.saturating_sub(self.lent_bytes);
+        if self.used_bytes - evictable + missing + free > self.budget_bytes {
             return Err(Refused::Later);
         }
         let mut admitted = Admitted::default();
@@ -140,6 +156,42 @@ impl Residency {
         None
     }
 
+    /// Lends `bytes` of the budget to a task, and returns what must be dropped for it; `None` if there is no room now.
+    pub(crate) fn lend(&mut self, bytes: u64, now: PlanTime) -> Option<Vec<Piece>> {
+        if self.lacking_bytes(bytes) > 0 {
+            return None;
+        }
+        self.used_bytes += bytes;
+        self.lent_bytes += bytes;
+        let mut evicted = Vec::new();
+        while self.used_bytes > self.budget_bytes {
+            evicted.extend(self.evict(now));
+        }
+        Some(evicted)
+    }
+
+    /// Takes lent bytes back.
+    pub(crate) fn take_back(&mut self, bytes: u64) {
+        assert!(bytes <= self.lent_bytes, "more bytes came back than were lent");
+        self.used_bytes -= bytes;
+        self.lent_bytes -= bytes;
+    }
+
+    /// Bytes that tasks have.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        self.lent_bytes
+    }
+
+    /// Bytes by which `bytes` more than what is pinned or lent exceed the budget.
+    pub(crate) fn lacking_bytes(&self, bytes: u64) -> u64 {
+        (self.used_bytes - self.idle_bytes).saturating_add(bytes).saturating_sub(self.budget_bytes)
+    }
+
+    /// Makes the budget larger.
+    pub(crate) fn extend(&mut self, bytes: u64) {
+        self.budget_bytes += bytes;
+    }
+
     fn evict(&mut self, now: PlanTime) -> Option<Piece> {
         let passed_by = self.idle.first().is_some_and(|(next_use, _)| *next_use < now);
         let (_, piece) = if passed_by { self.idle.pop_first() } else { self.idle.pop_last() }?;
@@ -162,11 +214,11 @@ mod tests {
     #[test]
     fn what_is_needed_last_goes_first() {
         let mut residency = Residency::new(30);
-        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0).unwrap();
+        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0, 0).unwrap();
         for (block, next_use) in [(0, 7), (1, 9), (2, 8)] {
             assert_eq!(residency.unpin(need(block, 0).piece, next_use), None);
         }
-        let admitted = residency.admit(&[need(3, 15), need(2, 10)], 6).unwrap();
+        let admitted = residency.admit(&[need(3, 15), need(2, 10)], 6, 0).unwrap();
         assert_eq!(admitted.evict, [need(1, 0).piece, need(0, 0).piece]);
         assert_eq!(admitted.fetch, [need(3, 0).piece]);
         assert_eq!(residency.used_bytes(), 25);
@@ -175,22 +227,29 @@ mod tests {
     #[test]
     fn what_was_passed_by_goes_before_what_is_needed() {
         let mut residency = Residency::new(30);
-        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0).unwrap();
+        residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0, 0).unwrap();
         for (block, next_use) in [(0, 7), (1, 40), (2, 30)] {
             residency.unpin(need(block, 0).piece, next_use);
         }
-        assert_eq!(residency.admit(&[need(3, 5)], 20).unwrap().evict, [need(0, 0).piece], "7 is past");
-        assert_eq!(residency.admit(&[need(4, 10)], 21).unwrap().evict, [need(1, 0).piece], "then the latest");
+        assert_eq!(residency.admit(&[need(3, 5)], 20, 0).unwrap().evict, [need(0, 0).piece], "7 is past");
+        assert_eq!(
+            residency.admit(&[need(4, 10)], 21, 0).unwrap().evict,
+            [need(1, 0).piece],
+            "then the latest"
+        );
     }
 
     #[test]
     fn a_step_larger_than_the_budget_is_refused_for_good() {
         let mut residency = Residency::new(30);
-        assert_eq!(residency.admit(&[need(0, 16), need(1, 15)], 0), Err(Refused::Never { step_bytes: 31 }));
-        residency.admit(&[need(0, 16)], 0).unwrap();
-        assert_eq!(residency.admit(&[need(1, 15)], 1), Err(Refused::Later));
+        assert_eq!(
+            residency.admit(&[need(0, 16), need(1, 15)], 0, 0),
+            Err(Refused::Never { step_bytes: 31 })
+        );
+        residency.admit(&[need(0, 16)], 0, 0).unwrap();
+        assert_eq!(residency.admit(&[need(1, 15)], 1, 0), Err(Refused::Later));
         assert_eq!(residency.unpin(need(0, 0).piece, NEVER), Some(need(0, 0).piece));
-        assert_eq!(residency.admit(&[need(1, 15)], 1).unwrap().fetch.len(), 1);
+        assert_eq!(residency.admit(&[need(1, 15)], 1, 0).unwrap().fetch.len(), 1);
     }
 
     proptest! {
@@ -207,7 +266,7 @@ mod tests {
             let mut next = 0;
             while next < steps.len() || !running.is_empty() {
                 if next < steps.len() && running.len() < depth {
-                    match residency.admit(&steps[next], next as u64) {
+                    match residency.admit(&steps[next], next as u64, 0) {
                         Ok(_) => {
                             running.push_back(next);
                             next += 1;

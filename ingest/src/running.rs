@@ -2,6 +2,7 @@
 
 use crate::driver::Event;
 use crate::engine::{Destination, Finished, Map, Sink};
+use crate::large::{Loan, too_large};
 use crate::pool::Task;
 use crate::row::{RowMemory, RowPlace};
 use crate::share::Sharing;
@@ -22,12 +23,15 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// What all steps of a run have in common.
-pub(crate) struct Context<D> {
+pub(crate) struct Context<D: Destination> {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) maps: Vec<Map>,
     /// The columns that no map consumes.
     pub(crate) columns: SchemaRef,
     pub(crate) seed: u64,
+    /// Working memory of a thread for one sample, and the most of a sample.
+    pub(crate) decoder_memory: u64,
+    pub(crate) sample_bytes: u64,
     /// What other runs of the process make as well.
     pub(crate) sharing: Option<Sharing>,
     pub(crate) sink: Arc<dyn Sink<D>>,
@@ -36,11 +40,13 @@ pub(crate) struct Context<D> {
 }
 
 /// A step under way.
-pub(crate) struct Running<D> {
+pub(crate) struct Running<D: Destination> {
     context: Arc<Context<D>>,
     pub(crate) index: u64,
     pub(crate) step: Step,
     left: AtomicUsize,
+    /// Rows that wait for memory; see `large.rs`.
+    parked: AtomicUsize,
     at_work: AtWork,
     parts: Mutex<Parts<D>>,
 }
@@ -62,13 +68,32 @@ impl<D: Destination> Running<D> {
             failures: Vec::new(),
             warnings: Vec::new(),
         };
-        let (left, at_work) = (AtomicUsize::new(rows), AtWork::default());
-        Arc::new(Self { context, index, step, left, at_work, parts: Mutex::new(parts) })
+        let (left, parked, at_work) = (AtomicUsize::new(rows), AtomicUsize::new(0), AtWork::default());
+        Arc::new(Self { context, index, step, left, parked, at_work, parts: Mutex::new(parts) })
     }
 
     /// Rows not yet written.
     pub(crate) fn rows_left(&self) -> usize {
-        self.left.load(Ordering::Acquire)
+        self.left.load(Ordering::SeqCst)
+    }
+
+    /// Takes the step back before it is complete; `rows` are all rows that are left, and wait. Returns its place.
+    pub(crate) fn withdraw(&self, rows: Vec<Parked<D>>) -> Option<D> {
+        assert_eq!(rows.len(), self.rows_left(), "a step is withdrawn while its rows are at work");
+        let mut parts = self.parts();
+        // The rows that are done will be done again.
+        let (done, bad) = (self.step.rows.len() - rows.len(), parts.failures.len());
+        self.context.shared.samples.fetch_sub(done as u64, Ordering::Relaxed);
+        self.context.shared.bad_samples.fetch_sub(bad as u64, Ordering::Relaxed);
+        let mut destination = parts.destination.take();
+        drop(parts);
+        for mut parked in rows {
+            parked.guard.is_abandoned = true;
+            if let (Some(destination), Some(memory)) = (&mut destination, parked.guard.memory.take()) {
+                destination.give_row(parked.guard.row, memory);
+            }
+        }
+        destination
     }
 
     /// Warns, once, of each sample that has run for unusually long.
@@ -103,8 +128,9 @@ impl<D: Destination> Running<D> {
             parts.sources[row] = Some((block.clone(), block_row));
             parts.destination.as_mut().map(|destination| destination.take_row(row))
         };
-        let guard = RowGuard { running: self.clone(), row, memory, outcome: None };
-        Box::new(move |scratch| guard.run(&block, block_row, scratch))
+        let guard = RowGuard { running: self.clone(), row, memory, outcome: None, is_abandoned: false };
+        let source = Source { block, block_row };
+        Box::new(move |scratch| guard.run(source, None, scratch))
     }
 
     fn parts(&self) -> MutexGuard<'_, Parts<D>> {
@@ -115,10 +141,10 @@ impl<D: Destination> Running<D> {
         &self,
         row: usize,
         memory: Option<&mut RowMemory>,
-        block: &Block,
-        block_row: usize,
+        source: &Source,
+        lent_bytes: u64,
         scratch: &mut Scratch,
-    ) -> Result<()> {
+    ) -> Result<Wrote> {
         let Some(memory) = memory else {
             return Err(Error::new(ErrorKind::Bug, "a row was started after its step was complete"));
         };
@@ -127,8 +153,11 @@ impl<D: Destination> Running<D> {
         let seed = row_seed(self.context.seed, self.step.epoch, planned);
         let sharing = self.context.sharing.as_ref();
         if sharing.is_some_and(|sharing| sharing.take(epoch, planned.sample, memory)) {
-            return Ok(());
+            return Ok(Wrote::All);
         }
+        let Context { decoder_memory, sample_bytes, .. } = *self.context;
+        scratch.keep_at_most(decoder_memory);
+        scratch.allow(decoder_memory.saturating_add(lent_bytes).min(sample_bytes));
         scratch.take_warnings(); // of a sample that failed
         for (index, map) in self.context.maps.iter().enumerate() {
             let name = || self.name(row);
@@ -139,7 +168,7 @@ impl<D: Destination> Running<D> {
                     column: Some(map.column.clone()),
                 })
             };
-            let encoded = value(&block.rows, &map.column, block_row).map_err(|problem| {
+            let encoded = value(&source.block.rows, &map.column, source.block_row).map_err(|problem| {
                 about(Error::new(
                     ErrorKind::BadSample,
                     format!("{}: {problem}; correct the file or set on_error=skip", name()),
@@ -149,13 +178,19 @@ impl<D: Destination> Running<D> {
                 RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
                 RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
             };
-            written.map_err(|e| about(e.context(name())))?;
+            match scratch.take_needed() {
+                Some(needed) if needed > sample_bytes => {
+                    return Err(about(too_large(&name(), needed, sample_bytes)));
+                }
+                Some(needed) => return Ok(Wrote::Needs(needed - decoder_memory)),
+                None => written.map_err(|e| about(e.context(name())))?,
+            }
         }
         memory.set_warnings(scratch.take_warnings());
         if let Some(sharing) = sharing {
             sharing.give(epoch, planned.sample, memory);
         }
-        Ok(())
+        Ok(Wrote::All)
     }
 
     fn row_done(&self, row: usize, memory: Option<RowMemory>, outcome: Result<()>) {
@@ -174,8 +209,15 @@ impl<D: Destination> Running<D> {
                 destination.give_row(row, memory);
             }
         }
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 && !shared.stopped() {
+        let left = self.left.fetch_sub(1, Ordering::SeqCst) - 1;
+        if shared.stopped() {
+            return;
+        }
+        if left == 0 {
             self.complete();
+        } else if left == self.parked.load(Ordering::SeqCst) {
+            // The driver may wait for it. No driver listens once the run is dropped.
+            let _unheard = self.context.events.send(Event::Stalled);
         }
     }
 
@@ -208,16 +250,63 @@ impl<D: Destination> Running<D> {
     }
 }
 
+/// Where the bytes of a row are.
+struct Source {
+    block: Arc<Block>,
+    block_row: usize,
+}
+
+/// What became of a row.
+enum Wrote {
+    All,
+    /// It takes so many bytes of working memory more than a thread has.
+    Needs(u64),
+}
+
+/// A row that waits for memory.
+pub(crate) struct Parked<D: Destination> {
+    guard: RowGuard<D>,
+    source: Source,
+    /// What it needs beyond the thread's own.
+    pub(crate) bytes: u64,
+}
+
+impl<D: Destination> Parked<D> {
+    /// Its step and row.
+    pub(crate) fn place(&self) -> (u64, usize) {
+        (self.guard.running.index, self.guard.row)
+    }
+
+    /// Its sample, as people find it.
+    pub(crate) fn name(&self) -> String {
+        self.guard.running.name(self.guard.row)
+    }
+
+    /// The task that writes it with what it was lent.
+    pub(crate) fn task(self, loan: Loan) -> Task {
+        let Self { guard, source, .. } = self;
+        guard.running.parked.fetch_sub(1, Ordering::SeqCst);
+        Box::new(move |scratch| guard.run(source, Some(loan), scratch))
+    }
+
+    /// Forgets it: its step has failed.
+    pub(crate) fn abandon(mut self) {
+        self.guard.is_abandoned = true;
+    }
+}
+
 /// Counts a row down whatever becomes of its task, a panic included.
 struct RowGuard<D: Destination> {
     running: Arc<Running<D>>,
     row: usize,
     memory: Option<RowMemory>,
     outcome: Option<Result<()>>,
+    /// Nobody waits for it any more.
+    is_abandoned: bool,
 }
 
 impl<D: Destination> RowGuard<D> {
-    fn run(mut self, block: &Block, block_row: usize, scratch: &mut Scratch) {
+    fn run(mut self, source: Source, loan: Option<Loan>, scratch: &mut Scratch) {
         let shared = &self.running.context.shared;
         if shared.stopped() {
             self.outcome = Some(Ok(()));
@@ -225,14 +314,34 @@ impl<D: Destination> RowGuard<D> {
         }
         let begun = Instant::now();
         self.running.at_work.begin(self.row, begun);
-        let outcome = self.running.write(self.row, self.memory.as_mut(), block, block_row, scratch);
+        let lent_bytes = loan.as_ref().map_or(0, Loan::bytes);
+        let outcome = self.running.write(self.row, self.memory.as_mut(), &source, lent_bytes, scratch);
         add_time(&shared.ops_ns, begun);
-        self.outcome = Some(outcome);
+        match outcome {
+            Ok(Wrote::All) => self.outcome = Some(Ok(())),
+            Err(error) => self.outcome = Some(Err(error)),
+            Ok(Wrote::Needs(bytes)) => self.park(source, bytes),
+        }
+    }
+
+    /// Hands the row to the driver.
+    fn park(self, source: Source, bytes: u64) {
+        self.running.at_work.end(self.row, Instant::now());
+        let events = self.running.context.events.clone();
+        self.running.parked.fetch_add(1, Ordering::SeqCst);
+        if let Err(unheard) = events.send(Event::Parked(Parked { guard: self, source, bytes }))
+            && let Event::Parked(parked) = unheard.0
+        {
+            parked.abandon(); // the run is dropped
+        }
     }
 }
 
 impl<D: Destination> Drop for RowGuard<D> {
     fn drop(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
         if let Some(ran) = self.running.at_work.end(self.row, Instant::now()) {
             let name = self.running.name(self.row);
             tracing::warn!("{name}, reported as stuck, has ended after {:.0} s", ran.as_secs_f64());

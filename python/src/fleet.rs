@@ -30,7 +30,7 @@ impl Worker {
 #[pymethods]
 impl Worker {
     #[new]
-    #[pyo3(signature = (listen, *, advertise, allow, threads, memory_bytes, token, tls, client_ca, insecure, storage))]
+    #[pyo3(signature = (listen, *, advertise, allow, threads, memory_bytes, token, tls, client_ca, insecure, storage, decoder_memory = None))]
     #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/ray/fleet/worker.py")]
     fn new(
         py: Python<'_>,
@@ -44,6 +44,7 @@ impl Worker {
         client_ca: Option<String>,
         insecure: bool,
         storage: &Bound<'_, PyDict>,
+        decoder_memory: Option<u64>,
     ) -> PyResult<Self> {
         let storage = arguments::storage(storage)?;
         let worker = call_long(py, move || {
@@ -54,8 +55,9 @@ impl Worker {
                 ..OpenOptions::default()
             });
             (options.listen, options.allow, options.threads) = (listen, allow, threads);
-            (options.insecure, options.memory_bytes) =
-                (insecure, memory_bytes.unwrap_or(options.memory_bytes));
+            options.insecure = insecure;
+            options.memory_bytes = memory_bytes.unwrap_or(options.memory_bytes);
+            options.decoder_memory = decoder_memory.unwrap_or(options.decoder_memory);
             options.token = token.as_deref().map(Token::new).transpose()?;
             options.tls = tls.map(|(certificates, key)| ServerTls {
                 identity: Identity { certificates, key: Secret::from(key) },

@@ -86,6 +86,10 @@ pub(crate) struct Command {
     /// Bytes of blocks in memory for each rank, decompressed [default: 1 GiB].
     #[arg(long, value_name = "BYTES")]
     budget_bytes: Option<u64>,
+    /// Bytes of working memory that each CPU thread may take for one sample; larger ones borrow from the budget [default: 64
+    /// MiB].
+    #[arg(long, value_name = "BYTES")]
+    decoder_memory: Option<u64>,
     /// Replace samples that cannot be decoded, up to one in a hundred, instead of stopping.
     #[arg(long)]
     skip_bad: bool,
@@ -135,6 +139,9 @@ impl Command {
         pipeline = self.lengths.apply(pipeline, self.cut.global_batch())?;
         if let Some(budget) = self.budget_bytes {
             pipeline = pipeline.budget_bytes(budget);
+        }
+        if let Some(bytes) = self.decoder_memory {
+            pipeline = pipeline.decoder_memory(bytes);
         }
         if self.skip_bad {
             pipeline = pipeline.on_error(OnError::skip());

@@ -59,6 +59,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a program has one")]
 enum Command {
     Synth(synth::Command),
     Inspect(inspect::Command),

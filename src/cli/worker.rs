@@ -37,6 +37,9 @@ pub(crate) struct Command {
     /// Encoded bytes that all streams together may hold.
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 30)]
     memory_bytes: u64,
+    /// Bytes of working memory that each CPU thread may take for one sample; larger ones borrow from the memory of streams.
+    #[arg(long, value_name = "BYTES", default_value_t = feedstock_ops::DECODER_MEMORY)]
+    decoder_memory: u64,
     /// PEM file: the worker's certificate and those that vouch for it.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -101,6 +104,7 @@ impl Command {
         options.allow.clone_from(&self.allow);
         options.threads = Some(common.threads());
         options.memory_bytes = self.memory_bytes;
+        options.decoder_memory = self.decoder_memory;
         options.insecure = self.insecure;
         options.token = self.trust.token()?;
         if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {

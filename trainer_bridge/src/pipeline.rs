@@ -13,8 +13,10 @@ use feedstock_dataset::{
     Carried, Cursor, Dataset, Plan, Position, Rank, Rest, Shuffle, StepShape, StepSize, Tail,
 };
 use feedstock_device::open::Opened;
-use feedstock_ingest::{Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads};
-use feedstock_ops::{Chain, ChainSpec, OPS_VERSION, Resources};
+use feedstock_ingest::{
+    Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads, sample_bytes,
+};
+use feedstock_ops::{Chain, ChainSpec, DECODER_MEMORY, OPS_VERSION, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -119,6 +121,7 @@ pub struct Pipeline {
     slots: usize,
     threads: Option<usize>,
     budget_bytes: u64,
+    decoder_memory: u64,
     deadline: Duration,
     workers: Option<Workers>,
     device: Option<DeviceOptions>,
@@ -137,6 +140,7 @@ impl Pipeline {
             slots: SLOTS,
             threads: None,
             budget_bytes: BUDGET_BYTES,
+            decoder_memory: DECODER_MEMORY,
             deadline: DEADLINE,
             workers: None,
             device: None,
@@ -311,12 +315,27 @@ impl Pipeline {
     /// Bytes of blocks held in memory for each rank of this process, as they lie in memory: decompressed, images and audio
     /// still encoded. Default 1 GiB, twice the default shuffle window; less than the window makes blocks be read twice.
     ///
-    /// Beyond it, a process takes its slots, 64 MiB for blocks that are being decompressed, idle memory (32 MiB and an eighth
-    /// of the budget at most) and what decoders need. A block over 32 MiB takes room of the budget while it is made.
-    /// A step that needs more than the budget is an error that states how much it needs.
+    /// A process grows by at most `budget_bytes` + slots + 200 MB + `threads` × [`decoder_memory`](Self::decoder_memory): with the
+    /// defaults and 8 threads 1 GiB + 4 batches + 200 MB + 512 MiB. Of the 200 MB, 64 MiB are for blocks that are being
+    /// decompressed and 32 MiB for idle blocks; the rest is the program. A block over 32 MiB takes room of the budget while it
+    /// is made. A step that needs more than the budget is an error that states how much it needs.
     #[must_use]
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = bytes;
+        self
+    }
+
+    /// Bytes of working memory that each CPU thread may take for one sample: the decoded image or waveform, what the decoder keeps
+    /// beside it, and what ops make of it. Default 64 MiB, a 22-megapixel RGB image.
+    ///
+    /// A sample that needs more borrows the rest from `budget_bytes` until it is decoded. What it needs is known from its header:
+    /// a PNG of 50 megapixels needs 150 MB. A sample that needs more than `decoder_memory` + `budget_bytes` / 2 is bad, subject
+    /// to [`on_error`](Self::on_error); the other half of the budget is for the blocks of its batch. The sum follows from
+    /// options alone, so all ranks and workers find the same samples bad. If the blocks of a batch leave too little room for
+    /// what one of its samples borrows, the run ends with an error that states the sizes.
+    #[must_use]
+    pub fn decoder_memory(mut self, bytes: u64) -> Self {
+        self.decoder_memory = bytes;
         self
     }
 
@@ -524,11 +543,11 @@ impl Pipeline {
 
     fn engine(&self) -> Result<Engine> {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
-        if let Some(engine) = &*engine {
-            return Ok(engine.clone());
-        }
-        let threads = self.threads.unwrap_or_else(default_threads);
-        Ok(engine.insert(Engine::new(threads)?).clone())
+        let engine = match &mut *engine {
+            Some(engine) => engine,
+            none => none.insert(Engine::new(self.threads.unwrap_or_else(default_threads))?),
+        };
+        Ok(engine.clone().decoder_memory(self.decoder_memory))
     }
 }
 
@@ -664,6 +683,7 @@ impl RankBuilder {
             position,
             end_epoch: pipeline.epochs,
             budget_bytes: pipeline.budget_bytes,
+            sample_bytes: sample_bytes(pipeline.decoder_memory, pipeline.budget_bytes),
         };
         let settings = Settings {
             slots: pipeline.slots,

@@ -73,6 +73,7 @@ impl Workers {
             walk: Walk::new(job.plan, job.shape, None, (job.epoch, job.position), job.end_epoch),
             end_epoch: job.end_epoch,
             budget_bytes: job.budget_bytes,
+            sample_bytes: job.sample_bytes,
             sink: sink.clone(),
             shared: shared.clone(),
         };

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// A step under way.
-pub(crate) struct Gathering<D> {
+pub(crate) struct Gathering<D: Destination> {
     pub(crate) index: u64,
     pub(crate) step: Step,
     sink: Arc<dyn Sink<D>>,
@@ -38,7 +38,7 @@ struct Parts<D> {
 }
 
 /// What becomes of rows that a stream brings.
-pub(crate) enum Claim<D> {
+pub(crate) enum Claim<D: Destination> {
     /// It may write them.
     Mine(Writing<D>),
     /// Another stream has written them.
@@ -47,7 +47,7 @@ pub(crate) enum Claim<D> {
 
 /// Rows that one stream writes: of those that it brings, the ones that no other has written. Dropped before they are done,
 /// they are free for another.
-pub(crate) struct Writing<D> {
+pub(crate) struct Writing<D: Destination> {
     gathering: Arc<Gathering<D>>,
     rows: Vec<usize>,
     memories: Vec<Option<RowMemory>>,
@@ -176,7 +176,7 @@ impl<D: Destination> Writing<D> {
     }
 }
 
-impl<D> Drop for Writing<D> {
+impl<D: Destination> Drop for Writing<D> {
     fn drop(&mut self) {
         if self.memories.is_empty() {
             return;

@@ -46,11 +46,12 @@ pub(crate) struct Plan<D> {
     /// The columns that ride along.
     pub(crate) columns: SchemaRef,
     pub(crate) budget_bytes: u64,
+    pub(crate) sample_bytes: u64,
     pub(crate) sink: Arc<dyn Sink<D>>,
     pub(crate) shared: Arc<Shared>,
 }
 
-pub(crate) struct FleetDriver<D> {
+pub(crate) struct FleetDriver<D: Destination> {
     plan: Plan<D>,
     plan_id: PlanId,
     strands: Strands,
@@ -75,7 +76,7 @@ pub(crate) struct FleetDriver<D> {
     looking_up: Arc<Semaphore>,
 }
 
-struct Stream<D> {
+struct Stream<D: Destination> {
     strands: StrandSet,
     /// It is this process itself.
     here: bool,
@@ -140,6 +141,7 @@ impl<D: Destination> FleetDriver<D> {
                         self.active.remove(&index);
                         Ok(self.dispatch.finished(index))
                     }
+                    Some(Event::Parked(_) | Event::Stalled | Event::Returned(_)) => continue, // of runs that decode
                     None => return, // we hold a sender
                 },
                 Some((stream, told)) = self.heard.recv() => self.told(stream, told),
@@ -315,6 +317,7 @@ impl<D: Destination> FleetDriver<D> {
             end_epoch: self.plan.end_epoch,
             budget_bytes,
             most_bytes: self.plan.budget_bytes,
+            sample_bytes: self.plan.sample_bytes,
             places: PLACES,
             overdue: self.overdue(from, &strands),
         };

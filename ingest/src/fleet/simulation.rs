@@ -331,6 +331,7 @@ async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
         tensors: specs(),
         columns: Arc::new(Schema::new(vec![Field::new("id", DataType::UInt64, false)])),
         budget_bytes: 64 << 20,
+        sample_bytes: 64 << 20,
         sink: ready.clone(),
         shared: shared.clone(),
     };

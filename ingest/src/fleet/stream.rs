@@ -39,7 +39,7 @@ const READ_BYTES: usize = 64 << 10;
 const GROW_BYTES: usize = 4 << 20;
 
 /// Rows of one step that a stream is to bring.
-pub(crate) struct Task<D> {
+pub(crate) struct Task<D: Destination> {
     pub(crate) gathering: Arc<Gathering<D>>,
     /// Which of the step's rows.
     pub(crate) rows: Vec<usize>,

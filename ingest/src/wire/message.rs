@@ -151,6 +151,8 @@ pub(crate) struct LaneRequest {
     pub(crate) budget_bytes: u64,
     /// The most of them, for a step that needs more: what the rank itself would take.
     pub(crate) most_bytes: u64,
+    /// A sample that needs more working memory is bad, on every worker as on the rank.
+    pub(crate) sample_bytes: u64,
     /// Steps made ahead of the one being sent.
     pub(crate) places: u32,
     /// So many of the first steps are waited for: others have brought rows of theirs.

@@ -25,6 +25,7 @@ use crate::threads::available_threads;
 use crate::wire::{ServerTls, Token, WorkerStatus};
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Allow, CatalogStore, IoRuntime, OpenOptions};
+use feedstock_ops::DECODER_MEMORY;
 use listen::{Listener, bind_unix};
 use memory::Memory;
 use registry::Registry;
@@ -50,8 +51,11 @@ pub struct WorkerOptions {
     pub allow: Vec<String>,
     /// CPU threads; default: [`available_threads`]. A worker is not a rank, so `LOCAL_WORLD_SIZE` does not apply.
     pub threads: Option<usize>,
-    /// Encoded bytes that all streams together may hold. Default 4 GiB.
+    /// Encoded bytes that all streams together may hold, with the working memory of samples beyond `decoder_memory`. Default 4
+    /// GiB.
     pub memory_bytes: u64,
+    /// Bytes of working memory that each CPU thread may take for one sample. Default 64 MiB.
+    pub decoder_memory: u64,
     /// Who may connect; default everybody.
     pub token: Option<Token>,
     /// Encryption; default none.
@@ -70,6 +74,7 @@ impl WorkerOptions {
             allow: Vec::new(),
             threads: None,
             memory_bytes: MEMORY_BYTES,
+            decoder_memory: DECODER_MEMORY,
             token: None,
             tls: None,
             insecure: false,
@@ -95,7 +100,17 @@ impl Worker {
     /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
     /// this machine without token and encryption; `Retryable` where the system has no threads.
     pub fn start(options: WorkerOptions) -> Result<Self> {
-        let WorkerOptions { listen, allow, threads, memory_bytes, token, tls, insecure, open_with } = options;
+        let WorkerOptions {
+            listen,
+            allow,
+            threads,
+            memory_bytes,
+            decoder_memory,
+            token,
+            tls,
+            insecure,
+            open_with,
+        } = options;
         if memory_bytes < LEAST_MEMORY_BYTES {
             let least = LEAST_MEMORY_BYTES >> 20;
             return Err(Error::config(format!(
@@ -104,7 +119,7 @@ impl Worker {
         }
         let io = IoRuntime::new()?;
         let allow = Allow::new(&allow)?;
-        let engine = Engine::new(threads.unwrap_or_else(available_threads))?;
+        let engine = Engine::new(threads.unwrap_or_else(available_threads))?.decoder_memory(decoder_memory);
         let acceptor = tls.as_ref().map(ServerTls::acceptor).transpose()?;
         let bound = listen.clone();
         let tcp = io.block_on(async move { Ok(TcpListener::bind(&bound).await) })?;

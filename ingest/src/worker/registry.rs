@@ -4,7 +4,8 @@ use super::flight::{self, LaneTicket};
 use super::lane::{EngineLane, Lane};
 use super::memory::Memory;
 use crate::driver::unmapped;
-use crate::engine::{Engine, Job, Map};
+use crate::engine::{Engine, Job, Map, sample_bytes};
+use crate::large::Spare;
 use crate::recipe::{Recipe, RecipeSpec};
 use crate::share::{Share, Sharing};
 use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
@@ -13,6 +14,7 @@ use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{
     Allow, CatalogCheck, Cursor, OpenOptions, Plan, Position, Rank, StepShape, StepSize, Tail,
 };
+use feedstock_ops::DECODER_MEMORY;
 use futures::FutureExt;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -242,6 +244,7 @@ impl Registry {
             end_epoch: Some(ticket.epoch.saturating_add(1)),
             budget_bytes: FLIGHT_BUDGET_BYTES,
             most_bytes: FLIGHT_BUDGET_BYTES,
+            sample_bytes: sample_bytes(DECODER_MEMORY, FLIGHT_BUDGET_BYTES),
             places: FLIGHT_PLACES,
             overdue: 0,
         };
@@ -273,7 +276,16 @@ impl Registry {
     fn start(&self, opened: &Opened, request: LaneRequest) -> Result<EngineLane, Refused> {
         request.check()?;
         let LaneRequest {
-            cursor, shape, strands, end_epoch, budget_bytes, most_bytes, places, overdue, ..
+            cursor,
+            shape,
+            strands,
+            end_epoch,
+            budget_bytes,
+            most_bytes,
+            sample_bytes,
+            places,
+            overdue,
+            ..
         } = request;
         if places == 0 || places > PLACES_MAX || strands.is_empty() {
             let message = format!("{places} places for {} strands", strands.len());
@@ -304,6 +316,7 @@ impl Registry {
             position: cursor.position,
             end_epoch,
             budget_bytes: budget_bytes.max(LEAST_BUDGET_BYTES),
+            sample_bytes,
         };
         let most_bytes = most_bytes.max(job.budget_bytes);
         let overdue = overdue.min(places);
@@ -335,9 +348,14 @@ impl Registry {
         let sharing = self.sharing(opened, &job)?;
         // Whoever granted less than it was asked for has no right to call a step too large.
         let partial = job.budget_bytes < most_bytes;
+        // For a sample that does not fit a part of the rank's budget: what the rank itself would lend.
+        let memory = self.memory.clone();
+        let spare = Spare::new(most_bytes - job.budget_bytes.min(most_bytes), move |bytes| {
+            memory.take(bytes).map(|taken| Box::new(taken) as Box<dyn std::any::Any + Send>)
+        });
         let lane =
             EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
-                self.engine.run_shared(job, sink, Some(sharing), overdue)
+                self.engine.run_shared(job, sink, Some(sharing), Some(spare), overdue)
             });
         Ok(lane?.partial(partial))
     }
@@ -346,7 +364,8 @@ impl Registry {
         let (dataset, hash) = (&opened.recipe.dataset, Cursor::hash_ops);
         // Data sets of other bytes may agree in names and sizes, and so in the content hash.
         let data = dataset.place_hash();
-        let made = format!("{data} {} {}", opened.recipe.ops_hash()?, job.seed);
+        // Limits decide which samples are bad.
+        let made = format!("{data} {} {} {}", opened.recipe.ops_hash()?, job.seed, job.sample_bytes);
         let order = serde_json::to_string(job.plan.fingerprint())
             .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the order: {e}")))?;
         let columns = format!("{:?}", dataset.block_reader().schema());

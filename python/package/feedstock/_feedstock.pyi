@@ -155,7 +155,12 @@ class Pipeline:
     def nulls(self, column: str | None, to: str | bool | int | float) -> Pipeline: ...
     def epochs(self, epochs: int) -> Pipeline: ...
     def options(
-        self, threads: int | None, slots: int | None, budget_bytes: int | None, deadline: float | None
+        self,
+        threads: int | None,
+        slots: int | None,
+        budget_bytes: int | None,
+        decoder_memory: int | None,
+        deadline: float | None,
     ) -> Pipeline: ...
     def spec(self) -> str: ...
     def workers(self, members: Members) -> Pipeline: ...
@@ -214,6 +219,7 @@ class Worker:
         client_ca: str | None,
         insecure: bool,
         storage: dict[str, Any],
+        decoder_memory: int | None = None,
     ) -> None: ...
     @property
     def address(self) -> str:

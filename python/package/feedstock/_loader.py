@@ -79,11 +79,11 @@ class Loader:
         self._ahead = Ahead(pipeline._functions, self._convert) if pipeline._functions else None
         native = pipeline._native
         if not pipeline._has_threads and (threads := assigned_threads()) is not None:
-            native = native.options(threads, None, None, None)
+            native = native.options(threads, None, None, None, None)
         if workers is not None:
             native = native.workers(members(workers))
         if self._ahead is not None:
-            native = native.options(None, pipeline._slots + self._ahead.depth, None, None)
+            native = native.options(None, pipeline._slots + self._ahead.depth, None, None, None)
         self._ordinal, self._static = None, static
         if device is not None:
             self._ordinal = ordinal_of(device)

@@ -206,9 +206,13 @@ class Pipeline:
         threads: int | None = None,
         slots: int | None = None,
         budget_bytes: int | None = None,
+        decoder_memory: int | None = None,
         deadline: float | None = None,
     ) -> Pipeline:
         """Resources.
+
+        A loader's memory grows by at most ``budget_bytes`` + slots + 200 MB + ``threads`` × ``decoder_memory``. With
+        the defaults and 8 threads: 1 GiB + 4 batches + 200 MB + 512 MiB.
 
         Args:
             threads: CPU threads that work for this pipeline's loaders at once, at most; they belong to the one pool of
@@ -216,14 +220,18 @@ class Pipeline:
                 (affinity, cgroup quota), divided by ``LOCAL_WORLD_SIZE``.
             slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 with you.
             budget_bytes: Bytes of fetched blocks in memory for each loader, decompressed (images and audio stay
-                encoded); default 1 GiB, twice the default shuffle window. Batches (``slots``) and decoders come in
-                addition.
+                encoded); default 1 GiB, twice the default shuffle window.
+            decoder_memory: Bytes of working memory that each CPU thread may take for one sample: the decoded image or
+                waveform, and what the decoder and ops keep beside it. Default 64 MiB, a 22-megapixel RGB image. A
+                sample that needs more borrows the rest from ``budget_bytes`` until it is decoded. One that needs more
+                than ``decoder_memory`` and half of ``budget_bytes`` is a bad sample, subject to ``on_error``.
             deadline: Seconds that a batch is waited for before an error says what it waits for; default 300.
         """
         options = (
             whole_or_none("threads", threads, 1),
             whole_or_none("slots", slots, 2),  # one is read while one is written
             whole_or_none("budget_bytes", budget_bytes),
+            whole_or_none("decoder_memory", decoder_memory),
             deadline,
         )
         if all(value is None for value in options):

@@ -47,7 +47,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    fn of(batch: &Batch) -> Self {
+    pub(crate) fn of(batch: &Batch) -> Self {
         use std::hash::{DefaultHasher, Hasher};
         let digest = |tensor: &feedstock_trainer_bridge::Tensor| {
             let mut hasher = DefaultHasher::new();

@@ -9,7 +9,12 @@ mod common;
 mod exactly_once;
 mod faults_s3;
 mod fleet;
+#[path = "../../../ops/tests/support/hostile.rs"]
+mod hostile;
+mod large_samples;
 mod loader;
+mod memory_bound;
+mod memory_files;
 mod nulls;
 mod remap;
 mod same_names;

@@ -48,6 +48,9 @@ class Fleet(FleetHandle):
         resources: More of Ray's logical resources that a worker reserves; ``{WORKER_RESOURCE: 1}`` keeps the workers
             on nodes that have that resource.
         memory_bytes: A worker's bound on memory, also reserved with Ray; default the worker's own, nothing reserved.
+        decoder_memory: Bytes of working memory that each CPU thread of a worker may take for one sample; default 64
+            MiB. A larger sample borrows the rest from ``memory_bytes``. The pipeline's own option decides which samples
+            are too large.
         threads: CPU threads of a worker, if not as many as ``cpus_per_worker``.
         scaling: When the size changes.
         local: Whether ranks' own machines decode: ``"never"``; as a ``"fallback"``, when no worker is there; or
@@ -76,6 +79,7 @@ class Fleet(FleetHandle):
         placement: Placement = "SPREAD",
         resources: Mapping[str, float] | None = None,
         memory_bytes: int | None = None,
+        decoder_memory: int | None = None,
         threads: int | None = None,
         scaling: Scaling | None = None,
         local: Local = "fallback",
@@ -103,6 +107,7 @@ class Fleet(FleetHandle):
             cpus_per_worker=float(cpus_per_worker),
             threads=whole_or_none("threads", threads, 1),
             memory_bytes=whole_or_none("memory_bytes", memory_bytes, 1),
+            decoder_memory=whole_or_none("decoder_memory", decoder_memory),
             resources=dict(resources or {}),
             placement=placement,
             scaling=scaling or Scaling(),

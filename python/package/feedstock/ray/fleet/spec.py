@@ -105,6 +105,7 @@ class Spec:
     cpus_per_worker: float
     threads: int | None
     memory_bytes: int | None
+    decoder_memory: int | None
     resources: Mapping[str, float]
     placement: Placement
     scaling: Scaling

@@ -72,6 +72,7 @@ class FleetWorker:
             allow=list(spec.allow),
             threads=spec.threads or max(1, math.ceil(spec.cpus_per_worker)),
             memory_bytes=spec.memory_bytes,
+            decoder_memory=spec.decoder_memory,
             token=identity.credentials.token,
             tls=identity.server,
             client_ca=identity.credentials.ca,

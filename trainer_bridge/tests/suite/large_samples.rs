@@ -1,0 +1,198 @@
+//! Samples that need more working memory than a CPU thread has: they borrow from the memory budget, in plan order, or are bad
+//! by options alone.
+
+use crate::common::{Delivered, open, run_epochs};
+use crate::fleet::{Whole, at, batches, options, worker};
+use crate::memory_files::png;
+use feedstock_dataset::{Rank, Shuffle};
+use feedstock_ingest::{Local, Worker};
+use feedstock_ops::{decode_image, resize};
+use feedstock_trainer_bridge::{BatchSize, Error, ErrorKind, OnError, Pipeline};
+use proptest::prelude::*;
+use std::path::Path;
+use std::time::Duration;
+
+const SAMPLES: usize = 24;
+/// Pixels a side of an image; its PNG and its RGB take 3 MB each.
+const SIDE: u32 = 1000;
+const MIB: u64 = 1 << 20;
+/// A step of two such images, and what one of them borrows, but not the blocks of several steps.
+const BUDGET_BYTES: u64 = 14 * MIB;
+
+/// Images that do not compress, each a block.
+fn noise(folder: &Path, sides: &[u32]) {
+    let class = folder.join("class");
+    std::fs::create_dir_all(&class).unwrap();
+    for (sample, side) in sides.iter().enumerate() {
+        let mut state = sample as u64 * 2 + 1;
+        let bytes = png(*side, |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        });
+        std::fs::write(class.join(format!("{sample:03}.png")), bytes).unwrap();
+    }
+}
+
+fn pipeline(folder: &Path) -> Pipeline {
+    open(folder)
+        .map("image", [decode_image(), resize([32, 32])])
+        .shuffle(Shuffle::none())
+        .batch(BatchSize::global(2))
+        .epochs(1)
+        .threads(2)
+        .deadline(Duration::from_secs(60))
+}
+
+fn delivered(pipeline: &Pipeline) -> Delivered {
+    run_epochs(pipeline, 1, 1)
+}
+
+#[test]
+fn what_is_borrowed_changes_no_byte_and_never_deadlocks() {
+    let dir = tempfile::tempdir().unwrap();
+    noise(dir.path(), &[SIDE; SAMPLES]);
+    let usual = delivered(&pipeline(dir.path()));
+    assert_eq!(usual.samples(), SAMPLES);
+    for shuffle in [Shuffle::none(), Shuffle::seeded(1).window(8), Shuffle::full(2)] {
+        for threads in [1, 4] {
+            let narrow = pipeline(dir.path())
+                .shuffle(shuffle.clone())
+                .threads(threads)
+                .decoder_memory(MIB)
+                .budget_bytes(BUDGET_BYTES);
+            let mut ranks = narrow.rank(Rank::new(0, 1)).start().unwrap();
+            let mut found = Delivered::default();
+            found.drain(&mut ranks);
+            ranks.ledger().check().unwrap();
+            assert_eq!(found, usual, "{shuffle:?}, {threads} threads");
+            let stats = ranks.stats();
+            assert!(stats.engine.peak_resident_bytes <= BUDGET_BYTES, "{stats:?}");
+        }
+    }
+}
+
+/// Blocks of small images fill the budget before a large one comes, which borrows 2.5 MiB.
+#[test]
+fn steps_ahead_are_given_up_for_the_oldest() {
+    let dir = tempfile::tempdir().unwrap();
+    let sides: Vec<u32> = (0..48).map(|sample| if sample % 20 == 10 { SIDE } else { 300 }).collect();
+    noise(dir.path(), &sides);
+    let narrow = pipeline(dir.path()).decoder_memory(4 * MIB).budget_bytes(7 * MIB);
+    let mut ranks = narrow.rank(Rank::new(0, 1)).start().unwrap();
+    assert_eq!(ranks.by_ref().map(|batch| batch.unwrap().len()).sum::<usize>(), sides.len());
+    let stats = ranks.stats();
+    assert!(stats.engine.refetched > 0, "the blocks of steps ahead must give way: {stats:?}");
+    assert_eq!(stats.engine.samples, sides.len() as u64);
+}
+
+#[test]
+fn a_sample_over_the_limit_is_bad_for_every_rank_thread_and_worker() {
+    let dir = tempfile::tempdir().unwrap();
+    noise(dir.path(), &[200; 8]);
+    let large = tempfile::tempdir().unwrap();
+    noise(large.path(), &[2000]);
+    std::fs::copy(large.path().join("class/000.png"), dir.path().join("class/003x.png")).unwrap();
+    // 12 MB and what decoding takes besides are over 1 MiB and half of 20 MiB.
+    let base = pipeline(dir.path()).decoder_memory(MIB).budget_bytes(20 * MIB);
+    let error = base.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadSample);
+    let message = error.to_string();
+    for part in ["003x.png", "MiB of memory", "decoder_memory", "budget_bytes", "on_error=skip"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let skipping = base.on_error(OnError::Skip { max_fraction: 1.0 });
+    let expected = batches(&skipping, 1);
+    let bad = |ranks: &[Vec<Whole>]| {
+        let rows = ranks.iter().flatten().flat_map(|batch| batch.samples.iter().zip(&batch.valid));
+        rows.filter(|(_, valid)| !**valid).map(|(sample, _)| *sample).collect::<Vec<_>>()
+    };
+    assert_eq!(bad(&expected), [4], "003x.png is the fifth");
+    assert_eq!(batches(&skipping.clone().threads(1), 1), expected);
+    assert_eq!(bad(&batches(&skipping, 2)), [4]);
+    // A worker's own memory is another one.
+    let narrow = || {
+        let mut options = options(dir.path());
+        options.decoder_memory = 64 * MIB;
+        Worker::start(options).unwrap()
+    };
+    let workers = [narrow(), worker(dir.path())];
+    assert_eq!(batches(&skipping.clone().workers(at(&workers)), 1), expected);
+}
+
+#[test]
+fn workers_lend_as_ranks_do() {
+    let dir = tempfile::tempdir().unwrap();
+    noise(dir.path(), &[SIDE; 8]);
+    let base = pipeline(dir.path()).budget_bytes(80 * MIB);
+    let expected = batches(&base, 1);
+    let narrow = || {
+        let mut options = options(dir.path());
+        (options.decoder_memory, options.memory_bytes) = (MIB, 64 * MIB);
+        Worker::start(options).unwrap()
+    };
+    let workers = [narrow(), narrow()];
+    for local in [Local::Never, Local::Share] {
+        let served = base.clone().workers(at(&workers).local(local));
+        assert_eq!(batches(&served.decoder_memory(MIB), 1), expected);
+    }
+}
+
+#[test]
+fn a_budget_without_room_for_a_sample_is_an_error_that_states_all_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    noise(dir.path(), &[SIDE; 8]);
+    // Four blocks of 3 MB each leave 2 MB, and each image borrows 6 MB.
+    let pipeline =
+        pipeline(dir.path()).batch(BatchSize::global(4)).decoder_memory(MIB / 2).budget_bytes(14 * MIB);
+    let error = pipeline.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    let message = error.to_string();
+    for part in ["000.png", "0.5 MiB of decoder_memory", "14.0 MiB", "raise budget_bytes or decoder_memory"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+/// The batches of one rank, up to the first error.
+fn until_error(pipeline: &Pipeline) -> (Vec<Whole>, Option<Error>) {
+    let batches = match pipeline.rank(Rank::new(0, 1)).start() {
+        Ok(batches) => batches,
+        Err(error) => return (Vec::new(), Some(error)),
+    };
+    let mut found = Vec::new();
+    for batch in batches {
+        match batch {
+            Ok(batch) => found.push(Whole::of(&batch)),
+            Err(error) => return (found, Some(error)),
+        }
+    }
+    (found, None)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 20, ..ProptestConfig::default() })]
+
+    /// Small and large samples in any order: steps end out of order, are given up and begin again.
+    #[test]
+    fn every_batch_comes_or_the_run_ends_with_an_error(
+        sides in prop::collection::vec(prop_oneof![2 => 50u32..150, 1 => 400u32..700], 4..40),
+        (kib, threads, batch) in (1500u64..9000, 1usize..5, 1u64..4),
+        shuffle in prop_oneof![Just(Shuffle::none()), Just(Shuffle::seeded(1).window(6)), Just(Shuffle::full(2))],
+        on_worker in any::<bool>(),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        noise(dir.path(), &sides);
+        let base = pipeline(dir.path()).shuffle(shuffle).batch(BatchSize::global(batch));
+        let (expected, none) = until_error(&base);
+        prop_assert!(none.is_none());
+        let narrow = base.threads(threads).decoder_memory(MIB / 2).budget_bytes(kib << 10);
+        let mut options = options(dir.path());
+        (options.decoder_memory, options.memory_bytes) = (MIB, 64 * MIB);
+        let worker = Worker::start(options).unwrap();
+        let (found, error) = until_error(&if on_worker { narrow.workers(at([&worker])) } else { narrow });
+        prop_assert_eq!(&found[..], &expected[..found.len()]);
+        match error {
+            None => prop_assert_eq!(found.len(), expected.len()),
+            Some(error) => prop_assert!(error.to_string().contains("raise "), "{}", error),
+        }
+    }
+}
