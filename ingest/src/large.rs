@@ -148,7 +148,8 @@ fn mib(bytes: u64) -> f64 {
 /// `blocks` bytes with their making.
 pub(crate) fn no_room(name: &str, borrowed: u64, [decoder_memory, blocks, budget]: [u64; 3]) -> Error {
     Error::config(format!(
-        "{name}: decoding it takes up to {:.1} MiB of memory: {:.1} MiB of decoder_memory, and {:.1} MiB of budget_bytes          ({:.1} MiB), of which the blocks of its batch take {:.1} MiB; raise budget_bytes or decoder_memory",
+        "{name}: decoding it takes up to {:.1} MiB of memory: {:.1} MiB of decoder_memory, and {:.1} MiB of budget_bytes \
+         ({:.1} MiB), of which the blocks of its batch take {:.1} MiB; raise budget_bytes or decoder_memory",
         mib(decoder_memory.saturating_add(borrowed)),
         mib(decoder_memory),
         mib(borrowed),
@@ -160,7 +161,8 @@ pub(crate) fn no_room(name: &str, borrowed: u64, [decoder_memory, blocks, budget
 /// Returns the error about a sample that needs more than any sample may take.
 pub(crate) fn too_large(name: &str, working: u64, most: u64) -> Error {
     Error::bad_sample(format!(
-        "{name}: decoding it takes up to {:.1} MiB of memory, over {:.1} MiB (decoder_memory and half of budget_bytes);          raise decoder_memory or budget_bytes, or set on_error=skip",
+        "{name}: decoding it takes up to {:.1} MiB of memory, over {:.1} MiB (decoder_memory and half of budget_bytes); \
+         raise decoder_memory or budget_bytes, or set on_error=skip",
         mib(working),
         mib(most)
     ))

@@ -1,0 +1,56 @@
+"""``decoder_memory``: large samples borrow from the budget, or are bad by options alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import feedstock as fs
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 PNGs of 1000 × 1000 random pixels, which Pillow wrote: 3 MB each, encoded and decoded."""
+    folder = tmp_path_factory.mktemp("noise")
+    (folder / "class").mkdir()
+    random = np.random.default_rng(1)
+    for sample in range(12):
+        pixels = random.integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "class" / f"{sample:02}.png")
+    return folder
+
+
+def pipeline(folder: Path) -> fs.Pipeline:
+    return fs.Dataset(folder).map("image", fs.decode_image(), fs.resize((16, 16))).batch(2).epochs(1)
+
+
+def images(pipeline: fs.Pipeline) -> list[np.ndarray]:
+    with pipeline.loader() as loader:
+        return [np.array(batch["image"]) for batch in loader]
+
+
+def test_large_samples_borrow_from_the_budget_and_no_pixel_changes(noise: Path) -> None:
+    usual = images(pipeline(noise))
+    borrowed = images(pipeline(noise).options(decoder_memory=MIB, budget_bytes=14 * MIB))
+    assert len(usual) == 6
+    np.testing.assert_array_equal(np.stack(borrowed), np.stack(usual))
+
+
+def test_a_sample_that_no_loan_could_hold_is_bad(noise: Path) -> None:
+    narrow = pipeline(noise).options(decoder_memory=MIB, budget_bytes=4 * MIB)
+    with pytest.raises(fs.SampleError, match=r"raise decoder_memory or budget_bytes") as raised:
+        images(narrow)
+    assert raised.value.column == "image"
+    assert str(raised.value.uri).endswith(".png")
+    assert '.on_error("skip")' in str(raised.value) or 'on_error="skip"' in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "64MB"])
+def test_it_is_a_number_of_bytes(noise: Path, wrong: object) -> None:
+    with pytest.raises(fs.ConfigError, match="decoder_memory must be an integer"):
+        pipeline(noise).options(decoder_memory=wrong)  # type: ignore[arg-type]
