@@ -69,7 +69,7 @@ impl Recycled {
     }
 }
 
-/// Gives the pages of a used buffer behind its first `len` bytes back to the system. They are there again, zeroed, when the
+/// Gives the pages of a used buffer after its first `len` bytes back to the system. They are there again, zeroed, when the
 /// buffer serves a longer block.
 fn give_back(memory: &mut MmapMut, len: usize) {
     let from = len.next_multiple_of(PAGE_BYTES);

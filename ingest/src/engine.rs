@@ -121,7 +121,7 @@ impl Engine {
         Ok(Self { share: Pool::shared(threads)?.share(threads), decoder_memory: DECODER_MEMORY })
     }
 
-    /// The same share of the threads, each of which may take so many bytes of working memory for one sample, and keep them
+    /// The same share of the threads, each of which may take this number of bytes of working memory for one sample, and keep them
     /// for the next. A sample that takes more borrows the rest from its run's budget, and its thread gives it back afterwards.
     /// Default 64 MiB.
     #[must_use]

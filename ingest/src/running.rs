@@ -259,7 +259,7 @@ struct Source {
 /// What became of a row.
 enum Wrote {
     All,
-    /// It takes so many bytes of working memory more than a thread has.
+    /// It needs this number of bytes of working memory more than a thread has.
     Needs(u64),
 }
 
@@ -301,7 +301,7 @@ struct RowGuard<D: Destination> {
     row: usize,
     memory: Option<RowMemory>,
     outcome: Option<Result<()>>,
-    /// Nobody waits for it any more.
+    /// No task waits for it any longer.
     is_abandoned: bool,
 }
 

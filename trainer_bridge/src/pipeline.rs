@@ -326,7 +326,7 @@ impl Pipeline {
     }
 
     /// Bytes of working memory that each CPU thread may take for one sample: the decoded image or waveform, what the decoder keeps
-    /// beside it, and what ops make of it. Default 64 MiB, a 22-megapixel RGB image.
+    /// in addition, and what ops make of it. Default 64 MiB, a 22-megapixel RGB image.
     ///
     /// A sample that needs more borrows the rest from `budget_bytes` until it is decoded. What it needs is known from its header:
     /// a PNG of 50 megapixels needs 150 MB. A sample that needs more than `decoder_memory` + `budget_bytes` / 2 is bad, subject

@@ -23,6 +23,8 @@ use std::hash::{BuildHasher, RandomState};
 const VERSION: u32 = 1;
 /// Below the destination; names with `_feedstock/` are never data.
 const FILE: &str = "_feedstock/rewrite.json";
+/// Reads of a state file that another run replaces at the same time. A run replaces it once a shard, so two in a row are rare.
+const READS: u32 = 8;
 
 /// Everything that the shards' bytes depend on. What becomes of bad pictures is not among it, so that a run that one
 /// of them stopped can go on with `on_error=copy`.
@@ -232,11 +234,19 @@ impl Target {
             .collect()
     }
 
+    /// Reads the state file, again if another run replaces it between the look and the read.
     fn read_state(&self) -> Result<State> {
         let (storage, uri) = (self.storage.clone(), self.uri_of(FILE));
         let bytes = self.storage.io().block_on(async move {
-            let object = storage.head(&uri).await?;
-            storage.read(&object, 0..object.size).await
+            let mut left = READS;
+            loop {
+                let object = storage.head(&uri).await?;
+                left -= 1;
+                match storage.read(&object, 0..object.size).await {
+                    Err(error) if error.kind() == ErrorKind::Gone && left > 0 => {}
+                    read => return read,
+                }
+            }
         })?;
         serde_json::from_slice(&bytes).map_err(|e| self.damaged(e))
     }
