@@ -77,7 +77,7 @@ build_wheel() {
     # Cargo uses profile.test for tests only, so the wheel gets its settings as those of profile.dev.
     local checked how
     checked=$(mktemp --suffix=.toml)
-    sed -n '/^\[profile\.test\./,/^$/{ s/^\[profile\.test\./[profile.dev./; p }' Cargo.toml >"$checked"
+    sed -n '/^\[profile\.test\.package\]$/,/^$/{ s/test/dev/; p }' .cargo/config.toml >"$checked"
     how=(--profile dev --features shared-build --config "$checked")
     [ "${FEEDSTOCK_RELEASE:-}" = 1 ] && how=(--release)
     rm -rf "$wheels"

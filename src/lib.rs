@@ -29,9 +29,6 @@
 //! The crates behind it: [`dataset`] (which samples, in what order), [`ops`] (bytes to tensors), [`ingest`] (runs
 //! a plan), [`trainer_bridge`] (hands batches to a rank).
 
-#[cfg(feature = "cli")]
-pub mod cli;
-
 pub use feedstock_dataset as dataset;
 pub use feedstock_ingest as ingest;
 pub use feedstock_ops as ops;

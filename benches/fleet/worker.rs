@@ -95,5 +95,5 @@ impl Drop for Worker {
 /// This process is a worker.
 pub(super) fn be_one() -> ExitCode {
     let arguments = std::env::args_os().skip_while(|argument| argument != WORD);
-    feedstock::cli::main(arguments).into()
+    feedstock_cli::main(arguments).into()
 }

@@ -26,7 +26,7 @@ use pyo3::prelude::*;
 /// The `feedstock` command with these arguments, the program's name first; returns its exit code.
 #[pyfunction]
 fn command(py: Python<'_>, arguments: Vec<String>) -> u8 {
-    py.detach(|| feedstock::cli::main(arguments.into_iter().map(Into::into)))
+    py.detach(|| feedstock_cli::main(arguments.into_iter().map(Into::into)))
 }
 
 /// Checks a chain of ops, given as JSON, as far as that needs no file: what it refers to is loaded with a loader.

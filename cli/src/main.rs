@@ -1,5 +1,5 @@
 //! The `feedstock` command; `feedstock --help` teaches it.
 
 fn main() -> std::process::ExitCode {
-    feedstock::cli::main(std::env::args_os()).into()
+    feedstock_cli::main(std::env::args_os()).into()
 }

@@ -1,7 +1,7 @@
 //! A clip's features or waveform as a PNG: time to the right, high frequencies at the top.
 
 use super::picture::{encode, floats, stretch};
-use crate::cli::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use feedstock_ops::{DType, Layout, RaggedRow, TensorSpec};
 
 /// Columns of a waveform's picture at most, and its rows.

@@ -1,6 +1,6 @@
 //! A tensor as a PNG that a browser shows.
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use feedstock_ops::{DType, Layout, TensorSpec};
 
 const CHANNELS: usize = 3;

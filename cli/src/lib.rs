@@ -1,7 +1,11 @@
-//! The command line: one file a subcommand, and what they share.
+//! The program `feedstock`: one file for each subcommand, and what they share.
 //!
-//! Results go to standard output (with `--json` as JSON, one value a line), progress and errors to standard
-//! error. An error is one sentence, and its kind is the exit code ([`failure::Failure`]).
+//! Results go to standard output, with `--json` as JSON, one value per line. Progress and errors go to standard error. An error
+//! is one sentence, and its kind is the exit code (`failure.rs`). The Python package runs [`main`] for `python -m feedstock`.
+//!
+//! ```
+//! assert_eq!(feedstock_cli::main(["feedstock", "--version"].map(Into::into)), 0);
+//! ```
 
 mod bench;
 mod bucket;
@@ -74,8 +78,9 @@ enum Command {
     Worker(worker::Command),
 }
 
-/// Reads the arguments, of which the first is the program's name, runs the subcommand, and says what went wrong; the result
-/// is the exit code.
+/// Runs the subcommand that `arguments` name, prints its error if it has one, and returns the exit code.
+///
+/// The first argument is the program's name. `--help` lists the exit codes.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let mut described = Cli::command();
     let parsed = described.try_get_matches_from_mut(arguments);

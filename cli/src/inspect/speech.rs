@@ -1,8 +1,8 @@
 //! What `inspect` says of speech: hours, lengths, speakers, languages, splits. All from the catalog; no clip is read.
 
 use super::cells::cells;
-use crate::cli::failure::{Failure, Outcome};
-use crate::cli::output::{Output, count, hours};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, count, hours};
 use feedstock_dataset::Dataset;
 use serde_json::{Value, json};
 
