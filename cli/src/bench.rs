@@ -1,4 +1,4 @@
-//! `feedstock bench`: how fast a pipeline runs here, and what holds it back.
+//! `feedstock bench`: measures a pipeline's throughput on this machine and finds its bottleneck.
 
 use super::bucket::BucketArgs;
 use super::common::Common;
@@ -25,9 +25,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Encoded bytes on which the bare chain is measured: far beyond any CPU cache.
+/// Encoded bytes in memory for measuring the bare chain: far larger than any CPU cache.
 const CEILING_BYTES: usize = 128 << 20;
-/// The bare chain runs at least this long.
+/// The bare chain runs for at least this long.
 const CEILING_TIME: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -35,21 +35,19 @@ Examples:
   feedstock bench /data/imagenet --ops 'decode_image,random_resized_crop:224,horizontal_flip' --batch-size 64
   feedstock bench s3://bucket/train --world-size 8 --rank 0 --samples 20000 --json
   feedstock bench /data/cv-corpus/de --split train --ops 'decode_audio,resample:16000,log_mel:80' --bucket duration
-  feedstock bench /data/imagenet --step-ms 120          # beside a trainer that takes 120 ms a step
+  feedstock bench /data/imagenet --step-ms 120          # with a trainer that takes 120 ms per step
 
-samples_per_s counts from the first batch on; first_batch_s from the moment the data set is opened; cpu_s and
-peak_rss_bytes are the whole process's, without the bare chain.
-chain_ceiling_samples_per_s is what the same threads make of the same ops without a pipeline: encoded samples in
-memory, results into one buffer. bottleneck is one of:
+samples_per_s is measured from the first batch on, first_batch_s from the moment the data set is opened. CPU time and
+memory are those of the whole process, without the bare chain. chain_ceiling_samples_per_s is the rate of the bare
+chain: the same ops and threads, without a pipeline, from samples in memory to one buffer. bottleneck is one of:
   ops              the CPU threads of this process are busy
-  workers          the CPU threads of the workers are busy (workers_busy is their share)
-  storage          reading limits, on this machine or on the workers
-  consumer         batches are ready before they are taken
-  workers_unknown  the workers limit, and could not be asked why (dns: addresses, older releases)
-For speech, audio_s_per_s is the multiple of real time, and padding_share the share of the batches' cells that is
-padding.";
+  workers          the CPU threads of the workers are busy (workers_busy is their busy share)
+  storage          reading is the limit, on this machine or on the workers
+  consumer         batches are ready before the trainer takes them
+  workers_unknown  the workers are the limit, but do not report their load (dns: addresses, older releases)
+For speech, audio_s_per_s is the multiple of real time, and padding_share the share of padding in batches.";
 
-/// Measure a pipeline: rate, first batch, CPU time, memory, bottleneck.
+/// Measure a pipeline: throughput, time to the first batch, CPU time, memory, bottleneck.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Command {
@@ -61,36 +59,36 @@ pub(crate) struct Command {
     cut: StepArgs,
     #[command(flatten)]
     lengths: BucketArgs,
-    /// The ops, as `feedstock ops` lists them [default: decode_image,random_resized_crop:224,horizontal_flip, or
-    /// decode_audio,resample:16000,log_mel:80 for audio].
+    /// The ops, in the syntax that `feedstock ops` describes [default:
+    /// decode_image,random_resized_crop:224,horizontal_flip; for audio: decode_audio,resample:16000,log_mel:80].
     #[arg(long)]
     ops: Option<String>,
-    /// The column of encoded samples [default: the data set's only one].
+    /// The column of encoded samples [default: the data set's only payload column].
     #[arg(long)]
     column: Option<String>,
-    /// Run only this rank [default: all ranks, in this process, in turn].
+    /// Run only this rank [default: all ranks in turn, in this process].
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
     /// Number of epochs.
     #[arg(long, default_value_t = 1, value_name = "N")]
     epochs: u64,
-    /// Stop after so many samples [default: when the epochs end].
+    /// Stop after this number of samples [default: at the end of the last epoch].
     #[arg(long, value_name = "N")]
     samples: Option<u64>,
-    /// Sleep so long after each step, as a trainer would compute.
+    /// Milliseconds to sleep after each step, to simulate a trainer's computation.
     #[arg(long, default_value_t = 0, value_name = "MS")]
     step_ms: u64,
-    /// Batches in memory for each rank.
+    /// Number of batches in memory for each rank.
     #[arg(long, default_value_t = 4)]
     slots: usize,
-    /// Bytes of blocks in memory for each rank, decompressed [default: 1 GiB].
+    /// Bytes of decompressed blocks in memory for each rank [default: 1 GiB].
     #[arg(long, value_name = "BYTES")]
     budget_bytes: Option<u64>,
-    /// Bytes of working memory that each CPU thread may take for one sample; larger ones borrow from the budget [default: 64
-    /// MiB].
+    /// Bytes of working memory that each CPU thread may take for one sample. Larger samples borrow from
+    /// --budget-bytes [default: 64 MiB].
     #[arg(long, value_name = "BYTES")]
     decoder_memory: Option<u64>,
-    /// Replace samples that cannot be decoded, up to one in a hundred, instead of stopping.
+    /// Replace samples that cannot be decoded, up to 1 % of all samples, instead of stopping.
     #[arg(long)]
     skip_bad: bool,
     #[command(flatten)]
@@ -100,7 +98,7 @@ pub(crate) struct Command {
     no_ceiling: bool,
 }
 
-/// What the pipeline did.
+/// The results of a run.
 struct Measured {
     opened: Duration,
     first_batch: Duration,
@@ -116,9 +114,9 @@ struct Measured {
     stats: Vec<RankStats>,
     ledgers: Vec<Ledger>,
     slot_bytes: u64,
-    /// Length of the clips from the first batch on, where the catalog knows it.
+    /// Seconds of audio from the first batch on, if the catalog has all durations.
     audio_s_after_first: Option<f64>,
-    /// Of the cells of padded tensors, those that are padding.
+    /// Share of the cells of padded tensors that is padding.
     padding_share: Option<f64>,
 }
 
@@ -164,14 +162,15 @@ impl Command {
         let ranks = match self.rank {
             Some(rank) if rank < world_size => rank..rank + 1,
             Some(rank) => {
-                return Err(Failure::config(format!("--rank {rank} is none of the {world_size} ranks")));
+                let text = format!("--rank must be less than --world-size ({world_size}); got {rank}");
+                return Err(Failure::config(text));
             }
             None => 0..world_size,
         };
         Ok(ranks.map(|rank| Rank { rank, world_size }).collect())
     }
 
-    /// Runs the pipeline as trainers would, all ranks in step.
+    /// Runs the pipeline as trainers would, with all ranks in step.
     fn measure(
         &self,
         common: &Common,
@@ -232,7 +231,7 @@ impl Command {
         })
     }
 
-    /// One epoch and the ledger of all its ranks; `None` if it was cut short by `--samples`.
+    /// Runs one epoch and returns the ledger of all its ranks, or `None` if `--samples` ended it early.
     fn epoch(
         &self,
         iterators: &mut [RankIterator],
@@ -270,7 +269,7 @@ impl Command {
         Ok(ledger)
     }
 
-    /// Samples a second of the bare chain on as many threads.
+    /// Returns the bare chain's rate on the same number of threads, in samples per second.
     fn ceiling(&self, common: &Common, dataset: &Dataset, chain: &Chain, column: &str) -> Outcome<f64> {
         let samples = load(dataset, column)?;
         let threads = common.threads();
@@ -282,14 +281,14 @@ impl Command {
             let mut done = 0_u64;
             let mut run = |at: usize| {
                 let (id, encoded) = &samples[at % samples.len()];
-                // A sample that cannot be decoded costs what it costs; the pipeline has reported it.
+                // A sample that cannot be decoded takes its time, too; the pipeline has already reported it.
                 let seed = SampleSeed::new(seed, 0, *id);
                 let _unusable = match chain.output().is_ragged() {
                     true => chain.apply_ragged(encoded, seed, &mut scratch, &mut row),
                     false => chain.apply(encoded, seed, &mut scratch, &mut out),
                 };
             };
-            (0..16).for_each(&mut run); // the buffers grow
+            (0..16).for_each(&mut run); // lets the buffers grow
             ready.wait();
             let start = Instant::now();
             while start.elapsed() < CEILING_TIME {
@@ -319,7 +318,7 @@ impl Command {
         let (fetched, refetched) =
             (number(|stats| stats.engine.fetched), number(|stats| stats.engine.refetched));
         let bad = number(|stats| stats.engine.bad_samples);
-        // From the first batch on; before it, the window fills.
+        // Measured from the first batch on: before it, the shuffle window fills.
         let busy = if wall > 0.0 { run.ops_after_first / (wall * common.threads() as f64) } else { 0.0 };
         let waited_share = if wall > 0.0 { run.waited_after_first / wall } else { 0.0 };
         let bottleneck = Bottleneck::of(&Shares { ops: busy, waited: waited_share, workers: run.workers });
@@ -363,19 +362,19 @@ impl Command {
             });
             output.fact("rate", format!("{} samples/s{share}", shown(rate)))?;
             if let (Some(seconds), Some(real_times)) = (run.audio_s_after_first, real_times) {
-                output.fact("audio", format!("{real_times:.0} × real time, {} in all", hours(seconds)))?;
+                output.fact("audio", format!("{real_times:.0} × real time, {} in total", hours(seconds)))?;
             }
             if let Some(share) = run.padding_share {
-                output.fact("padding", format!("{:.1} % of the batches' cells", 100.0 * share))?;
+                output.fact("padding", format!("{:.1} % of the cells in batches", 100.0 * share))?;
             }
-            let ops = format!("ops keep {:.0} % of {} threads busy", 100.0 * busy, common.threads());
+            let ops = format!("ops use {:.0} % of {} CPU threads", 100.0 * busy, common.threads());
             let fleet = workers_busy.map_or(String::new(), |share| {
-                format!(", the workers' CPU threads are busy {:.0} % of the time", 100.0 * share)
+                format!(", and {:.0} % of the workers' CPU threads", 100.0 * share)
             });
             output.fact("bottleneck", format!("{bottleneck}; {ops}{fleet}"))?;
             let (first, opened) = (1000.0 * run.first_batch.as_secs_f64(), 1000.0 * run.opened.as_secs_f64());
-            output
-                .fact("first batch", format!("{first:.0} ms, {opened:.0} ms of them to open the data set"))?;
+            let text = format!("{first:.0} ms, including {opened:.0} ms to open the data set");
+            output.fact("first batch", text)?;
             output.fact(
                 "samples",
                 format!("{} in {} batches, {bad} unusable", count(run.samples), count(run.batches)),
@@ -384,19 +383,17 @@ impl Command {
             output.fact(
                 "memory",
                 format!(
-                    "{} at most, {} of them slots",
+                    "peak {}, including {} of slots",
                     bytes(run.usage.peak_rss_bytes),
                     bytes(run.slot_bytes)
                 ),
             )?;
             output.fact(
                 "storage",
-                format!("{} in {} reads, {refetched} of them again", bytes(fetched_bytes), count(fetched)),
+                format!("{} in {} reads, {refetched} of them repeated", bytes(fetched_bytes), count(fetched)),
             )?;
-            output.fact(
-                "waiting",
-                format!("{:.2} s for batches, of {wall:.2} s after the first", run.waited_after_first),
-            )?;
+            let text = format!("{:.2} s of {wall:.2} s after the first batch", run.waited_after_first);
+            output.fact("waiting", text)?;
             for ledger in &run.ledgers {
                 output.fact("ledger", ledger.to_string())?;
             }
@@ -410,7 +407,7 @@ impl Command {
     }
 }
 
-/// Batches so far.
+/// Counts so far.
 #[derive(Default)]
 struct Counts {
     samples: u64,
@@ -418,15 +415,15 @@ struct Counts {
     first: Option<Duration>,
     first_samples: u64,
     last: Duration,
-    /// When the first batch came: what had been spent on the ops and on waiting by then.
+    /// Time spent on the ops and on waiting until the first batch came.
     first_ops: Duration,
     first_waited: Duration,
-    /// Clips' length, and that of the first batch; none once a clip's is unknown.
+    /// Seconds of audio in all batches and in the first one; `None` once an audio clip of unknown duration came.
     audio_s: Option<f64>,
     first_audio_s: f64,
-    /// The largest batch's tensors.
+    /// Bytes of the largest batch's tensors.
     batch_bytes: u64,
-    /// Cells of padded tensors, and those that hold something.
+    /// Cells of padded tensors, and the number of them that hold data.
     cells: u64,
     filled: u64,
 }
@@ -464,7 +461,7 @@ impl Counts {
     }
 }
 
-/// Seconds of a batch's clips; none where the catalog does not know them all.
+/// Returns the seconds of audio in a batch; `None` if the catalog lacks a duration.
 fn audio_s(batch: &Batch) -> Option<f64> {
     let seconds = batch.column("duration")?.as_primitive_opt::<Float64Type>()?;
     (seconds.null_count() == 0).then(|| seconds.values().iter().sum())
@@ -474,7 +471,7 @@ fn shown(rate: f64) -> String {
     format!("{rate:.0}")
 }
 
-/// Encoded samples with their ids, up to `CEILING_BYTES`.
+/// Returns encoded samples with their ids, up to `CEILING_BYTES`.
 fn load(dataset: &Dataset, column: &str) -> Outcome<Vec<(u64, Vec<u8>)>> {
     let catalog = dataset.catalog();
     let reader = dataset.block_reader();
@@ -494,7 +491,8 @@ fn load(dataset: &Dataset, column: &str) -> Outcome<Vec<(u64, Vec<u8>)>> {
         }
     }
     if samples.is_empty() {
-        return Err(Failure::config(format!("{} has no encoded bytes in column {column}", dataset.uri())));
+        let text = format!("{}: the column {column} holds no encoded bytes; set --column", dataset.uri());
+        return Err(Failure::config(text));
     }
     Ok(samples)
 }

@@ -1,30 +1,30 @@
-//! Batches by length: which column tells it, and what bounds a batch.
+//! Options for batches by length: the column that holds the lengths, and the bound of a batch.
 
 use super::failure::{Failure, Outcome};
 use clap::Args;
 use feedstock_trainer_bridge::{BatchSize, Pipeline};
 
-/// Batches of samples of like length.
+/// Batches of samples of similar length.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Length")]
 pub(crate) struct BucketArgs {
-    /// Put samples of like length into one batch; COLUMN holds the lengths, as duration does.
+    /// Put samples of similar length into one batch. COLUMN holds the lengths, for example duration.
     #[arg(long, value_name = "COLUMN")]
     bucket: Option<String>,
-    /// Samples among which like lengths are sought [default: the shuffle's window].
+    /// Number of samples that are bucketed together [default: the shuffle window].
     #[arg(long, value_name = "SAMPLES", requires = "bucket")]
     bucket_window: Option<u64>,
-    /// As many samples a step, over all ranks, as rows × longest length ≤ T allows, in the unit of the lengths (of
-    /// --bucket's column, else of duration).
+    /// Bound a step over all ranks by rows × longest length ≤ TOTAL instead of by a number of rows. The unit is that
+    /// of --bucket's column, else of duration (seconds).
     #[arg(long, value_name = "T", conflicts_with_all = ["global_batch", "batch_size"])]
     batch_total: Option<f64>,
 }
 
-/// Where lengths stand unless a column is named.
+/// The column of the lengths, unless one is named.
 const LENGTHS: &str = "duration";
 
 impl BucketArgs {
-    /// `pipeline` with these batches; `rows` is the size of a step that nothing else bounds.
+    /// Returns `pipeline` with these batches. `rows` is the size of a step without --batch-total.
     pub(crate) fn apply(&self, pipeline: Pipeline, rows: u64) -> Outcome<Pipeline> {
         let mut pipeline = match self.batch_total {
             None => pipeline.batch(BatchSize::global(rows)),
@@ -32,9 +32,7 @@ impl BucketArgs {
                 pipeline.batch(BatchSize::global_total(total)).lengths_from(LENGTHS)
             }
             Some(total) => {
-                return Err(Failure::config(format!(
-                    "--batch-total {total} is no bound; it must be above 0"
-                )));
+                return Err(Failure::config(format!("--batch-total must be greater than 0; got {total}")));
             }
         };
         if let Some(column) = &self.bucket {

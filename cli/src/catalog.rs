@@ -1,4 +1,4 @@
-//! `feedstock catalog`: build or refresh a catalog ahead of a job.
+//! `feedstock catalog`: builds or refreshes a catalog ahead of a job.
 
 use super::common::Common;
 use super::failure::{Failure, Outcome};
@@ -12,12 +12,12 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   feedstock catalog s3://bucket/train                # once, into the cache folder
-  feedstock catalog s3://bucket/train --beside       # into s3://bucket/train/_feedstock/, for every machine
-  feedstock catalog s3://bucket/train --check list   # compare a catalog of more than 100,000 objects with the storage
-  feedstock catalog s3://bucket/train --rebuild      # even if the stored one fits
+  feedstock catalog s3://bucket/train --beside       # into s3://bucket/train/_feedstock/, for all machines
+  feedstock catalog s3://bucket/train --check list   # compare the catalog with storage, at any size
+  feedstock catalog s3://bucket/train --rebuild      # even if the stored catalog is current
 
-A stored catalog is compared with a listing of the storage (names, sizes, ETags) when it is opened, and rebuilt if the
-data changed. A catalog of more than 100,000 objects is compared only with --check list.";
+feedstock compares a stored catalog with a listing of the storage (names, sizes, ETags) when it opens it, and rebuilds
+it if the data changed. A catalog of more than 100,000 objects is compared only with --check list.";
 
 /// Build the catalog of a data set, or check the stored one.
 #[derive(Args)]
@@ -25,7 +25,7 @@ data changed. A catalog of more than 100,000 objects is compared only with --che
 pub(crate) struct Command {
     #[command(flatten)]
     source: SourceArgs,
-    /// Read every object's headers again.
+    /// Read the headers of all objects again, even if the stored catalog is current.
     #[arg(long)]
     rebuild: bool,
 }
@@ -39,7 +39,9 @@ impl Command {
         let place = match self.source.how.store() {
             CatalogStore::Cache(folder) => folder.display().to_string(),
             CatalogStore::Beside => format!("{}/_feedstock", catalog.uri().trim_end_matches('/')),
-            CatalogStore::Nowhere => "memory only: set FEEDSTOCK_CACHE or HOME, or use --beside".to_owned(),
+            CatalogStore::Nowhere => {
+                "memory only; to store it, set FEEDSTOCK_CACHE or HOME, or use --beside".to_owned()
+            }
         };
         let kept = dataset.is_catalog_kept();
         let mut output = Output::new();
@@ -60,14 +62,14 @@ impl Command {
             return self.stored(kept, &place);
         }
         output.line(format!(
-            "{}: {} samples in {} blocks of {} {} objects, content {:016x}; ready after {seconds:.2} s{}",
+            "{}: {} samples in {} blocks of {} {} objects, content hash {:016x}; ready after {seconds:.2} s{}",
             catalog.uri(),
             count(catalog.samples()),
             count(catalog.blocks() as u64),
             count(catalog.objects().len() as u64),
             catalog.layout(),
             catalog.content_hash(),
-            if kept { format!(", kept in {place}") } else { String::new() },
+            if kept { format!(", stored in {place}") } else { String::new() },
         ))?;
         for note in catalog.notes() {
             output.fact("note", note)?;
@@ -76,12 +78,12 @@ impl Command {
         self.stored(kept, &place)
     }
 
-    /// What the command is for is to store the catalog.
+    /// Fails if the catalog was not stored, which is the purpose of the command.
     fn stored(&self, kept: bool, place: &str) -> Outcome {
         match kept || self.source.how.store() == CatalogStore::Nowhere {
             true => Ok(()),
             false => Err(Failure::retry(format!(
-                "the catalog is not stored in {place}, because that cannot be written (see the warning) or its URLs are signed; \
+                "the catalog was not stored in {place}: it is not writable (see the warning), or the URLs are signed; \
                  name another folder with --catalog-dir"
             ))),
         }

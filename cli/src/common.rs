@@ -7,13 +7,13 @@ use std::num::NonZeroUsize;
 /// Options of every subcommand.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Common {
-    /// Print results as JSON, one value a line, and no progress.
+    /// Print results as JSON, one value per line, and no progress.
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print no progress.
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
-    /// CPU threads [default: all CPUs that the process may use].
+    /// Number of CPU threads [default: the CPUs that this process may use].
     #[arg(long, global = true, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// A command is not a rank, so `LOCAL_WORLD_SIZE` does not apply.
+    /// The number of CPU threads. `LOCAL_WORLD_SIZE` does not apply, because a command is not a rank.
     pub(crate) fn threads(&self) -> usize {
         self.threads.map_or_else(feedstock_ingest::available_threads, NonZeroUsize::get)
     }

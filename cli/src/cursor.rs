@@ -12,22 +12,21 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  feedstock cursor state.json                      # what was saved: epoch, position, order
-  feedstock cursor state.json /data/imagenet       # does it fit this copy of the data? if not, what differs?
+  feedstock cursor state.json                      # show what was saved: epoch, position, order
+  feedstock cursor state.json /data/imagenet       # check that it fits this copy of the data
   feedstock cursor state.json s3://bucket/train --filter 'label < 100' --json
 
-FILE holds a loader's state as JSON: what state_dict() returns (json.dump(loader.state_dict(), file)), or the cursor in
-it. The filter has to be given as it was when the state was saved. The state of a
-mix is explained, but fits no single URI. Exit codes: 0 it fits, or no URI was given · 2 it does
-not fit, or is not a state.";
+FILE holds a loader's state as JSON: the value of state_dict() (json.dump(loader.state_dict(), file)), or only the cursor
+in it. --filter must be the one that was set when the state was saved. The state of a mix is explained, but fits no
+single URI. Exit codes: 0 it fits, or no URI was given · 2 it does not fit, or FILE is not a state.";
 
-/// Explain a saved state, and say whether it fits a data set.
+/// Explain a saved state, and check whether it fits a data set.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Command {
-    /// The state, as JSON.
+    /// The file with the state, as JSON.
     file: PathBuf,
-    /// The data set that it may fit: a folder, a file or a pattern.
+    /// The data set to check the state against: a folder, a file or a pattern.
     uri: Option<String>,
     #[command(flatten)]
     how: OpenArgs,
@@ -51,13 +50,13 @@ impl Command {
     }
 }
 
-/// A state of `state_dict`, or the cursor in it.
+/// Reads the cursor from a state of `state_dict`, or from a file that holds only the cursor.
 fn read(path: &Path) -> Outcome<Cursor> {
     let named = |why: String| Failure::config(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| named(format!("cannot be read: {e}")))?;
     let no_state = |e: serde_json::Error| {
         named(format!(
-            "this is no state of a feedstock loader ({e}); write json.dump(loader.state_dict(), file)"
+            "not a state of a feedstock loader ({e}); write one with json.dump(loader.state_dict(), file)"
         ))
     };
     let state: Value = serde_json::from_str(&text).map_err(no_state)?;
@@ -67,7 +66,7 @@ fn read(path: &Path) -> Outcome<Cursor> {
     }
 }
 
-/// How a cursor and a data set go together.
+/// Whether a cursor fits a data set.
 struct Fit {
     samples: u64,
     /// Why it does not fit.
@@ -77,7 +76,7 @@ struct Fit {
 impl Fit {
     fn of(dataset: &Dataset, cursor: &Cursor) -> Outcome<Self> {
         let plan = plan(dataset, &cursor.fingerprint)?;
-        let bare = Cursor { carried: Vec::new(), ..cursor.clone() }; // what its epoch began with is not looked for
+        let bare = Cursor { carried: Vec::new(), ..cursor.clone() }; // data sets that the epoch began with are not checked
         let differs = plan.check(&bare).err().map(|error| {
             let changes = (!plan.is_of_same_data(cursor))
                 .then(|| block_on(dataset.changes_since(&cursor.fingerprint)))
@@ -88,7 +87,7 @@ impl Fit {
     }
 }
 
-/// The order that the fingerprint describes, over this data set.
+/// Returns the plan over this data set with the order of the fingerprint.
 fn plan(dataset: &Dataset, print: &Fingerprint) -> Outcome<Plan> {
     let shuffle = match print.shuffle {
         ShuffleKind::None => Shuffle::none(),
@@ -102,7 +101,7 @@ fn plan(dataset: &Dataset, print: &Fingerprint) -> Outcome<Plan> {
 }
 
 fn as_json(cursor: &Cursor, fit: Option<&Fit>) -> Outcome<Value> {
-    let bug = |e| Failure::bug(format!("a cursor is no JSON: {e}"));
+    let bug = |e| Failure::bug(format!("a cursor cannot be written as JSON: {e}"));
     let mut value = json!({ "cursor": serde_json::to_value(cursor).map_err(bug)? });
     if let Some(fit) = fit {
         value["samples"] = json!(fit.samples);
@@ -127,7 +126,7 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
         output.fact(
             "began with",
             format!(
-                "identity {:016x}, up to position {}; the data changed then, and what was left of it went on",
+                "identity {:016x}, up to position {}; then the data changed, and the remaining samples followed",
                 begun.fingerprint.catalog,
                 count(begun.position.0)
             ),
@@ -135,9 +134,7 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
     }
     let identity = format!("{:016x}", print.catalog);
     match print.blocks {
-        Some(blocks) => {
-            output.fact("data set", format!("identity {identity}, cut into blocks {blocks:016x}"))?
-        }
+        Some(blocks) => output.fact("data set", format!("identity {identity}, blocks {blocks:016x}"))?,
         None => output.fact("data set", format!("{identity}, saved by a release before 0.2"))?,
     }
     if print.filter != 0 {
@@ -162,7 +159,7 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
         output.fact("ops", format!("{ops:016x}"))?;
     }
     if fit.is_some_and(|fit| fit.differs.is_none()) {
-        output.fact("fits", "yes: a loader of this data set goes on there")?;
+        output.fact("fits", "yes: a loader of this data set resumes at this position")?;
     }
     Ok(())
 }
@@ -170,7 +167,7 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
 fn order(print: &Fingerprint) -> String {
     let (version, seed) = (print.version, print.seed);
     match print.shuffle {
-        ShuffleKind::None => format!("the catalog's, {} lanes (plan version {version})", print.lanes),
+        ShuffleKind::None => format!("catalog order, {} lanes (plan version {version})", print.lanes),
         ShuffleKind::Full => {
             format!("full shuffle, seed {seed}, {} lanes (plan version {version})", print.lanes)
         }

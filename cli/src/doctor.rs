@@ -1,4 +1,4 @@
-//! `feedstock doctor`: reads a data set and reports what training would stumble over.
+//! `feedstock doctor`: reads a data set and reports what would fail or slow down training.
 
 use super::common::Common;
 use super::failure::{Failure, Outcome};
@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// Lines of refused samples that are printed for a person.
+/// Number of bad samples that are printed without `--json`.
 const SHOWN: usize = 20;
 
 const EXAMPLES: &str = "\
 Examples:
   feedstock doctor /data/imagenet                        # decode every sample
   feedstock doctor s3://bucket/train --samples 10000     # evenly spaced runs of 64 samples, 10,000 in all
-  feedstock doctor /data/cv-corpus --split train --json  # one JSON object, every refused sample in it (--listed)
+  feedstock doctor /data/cv-corpus --split train --json  # one JSON object with all bad samples (--listed)
 
-Every sample is decoded whole with the default limits. Exit codes: 0 every sample decodes · 5 some do not (they are
-listed; training with on_error=raise would end there) · others as in `feedstock --help`.";
+Every sample is decoded whole with the default limits. Exit codes: 0 every sample decodes · 5 some samples do not
+decode; they are listed, and training with on_error=raise would stop at them · others as in `feedstock --help`.";
 
-/// Decode all or some samples of a data set and report what would be refused or is unusual, and how good its layout is.
+/// Decode all or some samples of a data set, and report bad samples, unusual values and the quality of the layout.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Command {
@@ -32,7 +32,7 @@ pub(crate) struct Command {
     /// Number of samples to read, in evenly spaced runs of 64 [default: all].
     #[arg(long, value_name = "N")]
     samples: Option<NonZeroU64>,
-    /// Refused samples to list, per column; all are counted.
+    /// Maximum number of bad samples to list per column. All are counted.
     #[arg(long, value_name = "N", default_value_t = 100)]
     listed: usize,
 }
@@ -90,7 +90,7 @@ fn print(output: &mut Output, report: &Report) -> Outcome {
 
 fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
     let decoded = count(column.examined - column.refused);
-    output.fact(&column.column, format!("{decoded} decode, {} refused", count(column.refused)))?;
+    output.fact(&column.column, format!("{decoded} decode, {} do not", count(column.refused)))?;
     for refusal in column.refusals.iter().take(SHOWN) {
         output
             .fact("  refused", format!("{} (sample {}): {}", refusal.name, refusal.sample, refusal.reason))?;
@@ -111,7 +111,7 @@ fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
     ];
     for (name, spread, unit) in spreads {
         if let Some(Spread { min, median, p99, max, .. }) = spread {
-            output.fact(name, format!("{min} … {max} {unit}, median {median}, 99 % up to {p99}"))?;
+            output.fact(name, format!("{min} … {max} {unit}, median {median}, 99th percentile {p99}"))?;
         }
     }
     for (name, kinds) in [("  warned", &column.warnings), ("  unusual", &column.unusual)] {
@@ -131,13 +131,15 @@ fn print_layout(output: &mut Output, layout: &LayoutReport) -> Outcome {
         bytes(layout.mean_object_bytes)
     );
     let (mean, largest) = (bytes(layout.mean_block_bytes), bytes(layout.largest_block_bytes));
-    output
-        .fact("layout", format!("{objects}, {} blocks of {mean}, at most {largest}", count(layout.blocks)))?;
+    output.fact(
+        "layout",
+        format!("{objects}, {} blocks, mean {mean}, largest {largest}", count(layout.blocks)),
+    )?;
     if let Some(labels) = layout.labels {
         output.fact(
             "labels",
             format!(
-                "{}; neighbouring samples have {:.1} different ones, a random draw {:.1}",
+                "{} values; {:.1} different ones in neighbouring samples, {:.1} in a random draw",
                 count(labels.labels),
                 labels.in_a_run,
                 labels.at_random
@@ -150,7 +152,7 @@ fn print_layout(output: &mut Output, layout: &LayoutReport) -> Outcome {
     Ok(())
 }
 
-/// `JPEG 4,000, PNG 3`, the most frequent first.
+/// Returns the counts as `JPEG 4,000, PNG 3`, the most frequent first.
 fn counted(counts: &BTreeMap<String, u64>) -> String {
     let mut counts: Vec<(&String, &u64)> = counts.iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

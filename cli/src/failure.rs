@@ -1,4 +1,4 @@
-//! Why a subcommand ended early, and the exit code that says so.
+//! Errors of subcommands and their exit codes.
 
 use feedstock_dataset::{Error, ErrorKind, hide_urls};
 use feedstock_synth as synth;
@@ -7,21 +7,21 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 
-/// What `main` says and how it exits.
+/// Why a subcommand ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// One sentence and an exit code.
+    /// An error to be printed.
     Told {
-        /// See the list in `feedstock --help`.
+        /// The exit code; see the list in `feedstock --help`.
         code: u8,
-        /// What, which, the limit, the next step.
+        /// One sentence: what happened, where, the limit, what to do.
         message: String,
     },
-    /// Whoever reads our output closed it: nothing to say.
+    /// The reader of standard output closed it. This is not an error, and nothing is printed.
     ReaderLeft,
 }
 
-/// Result of a subcommand.
+/// The result of a subcommand.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 const BUG: u8 = 1;
@@ -32,7 +32,7 @@ const BAD_SAMPLE: u8 = 5;
 const RETRYABLE: u8 = 6;
 
 impl Failure {
-    /// An option does not fit.
+    /// An option is wrong.
     pub(crate) fn config(message: impl Into<String>) -> Self {
         Self::Told { code: BAD_CONFIG, message: hide_urls(&message.into()) }
     }
@@ -42,12 +42,12 @@ impl Failure {
         Self::Told { code: BUG, message: message.into() }
     }
 
-    /// Samples cannot be used.
+    /// Samples are unusable.
     pub(crate) fn sample(message: impl Into<String>) -> Self {
         Self::Told { code: BAD_SAMPLE, message: message.into() }
     }
 
-    /// Worth another try.
+    /// A failure that may pass when the command is repeated.
     pub(crate) fn retry(message: impl Into<String>) -> Self {
         Self::Told { code: RETRYABLE, message: message.into() }
     }
@@ -71,7 +71,7 @@ impl Failure {
     }
 }
 
-/// What the caller can do about a local file that could not be written.
+/// Returns the exit code for a local file that could not be written.
 fn code_of(cause: &io::Error) -> u8 {
     match cause.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => DENIED,
@@ -83,7 +83,7 @@ fn code_of(cause: &io::Error) -> u8 {
     }
 }
 
-/// A folder or file on this machine; a URL would become a folder named `s3:`.
+/// Parses a path on this machine. A URL would otherwise become a folder named `s3:`.
 pub(crate) fn local_path(text: &str) -> Result<PathBuf, String> {
     match text.split_once("://") {
         Some((scheme, _)) => Err(format!(
@@ -93,7 +93,7 @@ pub(crate) fn local_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The message, and the causes that it does not name already.
+/// Returns the message with those causes that it does not contain already.
 fn with_causes(error: &dyn StdError) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();

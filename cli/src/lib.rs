@@ -1,7 +1,8 @@
-//! The program `feedstock`: one file for each subcommand, and what they share.
+//! The program `feedstock`: one file for each subcommand, and shared code.
 //!
-//! Results go to standard output, with `--json` as JSON, one value per line. Progress and errors go to standard error. An error
-//! is one sentence, and its kind is the exit code (`failure.rs`). The Python package runs [`main`] for `python -m feedstock`.
+//! Results go to standard output, with `--json` as JSON, one value per line. Progress and errors go to standard
+//! error. An error is one sentence, and its kind determines the exit code (`failure.rs`). The Python package runs
+//! [`main`] for `python -m feedstock`.
 //!
 //! ```
 //! assert_eq!(feedstock_cli::main(["feedstock", "--version"].map(Into::into)), 0);
@@ -37,22 +38,22 @@ use failure::Failure;
 use std::ffi::OsString;
 
 const EXAMPLES: &str = "\
-Try it, without any data of your own:
-  feedstock synth imagenet /tmp/pictures --samples 4000      # or: synth common-voice /tmp/speech
-  feedstock inspect /tmp/pictures
-  feedstock doctor /tmp/pictures                             # would every sample decode?
-  feedstock plan /tmp/pictures --seed 7 --global-batch 256 --world-size 8 | head
-  feedstock preview /tmp/pictures --out /tmp/page.html
-  feedstock bench /tmp/pictures --ops 'decode_image,random_resized_crop:224,horizontal_flip' --batch-size 64
+Try it without any data:
+  feedstock synth imagenet /tmp/images --samples 4000        # or: synth common-voice /tmp/speech
+  feedstock inspect /tmp/images
+  feedstock doctor /tmp/images                               # does every sample decode?
+  feedstock plan /tmp/images --seed 7 --global-batch 256 --world-size 8 | head
+  feedstock preview /tmp/images --out /tmp/page.html
+  feedstock bench /tmp/images --ops 'decode_image,random_resized_crop:224,horizontal_flip' --batch-size 64
 
-A URI is a folder, a file or a pattern: /data/imagenet, s3://bucket/train, 's3://bucket/train-{000..099}.tar',
-gs://…, az://…, https://…/train.parquet. The layout is recognised, or named with --layout.
+A URI names a folder, a file or a pattern: /data/imagenet, s3://bucket/train, 's3://bucket/train-{000..099}.tar',
+gs://…, az://…, https://…/train.parquet. feedstock detects the layout; --layout overrides it.
 
-Exit codes: 0 done · 1 defect in feedstock · 2 wrong option, filter or data set · 3 access denied · 4 object gone or
-changed · 5 unusable sample · 6 storage failed, worth another try";
+Exit codes: 0 done · 1 defect in feedstock · 2 wrong option, filter or data set · 3 access denied · 4 object missing or
+changed · 5 unusable sample · 6 storage failed; a retry may succeed";
 
-/// Streams training data out of object storage, decoded and augmented, in an order that is a pure function of
-/// (data set, seed, epoch).
+/// Streams training data from object storage, decoded and augmented, in an order that is a pure function of (data
+/// set, seed, epoch).
 #[derive(Parser)]
 #[command(name = "feedstock", version, after_help = EXAMPLES, max_term_width = 110)]
 struct Cli {
@@ -63,7 +64,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "a program has one")]
+#[expect(clippy::large_enum_variant, reason = "one value per process")]
 enum Command {
     Synth(synth::Command),
     Inspect(inspect::Command),
@@ -78,7 +79,7 @@ enum Command {
     Worker(worker::Command),
 }
 
-/// Runs the subcommand that `arguments` name, prints its error if it has one, and returns the exit code.
+/// Runs the subcommand that `arguments` name, prints its error if there is one, and returns the exit code.
 ///
 /// The first argument is the program's name. `--help` lists the exit codes.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
@@ -124,13 +125,13 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// `--help` is for people: every subcommand has examples and every option a sentence.
+    /// `--help` is for people: every subcommand has examples, and every option has a description.
     #[test]
     fn every_option_is_explained_and_every_subcommand_has_an_example() {
         for command in Cli::command().get_subcommands() {
             let (name, leaf) = (command.get_name(), command.get_subcommands().next().unwrap_or(command));
             let help = leaf.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains(&format!("feedstock {name}")), "{name} shows no example");
+            assert!(help.contains(&format!("feedstock {name}")), "{name} has no example");
             for option in leaf.get_arguments() {
                 assert!(option.get_help().is_some(), "{name}: {} is not explained", option.get_id());
             }

@@ -1,6 +1,6 @@
-//! What the encoded samples of a data set are, told by their column's name.
+//! The kind of a data set's encoded samples, derived from the name of their column.
 
-/// Pictures or speech.
+/// The kind of the encoded samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Medium {
     Picture,
@@ -8,12 +8,12 @@ pub(crate) enum Medium {
 }
 
 impl Medium {
-    /// Every layout of clips calls their column `audio`.
+    /// Returns the kind for a column. Every audio layout names its payload column `audio`.
     pub(crate) fn of(column: &str) -> Self {
         if column == "audio" { Self::Speech } else { Self::Picture }
     }
 
-    /// The ops of a usual pipeline.
+    /// Returns the ops of a usual pipeline.
     pub(crate) fn default_ops(self) -> &'static str {
         match self {
             Self::Picture => "decode_image,random_resized_crop:224,horizontal_flip",

@@ -11,11 +11,11 @@ Examples:
   feedstock ops
   feedstock ops --json | jq -r .op
 
---ops takes ops separated by commas, each followed by its parameters, as :name=value.
-Parameters in [brackets] may be given in their order as :value.
+--ops takes ops separated by commas. Parameters follow an op as :name=value; those in [brackets] may also be given
+as :value, in the order shown.
   decode_image,random_resized_crop:224:scale=0.2..1,horizontal_flip
 Values are numbers, true or false, words, 224x288 (height x width), 0.2..1 (a range)
-or 1/2/3 (a list). Parameters that are left out have their defaults.";
+or 1/2/3 (a list). Parameters that are not given have their defaults.";
 
 /// List the ops and their parameters.
 #[derive(Args)]
@@ -44,7 +44,7 @@ impl Command {
     }
 }
 
-/// Returns the names of the parameters. Those that may be left out come first, in [brackets].
+/// Returns the names of the parameters, optional ones first in [brackets].
 fn parameters(op: &OpInfo) -> String {
     let unnamed = op.unnamed.iter().map(|name| format!("[{name}]"));
     let named = op.parameters.iter().filter(|name| !op.unnamed.contains(name)).map(|name| (*name).to_owned());

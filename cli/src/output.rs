@@ -1,4 +1,4 @@
-//! What is printed: results to standard output, complaints to standard error. Queries and passwords of URLs are not.
+//! Printing: results to standard output, errors to standard error. Queries and passwords of URLs are removed.
 
 use super::failure::Outcome;
 use feedstock_dataset::hide_urls;
@@ -13,34 +13,34 @@ impl Output {
         Self(BufWriter::new(io::stdout().lock()))
     }
 
-    /// One line.
+    /// Prints one line.
     pub(crate) fn line(&mut self, line: impl AsRef<str>) -> Outcome {
         Ok(writeln!(self.0, "{}", hide_urls(line.as_ref()))?)
     }
 
-    /// One line of JSON.
+    /// Prints one line of JSON.
     pub(crate) fn json(&mut self, value: &Value) -> Outcome {
         self.line(value.to_string())
     }
 
-    /// `name   value`, the names in one column.
+    /// Prints `name   value`, with all values in one column.
     pub(crate) fn fact(&mut self, name: &str, value: impl AsRef<str>) -> Outcome {
         Ok(writeln!(self.0, "{name:<16} {}", hide_urls(value.as_ref()))?)
     }
 
-    /// Everything is out; an error if it could not be.
+    /// Flushes the output; an error if that fails.
     pub(crate) fn end(mut self) -> Outcome {
         Ok(self.0.flush()?)
     }
 }
 
-/// `feedstock: …` on standard error, on one line whatever a library's message looks like.
+/// Prints `feedstock: …` to standard error, on one line even if a library's message has several.
 pub(crate) fn complain(message: &str) {
     let words: Vec<&str> = message.split_whitespace().collect();
     let _nowhere_left_to_say_it = writeln!(io::stderr(), "feedstock: {}", hide_urls(&words.join(" ")));
 }
 
-/// 1234567 as `1,234,567`.
+/// Formats 1234567 as `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -53,7 +53,7 @@ pub(crate) fn count(number: u64) -> String {
     out
 }
 
-/// Bytes in decimal units: 112000 as `112 kB`.
+/// Formats bytes in decimal units: 112000 as `112 kB`.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if number < 1000 {
@@ -69,7 +69,7 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// Seconds as people say them: `2.78 h`, `14.2 min`, `5.0 s`.
+/// Formats seconds in a fitting unit: `2.78 h`, `14.2 min`, `5.0 s`.
 pub(crate) fn hours(seconds: f64) -> String {
     if seconds >= 3600.0 {
         return format!("{:.2} h", seconds / 3600.0);

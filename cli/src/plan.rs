@@ -1,4 +1,4 @@
-//! `feedstock plan`: which sample stands where, for every rank.
+//! `feedstock plan`: prints the samples of every step and rank.
 
 use super::common::Common;
 use super::failure::{Failure, Outcome, local_path};
@@ -13,14 +13,14 @@ const EXAMPLES: &str = "\
 Examples:
   feedstock plan /data/imagenet --seed 7 --epoch 0 --global-batch 256 --world-size 8 --json
   feedstock plan /data/imagenet --seed 7 --global-batch 256 --world-size 8 --rank 3 --steps 10
-  feedstock plan /data/imagenet --seed 7 --global-batch 512 --world-size 16 --from 25600   # resume, twice as wide
-  feedstock plan /data/clips --seed 7 --bucket duration --global-batch 256 --world-size 8 --summary
-  feedstock plan /data/clips --seed 7 --bucket duration --batch-total 1280 --world-size 8 --json
+  feedstock plan /data/imagenet --seed 7 --global-batch 512 --world-size 16 --from 25600   # resume with twice the ranks
+  feedstock plan /data/speech --seed 7 --bucket duration --global-batch 256 --world-size 8 --summary
+  feedstock plan /data/speech --seed 7 --bucket duration --batch-total 1280 --world-size 8 --json
 
-One line a step and rank: {\"epoch\":0,\"step\":0,\"rank\":0,\"position\":0,\"samples\":[…]}. `position` is the step's
-first place in the order; a checkpoint holds the next one. Without --json, and with --summary, the share of padding is
-told where lengths are known. `samples` are catalog ids. With --tail pad, lines whose
-batch holds repeated samples have \"valid\":[…].";
+One line per step and rank: {\"epoch\":0,\"step\":0,\"rank\":0,\"position\":0,\"samples\":[…]}. `position` is the step's
+first position in the order; a checkpoint holds the next one. `samples` are catalog ids. With --tail pad, a line whose
+batch holds repeated samples has \"valid\":[…]. Without --json, and with --summary, the share of padding is printed if the
+lengths are known.";
 
 /// Print the order: the samples of every step and rank.
 #[derive(Args)]
@@ -34,67 +34,68 @@ pub(crate) struct Command {
     cut: StepArgs,
     #[command(flatten)]
     lengths: LengthArgs,
-    /// Print only how many steps the epoch has and how much of its batches is padding.
+    /// Print only the number of steps of the epoch and the share of padding in its batches.
     #[arg(long, conflicts_with_all = ["cursor", "rank", "steps"])]
     summary: bool,
-    /// Only this rank's lines.
+    /// Print only this rank's lines.
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
-    /// Stop after so many steps [default: the epoch's end].
+    /// Stop after this number of steps [default: at the end of the epoch].
     #[arg(long, value_name = "N")]
     steps: Option<u64>,
-    /// Write a checkpoint's state for --from to this file, as JSON, and print nothing.
+    /// Write a loader's state for the position --from to this file, as JSON, and print nothing.
     #[arg(long, value_name = "FILE", value_parser = local_path)]
     cursor: Option<PathBuf>,
 }
 
-/// How an epoch is cut into steps.
+/// How an epoch is divided into steps.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct StepArgs {
-    /// The epoch.
+    /// The number of the epoch, from 0.
     #[arg(long, default_value_t = 0)]
     pub(crate) epoch: u64,
-    /// Samples of a step over all ranks.
+    /// Number of samples per step over all ranks.
     #[arg(long, value_name = "G", conflicts_with = "batch_size")]
     global_batch: Option<u64>,
-    /// Samples of a step for each rank [default: 64].
+    /// Number of samples per step and rank [default: 64].
     #[arg(long, value_name = "B")]
     batch_size: Option<u64>,
     /// Number of ranks.
     #[arg(long, default_value_t = 1, value_name = "D")]
     pub(crate) world_size: u32,
-    /// Start at this position of the order.
+    /// Start at this position of the order, in samples.
     #[arg(long, default_value_t = 0, value_name = "POSITION")]
     pub(crate) from: u64,
-    /// drop leaves out the last samples that fill no batch; pad repeats the first ones and marks them.
+    /// How the epoch ends if its samples do not fill the last step: drop leaves them out; pad repeats the first
+    /// samples and marks them.
     #[arg(long, default_value = "drop")]
     pub(crate) tail: TailArg,
 }
 
-/// Samples' lengths: bucketing by them, and batches bounded by their total.
+/// Options for lengths: bucketing, and batches bounded by total length.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Lengths")]
 pub(crate) struct LengthArgs {
-    /// Bucket by this numeric column: batches of samples of like length (duration).
+    /// Bucket by this numeric column (for example duration): batches hold samples of similar length.
     #[arg(long, value_name = "COLUMN")]
     bucket: Option<String>,
-    /// Samples that are bucketed among each other [default: the shuffle window].
+    /// Number of samples that are bucketed together [default: the shuffle window].
     #[arg(long, value_name = "SAMPLES", requires = "bucket")]
     bucket_window: Option<u64>,
-    /// Bound a step over all ranks: rows × the longest, in the unit of the lengths. --global-batch and --batch-size then
-    /// bound its rows [default: 65536].
+    /// Bound a step over all ranks by rows × longest length, in the unit of the lengths. --global-batch or
+    /// --batch-size then limits its rows [default: 65536].
     #[arg(long, value_name = "TOTAL")]
     batch_total: Option<f64>,
-    /// The column of the lengths, for --batch-total and the padding share without --bucket.
+    /// The column of the lengths, for --batch-total and the share of padding without --bucket.
     #[arg(long, value_name = "COLUMN", conflicts_with = "bucket")]
     lengths: Option<String>,
 }
 
-/// Rows of a step under --batch-total, where nothing else bounds them: far more than a batch of one-second clips.
+/// Maximum rows of a step with --batch-total alone: far more than a batch of one-second audio clips has.
 const DEFAULT_MAX_ROWS: u64 = 1 << 16;
 
 impl LengthArgs {
-    /// The size of a step.
+    /// Returns the size of a step.
     fn size(&self, cut: &StepArgs) -> StepSize {
         let bounded = cut.global_batch.is_some() || cut.batch_size.is_some();
         match self.batch_total {
@@ -104,12 +105,12 @@ impl LengthArgs {
         }
     }
 
-    /// The plan with its lengths and buckets.
+    /// Returns the plan with its lengths and buckets.
     fn apply(&self, plan: Plan, dataset: &Dataset, size: StepSize, cut: &StepArgs) -> Outcome<Plan> {
         let Some(column) = self.bucket.as_ref().or(self.lengths.as_ref()) else { return Ok(plan) };
         let lengths = futures::executor::block_on(dataset.lengths(column))?;
         let plan = plan.with_lengths(&lengths)?;
-        cut.check(&plan, size, dataset)?; // before bucketing, which knows samples by number only
+        cut.check(&plan, size, dataset)?; // before bucketing, whose errors would name samples by number only
         Ok(match self.bucket {
             Some(_) => plan.bucketed(&lengths, self.bucket_window, size)?,
             None => plan,
@@ -120,16 +121,16 @@ impl LengthArgs {
 /// [`Tail`] as an option.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum TailArg {
-    /// Leave out what fills no batch.
+    /// Leave out samples that do not fill a step.
     Drop,
-    /// Repeat the first samples, marked.
+    /// Repeat the first samples, and mark them.
     Pad,
 }
 
 const DEFAULT_BATCH_SIZE: u64 = 64;
 
 impl StepArgs {
-    /// Samples of a step over all ranks.
+    /// Returns the number of samples per step over all ranks.
     pub(crate) fn global_batch(&self) -> u64 {
         self.global_batch.unwrap_or_else(|| {
             self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE).saturating_mul(u64::from(self.world_size))
@@ -151,11 +152,13 @@ impl StepArgs {
     fn check(&self, plan: &Plan, size: StepSize, dataset: &Dataset) -> Outcome {
         let samples = plan.len();
         if self.world_size == 0 {
-            return Err(Failure::config("--world-size is 0; there is at least one rank"));
+            return Err(Failure::config("--world-size must be at least 1; got 0"));
         }
         if self.from > samples {
             let from = self.from;
-            return Err(Failure::config(format!("--from {from} lies behind the epoch's end at {samples}")));
+            return Err(Failure::config(format!(
+                "--from must be at most {samples}, the number of samples; got {from}"
+            )));
         }
         Ok(self.shape(size, 0).check(plan, &|sample| dataset.catalog().describe_sample(sample))?)
     }
@@ -171,8 +174,7 @@ impl Command {
             Some(rank) if rank >= self.cut.world_size => {
                 let world_size = self.cut.world_size;
                 return Err(Failure::config(format!(
-                    "--rank {rank} is none of the {world_size} ranks, 0 to {}",
-                    world_size - 1
+                    "--rank must be less than --world-size ({world_size}); got {rank}"
                 )));
             }
             Some(rank) => rank..rank + 1,
@@ -181,7 +183,7 @@ impl Command {
         if let Some(path) = &self.cursor {
             let cursor = plan.cursor(self.cut.epoch, Position(self.cut.from));
             let text = serde_json::to_string(&cursor)
-                .map_err(|e| Failure::bug(format!("a cursor is no JSON: {e}")))?;
+                .map_err(|e| Failure::bug(format!("a cursor cannot be written as JSON: {e}")))?;
             return std::fs::write(path, text).map_err(|e| Failure::write(path, &e));
         }
         let mut output = Output::new();
@@ -226,7 +228,7 @@ impl Command {
         Ok(())
     }
 
-    /// How many steps, and how much of them is padding, with bucketing and without.
+    /// Prints the number of steps and the share of padding, with bucketing and without.
     fn print_summary(&self, common: &Common, output: &mut Output, plan: &Plan, size: StepSize) -> Outcome {
         let (epoch, shape) = (self.cut.epoch, self.cut.shape(size, 0));
         let padding = |plan: &Plan| plan.lengths().and_then(|_| plan.epoch(epoch).padding_share(&shape));
@@ -246,7 +248,7 @@ impl Command {
         let Some(share) = share else { return Ok(()) };
         let without =
             plain.map_or(String::new(), |plain| format!("; without bucketing {:.1} %", plain * 100.0));
-        output.fact("padding", format!("{:.1} % of the ranks' batches{without}", share * 100.0))
+        output.fact("padding", format!("{:.1} % of the cells in batches{without}", share * 100.0))
     }
 
     fn print_rank(
@@ -269,7 +271,7 @@ impl Command {
             return output
                 .line(format!("epoch {epoch} step {number} rank {rank} position {position}: {samples}"));
         }
-        // By hand, so that the keys keep their order.
+        // Formatted here, because serde_json would sort the keys.
         let samples = json!(samples);
         let valid =
             if valid.contains(&false) { format!(",\"valid\":{}", json!(valid)) } else { String::new() };

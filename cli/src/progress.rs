@@ -1,4 +1,4 @@
-//! Progress on standard error: a bar where a person waits, a plain line every few seconds elsewhere.
+//! Progress on standard error: a bar on a terminal, otherwise a line every 5 seconds.
 
 use super::common::Common;
 use super::output::{bytes, complain, count};
@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// A log gets a line this often: enough to see life, too few to fill it.
+/// Interval of lines in a log: short enough to show progress, long enough not to flood it.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Shows how far a job is; silent with `--quiet` and `--json`. Any thread may tell it.
+/// Reports the progress of a job; silent with `--quiet` and `--json`. Any thread may call it.
 pub(crate) struct Reporter(Face);
 
 enum Face {
@@ -27,7 +27,7 @@ struct Lines {
 }
 
 impl Reporter {
-    /// A reporter for a job called `verb` ("writing", "reading footers") of so many `unit`s.
+    /// Creates a reporter for a job called `verb` ("writing", "reading footers").
     pub(crate) fn new(common: &Common, verb: &'static str) -> Self {
         if common.json || common.quiet {
             return Self(Face::Silent);
@@ -44,7 +44,7 @@ impl Reporter {
         Self(Face::Bar(bar))
     }
 
-    /// `done` of `total` (where known), `size` bytes so far (where that says anything).
+    /// Reports `done` items of `total` (if known), and the `size` in bytes so far (if it applies).
     pub(crate) fn tell(&self, verb: &'static str, done: u64, total: Option<u64>, size: Option<u64>) {
         match &self.0 {
             Face::Silent => {}
@@ -67,7 +67,7 @@ impl Reporter {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         if let Face::Bar(bar) = &self.0 {
             bar.finish_and_clear();
@@ -77,7 +77,7 @@ impl Reporter {
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        self.end(); // an error's sentence must not stand behind half a bar
+        self.end(); // an error message must not follow half a bar on the same line
     }
 }
 

@@ -1,4 +1,4 @@
-//! `feedstock shard`: rewrite any layout into well-formed shards.
+//! `feedstock shard`: rewrites any layout as well-formed shards.
 
 use super::common::Common;
 use super::failure::{Failure, Outcome};
@@ -21,64 +21,67 @@ Examples:
   feedstock shard /data/imagenet/train /data/fast --restart-interval 4
   feedstock shard /data/train /data/dogs --format ipc --filter 'label < 100' --shuffle-seed 7
 
-A run that was stopped goes on when the same command is given again: at the first shard that is missing. Everything is
-read back at the end and compared. Shrunk pictures keep their aspect ratio and their EXIF orientation. Memory: two
-shards and the budget.";
+Repeat the same command to resume a run that was stopped: it continues at the first missing shard. At the end, all shards
+are read back and compared with the source. Shrunk images keep their aspect ratio and their EXIF orientation. Memory in
+use: two shards and --budget-bytes.";
 
-/// Rewrite a data set into shards of even size with small row groups, and check them.
+/// Rewrite a data set as shards of even size with small row groups, and verify them.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Command {
     #[command(flatten)]
     source: SourceArgs,
-    /// Where to write: a folder or prefix that is empty, absent, or holds a part of the same rewrite.
+    /// The folder or prefix to write to. It must be empty, absent, or hold a part of the same rewrite.
     dst: String,
-    /// The files to write.
+    /// The format of the shards.
     #[arg(long, value_enum, default_value_t = Format::Parquet)]
     format: Format,
-    /// What shard names begin with, best the split's name.
+    /// The prefix of shard names; the name of the split is a good choice.
     #[arg(long, default_value = "train")]
     name: String,
     /// Keep only these columns, separated by commas [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     columns: Vec<String>,
-    /// Shrink pictures whose longer side exceeds this, and encode them as JPEG [default: copy all].
+    /// Shrink images whose longer side exceeds this, and encode them as JPEG [default: copy all].
     #[arg(long, value_name = "PIXELS")]
     max_side: Option<u32>,
-    /// JPEG quality of shrunk pictures [default: 90].
+    /// JPEG quality of shrunk images [default: 90].
     #[arg(long, requires = "max_side")]
     quality: Option<u8>,
-    /// Give JPEGs a restart marker every so many MCUs (16×16 px in a 4:2:0 picture), without loss: crops then skip what
-    /// they do not show. With 4, random_resized_crop costs about a quarter less CPU, and most files get smaller by 4 %;
-    /// progressive ones become baseline, 6 % larger. Others stay as they are, and are counted [default: none].
+    /// Insert a restart marker into JPEGs every N MCUs (16×16 px in a 4:2:0 image), without loss. Random crops can
+    /// then skip the parts outside them: with 4, random_resized_crop takes about a quarter less CPU. Most files get
+    /// 4 % smaller; progressive ones become baseline and 6 % larger. Files that cannot be changed are copied and counted
+    /// [default: none].
     #[arg(long, value_name = "MCUS")]
     restart_interval: Option<u16>,
-    /// What to do with a picture that cannot be read to be changed: stop, or copy its bytes.
+    /// What to do with an image that must be changed but cannot be read: stop, or copy its bytes.
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     on_error: OnError,
-    /// Shuffle all samples; each is read on its own unless --shuffle-window is given [default: the catalog's order].
+    /// Shuffle all samples with this seed. Without --shuffle-window, each sample is read separately [default: catalog
+    /// order].
     #[arg(long, value_name = "SEED")]
     shuffle_seed: Option<u64>,
-    /// Shuffle blocks, and samples within windows of so many: sequential reads, a budget of one window.
+    /// Shuffle blocks, and samples within windows of this size. Reads are then sequential, and --budget-bytes must
+    /// hold one window.
     #[arg(long, value_name = "SAMPLES", requires = "shuffle_seed")]
     shuffle_window: Option<u64>,
-    /// Encoded bytes of the source in a shard, about [default: 512 MiB].
+    /// Approximate encoded bytes of the source per shard [default: 512 MiB].
     #[arg(long, value_name = "BYTES")]
     shard_bytes: Option<u64>,
-    /// Encoded bytes of a row group or record batch at most [default: 4 MiB].
+    /// Maximum encoded bytes of a row group or record batch [default: 4 MiB].
     #[arg(long, value_name = "BYTES")]
     group_bytes: Option<u64>,
-    /// Bytes of blocks read ahead at most, decompressed [default: 512 MiB].
+    /// Maximum bytes of decompressed blocks that are read ahead [default: 512 MiB].
     #[arg(long, value_name = "BYTES")]
     budget_bytes: Option<u64>,
-    /// Do not read the shards back.
+    /// Skip reading the shards back.
     #[arg(long)]
     no_verify: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Format {
-    /// Parquet as Hugging Face datasets reads it.
+    /// Parquet in the schema of Hugging Face datasets.
     Parquet,
     /// Arrow IPC files.
     Ipc,
@@ -86,9 +89,9 @@ enum Format {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum OnError {
-    /// Stop, naming the sample.
+    /// Stop, and name the sample.
     Raise,
-    /// Keep its bytes, and name it at the end.
+    /// Copy its bytes, and list the sample at the end.
     Copy,
 }
 
@@ -103,7 +106,10 @@ impl Command {
             dataset = dataset.columns(&names)?;
         }
         if self.dst.trim_end_matches('/') == self.source.uri.trim_end_matches('/') {
-            return Err(Failure::config(format!("{} is the data set itself; name another place", self.dst)));
+            return Err(Failure::config(format!(
+                "{} is the data set itself; set another destination",
+                self.dst
+            )));
         }
         let report = rewrite(&dataset, &self.dst, &options);
         reporter.end();
@@ -178,11 +184,11 @@ impl Command {
             count(report.samples),
             count(report.shards),
             bytes(report.file_bytes / report.shards.max(1)),
-            if report.verified { "read back and equal" } else { "not read back" },
+            if report.verified { "verified" } else { "not verified" },
             report.samples as f64 / seconds,
         ))?;
         if report.resumed_shards > 0 {
-            output.fact("resumed", format!("{} shards were there already", count(report.resumed_shards)))?;
+            output.fact("resumed", format!("{} shards existed already", count(report.resumed_shards)))?;
         }
         if self.max_side.is_some() {
             output.fact("shrunk", count(report.shrunk))?;
@@ -190,11 +196,11 @@ impl Command {
         if self.restart_interval.is_some() {
             output.fact("with new restart markers", count(report.restarted))?;
             for (why, samples) in &report.unmarked {
-                output.line(format!("  {} stay as they are: they {why}", count(*samples)))?;
+                output.line(format!("  {} unchanged: they {why}", count(*samples)))?;
             }
         }
         if report.kept_samples > 0 {
-            output.fact("kept as they are", count(report.kept_samples))?;
+            output.fact("copied after errors", count(report.kept_samples))?;
             for kept in &report.kept {
                 output.line(format!("  sample {} ({}): {}", kept.sample, kept.name, kept.reason))?;
             }

@@ -1,4 +1,4 @@
-//! Naming a data set: URI, layout, filter, catalog.
+//! Options that select a data set: URI, layout, filter, catalog.
 
 use super::common::Common;
 use super::failure::{Failure, Outcome};
@@ -10,7 +10,7 @@ use feedstock_dataset::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Which data set, and which of its samples.
+/// The data set and its selected samples.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct SourceArgs {
     /// A folder, a file or a pattern: /data/train, s3://bucket/train, 's3://bucket/train-{000..099}.tar'.
@@ -19,18 +19,18 @@ pub(crate) struct SourceArgs {
     pub(crate) how: OpenArgs,
 }
 
-/// How a data set is opened, and which of its samples are taken.
+/// How a data set is opened, and which samples are selected.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct OpenArgs {
-    /// The layout, where it cannot be recognised: parquet, folder, webdataset, ilsvrc, ipc, manifest, common_voice,
+    /// The layout [default: detected]: parquet, folder, webdataset, ilsvrc, ipc, manifest, common_voice,
     /// common_voice_tar, common_voice_hf.
     #[arg(long)]
     layout: Option<Layout>,
-    /// What happens to a shard whose footer or headers are damaged, or whose schema differs from that of most shards: raise
-    /// is an error, skip leaves it out.
+    /// What to do with a shard whose footer or headers are damaged, or whose schema differs from that of most shards:
+    /// raise stops with an error, skip leaves the shard out.
     #[arg(long, value_name = "HOW", default_value = "raise")]
     bad_shards: BadShards,
-    /// The split, where a place holds several: train, dev, test, validated …
+    /// The split, if the URI has several: train, dev, test, validated …
     #[arg(long)]
     split: Option<String>,
     /// Keep the samples for which this SQL expression is true ("label < 100 and width > 64").
@@ -38,28 +38,28 @@ pub(crate) struct OpenArgs {
     pub(crate) filter: Option<String>,
     #[command(flatten)]
     catalog: StoreArgs,
-    /// Encoded bytes that a block aims at; other blocks are another order [default: 4 MiB].
+    /// Target size of a block in encoded bytes. Another size changes the order [default: 4 MiB].
     #[arg(long, value_name = "BYTES")]
     block_bytes: Option<u64>,
 }
 
-/// Where catalogs are kept.
+/// Where catalogs are stored.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct StoreArgs {
-    /// Keep the catalog in this folder [default: $FEEDSTOCK_CACHE/catalogs, else ~/.cache/feedstock/catalogs].
+    /// Store the catalog in this folder [default: $FEEDSTOCK_CACHE/catalogs, else ~/.cache/feedstock/catalogs].
     #[arg(long, value_name = "DIR", conflicts_with = "beside")]
     catalog_dir: Option<PathBuf>,
-    /// Keep the catalog beside the data, in _feedstock/.
+    /// Store the catalog next to the data, in _feedstock/.
     #[arg(long)]
     beside: bool,
-    /// How a stored catalog is compared with the storage: auto lists the objects if there are at most 100,000; list
+    /// How a stored catalog is compared with storage: auto lists the objects if there are at most 100,000; list
     /// always does.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     check: CatalogCheck,
 }
 
 impl StoreArgs {
-    /// Where catalogs are kept and how stored ones are checked; the other options have their defaults.
+    /// Returns the options of where catalogs are stored and how they are checked; all others have their defaults.
     pub(crate) fn options(&self) -> CatalogOptions {
         CatalogOptions { store: self.store(), check: self.check, ..CatalogOptions::default() }
     }
@@ -81,12 +81,13 @@ impl SourceArgs {
 }
 
 impl OpenArgs {
-    /// Where the catalog is kept.
+    /// Returns where the catalog is stored.
     pub(crate) fn store(&self) -> CatalogStore {
         self.catalog.store()
     }
 
-    /// Opens the data set at `uri` and filters it; with `rebuild`, from the objects themselves.
+    /// Opens the data set at `uri` and filters it. With `rebuild`, the catalog is built from the objects, even if a
+    /// stored one is current.
     pub(crate) fn open(&self, uri: &str, common: &Common, rebuild: bool) -> Outcome<Dataset> {
         let reporter = Arc::new(Reporter::new(common, "opening"));
         let told = reporter.clone();
@@ -119,20 +120,20 @@ impl OpenArgs {
     }
 }
 
-/// The order.
+/// The order of samples.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Order")]
 pub(crate) struct ShuffleArgs {
-    /// Seed of the order and of the ops' randomness.
+    /// Seed of the order and of random ops.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Samples shuffled among each other [default: what fits 512 MiB of encoded bytes].
+    /// Number of samples that are shuffled together [default: 512 MiB of encoded bytes].
     #[arg(long, value_name = "SAMPLES")]
     window: Option<u64>,
-    /// Lanes; large jobs set a multiple of their largest world size [default: up to 64].
+    /// Number of lanes; for large jobs, a multiple of the largest world size [default: up to 64].
     #[arg(long, value_name = "N")]
     lanes: Option<u32>,
-    /// window: blocks, then samples in windows; full: every sample on its own; none: the catalog's order.
+    /// window shuffles blocks, and samples within windows; full shuffles all samples; none keeps the catalog order.
     #[arg(long, value_name = "KIND", default_value = "window", value_parser = ["window", "full", "none"])]
     shuffle: String,
 }
@@ -147,7 +148,7 @@ impl ShuffleArgs {
         if let Some(window) = self.window {
             if self.shuffle != "window" {
                 return Err(Failure::config(format!(
-                    "--window says nothing with --shuffle {}",
+                    "--window has no effect with --shuffle {}; leave it out, or set --shuffle window",
                     self.shuffle
                 )));
             }

@@ -1,7 +1,8 @@
-//! Options in errors, spelled as flags.
+//! Spelling of options in errors: as flags.
 //!
-//! The libraries' errors spell options as Rust and Python do (`shard_bytes`, `on_error="skip"`); the command line has flags.
-//! A flag's id is the name of the option in Rust, so the subcommand's own flags are the dictionary. [`OTHER_NAMES`] has
+//! The libraries' errors spell options as Rust and Python do (`shard_bytes`, `on_error="skip"`), but the command line
+//! has flags. A flag's id is the option's name in Rust, so the flags of the subcommand are the dictionary.
+//! [`OTHER_NAMES`] has the exceptions.
 //! those that differ.
 
 use clap::ArgMatches;
@@ -13,7 +14,7 @@ const OTHER_NAMES: [(&str, &str, &str); 3] = [
     ("force", "with force", "with --force"),
 ];
 
-/// What precedes the names of the data set's columns, the end of a message.
+/// The text before the names of the data set's columns, at the end of a message.
 const COLUMNS: &str = "columns are: ";
 
 /// Returns `message` with options replaced by flags of the subcommand that `matches` chose.
@@ -29,8 +30,8 @@ pub(crate) fn with_flags(message: &str, command: &mut clap::Command, matches: &A
     replace(message, &flags.collect::<Vec<_>>())
 }
 
-/// Replaces the options of `flags`, which are ids and long names. What is in backticks or names columns stays: it is the
-/// user's own text.
+/// Replaces the options of `flags`, which are ids and long names. Text in backquotes and names of columns stay
+/// unchanged: they are the user's text.
 fn replace(message: &str, flags: &[(&str, &str)]) -> String {
     let (head, columns) = message.split_at(message.find(COLUMNS).unwrap_or(message.len()));
     let parts = head.split('`').enumerate();
@@ -53,7 +54,7 @@ fn replace_in_text(text: &str, flags: &[(&str, &str)]) -> String {
         let (before, word, after) = (&rest[..start], &rest[start..end], &rest[end..]);
         out.push_str(before);
         rest = after;
-        // Words without an underscore may be meant as words.
+        // A word without an underscore may be an ordinary word.
         let flag = flags.iter().find(|(id, _)| *id == word && id.contains('_'));
         let Some((_, long)) = flag.filter(|_| !is_in_path(before, after)) else {
             out.push_str(word);
@@ -70,7 +71,7 @@ fn replace_in_text(text: &str, flags: &[(&str, &str)]) -> String {
     out + rest
 }
 
-/// Whether a word between these two texts is part of a path, a flag or a call.
+/// Returns whether a word between these two texts is part of a path, a flag or a call.
 fn is_in_path(before: &str, after: &str) -> bool {
     let goes_on = after.strip_prefix('.').is_some_and(|after| after.starts_with(is_part));
     before.ends_with(['-', '.', '/']) || after.starts_with(['/', '(']) || goes_on
@@ -80,7 +81,7 @@ fn is_part(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The value of `=value` or `="value"`, and what follows it.
+/// Returns the value of `=value` or `="value"`, and the text after it.
 fn value(text: &str) -> Option<(&str, &str)> {
     let text = text.strip_prefix('=')?;
     if let Some(quoted) = text.strip_prefix('"') {
@@ -109,7 +110,7 @@ mod tests {
             ("set bad_shards=\"skip\", or on_error=copy.", "set --bad-shards skip, or --on-error copy."),
             ("lower shard_bytes.", "lower --shard-bytes."),
             ("another seed; replace it with force", "another seed; replace it with --force"),
-            // Options of other commands, files, columns and expressions stay.
+            // Options of other commands, files, columns and expressions stay unchanged.
             ("max_lost_share (0.02)", "max_lost_share (0.02)"),
             ("/data/shard_bytes/x and shard_bytes.tar", "/data/shard_bytes/x and shard_bytes.tar"),
             (

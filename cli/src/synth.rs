@@ -1,4 +1,4 @@
-//! `feedstock synth`: sample data.
+//! `feedstock synth`: makes sample data.
 
 use super::common::Common;
 use super::failure::{Outcome, local_path};
@@ -15,25 +15,25 @@ use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
-  feedstock synth imagenet /tmp/pictures                             # 4000 pictures, 440 MB, Parquet
+  feedstock synth imagenet /tmp/images                               # 4000 images, 440 MB, Parquet
   feedstock synth imagenet /tmp/tars --samples 1000 --layout webdataset
   feedstock synth imagenet /tmp/small --samples 100 --width 64 --height 64 --exact-size --layout folder
 
-The same options write the same bytes on every machine, and a sample has the same name, label and JPEG in every
-layout. Every picture carries its index as grey levels in its top left corner.";
+The same options write the same bytes on every machine. A sample has the same name, label and JPEG in every layout. Each
+image encodes its index as grey levels in its top left corner.";
 
 const SPEECH_EXAMPLES: &str = "\
 Examples:
-  feedstock synth common-voice /tmp/speech                           # 2000 clips, 2.8 hours, 80 MB, as Mozilla's archive
+  feedstock synth common-voice /tmp/speech                           # 2000 audio clips, 2.8 hours, 80 MB, Mozilla's layout
   feedstock synth common-voice /tmp/cv --samples 500 --locale en,de --layout hf-tars
   feedstock synth common-voice /tmp/short --mean-seconds 2 --layout parquet --voice formant
   feedstock inspect /tmp/speech --split train
 
-Clips are 48 kHz mono MP3 at 64 kb/s, 1 to 12 s long (lognormal). Sentences are made of a word list, so they mean
-nothing; some hold quotation marks, a few no words. A clip has the same name, sentence and speaker in every layout.
-With --voice formant the same options write the same bytes; espeak-ng's sound depends on its installed version.";
+Audio clips are 48 kHz mono MP3 at 64 kb/s, 1 to 12 s long (lognormal). Sentences are random words from a list, without
+meaning; some hold quotation marks, a few hold no words. An audio clip has the same name, sentence and speaker in every
+layout. With --voice formant the same options write the same bytes; espeak-ng's audio depends on its installed version.";
 
-/// Make sample data with natural statistics, in the layouts people hold.
+/// Make sample data with natural statistics, in common layouts.
 #[derive(Args)]
 pub(crate) struct Command {
     #[command(subcommand)]
@@ -46,23 +46,23 @@ enum Kind {
     CommonVoice(CommonVoice),
 }
 
-/// Pictures and labels, as ImageNet.
+/// Make images and labels in the style of ImageNet.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 struct Imagenet {
-    /// The folder to write, on this machine; must be empty or absent.
+    /// The local folder to write to; must be empty or absent.
     #[arg(value_parser = local_path)]
     dir: PathBuf,
     /// Number of samples.
     #[arg(long, default_value_t = 4000)]
     samples: u64,
-    /// Seed of everything.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// parquet, folder, webdataset, ipc or ilsvrc.
+    /// Layout of the files: parquet, folder, webdataset, ipc or ilsvrc.
     #[arg(long, default_value_t = Layout::Parquet)]
     layout: Layout,
-    /// Number of classes; each has a sample [default: 1000, or as many as samples].
+    /// Number of classes; each has at least one sample [default: 1000, or the number of samples if that is less].
     #[arg(long)]
     classes: Option<u32>,
     /// Mean width in pixels.
@@ -71,58 +71,58 @@ struct Imagenet {
     /// Mean height in pixels.
     #[arg(long, default_value_t = 350)]
     height: u32,
-    /// Every picture exactly width × height, instead of within 15 %.
+    /// Make every image exactly width × height, instead of within 15 %.
     #[arg(long)]
     exact_size: bool,
     /// JPEG quality.
     #[arg(long, default_value_t = DEFAULT_QUALITY)]
     quality: u8,
-    /// Samples of one shard (parquet, webdataset, ipc).
+    /// Number of samples per shard (parquet, webdataset, ipc).
     #[arg(long, default_value_t = 500)]
     samples_per_shard: u64,
-    /// Rows of a Parquet row group or an IPC record batch.
+    /// Number of rows per Parquet row group or IPC record batch.
     #[arg(long, default_value_t = 100)]
     rows_per_group: usize,
-    /// Leave Parquet pages uncompressed, instead of Snappy as Hugging Face writes.
+    /// Leave Parquet pages uncompressed. By default they are Snappy-compressed, as Hugging Face writes them.
     #[arg(long)]
     uncompressed: bool,
-    /// Replace sample data that is in the folder; other files are never touched.
+    /// Replace earlier sample data in the folder. Other files are never touched.
     #[arg(long)]
     force: bool,
 }
 
-/// Spoken sentences and their TSVs, as Common Voice.
+/// Make spoken sentences and their TSVs in the style of Common Voice.
 #[derive(Args)]
 #[command(after_help = SPEECH_EXAMPLES)]
 struct CommonVoice {
-    /// The folder to write, on this machine; must be empty or absent.
+    /// The local folder to write to; must be empty or absent.
     #[arg(value_parser = local_path)]
     dir: PathBuf,
-    /// Number of clips.
+    /// Number of audio clips.
     #[arg(long, default_value_t = 2000)]
     samples: u64,
-    /// Seed of everything.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// mozilla, mozilla-tar-gz, hf-tars, parquet or webdataset.
+    /// Layout of the files: mozilla, mozilla-tar-gz, hf-tars, parquet or webdataset.
     #[arg(long, default_value_t = CommonVoiceLayout::Mozilla)]
     layout: CommonVoiceLayout,
     /// Languages, separated by commas: de, en, es, fr.
     #[arg(long, value_delimiter = ',', default_value = "en")]
     locale: Vec<Locale>,
-    /// Who speaks: auto (espeak-ng if installed, else formant), espeak, or formant (the built-in synthesiser).
+    /// Voice: auto (espeak-ng if installed, else formant), espeak, or formant (the built-in synthesiser).
     #[arg(long, default_value_t = Voice::Auto)]
     voice: Voice,
-    /// Mean length of the clips in seconds, 1.5 to 9.
+    /// Mean duration of the audio clips in seconds, 1.5 to 9.
     #[arg(long, default_value_t = 5.0)]
     mean_seconds: f64,
-    /// Clips of one shard (hf-tars, parquet, webdataset).
+    /// Number of audio clips per shard (hf-tars, parquet, webdataset).
     #[arg(long, default_value_t = 500)]
     samples_per_shard: u64,
-    /// Rows of a Parquet row group.
+    /// Number of rows per Parquet row group.
     #[arg(long, default_value_t = 100)]
     rows_per_group: usize,
-    /// Replace sample data that is in the folder; other files are never touched.
+    /// Replace earlier sample data in the folder. Other files are never touched.
     #[arg(long)]
     force: bool,
 }
@@ -177,7 +177,7 @@ impl Imagenet {
             }))?;
         } else {
             output.line(format!(
-                "{}: {} samples of {} classes in {} {} files, {}, mean picture {}, {:.0} samples/s",
+                "{}: {} samples of {} classes in {} {} files, {}, mean image {}, {:.0} samples/s",
                 self.dir.display(),
                 count(summary.samples),
                 count(summary.classes.into()),
@@ -234,7 +234,7 @@ impl CommonVoice {
             }))?;
         } else {
             output.line(format!(
-                "{}: {} clips of {} speakers by {}, {}, mean {:.2} s, in {} {} files, {}, {:.0} × real time",
+                "{}: {} audio clips of {} speakers by {}, {}, mean {:.2} s, in {} {} files, {}, {:.0} × real time",
                 self.dir.display(),
                 count(summary.samples),
                 count(summary.speakers),

@@ -1,8 +1,8 @@
-//! What this process has used: CPU time and peak memory.
+//! Resource usage of this process: CPU time and peak memory.
 
 use std::time::Duration;
 
-/// CPU time of all threads, and the most memory that was resident.
+/// CPU time of all threads, and peak resident memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
@@ -10,10 +10,10 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// As the kernel counts it now.
+    /// Returns the kernel's current values.
     pub(crate) fn now() -> Self {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: getrusage fills the struct, which all zeroes is already valid for.
+        // SAFETY: getrusage fills the struct, for which all zeroes are a valid value.
         let usage = unsafe {
             libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
             usage.assume_init()
@@ -24,7 +24,7 @@ impl Usage {
             Duration::from_secs(seconds) + Duration::from_micros(micros)
         };
         let peak = u64::try_from(usage.ru_maxrss).unwrap_or(0);
-        // Linux counts kilobytes, macOS bytes.
+        // Linux reports kilobytes, macOS bytes.
         let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
         Self { cpu: span(usage.ru_utime) + span(usage.ru_stime), peak_rss_bytes: peak * unit }
     }

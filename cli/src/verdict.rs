@@ -1,33 +1,33 @@
-//! What limits a run: one pure function over what was measured.
+//! The bottleneck of a run: a pure function of the measurements.
 
 use std::fmt;
 
-/// CPU threads busy for more than this share of the time are what limits.
+/// CPU threads that are busy for more than this share of the time are the bottleneck.
 const BUSY: f64 = 0.85;
-/// A caller who waits less than this share of the time is what limits.
+/// A caller that waits for less than this share of the time is the bottleneck.
 const WAITING: f64 = 0.05;
 
-/// Shares of the time after the first batch, 0 … 1.
+/// Shares of the time after the first batch, from 0 to 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shares {
-    /// Of this process's CPU threads, busy with ops.
+    /// Time that this process's CPU threads spend in ops.
     pub(super) ops: f64,
-    /// Of the caller, waiting for batches.
+    /// Time that the caller waits for batches.
     pub(super) waited: f64,
-    /// Of the fleet's CPU threads, if workers make the rows.
+    /// Time that the fleet's CPU threads are busy, if workers produce the rows.
     pub(super) workers: Option<WorkersShare>,
 }
 
 /// How busy the CPU threads of a fleet are.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum WorkersShare {
-    /// This share of their time.
+    /// Busy for this share of their time.
     Busy(f64),
-    /// The workers could not be asked.
+    /// The workers did not report their load.
     Unknown,
 }
 
-/// What limits a run.
+/// The bottleneck of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bottleneck {
     /// This process's CPU threads.
@@ -36,9 +36,9 @@ pub(super) enum Bottleneck {
     Workers,
     /// Reading, on this machine or on the workers.
     Storage,
-    /// The caller, who takes batches later than they are ready.
+    /// The caller takes batches later than they are ready.
     Consumer,
-    /// Workers whose load is not known: their CPUs, their storage or the network.
+    /// Workers whose load is unknown: their CPUs, their storage or the network.
     WorkersUnknown,
 }
 
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn without_workers_a_rank_that_waits_beside_idle_cpus_waits_for_storage() {
+    fn without_workers_a_rank_that_waits_with_idle_cpus_waits_for_storage() {
         assert_eq!(verdict(0.9, 0.9, None), Bottleneck::Ops);
         assert_eq!(verdict(0.2, 0.01, None), Bottleneck::Consumer);
         assert_eq!(verdict(0.2, 0.9, None), Bottleneck::Storage);

@@ -1,4 +1,4 @@
-//! `feedstock worker`: makes rows for ranks on other machines.
+//! `feedstock worker`: serves rows to ranks on other machines.
 
 use super::common::Common;
 use super::failure::{Failure, Outcome};
@@ -14,48 +14,50 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  feedstock worker --allow /data/imagenet                             # for this machine's own ranks, on 127.0.0.1:7117
+  feedstock worker --allow /data/imagenet                             # for ranks on this machine, at 127.0.0.1:7117
   feedstock worker --listen 0.0.0.0:7117 --allow s3://corpus/ --token-file token \\
-      --tls-cert worker.crt --tls-key worker.key --client-ca ca.crt   # for others
-  feedstock worker --health 127.0.0.1:7117                            # is it there? Exit code 0, and how it is
+      --tls-cert worker.crt --tls-key worker.key --client-ca ca.crt   # for other machines
+  feedstock worker --health 127.0.0.1:7117                            # print the status; exit code 0 if healthy
 
-Ranks name their workers: pipeline.workers(Workers::at(\"host:7117,…\")?) in Rust, loader(workers=\"host:7117,…\") in
-Python. Reads happen with this process's credentials (AWS_*, GOOGLE_*, AZURE_*), which never leave it; of what requests
-name, it reads only what lies below an --allow. SIGTERM drains: no new streams, ranks go elsewhere, then it ends; a second
-one ends it at once. Any Arrow Flight client can read a lane at the same address; gRPC's health service answers there too.";
+Ranks list their workers: pipeline.workers(Workers::at(\"host:7117,…\")?) in Rust, loader(workers=\"host:7117,…\") in
+Python. The worker reads storage with its own credentials (AWS_*, GOOGLE_*, AZURE_*), which it never sends. It reads only
+data below an --allow. On SIGTERM it drains: it accepts no new streams, ranks move to other workers, then it exits. A
+second SIGTERM ends it at once. Any Arrow Flight client can read a lane at the same address, which also serves gRPC
+health checks.";
 
-/// Decode for ranks on other machines.
+/// Decode samples for ranks on other machines.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Command {
-    /// Where to listen; port 0 takes a free one. Beyond this machine it needs a token and TLS.
+    /// The address to listen on; port 0 picks a free port. A non-local address needs a token and TLS.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7117")]
     listen: String,
-    /// A folder, bucket, prefix or object that requests may name; may be repeated [default: none].
+    /// A folder, bucket, prefix or object that requests may read; may be repeated [default: none].
     #[arg(long, value_name = "URI")]
     allow: Vec<String>,
-    /// Encoded bytes that all streams together may hold.
+    /// Maximum encoded bytes that all streams together may hold.
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 30)]
     memory_bytes: u64,
-    /// Bytes of working memory that each CPU thread may take for one sample; larger ones borrow from the memory of streams.
+    /// Bytes of working memory that each CPU thread may take for one sample. Larger samples borrow from
+    /// --memory-bytes.
     #[arg(long, value_name = "BYTES", default_value_t = feedstock_ops::DECODER_MEMORY)]
     decoder_memory: u64,
-    /// PEM file: the worker's certificate and those that vouch for it.
+    /// PEM file: the worker's certificate, followed by its certificate chain.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// PEM file: its private key.
+    /// PEM file: the private key of --tls-cert.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// PEM file: whoever connects must show a certificate of this authority.
+    /// PEM file: the authority that must have issued the certificates of clients.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
-    /// Listen beyond this machine without token and TLS: in networks that keep everybody else out.
+    /// Allow non-local connections without a token or TLS (trusted networks only).
     #[arg(long)]
     insecure: bool,
-    /// Seconds that ranks have to go elsewhere when the worker is asked to end.
+    /// Seconds that ranks have to move to other workers after SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain_timeout: u64,
-    /// Ask the worker at this address how it is, and print that.
+    /// Print the status of the worker at this address, and exit.
     #[arg(long, value_name = "HOST:PORT")]
     health: Option<String>,
     #[command(flatten)]
@@ -78,13 +80,13 @@ impl Command {
         }
         output.end()?;
         if self.allow.is_empty() {
-            tracing::warn!("nothing may be read: every request will be refused; name data with --allow");
+            tracing::warn!("this worker may not read any data and will reject every request; set --allow");
         }
         worker.wait_for_signal()?;
         tracing::info!("draining: {} streams", worker.status().streams);
         if !worker.drain(Duration::from_secs(self.drain_timeout)) {
             tracing::warn!(
-                "{} streams were cut off: their ranks had not gone elsewhere",
+                "{} streams were cut off: their ranks had not moved to other workers in time",
                 worker.status().streams
             );
         }
@@ -129,19 +131,19 @@ impl Command {
         }
         output.end()?;
         match status.draining {
-            true => Err(Failure::retry("the worker is going away")),
+            true => Err(Failure::retry("the worker is draining; use another one")),
             false => Ok(()),
         }
     }
 }
 
-/// What happens is told on standard error; RUST_LOG says how much.
+/// Logs to standard error; RUST_LOG sets the level.
 fn log() {
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
         .from_env_lossy();
-    // Whoever embeds the command may have a subscriber already.
+    // The process that embeds the command may have a subscriber already.
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Told on standard error as well, which panics where that is full or closed.
+    // Internal errors would also go to standard error, which panics if that is full or closed.
     let _kept = subscriber.log_internal_errors(false).try_init();
 }

@@ -1,4 +1,4 @@
-//! Naming workers, and what is said and shown to them.
+//! Options for workers: their addresses, credentials and TLS; and the wait for their first batch.
 
 use super::failure::{Failure, Outcome};
 use super::output::complain;
@@ -11,23 +11,23 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Who may talk to whom.
+/// How ranks and workers authenticate each other.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Trust")]
 pub(crate) struct TrustArgs {
-    /// File that holds the token which ranks say and workers expect [default: $FEEDSTOCK_TOKEN].
+    /// File with the token that ranks send and workers expect [default: $FEEDSTOCK_TOKEN].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// PEM file: workers must show a certificate of this authority.
+    /// PEM file: the authority that must have issued the workers' certificates.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// PEM file: this side's certificate, for workers that ask.
+    /// PEM file: the client certificate, for workers that require one.
     #[arg(long, value_name = "FILE", requires_all = ["client_key", "ca"])]
     client_cert: Option<PathBuf>,
-    /// PEM file: its private key.
+    /// PEM file: the private key of --client-cert.
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
-    /// The name in the workers' certificates [default: the host that is connected to].
+    /// The name in the workers' certificates [default: the host of the address].
     #[arg(long, value_name = "NAME", requires = "ca")]
     server_name: Option<String>,
 }
@@ -41,7 +41,7 @@ impl TrustArgs {
         Ok(text.map(|text| Token::new(&text)).transpose()?)
     }
 
-    /// Workers that are spoken to like this.
+    /// Returns `workers` with this token and TLS configuration.
     pub(crate) fn apply(&self, mut workers: Workers) -> Outcome<Workers> {
         if let Some(token) = self.token()? {
             workers = workers.token(token);
@@ -57,37 +57,37 @@ impl TrustArgs {
     }
 }
 
-/// The text of a file.
+/// Reads a text file.
 pub(crate) fn read(path: &Path) -> Outcome<String> {
     std::fs::read_to_string(path).map_err(|e| Failure::config(format!("cannot read {}: {e}", path.display())))
 }
 
-/// Workers that make the rows.
+/// The workers that produce the rows.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Workers")]
 pub(crate) struct WorkersArgs {
-    /// Have these workers make the rows: host:port,host:port…, or dns:name:port for all addresses of a name.
+    /// The workers that produce the rows: host:port,host:port…, or dns:name:port for all addresses of a name.
     #[arg(long, value_name = "ADDRESSES")]
     workers: Option<String>,
-    /// Whether this machine's CPUs serve as well.
+    /// Whether this machine's CPUs also decode.
     #[arg(long, value_enum, default_value_t, requires = "workers")]
     local: LocalArg,
-    /// Fail if no worker can be reached after this time. No effect with dns: addresses or --local.
+    /// Seconds after which the command fails if no worker is reachable. No effect with dns: addresses or --local.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "workers")]
     connect_timeout: u64,
     #[command(flatten)]
     trust: TrustArgs,
 }
 
-/// Whether this machine's CPUs serve as well.
+/// Whether this machine's CPUs also decode.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum LocalArg {
-    /// They do not.
+    /// Never.
     #[default]
     Never,
     /// While no worker answers.
     Fallback,
-    /// As one of the workers.
+    /// Always, as one of the workers.
     Share,
 }
 
@@ -109,16 +109,16 @@ impl WorkersArgs {
     }
 }
 
-/// A first batch that takes longer is reported: workers that are up send it within a second.
+/// A longer wait for the first batch is reported: running workers send it within a second.
 const SLOW_START: Duration = Duration::from_secs(2);
-/// The time between two looks at the clock.
+/// Interval at which the clock is checked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The wait for the first batch from workers: it is reported, and ends if no worker can be reached.
+/// Waits for the first batch from workers: reports a long wait, and fails if no worker is reachable.
 pub(crate) struct FirstWait<'a> {
-    /// `None` once the first batch is there.
+    /// `None` once the first batch has arrived.
     workers: Option<&'a Workers>,
-    /// `None` if this machine decodes, too.
+    /// `None` if this machine also decodes.
     limit: Option<Duration>,
     quiet: bool,
 }
@@ -147,7 +147,7 @@ impl FirstWait<'_> {
     }
 }
 
-/// Fails if no listed worker answers. Workers behind a DNS name are not listed.
+/// Fails if no listed worker answers. Workers with a `dns:` address are not listed.
 fn check_reachable(workers: &Workers, waited: Duration) -> Outcome {
     let addresses = workers.addresses();
     let mut troubles = Vec::new();
@@ -162,23 +162,24 @@ fn check_reachable(workers: &Workers, waited: Duration) -> Outcome {
     }
     troubles.truncate(4);
     Err(Failure::retry(format!(
-        "no worker of {} was reached in {} s (--connect-timeout): {}; start them with `feedstock worker`, check --workers, or \
-         decode here with --local fallback",
-        addresses.len(),
+        "no worker answered within {} s (--connect-timeout; {} tried): {}; start them with `feedstock worker`, \
+         check --workers, or decode here with --local fallback",
         waited.as_secs(),
+        addresses.len(),
         troubles.join("; ")
     )))
 }
 
-/// The CPU time that the workers of a fleet had spent on rows at one moment.
+/// The CPU time that a fleet's workers had spent on rows at one moment.
 pub(crate) struct FleetLoad {
     at: Instant,
-    /// CPU threads and the seconds they were busy, by the worker's instance: a restarted worker is another one.
+    /// CPU threads and their busy seconds by worker instance: a restarted worker is another instance.
     workers: HashMap<String, (u64, f64)>,
 }
 
 impl FleetLoad {
-    /// Asks every listed worker; one that does not answer is left out. Those behind a DNS name are not listed.
+    /// Queries every listed worker, and leaves out those that do not answer. Workers with a `dns:` address are not
+    /// listed.
     pub(crate) fn now(workers: &Workers) -> Self {
         let statuses = workers.addresses().into_iter().filter_map(|address| workers.status(&address).ok());
         let loads = statuses.filter(|status| status.threads > 0);
@@ -186,7 +187,7 @@ impl FleetLoad {
         Self { at: Instant::now(), workers }
     }
 
-    /// Returns how busy the workers were since `before`, on average over their threads.
+    /// Returns the average busy share of the workers' threads since `before`.
     pub(super) fn since(&self, before: &Self) -> WorkersShare {
         let wall = (self.at - before.at).as_secs_f64();
         let (mut busy, mut threads) = (0.0, 0);

@@ -4,7 +4,7 @@ use super::super::failure::{Failure, Outcome};
 use arrow::array::RecordBatch;
 use arrow::util::display::array_value_to_string;
 
-/// All values of a query's result as text, row by row.
+/// Returns all values of a query's result as text, row by row.
 pub(super) fn cells(batches: &[RecordBatch]) -> Outcome<Vec<Vec<String>>> {
     let mut rows = Vec::new();
     for batch in batches {

@@ -1,4 +1,4 @@
-//! `feedstock inspect`: what a data set is.
+//! `feedstock inspect`: shows what a data set holds.
 
 mod cells;
 mod speech;
@@ -26,7 +26,8 @@ Examples:
   feedstock inspect /data/cv-corpus --split train           # hours, lengths, speakers, locales
   feedstock inspect s3://bucket/train --sql 'select avg(width), max(height) from catalog'";
 
-/// Show what a data set holds: layout, samples, blocks, columns, labels or lengths and speakers, order.
+/// Show what a data set holds: layout, samples, blocks, columns, labels, order; for speech also hours, durations and
+/// speakers.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Command {
@@ -34,13 +35,13 @@ pub(crate) struct Command {
     source: SourceArgs,
     #[command(flatten)]
     order: ShuffleArgs,
-    /// Count the values of this column [default: label, where there is one].
+    /// Count the values of this column [default: label, if the data set has it].
     #[arg(long, value_name = "COLUMN")]
     count: Option<String>,
-    /// How many counted values to show, most frequent first.
+    /// Number of counted values to show, the most frequent first.
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
-    /// Run this query over the table `catalog` and print its rows instead.
+    /// Print the rows of this query over the table `catalog` instead.
     #[arg(long, value_name = "QUERY", conflicts_with = "count")]
     sql: Option<String>,
 }
@@ -51,7 +52,7 @@ struct Counts {
     top: Vec<Counted>,
 }
 
-/// A value, its class name where it is a label, and how many samples have it.
+/// A value, its class name if it is a label, and the number of samples that have it.
 struct Counted {
     value: String,
     name: Option<String>,
@@ -125,7 +126,7 @@ impl Command {
         )?;
         let per_block = samples as f64 / blocks.max(1) as f64;
         let mean = bytes(block_bytes / blocks.max(1));
-        output.fact("blocks", format!("{}, {per_block:.1} samples and {mean} each", count(blocks)))?;
+        output.fact("blocks", format!("{}, on average {per_block:.1} samples and {mean}", count(blocks)))?;
         for (place, (name, kind, payload)) in columns.iter().enumerate() {
             let kind = if *payload { "payload (encoded bytes)" } else { kind };
             output.fact(if place == 0 { "columns" } else { "" }, format!("{name:<16} {kind}"))?;
@@ -166,12 +167,12 @@ impl Command {
         let (top, distinct) = futures::executor::block_on(async {
             Ok::<_, Failure>((dataset.sql(&top).await?, dataset.sql(&distinct).await?))
         })?;
-        let number = |text: String| text.parse().map_err(|_| Failure::bug(format!("{text} is no count")));
+        let number = |text: String| text.parse().map_err(|_| Failure::bug(format!("not a count: {text}")));
         let names = dataset.catalog().class_names(column);
         let mut values = Vec::new();
         for row in cells(&top)? {
-            let [value, n] =
-                <[String; 2]>::try_from(row).map_err(|_| Failure::bug("a count of two columns"))?;
+            let [value, n] = <[String; 2]>::try_from(row)
+                .map_err(|_| Failure::bug("a count has other than two columns"))?;
             let name =
                 names.as_ref().zip(value.parse::<usize>().ok()).and_then(|(names, label)| names.get(label));
             values.push(Counted { name: name.cloned(), count: number(n)?, value });
@@ -182,7 +183,7 @@ impl Command {
 }
 
 impl Counted {
-    /// `3 n01481666 × 4`.
+    /// Returns the line `3 n01481666 × 4`.
     fn shown(&self) -> String {
         let name = self.name.as_ref().map_or(String::new(), |name| format!(" {name}"));
         format!("{}{name} × {}", self.value, count(self.count))
@@ -195,13 +196,13 @@ fn counts_json(counts: &Counts) -> Value {
     json!({ "column": counts.column, "distinct": counts.distinct, "top": counts.top.iter().map(one).collect::<Vec<Value>>() })
 }
 
-/// Bytes of all blocks.
+/// Returns the bytes of all blocks.
 pub(crate) fn block_bytes(catalog: &Catalog) -> Outcome<u64> {
     let blocks = u32::try_from(catalog.blocks()).map_err(|_| Failure::bug("more than 2^32 blocks"))?;
     Ok((0..blocks).map(|id| catalog.block(BlockId(id)).bytes).sum())
 }
 
-/// Is the text of such a value also its JSON?
+/// Returns whether the text of a value of this type is also its JSON.
 fn is_number_or_flag(kind: &DataType) -> bool {
     *kind == DataType::Boolean || kind.is_integer() || kind.is_floating()
 }
@@ -233,7 +234,7 @@ fn print_rows(common: &Common, batches: &[RecordBatch]) -> Outcome {
             let values = row.into_iter().zip(is_null).zip(&is_plain).map(|((text, is_null), is_plain)| {
                 match (is_null, is_plain) {
                     (true, _) => Value::Null,
-                    (false, true) => serde_json::from_str(&text).unwrap_or(Value::String(text)), // NaN
+                    (false, true) => serde_json::from_str(&text).unwrap_or(Value::String(text)), // NaN is not JSON
                     (false, false) => Value::String(text),
                 }
             });

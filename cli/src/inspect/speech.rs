@@ -1,4 +1,4 @@
-//! What `inspect` says of speech: hours, lengths, speakers, languages, splits. All from the catalog; no clip is read.
+//! `inspect` for speech: hours, durations, speakers, languages, splits. All come from the catalog; no audio is read.
 
 use super::cells::cells;
 use crate::failure::{Failure, Outcome};
@@ -6,18 +6,18 @@ use crate::output::{Output, count, hours};
 use feedstock_dataset::Dataset;
 use serde_json::{Value, json};
 
-/// Columns that audio layouts have.
+/// Column names of audio layouts.
 const DURATION: &str = "duration";
 const SPEAKER: &str = "client_id";
 const LOCALE: &str = "locale";
 const SPLIT: &str = "split";
-/// Bars of the histogram at most, and their width in characters: both fit a terminal.
+/// Maximum number of bars in the histogram, and their maximum width in characters: both fit a terminal.
 const MOST_BARS: f64 = 16.0;
 const BAR_CHARACTERS: f64 = 40.0;
-/// Widths of a bar in seconds; the first with which the longest clip needs no more bars.
+/// Possible widths of a bar in seconds. The first one is used with which all audio clips fit into the bars.
 const BAR_SECONDS: [f64; 9] = [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0];
 
-/// A data set of clips.
+/// Statistics of a data set of audio clips.
 pub(super) struct Speech {
     lengths: Option<Lengths>,
     speakers: Option<u64>,
@@ -26,17 +26,17 @@ pub(super) struct Speech {
 }
 
 struct Lengths {
-    /// Clips whose length is known.
+    /// Number of audio clips whose duration is known.
     known: u64,
     seconds: f64,
     shortest_s: f64,
     longest_s: f64,
     bar_s: f64,
-    /// From which second on, and how many.
+    /// Start of each bar in seconds, and its number of audio clips.
     bars: Vec<(f64, u64)>,
 }
 
-/// Clips that share a value.
+/// Audio clips that share a value.
 struct Group {
     value: String,
     count: u64,
@@ -44,7 +44,7 @@ struct Group {
 }
 
 impl Speech {
-    /// Asks the catalog.
+    /// Computes the statistics from the catalog.
     pub(super) fn of(dataset: &Dataset) -> Outcome<Self> {
         let table =
             Table { dataset, filter: dataset.filter_sql().map_or(String::new(), |sql| format!("({sql})")) };
@@ -82,7 +82,7 @@ impl Speech {
 
     pub(super) fn print(&self, output: &mut Output, samples: u64) -> Outcome {
         match &self.lengths {
-            None => output.fact("length", "unknown: the catalog has no column duration, or it is empty")?,
+            None => output.fact("length", "unknown: the catalog has no values in a column duration")?,
             Some(lengths) => lengths.print(output, samples)?,
         }
         if let Some(speakers) = self.speakers {
@@ -93,7 +93,8 @@ impl Speech {
                 let length =
                     if group.seconds > 0.0 { format!(", {}", hours(group.seconds)) } else { String::new() };
                 let name = if place == 0 { name } else { "" };
-                output.fact(name, format!("{:<12} {} clips{length}", group.value, count(group.count)))?;
+                output
+                    .fact(name, format!("{:<12} {} audio clips{length}", group.value, count(group.count)))?;
             }
         }
         Ok(())
@@ -105,12 +106,12 @@ impl Lengths {
         let mean = self.seconds / self.known as f64;
         let unknown = match samples.saturating_sub(self.known) {
             0 => String::new(),
-            missing => format!("; {} clips of unknown length", count(missing)),
+            missing => format!("; {} audio clips of unknown length", count(missing)),
         };
         output.fact(
             "length",
             format!(
-                "{} in all, mean {mean:.2} s, {:.2} to {:.2} s{unknown}",
+                "{} in total, mean {mean:.2} s, {:.2} to {:.2} s{unknown}",
                 hours(self.seconds),
                 self.shortest_s,
                 self.longest_s
@@ -127,7 +128,7 @@ impl Lengths {
     }
 }
 
-/// The selected samples.
+/// A view of the selected samples.
 struct Table<'a> {
     dataset: &'a Dataset,
     filter: String,
@@ -138,7 +139,8 @@ impl Table<'_> {
         self.dataset.catalog().schema().column_with_name(column).is_some()
     }
 
-    /// Rows of `query`, whose `from catalog` becomes the selected samples and may be followed by `and …`.
+    /// Returns the rows of `query`. Its `from catalog` is replaced by the selected samples, with `and …` as a further
+    /// condition.
     fn rows(&self, query: &str, and: &str, rest: &str) -> Outcome<Vec<Vec<String>>> {
         let conditions: Vec<&str> =
             [self.filter.as_str(), and].into_iter().filter(|text| !text.is_empty()).collect();
@@ -161,7 +163,7 @@ impl Table<'_> {
         );
         let rows = self.rows(&facts, &known, "")?;
         let Some([clips, seconds, shortest, longest]) = rows.first().map(Vec::as_slice) else {
-            return Err(Failure::bug("four facts of the lengths"));
+            return Err(Failure::bug("a query of durations has other than four columns"));
         };
         let known_clips: u64 = parsed(Some(clips))?;
         if known_clips == 0 {
@@ -187,7 +189,8 @@ impl Table<'_> {
         }))
     }
 
-    /// Clips and seconds by a column's value, the most first; empty if the data set lacks the column.
+    /// Returns audio clips and seconds by a column's value, the largest group first; empty if the data set lacks the
+    /// column.
     fn groups(&self, column: &str) -> Outcome<Vec<Group>> {
         if !self.has(column) {
             return Ok(Vec::new());
@@ -208,5 +211,5 @@ impl Table<'_> {
 
 fn parsed<T: std::str::FromStr>(text: Option<&String>) -> Outcome<T> {
     let text = text.map_or("", String::as_str);
-    text.parse().map_err(|_| Failure::bug(format!("a query answers '{text}', which is no number")))
+    text.parse().map_err(|_| Failure::bug(format!("a query returned '{text}', which is not a number")))
 }

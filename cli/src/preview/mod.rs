@@ -1,7 +1,7 @@
-//! `feedstock preview`: a page with what the model will see after the ops.
+//! `feedstock preview`: writes a page with samples as the model will see them after the ops.
 //!
-//! The samples are the first of the epoch's order, decoded with the seeds of a real run, so the page shows
-//! the very pictures and spectrograms of the first batches.
+//! The samples are the first ones in the epoch's order, processed with the seeds of a real run. The page therefore shows
+//! exactly the images and spectrograms of the first batches.
 
 mod page;
 mod picture;
@@ -26,11 +26,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// Blocks under way at once: enough to hide a round trip; 4 × 4 MiB.
+/// Blocks fetched at once: enough to hide a round trip. They take 4 × 4 MiB.
 const FETCHES: usize = 4;
-/// Columns that hold what is said, in this order of preference.
+/// Columns that may hold the spoken text, in order of preference.
 const SENTENCES: [&str; 5] = ["sentence", "text", "transcript", "transcription", "txt"];
-/// Characters of a value without spaces that are shown: hashes say nothing to a reader.
+/// Maximum characters shown of a value without spaces: a hash is useless to a reader.
 const MOST_CHARACTERS: usize = 40;
 
 const EXAMPLES: &str = "\
@@ -48,23 +48,23 @@ pub(crate) struct Command {
     source: SourceArgs,
     #[command(flatten)]
     order: ShuffleArgs,
-    /// The ops, as the pipeline has them [default: decode_image,random_resized_crop:224,horizontal_flip, or
-    /// decode_audio,resample:16000,log_mel:80 for audio].
+    /// The pipeline's ops [default: decode_image,random_resized_crop:224,horizontal_flip; for audio:
+    /// decode_audio,resample:16000,log_mel:80].
     #[arg(long)]
     ops: Option<String>,
-    /// The column of encoded samples [default: the data set's only one].
+    /// The column of encoded samples [default: the data set's only payload column].
     #[arg(long)]
     column: Option<String>,
-    /// The page; it holds its pictures and clips itself.
+    /// The page to write. It contains its images and audio clips.
     #[arg(long, value_name = "FILE", value_parser = local_path)]
     out: PathBuf,
     /// Number of samples, from the start of the epoch's order.
     #[arg(long, default_value_t = 64, value_name = "N")]
     samples: u64,
-    /// The epoch.
+    /// The number of the epoch, from 0.
     #[arg(long, default_value_t = 0)]
     epoch: u64,
-    /// Show each stored picture beside the result; clips can always be played.
+    /// Also show each stored image next to its result. Audio clips can always be played.
     #[arg(long)]
     original: bool,
 }
@@ -103,13 +103,13 @@ impl Command {
         output.end()?;
         match shown > 0 && failed == shown {
             true => Err(Failure::sample(format!(
-                "none of the {shown} samples can be used: {path} shows why; check --ops"
+                "none of the {shown} samples is usable; check --ops, and see {path} for the reasons"
             ))),
             false => Ok(()),
         }
     }
 
-    /// The tiles in plan order.
+    /// Returns the tiles in the order of the plan.
     fn tiles(&self, common: &Common, dataset: &Dataset, chain: &Chain, column: &str) -> Outcome<Vec<Tile>> {
         let plan = dataset.plan(&self.order.shuffle()?)?;
         let mut order = plan.epoch(self.epoch);
@@ -150,7 +150,7 @@ impl Command {
     }
 }
 
-/// Makes tiles of samples.
+/// Makes tiles from samples.
 struct Painter<'a> {
     command: &'a Command,
     chain: &'a Chain,
@@ -167,13 +167,13 @@ impl Painter<'_> {
         let encoded = encoded(&block.rows, self.column, row)?;
         let seed = SampleSeed::new(self.command.order.seed, self.command.epoch, id.0);
         let picture = match encoded {
-            None => Err("nothing stored (null)".to_owned()),
+            None => Err("no stored value (null)".to_owned()),
             Some(encoded) => self.picture(encoded, seed)?,
         };
         let is_sound = spectrogram::is_sound(self.chain.output());
         let original = encoded.filter(|_| self.command.original && !is_sound).map(<[u8]>::to_vec);
         let sound = encoded.filter(|_| is_sound).map(|clip| {
-            let header = read_audio_header(clip, clip.len() as u64); // what is wrong with it, the ops say
+            let header = read_audio_header(clip, clip.len() as u64); // the ops report a damaged header
             Sound { bytes: clip.to_vec(), seconds: header.ok().and_then(|header| header.seconds()) }
         });
         let said = SENTENCES.into_iter().find(|name| is_sound && block.rows.column_by_name(name).is_some());
@@ -207,7 +207,7 @@ impl Painter<'_> {
         })
     }
 
-    /// The PNG of what the ops make, or why they make nothing.
+    /// Returns a PNG of the ops' result, or why there is none.
     fn picture(&mut self, encoded: &[u8], seed: SampleSeed) -> Outcome<Result<Vec<u8>, String>> {
         let spec = self.chain.output();
         if spec.is_ragged() {
@@ -224,7 +224,7 @@ impl Painter<'_> {
         }
     }
 
-    /// ` (tench)` behind a label with a name.
+    /// Returns ` (tench)`, the class name to be shown after a label; empty if it has none.
     fn class(&self, column: &str, value: &str) -> String {
         let names = self.catalog.class_names(column);
         let name =
@@ -233,7 +233,7 @@ impl Painter<'_> {
     }
 }
 
-/// Type and shape, the ragged axis as `T`.
+/// Returns type and shape, with `T` for the ragged axis.
 fn described(spec: &TensorSpec) -> String {
     let axis = |(place, length): (usize, &usize)| match spec.ragged_axis {
         Some(ragged) if ragged == place => "T".to_owned(),
@@ -243,7 +243,7 @@ fn described(spec: &TensorSpec) -> String {
     format!("{:?} [{}]", spec.dtype, shape.join(", "))
 }
 
-/// A value without spaces is cut after its first characters.
+/// Truncates a long value without spaces.
 fn shortened(value: String) -> String {
     match value.char_indices().nth(MOST_CHARACTERS) {
         Some((end, _)) if !value.contains(' ') => format!("{}…", &value[..end]),
@@ -251,22 +251,24 @@ fn shortened(value: String) -> String {
     }
 }
 
-/// The named payload column, or the only one.
+/// Returns the named payload column, or the only one.
 pub(crate) fn payload_column(dataset: &Dataset, named: Option<&str>) -> Outcome<String> {
     let known = dataset.catalog().payload_columns();
     match (named, known) {
         (Some(name), _) if known.iter().any(|column| column == name) => Ok(name.to_owned()),
         (None, [only]) => Ok(only.clone()),
-        (None, []) => Err(Failure::config(format!("{} has no column of encoded bytes", dataset.uri()))),
+        (None, []) => {
+            Err(Failure::config(format!("{} has no payload column (encoded images or audio)", dataset.uri())))
+        }
         _ => Err(Failure::config(format!(
-            "{}: name one of the payload columns {} with --column",
+            "{}: set --column to one of the payload columns: {}",
             dataset.uri(),
             known.join(", ")
         ))),
     }
 }
 
-/// The encoded bytes of a row; `None` where they are null.
+/// Returns the encoded bytes of a row; `None` if they are null.
 pub(crate) fn encoded<'a>(rows: &'a RecordBatch, column: &str, row: usize) -> Outcome<Option<&'a [u8]>> {
     let values = rows.column_by_name(column).and_then(|values| values.as_binary_view_opt());
     let values = values.ok_or_else(|| Failure::bug(format!("a block has no payload column {column}")))?;

@@ -1,4 +1,4 @@
-//! The HTML: one file, no scripts, pictures inside.
+//! The HTML page: one file that contains its images, without scripts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,22 +9,22 @@ use std::fmt::Write as _;
 pub(super) struct Tile {
     pub(super) id: u64,
     pub(super) place: String,
-    /// `column: value`, one a line.
+    /// `column: value`, one per line.
     pub(super) facts: String,
-    /// What is said, of speech.
+    /// The spoken text of speech.
     pub(super) sentence: Option<String>,
-    /// A PNG, or why there is none.
+    /// A PNG of the result, or why there is none.
     pub(super) picture: Result<Vec<u8>, String>,
     /// The stored bytes, if they are to be shown.
     pub(super) original: Option<Vec<u8>>,
-    /// The stored clip, to be played.
+    /// The stored audio clip, for playing.
     pub(super) sound: Option<Sound>,
 }
 
-/// A clip.
+/// An audio clip.
 pub(super) struct Sound {
     pub(super) bytes: Vec<u8>,
-    /// Where its header tells.
+    /// Duration, if its header has it.
     pub(super) seconds: Option<f64>,
 }
 

@@ -1,21 +1,20 @@
-//! A tensor as a PNG that a browser shows.
+//! Image tensors as PNG files.
 
 use crate::failure::{Failure, Outcome};
 use feedstock_ops::{DType, Layout, TensorSpec};
 
 const CHANNELS: usize = 3;
 
-/// The PNG of one sample's tensor, u8 or f32, `[h, w, 3]` or `[3, h, w]`.
+/// Encodes one sample's tensor as a PNG: u8 or f32, `[h, w, 3]` or `[3, h, w]`.
 ///
-/// f32 values are stretched so that the least becomes 0 and the greatest 255: normalised values have no
-/// colours of their own.
+/// f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised values have no colours.
 pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     let (height, width, planar) = match (spec.shape.as_slice(), spec.layout) {
         (&[height, width, CHANNELS], Layout::Hwc) => (height, width, false),
         (&[CHANNELS, height, width], Layout::Chw) => (height, width, true),
         (shape, layout) => {
             return Err(Failure::config(format!(
-                "the ops' result is {shape:?} {layout:?}; a page shows pictures, [h, w, 3] or [3, h, w]"
+                "the result of --ops has shape {shape:?} ({layout:?}); preview shows images of shape [h, w, 3] or [3, h, w]"
             )));
         }
     };
@@ -23,19 +22,22 @@ pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
         DType::U8 => tensor.to_vec(),
         DType::F32 => stretch(tensor),
         other => {
-            return Err(Failure::config(format!("the ops' result is {other:?}; a page shows u8 and f32")));
+            return Err(Failure::config(format!(
+                "the result of --ops has type {other:?}; preview shows u8 and f32"
+            )));
         }
     };
     let pixels = if planar { interleave(&values, width * height) } else { values };
-    encode(&pixels, width, height).map_err(|e| Failure::bug(format!("a {width}×{height} PNG: {e}")))
+    encode(&pixels, width, height)
+        .map_err(|e| Failure::bug(format!("cannot encode a PNG of {width}×{height} px: {e}")))
 }
 
-/// A tensor's elements.
+/// Returns a tensor's elements.
 pub(super) fn floats(tensor: &[u8]) -> Vec<f32> {
     tensor.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
 }
 
-/// f32 as levels: the least becomes 0, the greatest 255.
+/// Scales f32 values to bytes: the minimum becomes 0, the maximum 255.
 pub(super) fn stretch(tensor: &[u8]) -> Vec<u8> {
     let values = floats(tensor);
     let (least, most) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), value| {
@@ -50,7 +52,7 @@ fn interleave(planes: &[u8], pixels: usize) -> Vec<u8> {
     (0..pixels).flat_map(|at| (0..CHANNELS).map(move |channel| planes[channel * pixels + at])).collect()
 }
 
-/// RGB as a PNG.
+/// Encodes RGB pixels as a PNG.
 pub(super) fn encode(
     pixels: &[u8],
     width: usize,
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_is_refused() {
+    fn tensors_that_are_not_images_are_rejected() {
         assert!(png(&[0; 80], &TensorSpec::new(DType::U8, [80, 1, 1], Layout::Hwc)).is_err());
     }
 }

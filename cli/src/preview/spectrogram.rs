@@ -1,28 +1,28 @@
-//! A clip's features or waveform as a PNG: time to the right, high frequencies at the top.
+//! Features or waveforms of audio clips as PNG files: time to the right, high frequencies at the top.
 
 use super::picture::{encode, floats, stretch};
 use crate::failure::{Failure, Outcome};
 use feedstock_ops::{DType, Layout, RaggedRow, TensorSpec};
 
-/// Columns of a waveform's picture at most, and its rows.
+/// Maximum number of columns in the image of a waveform, and its number of rows.
 const WAVE_COLUMNS: usize = 800;
 const WAVE_ROWS: usize = 96;
 /// From quiet to loud: black, violet, red, orange, pale yellow.
 const COLOURS: [[u8; 3]; 5] = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];
 
-/// The PNG of one clip's tensor: f32, `[T]`, `[T, features]` or `[features, T]`.
+/// Encodes one audio clip's tensor as a PNG: f32, `[T]`, `[T, features]` or `[features, T]`.
 ///
-/// Values are stretched so that the least is black and the greatest pale.
+/// Values are scaled so that the minimum is black and the maximum pale yellow.
 pub(super) fn png(row: &RaggedRow, spec: &TensorSpec) -> Outcome<Vec<u8>> {
     shown(row.bytes(), spec, row.length())
 }
 
-/// The same of a tensor whose chain fixes the length.
+/// As [`png`], for a tensor of fixed length.
 pub(super) fn shown(bytes: &[u8], spec: &TensorSpec, length: usize) -> Outcome<Vec<u8>> {
     let shape = spec.shape_at(length);
     if spec.dtype != DType::F32 {
         return Err(Failure::config(format!(
-            "the ops' result is {:?}; a page shows sound as f32",
+            "the result of --ops has type {:?}; preview shows audio as f32",
             spec.dtype
         )));
     }
@@ -35,12 +35,12 @@ pub(super) fn shown(bytes: &[u8], spec: &TensorSpec, length: usize) -> Outcome<V
             heat(bytes, frames, features, |frame, feature| feature * frames + frame)
         }
         (shape, layout) => Err(Failure::config(format!(
-            "the ops' result is {shape:?} {layout:?}; a page shows waveforms and features over time"
+            "the result of --ops has shape {shape:?} ({layout:?}); preview shows waveforms and features over time"
         ))),
     }
 }
 
-/// Whether this is sound that a page shows.
+/// Returns whether the result is audio that a page can show.
 pub(super) fn is_sound(spec: &TensorSpec) -> bool {
     matches!(spec.layout, Layout::T | Layout::Tf | Layout::Ft) && spec.dtype == DType::F32
 }
@@ -52,7 +52,7 @@ fn heat(
     at: impl Fn(usize, usize) -> usize,
 ) -> Outcome<Vec<u8>> {
     if frames == 0 || features == 0 {
-        return encoded(&[0; 3], 1, 1); // nothing is left of the clip
+        return encoded(&[0; 3], 1, 1); // no frame is left of the audio clip
     }
     let levels = stretch(bytes);
     let mut pixels = Vec::with_capacity(3 * frames * features);
@@ -71,7 +71,7 @@ fn colour(level: u8) -> [u8; 3] {
     })
 }
 
-/// Each column from the least to the greatest of its samples.
+/// Draws each column from the minimum to the maximum of its samples.
 fn wave(samples: &[f32], length: usize) -> Outcome<Vec<u8>> {
     let columns = length.clamp(1, WAVE_COLUMNS);
     let peak = samples.iter().fold(1e-6_f32, |peak, sample| peak.max(sample.abs()));
@@ -96,7 +96,8 @@ fn wave(samples: &[f32], length: usize) -> Outcome<Vec<u8>> {
 }
 
 fn encoded(pixels: &[u8], width: usize, height: usize) -> Outcome<Vec<u8>> {
-    encode(pixels, width, height).map_err(|e| Failure::bug(format!("a {width}×{height} PNG: {e}")))
+    encode(pixels, width, height)
+        .map_err(|e| Failure::bug(format!("cannot encode a PNG of {width}×{height} px: {e}")))
 }
 
 #[cfg(test)]
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waveform_fills_its_range_and_an_empty_clip_is_no_defect() {
+    fn a_waveform_fills_its_range_and_an_empty_audio_clip_is_not_a_bug() {
         let spec = TensorSpec::new(DType::F32, [4], Layout::T);
         let (width, height, pixels) = decoded(&shown(&bytes(&[0.5, -0.5, 0.0, 0.0]), &spec, 4).unwrap());
         assert_eq!((width, height as usize), (4, WAVE_ROWS));

@@ -1,4 +1,5 @@
-//! What every test delivers: small pictures, a pipeline over them, and batches in a form that is compared and printed.
+//! The data of every test: small images, a pipeline over them, and batches in a form that can be compared and
+//! printed.
 
 use feedstock::dataset::{CatalogOptions, CatalogStore, OpenOptions};
 use feedstock::{
@@ -10,11 +11,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Ten steps of 24 make an epoch, the last of them padded.
+/// An epoch has ten steps of 24 samples; the last one is padded.
 const SAMPLES: u64 = 233;
 const GLOBAL_BATCH: u64 = 24;
 
-/// A folder of pictures, and a way to read it.
+/// A folder of images, and a way to read it.
 #[derive(Clone)]
 pub struct Data {
     dir: Arc<tempfile::TempDir>,
@@ -23,7 +24,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// 64×64 crops: a step is 288 KiB, so that what waits in sockets is a few steps and faults are felt soon.
+    /// 64×64 crops: a step has 288 KiB, so socket buffers hold only a few steps and faults take effect soon.
     pub fn pictures(epochs: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = ImagenetOptions {
@@ -36,49 +37,50 @@ impl Data {
             rows_per_group: 16,
             ..ImagenetOptions::default()
         };
-        options.write(dir.path().join("pictures"), &mut |_| {}).unwrap();
+        options.write(dir.path().join("images"), &mut |_| {}).unwrap();
         Self { dir: Arc::new(dir), epochs, crop: 64 }
     }
 
-    /// The same in another size.
+    /// Sets another crop size.
     pub fn crop(self, crop: u32) -> Self {
         Self { crop, ..self }
     }
 
-    /// The same pictures, read so many times.
+    /// Sets the number of epochs.
     pub fn epochs(&self, epochs: u64) -> Self {
         Self { epochs, ..self.clone() }
     }
 
-    /// Where the pictures are.
+    /// Returns the URI of the images.
     pub fn uri(&self) -> String {
-        self.dir.path().join("pictures").to_str().unwrap().to_owned()
+        self.dir.path().join("images").to_str().unwrap().to_owned()
     }
 
-    /// A folder of this test's own.
+    /// Returns a folder for this test only.
     pub fn folder(&self, name: &str) -> std::path::PathBuf {
         let folder = self.dir.path().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         folder
     }
 
-    /// The usual training chain. The data set's I/O threads are made here, so they belong to the caller's host.
+    /// Returns the usual training pipeline. The data set's I/O threads start here, so they belong to the caller's
+    /// host.
     pub fn pipeline(&self) -> Pipeline {
         pipeline(Path::new(&self.uri()), self.epochs, self.crop)
     }
 
-    /// Batches of each rank in all epochs.
+    /// Returns the number of batches per rank over all epochs.
     pub fn steps(&self) -> usize {
         (self.epochs * SAMPLES.div_ceil(GLOBAL_BATCH)) as usize
     }
 
-    /// What another process must know to make the same pipeline.
+    /// Returns a description from which another process can make the same pipeline.
     pub fn described(&self) -> String {
         format!("{}\n{}\n{}", self.uri(), self.epochs, self.crop)
     }
 }
 
-/// The pipeline of [`Data::described`].
+/// Returns the pipeline of [`Data::described`].
 pub fn pipeline_of(description: &str) -> Pipeline {
     let [uri, epochs, crop] = description.split('\n').collect::<Vec<_>>()[..] else {
         panic!("{description}")
@@ -101,7 +103,7 @@ fn pipeline(folder: &Path, epochs: u64, crop: u32) -> Pipeline {
         .deadline(Duration::from_secs(60))
 }
 
-/// All of a batch; tensors by a hash of their bytes.
+/// A whole batch, with a hash of the bytes in place of each tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Whole {
     place: (u64, u64),
@@ -111,7 +113,7 @@ pub struct Whole {
     columns: String,
 }
 
-/// Name, shape, lengths of its rows, and a hash of its bytes.
+/// Name, shape, row lengths, and a hash of the bytes.
 type WholeTensor = (String, Vec<usize>, Option<Vec<usize>>, u64);
 
 impl Whole {
@@ -132,7 +134,7 @@ impl Whole {
         }
     }
 
-    /// The same for every process of this program.
+    /// Returns a digest that is the same in every process of this program.
     pub fn digest(&self) -> u64 {
         hash(self)
     }

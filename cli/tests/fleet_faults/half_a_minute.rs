@@ -1,4 +1,4 @@
-//! The two faults that take half a minute, side by side with all others.
+//! The two faults that take 30 seconds; they run at the same time as all others.
 
 use crate::data::Data;
 use crate::processes::{fleet, start};
@@ -9,10 +9,10 @@ use crate::say;
 use crate::worker::Start;
 use std::time::{Duration, Instant};
 
-/// Longer than a worker believes in a rank that says nothing.
+/// Longer than a worker waits for a silent rank.
 const STOPPED: Duration = Duration::from_secs(31);
 
-/// What the worker may promise to streams.
+/// Memory that the worker may promise to streams.
 const MEMORY_BYTES: u64 = 96 << 20;
 
 #[test]
@@ -29,7 +29,7 @@ fn a_worker_stopped_for_thirty_seconds() {
     run.hurry();
     let late = longest_wait(&run.end_like(&quiet), stopped);
     say!("stopped for 30 s: no batch was late by more than {:.2} s", late.as_secs_f64());
-    eventually("it lets go of what nobody wants any more", || {
+    eventually("it releases rows that no rank requests any more", || {
         fleet(&workers).status(workers[1].address()).is_ok_and(|status| status.streams == 0)
     });
 }
@@ -47,12 +47,13 @@ fn a_rank_that_stops_reading() {
     rank.wait_for(10);
     rank.stop();
     let stopped = Instant::now();
-    std::thread::sleep(Duration::from_secs(1)); // until sockets and places are full
+    std::thread::sleep(Duration::from_secs(1)); // until sockets and slots are full
     let before = worker.memory_bytes();
-    // Another rank of the same job goes on: for a moment, much shorter than what is believed of the stopped one, …
+    // Another rank of the same job continues: first for a moment, much shorter than the time limit for the stopped
+    // one, …
     let few = data.epochs(2);
     Run::start(&few, workers.clone(), 1).end_like(&vec![quiet[0][..few.steps()].to_vec()]);
-    eventually("its own stream is gone, the stopped rank's is still there", || {
+    eventually("its stream has ended, the stopped rank's has not", || {
         workers.status(worker.address()).is_ok_and(|status| status.streams == 1)
     });
     // … and twice over.
@@ -61,15 +62,16 @@ fn a_rank_that_stops_reading() {
     }
     let grown = worker.memory_bytes().saturating_sub(before) >> 20;
     say!("a rank stopped reading: the worker grew by {grown} MiB while another one was served");
-    // What it may promise and share, and a few steps of 3.5 MiB; all that the stopped rank wants is 200 MiB.
+    // The memory that it may promise and share, and a few steps of 3.5 MiB. All rows that the stopped rank lacks are
+    // 200 MiB.
     assert!(grown < (MEMORY_BYTES >> 20) + 32, "{grown} MiB");
     std::thread::sleep(STOPPED.saturating_sub(stopped.elapsed()));
-    eventually("the stopped rank is given up", || {
+    eventually("the stopped rank's stream is closed", || {
         let status = workers.status(worker.address());
         status.is_ok_and(|status| (status.streams, status.reserved_bytes) == (0, 0))
     });
     for silent in [&mut nobody, &mut half, &mut idle] {
-        assert!(silent.rest().is_empty(), "whoever says nothing is hung up on");
+        assert!(silent.rest().is_empty(), "the connection of a silent client is closed");
     }
     rank.go_on();
     let digests: Vec<u64> = quiet[0].iter().map(crate::data::Whole::digest).collect();

@@ -1,12 +1,13 @@
-//! Hosts of their own: a network namespace for each, and a wire between them that this program is.
+//! Separate hosts: a network namespace for each, connected by this program.
 //!
 //! ```text
 //! rank's process (10.77.0.1) ─▶ its kernel's TCP ─▶ TUN ─┐
 //!                                                        ├─▶ this thread: packets pass, are late, or are lost
 //! worker's process (10.77.0.2) ◀─ its kernel's TCP ◀─ TUN ┘
 //! ```
-//! Namespaces and devices have no names and end with their last file descriptor: nothing is left behind, and tests do not
-//! meet. Needs CAP_SYS_ADMIN and /dev/net/tun, and neither `ip`, `iptables` nor the kernel's netem.
+//! Namespaces and devices have no names and end with their last file descriptor. Nothing remains after a test, and
+//! tests do not interfere with each other. This needs CAP_SYS_ADMIN and /dev/net/tun, but not `ip`, `iptables` or the
+//! kernel's netem.
 
 use crate::link::{Chance, Link};
 use crate::worker::succeeded;
@@ -21,20 +22,20 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A packet at most: Ethernet's.
+/// Maximum bytes of a packet, as on Ethernet.
 const MTU_BYTES: i32 = 1500;
 
-/// How long the wire sleeps when nothing is on it.
+/// Maximum sleep of the network thread while no packet is in flight.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(20);
 
-/// Hosts on one wire.
+/// Connected hosts.
 pub struct Hosts {
     hosts: Vec<Host>,
     wire: Arc<Wire>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// One host; the rank's is the first.
+/// One host; the first one is the rank's.
 pub struct Host {
     pub address: Ipv4Addr,
     namespace: OwnedFd,
@@ -42,14 +43,14 @@ pub struct Host {
 
 struct Wire {
     tuns: Vec<File>,
-    /// By sender, then by receiver.
+    /// Links by sender, then by receiver.
     links: Mutex<Vec<Vec<Link>>>,
     lost: AtomicU64,
     ended: AtomicBool,
 }
 
 impl Hosts {
-    /// This process's host, which must be new, and the number of further hosts.
+    /// Makes this process, whose network must be new, a host, and starts further hosts.
     pub fn start(others: u8) -> io::Result<Self> {
         let made = std::iter::once(enter(0)).chain((1..=others).map(host)).collect::<io::Result<Vec<_>>>()?;
         let (hosts, tuns): (Vec<Host>, Vec<File>) = made.into_iter().unzip();
@@ -60,7 +61,7 @@ impl Hosts {
         Ok(Self { hosts, wire, thread: Some(thread) })
     }
 
-    /// Whether this process may make hosts.
+    /// Returns whether this process may create hosts.
     pub fn probe() -> io::Result<()> {
         host(0).map(drop)
     }
@@ -73,7 +74,7 @@ impl Hosts {
         self.wire.links.lock().unwrap()[from][to] = link;
     }
 
-    /// Packets lost so far.
+    /// Returns the number of packets lost so far.
     pub fn lost(&self) -> u64 {
         self.wire.lost.load(Ordering::Relaxed)
     }
@@ -84,20 +85,20 @@ impl Drop for Hosts {
         self.wire.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "the wire broke");
+            assert!(ended.is_ok() || std::thread::panicking(), "the network thread failed");
         }
     }
 }
 
 impl Host {
-    /// Something to call in a process that is to run on this host.
+    /// Returns a function that moves the process which calls it to this host.
     pub fn entry(&self) -> impl FnMut() -> io::Result<()> + Send + Sync + 'static {
         let namespace = self.namespace.try_clone().unwrap();
         move || succeeded(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
     }
 }
 
-/// Made in a thread of its own, which leaves the program's network for good.
+/// Creates a host in a separate thread, which leaves the program's network for good.
 fn host(nth: u8) -> io::Result<(Host, File)> {
     let made = std::thread::spawn(move || {
         succeeded(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
@@ -106,7 +107,7 @@ fn host(nth: u8) -> io::Result<(Host, File)> {
     made.join().expect("no panic")
 }
 
-/// Makes this thread's network, which has nothing yet, the `nth` host.
+/// Makes this thread's new and empty network the `nth` host.
 fn enter(nth: u8) -> io::Result<(Host, File)> {
     let address = Ipv4Addr::new(10, 77, 0, nth + 1);
     let namespace = File::open("/proc/thread-self/ns/net")?;
@@ -114,7 +115,7 @@ fn enter(nth: u8) -> io::Result<(Host, File)> {
     Ok((Host { address, namespace: namespace.into() }, tun))
 }
 
-/// A network device whose other end is a file of packets.
+/// Creates a network device whose other end is a file of packets.
 fn tun(address: Ipv4Addr) -> io::Result<File> {
     let tun = File::options().read(true).write(true).open("/dev/net/tun")?;
     let mut wanted = request("wire");
@@ -162,11 +163,11 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) },
         sin_zero: [0; 8],
     };
-    // The two differ in name only, as every caller of ifreq knows.
+    // The two types differ in name only, as required for ifreq.
     unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) }
 }
 
-/// A packet under way: when it arrives, its number (packets do not overtake each other), to whom.
+/// A packet in flight: arrival time, its number (packets do not overtake each other), receiver, bytes.
 type Late = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 impl Wire {
@@ -197,18 +198,18 @@ impl Wire {
     }
 
     fn deliver(&self, receiver: usize, packet: &[u8]) {
-        // A host that takes no packet loses it, as on any wire.
+        // A host that does not accept a packet loses it, as in any network.
         let _lost = (&self.tuns[receiver]).write(packet);
     }
 }
 
-/// Which host an IPv4 packet is for.
+/// Returns the host to which an IPv4 packet is addressed.
 fn receiver(packet: &[u8], hosts: usize) -> Option<usize> {
     match packet {
         [first, ..] if first >> 4 == 4 && packet.len() >= 20 && packet[16..19] == [10, 77, 0] => {
             usize::from(packet[19]).checked_sub(1).filter(|host| *host < hosts)
         }
-        _ => None, // what IPv6 says of itself
+        _ => None, // announcements of IPv6
     }
 }
 

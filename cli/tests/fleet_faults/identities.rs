@@ -1,4 +1,4 @@
-//! Wrong tokens, wrong certificates, expired ones: nobody is served, and both sides say why at once.
+//! Wrong tokens, wrong certificates and expired ones: no client is served, and both sides report the reason at once.
 
 use crate::data::Data;
 use crate::run::{Run, quiet};
@@ -7,12 +7,12 @@ use crate::worker::Start;
 use feedstock::{Error, ErrorKind, Identity, Rank, Token, Workers};
 use std::time::{Duration, Instant};
 
-/// What a rank is told whose workers cannot serve it: long before its deadline.
+/// Returns the error of a rank whose workers cannot serve it. It must come long before the rank's deadline.
 pub fn refusal(data: &Data, workers: Workers) -> Error {
     let pipeline = data.pipeline().workers(workers).deadline(Duration::from_secs(20));
     let begun = Instant::now();
     let error = pipeline.rank(Rank::new(0, 1)).start().unwrap().next().unwrap().unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(8), "said after {:?}: {error}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(8), "reported after {:?}: {error}", begun.elapsed());
     error
 }
 
@@ -24,7 +24,7 @@ fn denied(data: &Data, workers: Workers, words: &[&str]) {
 }
 
 #[test]
-fn the_right_papers_open_the_door() {
+fn a_valid_token_and_certificate_are_accepted() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 2);
     let trust = Trust::new();
@@ -41,7 +41,7 @@ fn a_wrong_token_is_denied() {
     let fleet = || Workers::at(worker.address()).unwrap();
     denied(&data, fleet().token(Token::generate().unwrap()), &["the token is another one"]);
     denied(&data, fleet(), &["no token"]);
-    assert_eq!(fleet().token(token).status(worker.address()).unwrap().plans, 0, "nobody came in");
+    assert_eq!(fleet().token(token).status(worker.address()).unwrap().plans, 0, "no plan was accepted");
 }
 
 #[test]
@@ -50,18 +50,18 @@ fn a_wrong_certificate_is_denied() {
     let (trust, other) = (Trust::new(), Trust::new());
     let worker = trust.worker(Start::new(&data)).start();
     let fleet = || Workers::at(worker.address()).unwrap();
-    // The worker's, by an authority that the rank does not know.
+    // The worker's certificate is by an authority that the rank does not know.
     denied(&data, other.rank(fleet()), &["unknownissuer", "certificate"]);
-    // The rank's: of another authority, and none.
+    // The rank's certificate is by another authority, or missing.
     let token = &trust.fleet.token;
     for identity in [Some(&other.fleet.client), None] {
         denied(&data, trust.rank_as(fleet(), identity, token), &["certificate", "decrypterror"]);
     }
-    // Right papers but for the token.
+    // Valid certificates, but a wrong token.
     let identity: Option<&Identity> = Some(&trust.fleet.client);
     denied(&data, trust.rank_as(fleet(), identity, &other.fleet.token), &["token"]);
     let status = trust.rank(fleet()).status(worker.address()).unwrap();
-    assert_eq!((status.plans, status.samples), (0, 0), "nobody came in");
+    assert_eq!((status.plans, status.samples), (0, 0), "no rank was accepted");
 }
 
 #[test]

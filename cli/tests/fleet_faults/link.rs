@@ -1,8 +1,8 @@
-//! What a network does with what is sent: the same words for packets between hosts and bytes through relays.
+//! Properties of a network link, for packets between hosts and for bytes through relays.
 
 use std::time::{Duration, Instant};
 
-/// Which way between a rank and a worker.
+/// The direction between a rank and a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     ToWorker,
@@ -11,14 +11,14 @@ pub enum Way {
 
 pub const BOTH_WAYS: [Way; 2] = [Way::ToWorker, Way::FromWorker];
 
-/// How one way is.
+/// The state of one direction.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Link {
     /// Nothing arrives.
     pub cut: bool,
-    /// All arrives later by this.
+    /// Delay of everything that arrives.
     pub delay: Duration,
-    /// This share of packets is lost.
+    /// Share of packets that are lost.
     pub loss: f64,
 }
 
@@ -31,13 +31,13 @@ impl Link {
         Self { delay, loss, cut: false }
     }
 
-    /// When something sent now arrives.
+    /// Returns the arrival time of a packet that is sent now.
     pub fn arrival(&self) -> Instant {
         Instant::now() + self.delay
     }
 }
 
-/// Chance from a seed (xorshift64*).
+/// Pseudo-random numbers from a seed (xorshift64*).
 pub struct Chance(u64);
 
 impl Chance {
@@ -45,17 +45,17 @@ impl Chance {
         Self(seed | 1)
     }
 
-    /// True in this share of calls.
+    /// Returns true in this share of calls.
     pub fn happens(&mut self, share: f64) -> bool {
         (self.roll() as f64) / ((1u64 << 53) as f64) < share
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.roll() % bound
     }
 
-    /// 53 bits.
+    /// Returns 53 random bits.
     fn roll(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

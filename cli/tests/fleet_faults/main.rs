@@ -1,20 +1,21 @@
 //! Faults of a fleet, with real processes: `feedstock worker` as its operator starts it, ranks as a trainer runs them.
 //!
 //! ```text
-//! data.rs: pictures, and a pipeline ─┬─▶ alone, in this process ────────────────────────────▶ the quiet run
+//! data.rs: images, and a pipeline ───┬─▶ alone, in this process ────────────────────────────▶ the reference run
 //!                                    └─▶ run.rs: ranks ◀─ network.rs ─▶ worker.rs: processes ─▶ the same batches?
 //!                                                          hosts.rs: network namespaces, packets lost or late
-//!                                                          relay.rs: the same for connections, where nobody is root
+//!                                                          relay.rs: the same for connections, without root rights
 //! ```
-//! One oracle for every fault: whole batches (ids, validity, tensors, columns) equal the quiet run's. Faults of a network
-//! are tried on every network that this machine can make; which ones these are is told on standard error.
+//! Every fault is checked in the same way: whole batches (ids, validity, tensors, columns) must equal those of the
+//! reference run, in which nothing fails. Network faults are tested on every kind of network that this machine can
+//! create; standard error lists them.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::cast_possible_truncation,
     clippy::undocumented_unsafe_blocks,
     unreachable_pub,
-    reason = "tests fail by panicking; system calls are their own explanation"
+    reason = "tests fail by panicking; system calls need no explanation"
 )]
 
 mod data;
@@ -37,7 +38,7 @@ mod requests;
 mod trickle;
 mod versions;
 
-/// A line on standard error that the test harness does not swallow.
+/// Prints a line on standard error that the test harness does not capture.
 macro_rules! say {
     ($($what:tt)*) => {
         $crate::tell(format!($($what)*))
@@ -47,6 +48,6 @@ pub(crate) use say;
 
 fn tell(what: String) {
     use std::io::Write;
-    // `eprintln!` is kept back for passing tests; what a test used must be seen all the same.
+    // The harness captures `eprintln!` of passing tests, but the networks that a test used must be visible.
     let _closed = writeln!(std::io::stderr(), "fleet_faults: {what}");
 }

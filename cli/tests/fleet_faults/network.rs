@@ -1,4 +1,4 @@
-//! A rank, workers, and what lies between them: hosts on a wire where this process may make them, and relays always.
+//! A rank, workers, and the network between them: separate hosts if this process may create them, and always relays.
 
 use crate::data::Data;
 use crate::hosts::Hosts;
@@ -13,10 +13,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// The port of a worker that has a host for itself.
+/// The port of a worker that has its own host.
 const PORT: u16 = 7117;
 
-/// Workers, and the way to them.
+/// Workers, and how ranks reach them.
 pub struct Network {
     name: &'static str,
     pub workers: Vec<Worker>,
@@ -24,16 +24,16 @@ pub struct Network {
 }
 
 enum Between {
-    /// The rank's host is the first; workers and ranks show certificates and say a token, as across machines.
+    /// The first host is the rank's. Workers and ranks use certificates and a token, as between machines.
     Hosts(Hosts, Box<Trust>),
-    /// One before each worker.
+    /// One relay before each worker.
     Relays(Vec<Relay>),
 }
 
-/// In the environment of a test that is the rank's host.
+/// Environment variable of a test process that is the rank's host.
 const HOST: &str = "FEEDSTOCK_TEST_HOST";
 
-/// Tries `scenario` on every network there is, at the same time, each with so many workers.
+/// Runs `scenario` on every kind of network at the same time, each with this number of workers.
 pub fn on_every_network(data: &Data, workers: u8, scenario: impl Fn(&Network)) {
     if std::env::var_os(HOST).is_some() {
         return scenario(&hosts(data, workers).unwrap());
@@ -41,7 +41,7 @@ pub fn on_every_network(data: &Data, workers: u8, scenario: impl Fn(&Network)) {
     let host = match Hosts::probe() {
         Ok(()) => Some(RankHost::start()),
         Err(why) => {
-            say!("{}: no separate hosts here ({why}); only through relays", name_of_test());
+            say!("{}: this process cannot create hosts ({why}); tested through relays only", name_of_test());
             None
         }
     };
@@ -51,8 +51,8 @@ pub fn on_every_network(data: &Data, workers: u8, scenario: impl Fn(&Network)) {
     }
 }
 
-/// The same test once more, in a process that is a host by itself: all data sets of a process share their threads for I/O,
-/// and threads reach the network of the thread that started them.
+/// The same test again, in a process that is a host. A separate process is necessary because all data sets of a
+/// process share their I/O threads, and threads use the network of the thread that started them.
 struct RankHost(Child);
 
 impl RankHost {
@@ -82,12 +82,12 @@ impl Drop for RankHost {
     }
 }
 
-/// As the harness names its threads.
+/// Returns the name of the test, which the harness gives to its thread.
 pub fn name_of_test() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
 }
 
-/// A host for each worker; this process is on the rank's.
+/// Creates a host for each worker. This process is on the rank's host.
 fn hosts(data: &Data, workers: u8) -> io::Result<Network> {
     let hosts = Hosts::start(workers)?;
     let trust = Trust::new();
@@ -107,8 +107,8 @@ fn relays(data: &Data, workers: u8) -> io::Result<Network> {
     Ok(Network { name: "through relays", workers, between: Between::Relays(relays) })
 }
 
-/// Another host's file system, as far as that matters here: what the process writes below `folder` nobody else sees.
-/// `options` are a tmpfs's.
+/// Gives the process a file system as on another host: no other process sees what it writes below `folder`. `options`
+/// are those of a tmpfs.
 pub fn own_folder(
     folder: &std::path::Path,
     options: Option<&str>,
@@ -127,7 +127,7 @@ pub fn own_folder(
     }
 }
 
-/// Whether this process may do that.
+/// Returns whether this process may do that.
 pub fn has_own_folders(folder: &std::path::Path) -> io::Result<()> {
     let mut command = Command::new("true");
     unsafe { command.pre_exec(own_folder(folder, None)) };
@@ -139,7 +139,7 @@ impl Network {
         self.name
     }
 
-    /// What a rank is told of the workers.
+    /// Returns the fleet as a rank is configured for it.
     pub fn fleet(&self) -> Workers {
         match &self.between {
             Between::Hosts(_, trust) => {
@@ -153,7 +153,7 @@ impl Network {
         }
     }
 
-    /// Between the ranks and the `worker`th worker, all that is sent `way` meets this from now on.
+    /// Sets the link between the ranks and the `worker`th worker, in direction `way`, from now on.
     pub fn set(&self, worker: usize, way: Way, link: Link) {
         match &self.between {
             Between::Hosts(hosts, _) => {
@@ -167,7 +167,7 @@ impl Network {
         }
     }
 
-    /// Packets or pieces that were lost so far.
+    /// Returns the number of packets or pieces lost so far.
     pub fn lost(&self) -> u64 {
         match &self.between {
             Between::Hosts(hosts, _) => hosts.lost(),
@@ -175,7 +175,7 @@ impl Network {
         }
     }
 
-    /// Samples that a worker has made.
+    /// Returns the number of samples that a worker has made.
     pub fn samples(&self, worker: usize) -> u64 {
         let fleet = self.fleet();
         let address = fleet.addresses()[worker].clone();

@@ -1,4 +1,4 @@
-//! Networks that lose packets, one way or both, deliver late, or go down.
+//! Networks that lose packets in one or both directions, delay them, or go down.
 
 use crate::data::Data;
 use crate::link::{BOTH_WAYS, Chance, Link, Way};
@@ -10,10 +10,10 @@ use crate::worker::{Start, Worker};
 use feedstock::{Local, Workers};
 use std::time::{Duration, Instant};
 
-/// A trainer's: so many of them last for longer than a fault and what comes after it.
+/// Duration of a trainer's step. Enough of them last longer than a fault and the recovery from it.
 const STEP: Duration = Duration::from_millis(50);
 
-/// How frames of the protocol begin: without and with rows; and what precedes a frame's head.
+/// First byte of protocol frames without rows and with rows; and the number of bytes before a frame's header.
 const ALIVE: u8 = 0x33;
 const ROWS: u8 = 0x0F;
 const FRAME_HEAD_BYTES: usize = 33;
@@ -21,26 +21,26 @@ const FRAME_HEAD_BYTES: usize = 33;
 /// Longer than a worker may be silent.
 const CUT: Duration = Duration::from_millis(2500);
 
-/// Sockets hold megabytes, which must not be most of a run.
+/// Socket buffers hold megabytes, which must be only a small part of a run.
 fn pictures() -> Data {
     Data::pictures(18).crop(96)
 }
 
-/// A partition of one of three workers, healed while the run goes on: the worker serves again.
+/// Cuts off one of three workers and heals the link during the run. The worker must serve again.
 fn cut_and_healed(network: &Network, data: &Data, quiet: &Batches, ways: &[Way]) {
     let fleet = network.fleet();
     let run = Run::paced(data, fleet, 2, STEP);
     run.wait_for(10);
     ways.iter().for_each(|way| network.set(1, *way, Link::cut()));
     let (cut, at) = (Instant::now(), run.taken());
-    std::thread::sleep(CUT); // the others go on
+    std::thread::sleep(CUT); // the others continue
     assert!(network.lost() > 0, "nothing was lost");
-    eventually("the others went on", || run.taken() > at + 10);
+    eventually("the others continued", || run.taken() > at + 10);
     let passed = cut.elapsed();
     ways.iter().for_each(|way| network.set(1, *way, Link::default()));
     run.dawdle(STEP * 5);
     let before = network.samples(1);
-    eventually("healed, it serves again", || network.samples(1) > before + 48);
+    eventually("it serves again after healing", || network.samples(1) > before + 48);
     run.hurry();
     let timings = run.end_like(quiet);
     let late = longest_wait(&timings, cut);
@@ -68,7 +68,7 @@ fn every_packet_is_late_and_some_are_lost() {
     let quiet = quiet(&data, 2);
     on_every_network(&data, 3, |network| {
         for worker in 0..3 {
-            let delay = Duration::from_millis(100); // 200 ms there and back
+            let delay = Duration::from_millis(100); // 200 ms round trip
             BOTH_WAYS.iter().for_each(|way| network.set(worker, *way, Link::slow(delay, 0.05)));
         }
         let (begun, fleet) = (Instant::now(), network.fleet());
@@ -79,7 +79,7 @@ fn every_packet_is_late_and_some_are_lost() {
     });
 }
 
-/// A half-open connection: the worker's host vanishes, and nobody sends FIN or RST.
+/// A half-open connection: the worker's host vanishes, and no FIN or RST is sent.
 #[test]
 fn a_workers_host_vanishes() {
     let data = pictures();
@@ -99,7 +99,7 @@ fn a_workers_host_vanishes() {
     });
 }
 
-/// Wherever in the conversation a worker falls silent, the rank notices, and somebody else serves.
+/// Wherever in the conversation a worker falls silent, the rank notices, and another worker serves.
 #[test]
 fn a_worker_falls_silent_anywhere() {
     let data = Data::pictures(1);
@@ -109,9 +109,9 @@ fn a_worker_falls_silent_anywhere() {
     through_relays(&worker, points, |relay, (place, after)| {
         relay.silent_after(Some(after));
         let begun = Instant::now();
-        // Unnoticed, silence would outlast the ranks' deadline, which is an error.
+        // Unnoticed silence would exceed the ranks' deadline, which is an error.
         run_beside(&data, relay).end_like(&quiet);
-        say!("silent {place}, after {after} bytes: over after {:.1?}", begun.elapsed());
+        say!("silent {place}, after {after} bytes: finished after {:.1?}", begun.elapsed());
     });
 }
 
@@ -125,19 +125,19 @@ fn through_relays<T: Send>(worker: &Worker, cases: Vec<T>, scenario: impl Fn(&Re
     });
 }
 
-/// A rank of the worker behind the relay; its own process serves if that one is lost.
+/// Starts a rank of the worker with the relay in front of it. The rank's process decodes if that worker is lost.
 fn run_beside(data: &Data, relay: &Relay) -> Run {
     Run::start(data, Workers::at(&relay.address()).unwrap().local(Local::Fallback), 1)
 }
 
-/// A bit of a frame is flipped on its way: the rank notices, and its batches are whole.
+/// A bit of a frame is flipped in transit: the rank notices, and its batches are correct.
 #[test]
 fn a_bit_of_a_frame_is_flipped() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 1);
     let worker = Start::new(&data).without_socket().start();
     let points = points(&data, &worker);
-    let first = points.iter().find(|(place, _)| *place == "behind the tensors").unwrap().1 * 8;
+    let first = points.iter().find(|(place, _)| *place == "after the tensors").unwrap().1 * 8;
     let mut dice = Chance::new(5);
     let mut bits: Vec<u64> =
         points.iter().map(|(_, byte)| byte * 8 + 2).filter(|bit| *bit >= first).collect();
@@ -149,7 +149,7 @@ fn a_bit_of_a_frame_is_flipped() {
     });
 }
 
-/// Numbers of bytes after which a worker stands in the middle of something, from a conversation that is listened to.
+/// Records a conversation, and returns numbers of bytes after which a worker is in the middle of something.
 fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
     let listen = || {
         let relay = Relay::start(worker.address()).unwrap();
@@ -157,7 +157,7 @@ fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
         Run::start(data, fleet, 1).end();
         relay.heard()
     };
-    listen(); // this one describes the plan
+    listen(); // this rank describes the plan
     let heard = listen();
     let mut at = 0;
     let mut message = || loop {
@@ -173,18 +173,18 @@ fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
     let (tensors, text) = message();
     assert_eq!(text[0], b'[', "the tensors of a row");
     let frame = tensors + heard[tensors..].iter().position(|byte| *byte != ALIVE).unwrap();
-    assert_eq!(heard[frame], ROWS, "a frame of rows behind those that say that there are none yet");
+    assert_eq!(heard[frame], ROWS, "a frame of rows after those without rows");
     let head = u32::from_le_bytes(heard[frame + 21..frame + 25].try_into().unwrap()) as usize;
     let rows = frame + FRAME_HEAD_BYTES + head;
     let points = [
         ("from the start", 0),
         ("in the welcome's length", 3),
         ("in the welcome", welcome - 1),
-        ("behind the welcome", welcome),
+        ("after the welcome", welcome),
         ("in the answer", opened - 3),
-        ("behind the answer", opened),
+        ("after the answer", opened),
         ("in the tensors", tensors - 9),
-        ("behind the tensors", tensors),
+        ("after the tensors", tensors),
         ("in a frame's first bytes", frame + 9),
         ("in a head", frame + FRAME_HEAD_BYTES + head / 2),
         ("in the rows", rows + 1000),

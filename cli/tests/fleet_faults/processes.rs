@@ -1,4 +1,4 @@
-//! Worker processes that are killed, stopped, asked to go, or out of disk.
+//! Worker processes that are killed, stopped, drained, or out of disk space.
 
 use crate::data::{Data, Whole};
 use crate::network::{has_own_folders, own_folder};
@@ -9,7 +9,7 @@ use crate::worker::{Start, Worker};
 use feedstock::Workers;
 use std::time::Duration;
 
-/// A trainer's step, so that a run lasts for seconds.
+/// Duration of a trainer's step: a run then takes seconds.
 const STEP: Duration = Duration::from_millis(50);
 
 pub fn start(data: &Data, count: usize) -> Vec<Worker> {
@@ -21,14 +21,15 @@ pub fn fleet(workers: &[Worker]) -> Workers {
     Workers::at(&addresses.join(",")).unwrap()
 }
 
-/// Samples that a worker has made, once it answers: it may have been stopped a moment ago.
+/// Returns the number of samples that a worker has made. Waits for its answer, because it may have been stopped a
+/// moment ago.
 fn samples(worker: &Worker) -> u64 {
     let workers = Workers::at(worker.address()).unwrap();
     answered(|| workers.status(worker.address()).ok()).samples
 }
 
 #[test]
-fn a_rank_goes_on_when_its_pipeline_is_dropped() {
+fn a_rank_continues_when_its_pipeline_is_dropped() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 1);
     let worker = Start::new(&data).start();
@@ -50,7 +51,7 @@ fn workers_killed_in_the_middle_of_an_epoch() {
     std::thread::sleep(Duration::from_millis(500));
     run.hurry();
     run.end_like(&quiet);
-    assert!(samples(&workers[2]) > 6 * 233 / 2, "the last one made most of it");
+    assert!(samples(&workers[2]) > 6 * 233 / 2, "the last one made most samples");
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn all_workers_gone_and_back() {
 }
 
 #[test]
-fn a_worker_asked_to_go_hands_over_and_ends() {
+fn a_draining_worker_hands_over_and_exits() {
     let data = Data::pictures(24);
     let quiet = quiet(&data, 2);
     let patience = PATIENCE.as_secs().to_string();
@@ -95,34 +96,36 @@ fn a_worker_asked_to_go_hands_over_and_ends() {
     let workers: Vec<Worker> = (0..3).map(|_| start()).collect();
     let run = Run::paced(&data, fleet(&workers), 2, STEP);
     run.wait_for(10);
-    run.dawdle(STEP * 10); // so that the run takes longer than the worker may
+    run.dawdle(STEP * 10); // so that the run takes longer than the worker's drain
     workers[0].terminate();
     let ended = workers[0].ended_within(PATIENCE);
-    run.hurry(); // it did not wait for the ranks' end
+    run.hurry(); // it did not wait until the ranks ended
     assert_eq!(ended.code(), Some(0), "{}", workers[0].log());
     assert!(!workers[0].log().contains("cut off"), "{}", workers[0].log());
     run.end_like(&quiet);
 }
 
-/// A full disk keeps catalogs from being stored, and sockets from being made; rows need neither.
+/// A full disk prevents the worker from storing catalogs and creating sockets. Serving rows needs neither.
 #[test]
-fn a_worker_whose_disk_is_full_serves_all_the_same() {
+fn a_worker_whose_disk_is_full_still_serves() {
     let data = Data::pictures(2);
     let quiet = quiet(&data, 2);
     let limited = Start::new(&data).before(no_file_may_grow);
     let said = serves(&data, &quiet, limited.start());
     assert_eq!(said, "", "its log is a file, too");
-    say!("a full disk: a worker that may write no file has served");
+    say!("a full disk: a worker that cannot write files has served");
 
     let full = data.folder("full");
     match has_own_folders(&full) {
         Ok(()) => {
             let start = Start::new(&data).before(own_folder(&full, Some("size=4k,nr_inodes=4")));
             let said = serves(&data, &quiet, start.env("FEEDSTOCK_CACHE", &full).start());
-            say!("a full disk: a worker with a cache of one page has served, and said: {}", said.trim());
-            assert!(said.contains("catalog"), "its operator is told: {said}");
+            say!("a full disk: a worker with a cache of one page has served, and logged: {}", said.trim());
+            assert!(said.contains("catalog"), "the log has a warning: {said}");
         }
-        Err(why) => say!("a full disk: no tmpfs here ({why}); file sizes limited to 0 only"),
+        Err(why) => say!(
+            "a full disk: this process cannot mount a tmpfs ({why}); tested with file sizes limited to 0 only"
+        ),
     }
 }
 
@@ -132,10 +135,10 @@ fn serves(data: &Data, quiet: &Batches, worker: Worker) -> String {
     worker.log()
 }
 
-/// Every write to a file fails, as on a full disk; the log is one, and is lost.
+/// Makes every write to a file fail, as on a full disk. The log is a file, too, and is lost.
 fn no_file_may_grow() -> std::io::Result<()> {
     unsafe {
-        libc::signal(libc::SIGXFSZ, libc::SIG_IGN); // an error instead of an end
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN); // an error instead of a signal that kills
         let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         crate::worker::succeeded(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit))
     }

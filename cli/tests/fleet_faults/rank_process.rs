@@ -1,4 +1,4 @@
-//! A rank in a process of its own: this test program again, running the one test that is none.
+//! A rank in a separate process: this test program again, running its one ignored test.
 
 use crate::data::{Data, Whole, pipeline_of};
 use crate::worker::{ended_within, signal_to, succeeded};
@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// What it is to do: the workers' addresses, milliseconds of a step, the data.
+/// Environment variable with the task: the workers' addresses, milliseconds per step, the data.
 const TASK: &str = "FEEDSTOCK_TEST_RANK";
 
-/// Before a digest on standard output, where the harness talks as well.
+/// Prefix of a digest on standard output, to which the harness also prints.
 const MARK: &str = "batch ";
 
-/// A rank's process; dropping it kills it.
+/// A rank's process. Dropping it kills it.
 pub struct RankProcess {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -33,7 +33,7 @@ impl RankProcess {
         Self { child, lines, digests: Vec::new() }
     }
 
-    /// Returns once it has taken so many batches.
+    /// Waits until it has taken this number of batches.
     pub fn wait_for(&mut self, batches: usize) {
         while self.digests.len() < batches {
             assert!(self.read(), "it ended after {} batches", self.digests.len());
@@ -61,7 +61,7 @@ impl RankProcess {
         signal_to(i32::try_from(self.child.id()).unwrap(), signal);
     }
 
-    /// The digests of all its batches.
+    /// Returns the digests of all its batches.
     pub fn end(mut self) -> Vec<u64> {
         while self.read() {}
         let ended = ended_within(&mut self.child, Duration::from_secs(10)).expect("it ends");
@@ -78,13 +78,13 @@ impl Drop for RankProcess {
 }
 
 #[test]
-#[ignore = "a rank that other tests start as a process of its own"]
+#[ignore = "a rank that other tests start as a separate process"]
 fn rank() {
     let Ok(task) = std::env::var(TASK) else { return };
     let [workers, step, data] = task.splitn(3, '\n').collect::<Vec<_>>()[..] else { panic!("{task}") };
     let pipeline = pipeline_of(data).workers(Workers::at(workers).unwrap()).deadline(Duration::from_secs(90));
     let mut batches = pipeline.rank(Rank::new(0, 1)).start().unwrap();
-    drop(pipeline); // and with it all that this process knows of the data set
+    drop(pipeline); // and with it everything that this process holds of the data set
     loop {
         let mut none = true;
         for batch in batches.by_ref() {

@@ -1,4 +1,4 @@
-//! The protocol by hand (ingest/src/wire): what no rank and no worker of this release would say.
+//! The protocol by hand (ingest/src/wire): messages that no rank and no worker of this release would send.
 
 use feedstock::ops::OPS_VERSION;
 use serde_json::{Value, json};
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What a connection begins with.
+/// The first bytes of a connection.
 pub const MAGIC: &[u8] = b"feedstck";
 
-/// The protocol of this release.
+/// The protocol version of this release.
 pub const PROTOCOL: u32 = 3;
 
 /// Longer than the worker takes for any answer.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// A connection of somebody who need not be a rank.
+/// A connection from a client that is not necessarily a rank.
 pub struct Raw(TcpStream);
 
 impl Raw {
@@ -28,7 +28,7 @@ impl Raw {
         Self(stream)
     }
 
-    /// One that has greeted as a rank of this release does.
+    /// Returns a connection that has sent the greeting of a rank of this release.
     pub fn greeted(address: &str) -> Self {
         let mut raw = Self::connect(address);
         raw.say(MAGIC);
@@ -38,7 +38,7 @@ impl Raw {
         raw
     }
 
-    /// The other side may have hung up on it already.
+    /// Sends bytes. The other side may have closed the connection already.
     pub fn say(&mut self, bytes: &[u8]) {
         let _refused = self.0.write_all(bytes);
     }
@@ -49,7 +49,7 @@ impl Raw {
         self.say(text.as_bytes());
     }
 
-    /// The next message that is one; empty ones say "not yet".
+    /// Returns the next message with content. Empty messages mean "not yet".
     pub fn answer(&mut self) -> io::Result<Value> {
         loop {
             let mut length = [0; 4];
@@ -63,16 +63,18 @@ impl Raw {
         }
     }
 
-    /// Nothing more will be said.
+    /// Sends the end of this side.
     pub fn ends(&self) {
         let _gone = self.0.shutdown(Shutdown::Write);
     }
 
-    /// What the other side says until it hangs up, which it must.
+    /// Returns the bytes that the other side sends until it closes the connection, which it must do.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut said = Vec::new();
         match self.0.read_to_end(&mut said) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => panic!("nobody hung up within {PATIENCE:?}"),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                panic!("the connection was not closed within {PATIENCE:?}")
+            }
             _ => said, // an end, or a reset
         }
     }
@@ -82,14 +84,14 @@ pub fn hello(protocol: u32) -> Value {
     json!({ "protocol": protocol, "release": "9.9.9", "ops_version": OPS_VERSION })
 }
 
-/// Something that answers every greeting in the same way and then waits.
+/// A server that answers every greeting in the same way and then waits.
 pub struct FakeWorker {
     address: String,
     asked: Arc<AtomicUsize>,
 }
 
 impl FakeWorker {
-    /// It runs as long as the test program.
+    /// Starts a server that runs until the test program ends.
     pub fn saying(welcome: &Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -115,7 +117,7 @@ impl FakeWorker {
         &self.address
     }
 
-    /// How many ranks have greeted.
+    /// Returns the number of ranks that have sent a greeting.
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }

@@ -1,11 +1,12 @@
-//! A relay in front of a worker: what a network does, done to connections. It needs no rights at all.
+//! A relay in front of a worker, which applies network faults to connections. It needs no special rights.
 //!
 //! ```text
 //! rank ─▶ relay's port ─▶ pump: pieces wait until they may arrive ─▶ worker
 //!      ◀─────────────────── pump ◀──────────────────────────────────
 //! ```
-//! TCP hides lost packets behind time, so that is what this makes of them: a cut holds bytes back until it heals, a lost
-//! piece and all behind it come a retransmission later. Connections are accepted as ever, since the kernel does that.
+//! TCP turns lost packets into delays, and so does the relay. A cut holds bytes back until it heals. A lost piece,
+//! and all pieces after it, arrive one retransmission later. Connections are accepted as usual, because the kernel
+//! does that.
 
 use crate::link::{BOTH_WAYS, Chance, Link, Way};
 use crate::worker::succeeded;
@@ -17,20 +18,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Bytes that are lost or come together.
+/// Bytes that are lost or delivered together.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// Pieces on the way, and bytes in each socket.
+/// Maximum pieces in flight, and maximum bytes in each socket.
 const PIECES: usize = 16;
 const SOCKET_BYTES: libc::c_int = 64 << 10;
 
-/// TCP's least time until it sends again, and a round trip.
+/// TCP's minimum time until it sends again, and a round trip.
 const RETRANSMISSION: Duration = Duration::from_millis(400);
 
-/// Between looks at whether all is over.
+/// Interval at which the end of the relay is checked.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(20);
 
-/// A running relay; dropping it ends its connections.
+/// A running relay. Dropping it closes its connections.
 pub struct Relay {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -40,11 +41,11 @@ struct Shared {
     worker: String,
     to_worker: Mutex<Link>,
     from_worker: Mutex<Link>,
-    /// Of each connection, so many of the worker's bytes arrive.
+    /// The number of the worker's bytes that arrive on each connection.
     limit: Mutex<Option<u64>>,
-    /// Of each connection, this one of the worker's bits arrives flipped.
+    /// The worker's bit that arrives flipped on each connection.
     flipped: Mutex<Option<u64>>,
-    /// Of each connection, so many of the worker's bytes arrive in a second; 0: all.
+    /// The number of the worker's bytes that arrive per second on each connection; 0 means no limit.
     rate: AtomicU64,
     lost: AtomicU64,
     ended: AtomicBool,
@@ -82,27 +83,28 @@ impl Relay {
         *self.shared.link(way).lock().unwrap() = link;
     }
 
-    /// Of each connection, only so many of the worker's bytes arrive; then it is silent, and open.
+    /// Limits the number of the worker's bytes that arrive on each connection. After them, the connection is silent
+    /// and open.
     pub fn silent_after(&self, bytes: Option<u64>) {
         *self.shared.limit.lock().unwrap() = bytes;
     }
 
-    /// From now on each connection brings so many of the worker's bytes a second, at least 50; `None`: all of them.
+    /// Limits each connection to this number of the worker's bytes per second, at least 50; `None` removes the limit.
     pub fn trickle(&self, bytes_per_s: Option<u64>) {
         self.shared.rate.store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Of each connection, this one of the worker's bits arrives flipped.
+    /// Flips this one of the worker's bits on each connection.
     pub fn flip(&self, bit: u64) {
         *self.shared.flipped.lock().unwrap() = Some(bit);
     }
 
-    /// Pieces lost, held back or damaged so far.
+    /// Returns the number of pieces lost, held back or damaged so far.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// What ranks have said, and what the worker: all connections' together.
+    /// Returns the bytes sent by ranks and by the worker, over all connections.
     pub fn said(&self) -> Vec<u8> {
         self.shared.said.lock().unwrap().clone()
     }
@@ -118,7 +120,7 @@ impl Drop for Relay {
     }
 }
 
-/// Bytes, and when they arrive.
+/// Bytes, and their arrival time.
 type Piece = (Instant, Vec<u8>);
 
 impl Shared {
@@ -146,7 +148,7 @@ impl Shared {
                 unanswered.push(rank); // no SYN arrives, or no answer to it
                 continue;
             }
-            // A worker that is not there refuses: so does the relay, by hanging up.
+            // A worker that is not running refuses connections; the relay does so by closing them.
             let Ok(worker) = TcpStream::connect(&self.worker) else { continue };
             little_memory(&worker);
             for (way, from, to) in [(Way::ToWorker, &rank, &worker), (Way::FromWorker, &worker, &rank)] {
@@ -183,7 +185,7 @@ impl Shared {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 arrival += RETRANSMISSION;
             }
-            after = arrival.max(after); // nothing overtakes
+            after = arrival.max(after); // pieces do not overtake each other
             let mut piece = (after, bytes[..length].to_vec());
             while let Err(back) = send.try_send(piece) {
                 match back {
@@ -228,7 +230,7 @@ impl Shared {
         }
     }
 
-    /// Flips the bit, if it is among these `bytes` from the `first` on.
+    /// Flips the bit if it is among these `bytes`, which begin at offset `first`.
     fn damage(&self, way: Way, first: u64, bytes: &mut [u8]) {
         let bit = self.flipped.lock().unwrap().filter(|_| way == Way::FromWorker);
         let byte = bit.and_then(|bit| bytes.get_mut(usize::try_from((bit / 8).checked_sub(first)?).ok()?));
@@ -247,7 +249,7 @@ impl Shared {
         }
     }
 
-    /// How many bytes may arrive at once; where they trickle, after a pause.
+    /// Returns the number of bytes that may arrive at once; with a rate limit, after a pause.
     fn trickles(&self, way: Way) -> usize {
         match self.rate.load(Ordering::Relaxed) {
             0 => usize::MAX,
@@ -259,14 +261,14 @@ impl Shared {
         }
     }
 
-    /// How many more of the connection's bytes may arrive.
+    /// Returns the number of further bytes that may arrive on the connection.
     fn room(&self, way: Way, written: u64) -> usize {
         let limit = self.limit.lock().unwrap().filter(|_| way == Way::FromWorker);
         limit.map_or(usize::MAX, |limit| usize::try_from(limit.saturating_sub(written)).unwrap())
     }
 }
 
-/// Sockets that grow to megabytes would hold seconds of a run, and no fault were felt.
+/// Shrinks socket buffers: buffers of megabytes would hold seconds of a run, and faults would have no effect.
 fn little_memory(stream: &TcpStream) {
     for option in [libc::SO_RCVBUF, libc::SO_SNDBUF] {
         let (bytes, length) = (SOCKET_BYTES, size_of::<libc::c_int>() as libc::socklen_t);

@@ -1,4 +1,4 @@
-//! What strangers and broken clients send to a worker's port: it costs the worker nothing, and ranks beside notice nothing.
+//! Requests of unknown or broken clients to a worker's port: they cost the worker nothing, and ranks notice nothing.
 
 use crate::data::Data;
 use crate::link::Chance;
@@ -12,16 +12,16 @@ use feedstock::Workers;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Connections at once.
+/// Number of simultaneous connections.
 const CROWD: usize = 200;
 
-/// What the allocator and the kernel's pages may add.
+/// Memory growth that the allocator and the kernel's pages may cause.
 const GROWTH_BYTES: u64 = 24 << 20;
 
-/// As long as a single request may take.
+/// Maximum time for a single request.
 const SOON: Duration = Duration::from_secs(5);
 
-/// What is sent, whether the worker must hang up on it at once, and whether the sender ends its side.
+/// The bytes to send, whether the worker must close the connection at once, and whether the sender ends its side.
 struct Nonsense {
     name: &'static str,
     bytes: Vec<u8>,
@@ -40,7 +40,7 @@ fn nonsense() -> Vec<Nonsense> {
         one("random bytes", noise.clone(), true),
         one("a hello of 4 GiB", greeting(u32::MAX, "{\"protocol\""), true),
         one("HTTP/1", b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n".to_vec(), true),
-        one("a hello that is no JSON", greeting(20, "nonsense nonsense no"), true),
+        one("a hello that is not JSON", greeting(20, "nonsense nonsense no"), true),
         Nonsense { name: "a truncated hello", bytes: greeting(100, &half), refused: true, ends: true },
         Nonsense { name: "two letters", bytes: b"PR".to_vec(), refused: false, ends: true },
         one("half a hello, then silence", greeting(100, &half), false),
@@ -51,19 +51,19 @@ fn nonsense() -> Vec<Nonsense> {
     ]
 }
 
-/// A worker and a rank that is served while something happens to the worker.
+/// Runs a worker and a rank that is served while something happens to the worker.
 fn beside<T>(data: &Data, quiet: &Batches, worker: &Worker, fleet: Workers, act: impl FnOnce() -> T) -> T {
     let served = |fleet: &Workers| {
         let begun = Instant::now();
         Run::start(data, fleet.clone(), 2).end_like(quiet);
         begun.elapsed()
     };
-    served(&fleet); // until memory is what it stays
+    served(&fleet); // until memory use is constant
     let (before, calm) = (worker.memory_bytes(), served(&fleet));
     let done = act();
     let busy = served(&fleet);
     let grown = worker.memory_bytes().saturating_sub(before);
-    say!("the rank beside took {busy:.1?} instead of {calm:.1?}; the worker grew by {} KiB", grown >> 10);
+    say!("the rank took {busy:.1?} instead of {calm:.1?}; the worker grew by {} KiB", grown >> 10);
     assert!(grown < GROWTH_BYTES, "the worker grew by {} MiB", grown >> 20);
     assert!(busy < calm * 4 + Duration::from_secs(5), "{busy:?} instead of {calm:?}");
     done
@@ -90,17 +90,17 @@ fn two_hundred_nonsensical_connections_at_once() {
             });
             said.collect::<Vec<_>>()
         });
-        // Over TLS nothing of this is a beginning; all but silence is refused by then.
+        // Over TLS none of these is a valid beginning; by then, all but silence is rejected.
         for (kind, mut raw) in crowd.into_iter().filter(|(kind, _)| kind.refused) {
             let begun = Instant::now();
             let answer = raw.rest();
-            assert!(begun.elapsed() < SOON, "{}: hung up late", kind.name);
+            assert!(begun.elapsed() < SOON, "{}: closed late", kind.name);
             assert!(answer.len() < 10, "{}: answered {} bytes", kind.name, answer.len());
         }
     }
 }
 
-/// Strangers may send as much as a greeting needs, not more.
+/// Unknown clients may send as much as a greeting needs, but not more.
 #[test]
 fn two_hundred_greetings_of_a_mebibyte() {
     let data = Data::pictures(2);
@@ -133,9 +133,9 @@ fn oversize_and_senseless_messages_of_ranks() {
         ("a request of 2 MiB", length(2 << 20)),
         ("a description of 4 GiB", [describe.clone(), length(u32::MAX)].concat()),
         ("a description of 17 MiB", [describe.clone(), length(17 << 20)].concat()),
-        ("a description that is none", [describe, length(2), b"{}".to_vec()].concat()),
+        ("a description that is not valid", [describe, length(2), b"{}".to_vec()].concat()),
         ("nesting without end", [length(deep.len() as u32), deep.into_bytes()].concat()),
-        ("a word that nobody knows", [length(7), b"\"hello\"".to_vec()].concat()),
+        ("an unknown message", [length(7), b"\"hello\"".to_vec()].concat()),
         ("no text", [length(4), vec![0xff; 4]].concat()),
     ];
     beside(&data, &quiet, &worker, fleet, || {
@@ -145,13 +145,13 @@ fn oversize_and_senseless_messages_of_ranks() {
                 raw.say(bytes);
                 let begun = Instant::now();
                 assert!(raw.rest().is_empty(), "{name} was answered");
-                assert!(begun.elapsed() < SOON, "{name}: hung up late");
+                assert!(begun.elapsed() < SOON, "{name}: closed late");
             }
         }
     });
 }
 
-/// Whoever may ask can still not make a worker count for ever, or promise what it has not.
+/// Authorized clients cannot make a worker loop for ever, or promise resources that it lacks.
 #[test]
 fn requests_with_absurd_numbers() {
     let data = Data::pictures(2);
@@ -201,11 +201,11 @@ fn requests_with_absurd_numbers() {
         changes.iter().map(ask).collect::<Vec<Raw>>()
     });
     drop(asked);
-    // Streams that were dropped wind down first.
-    eventually("with nobody to serve it rests", || worker.busy(Duration::from_secs(1)) < 0.3);
+    // Streams that were dropped take a moment to end.
+    eventually("without ranks it is idle", || worker.busy(Duration::from_secs(1)) < 0.3);
 }
 
-/// The last request for rows in what ranks said.
+/// Returns the last request for rows in the bytes that ranks sent.
 fn request(said: &[u8]) -> Value {
     let at = said.windows(8).rposition(|window| window == b"{\"open\":").expect("a request");
     serde_json::Deserializer::from_slice(&said[at..]).into_iter().next().unwrap().unwrap()

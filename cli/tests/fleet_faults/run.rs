@@ -1,4 +1,4 @@
-//! Ranks that run, each in a thread like a trainer's, while a test does something to their fleet.
+//! Running ranks, each in a thread like a trainer's, while a test does something to their fleet.
 
 use crate::data::{Data, Whole};
 use feedstock::{Pipeline, Rank, Workers};
@@ -7,36 +7,36 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longer than any test here should take; a rank that waits on is a failure, not a hang.
+/// Longer than any test here may take: a rank that waits forever is a failed test, not a hang.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
-/// No batch is later than this when a worker is lost, on a machine that builds something else beside. The promise is 2 s;
-/// `benches/fleet` measures it.
+/// No batch is later than this when a worker is lost, on a machine that is also busy with builds. The promised limit
+/// is 2 s; `benches/fleet` measures it.
 pub const LATE: Duration = Duration::from_secs(20);
 
-/// Between looks at what others do.
+/// Interval of polling.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(10);
 
-/// By rank, its batches in order.
+/// The batches of each rank, in order.
 pub type Batches = Vec<Vec<Whole>>;
 
-/// The batches of all ranks, made in this process without workers.
+/// Returns the batches of all ranks in a run without workers, in this process.
 pub fn quiet(data: &Data, world_size: u32) -> Batches {
     let (batches, _) = Run::of(&data.pipeline(), data.steps(), world_size, Duration::ZERO).end();
     assert!(batches.iter().all(|batches| batches.len() == data.steps()));
     batches
 }
 
-/// Waits for something that must come.
+/// Waits until the condition holds.
 pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is() {
-        assert!(begun.elapsed() < PATIENCE, "after {PATIENCE:?} not yet: {what}");
+        assert!(begun.elapsed() < PATIENCE, "after {PATIENCE:?} not reached: {what}");
         std::thread::sleep(LOOK_UP_EVERY);
     }
 }
 
-/// Waits for an answer that may not come at the first time of asking.
+/// Repeats a request until it has an answer.
 pub fn answered<T>(ask: impl Fn() -> Option<T>) -> T {
     let mut answer = None;
     eventually("an answer", || {
@@ -46,27 +46,27 @@ pub fn answered<T>(ask: impl Fn() -> Option<T>) -> T {
     answer.unwrap()
 }
 
-/// Ranks at work.
+/// Running ranks.
 pub struct Run {
     ranks: Vec<JoinHandle<(Vec<Whole>, Timing)>>,
-    /// Batches of each rank, so far and in all.
+    /// Batches of each rank so far, and in total.
     taken: Arc<[AtomicUsize]>,
     steps: usize,
-    /// What a trainer's step takes, in milliseconds.
+    /// Duration of a trainer's step, in milliseconds.
     pace: Arc<AtomicU64>,
 }
 
-/// When a rank got its batches, and how long it had waited for each.
+/// When a rank received each batch, and how long it had waited.
 #[derive(Debug, Default)]
 pub struct Timing(Vec<(Instant, Duration)>);
 
 impl Run {
-    /// Ranks of trainers that do nothing but take batches.
+    /// Starts ranks whose trainers do nothing but take batches.
     pub fn start(data: &Data, workers: Workers, world_size: u32) -> Self {
         Self::paced(data, workers, world_size, Duration::ZERO)
     }
 
-    /// Ranks of trainers whose steps take `step` each, so that a run lasts for seconds.
+    /// Starts ranks whose trainers' steps take `step` each, so that a run lasts for seconds.
     pub fn paced(data: &Data, workers: Workers, world_size: u32, step: Duration) -> Self {
         Self::of(&data.pipeline().workers(workers), data.steps(), world_size, step)
     }
@@ -86,12 +86,12 @@ impl Run {
         Self { ranks: ranks.collect(), taken, steps, pace }
     }
 
-    /// How many batches the slowest rank has.
+    /// Returns the number of batches of the slowest rank.
     pub fn taken(&self) -> usize {
         self.taken.iter().map(|taken| taken.load(Ordering::Relaxed)).min().unwrap_or(0)
     }
 
-    /// Returns once every rank has taken so many batches.
+    /// Waits until every rank has taken this number of batches.
     pub fn wait_for(&self, batches: usize) {
         eventually(&format!("{batches} batches for each rank"), || {
             assert!(!self.ranks.iter().any(JoinHandle::is_finished), "a rank ended at {}", self.taken());
@@ -99,18 +99,18 @@ impl Run {
         });
     }
 
-    /// The fault was felt; the rest may come as fast as it can.
+    /// Lets the rest of the run be as fast as possible, after the fault took effect.
     pub fn hurry(&self) {
         assert!(self.taken() < self.steps, "the run was over before the fault");
         self.pace.store(0, Ordering::Relaxed);
     }
 
-    /// From now on trainers' steps take so long: the run lasts until something has come that must come.
+    /// Sets the duration of trainers' steps from now on: the run lasts until an expected event has come.
     pub fn dawdle(&self, step: Duration) {
         self.pace.store(milliseconds(step), Ordering::Relaxed);
     }
 
-    /// The batches until the end, and when they were waited for.
+    /// Returns all batches at the end of the run, with their timing.
     pub fn end(self) -> (Batches, Vec<Timing>) {
         let begun = Instant::now();
         while !self.ranks.iter().all(JoinHandle::is_finished) {
@@ -121,7 +121,7 @@ impl Run {
         made.into_iter().unzip()
     }
 
-    /// As [`end`](Self::end); the batches must be the quiet run's.
+    /// As [`end`](Self::end), and checks that the batches equal those of the reference run.
     pub fn end_like(self, quiet: &Batches) -> Vec<Timing> {
         let (made, timings) = self.end();
         same(&made, quiet);
@@ -133,7 +133,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap()
 }
 
-/// One rank's batches of all epochs, each epoch with the ledger's word. `told` hears how many there are so far.
+/// Runs one rank over all epochs and checks each epoch's ledger. `told` receives the number of batches so far.
 fn rank_of(pipeline: &Pipeline, rank: Rank, mut told: impl FnMut(usize)) -> (Vec<Whole>, Timing) {
     let mut batches = pipeline.rank(rank).start().unwrap();
     let (mut all, mut timing) = (Vec::new(), Timing::default());
@@ -153,18 +153,18 @@ fn rank_of(pipeline: &Pipeline, rank: Rank, mut told: impl FnMut(usize)) -> (Vec
     }
 }
 
-/// Fails with the first batch that differs.
+/// Fails at the first batch that differs.
 fn same(made: &Batches, quiet: &Batches) {
     assert_eq!(made.len(), quiet.len(), "ranks");
     for (rank, (made, quiet)) in made.iter().zip(quiet).enumerate() {
         for (nth, (made, quiet)) in made.iter().zip(quiet).enumerate() {
-            assert_eq!(made, quiet, "batch {nth} of rank {rank} is another one than in the quiet run");
+            assert_eq!(made, quiet, "batch {nth} of rank {rank} differs from the reference run");
         }
         assert_eq!(made.len(), quiet.len(), "batches of rank {rank}");
     }
 }
 
-/// The longest wait of any rank for a batch that came after `moment`.
+/// Returns the longest wait of any rank for a batch that came after `moment`.
 pub fn longest_wait(timings: &[Timing], moment: Instant) -> Duration {
     let waits = timings.iter().flat_map(|timing| &timing.0).filter(|(came, _)| *came > moment);
     waits.map(|(_, wait)| *wait).max().unwrap_or_default()

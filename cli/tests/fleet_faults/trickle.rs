@@ -1,4 +1,4 @@
-//! Workers whose connections trickle: their streams are open, and a step of them would take a minute.
+//! Workers whose connections trickle: their streams are open, but a step would take a minute.
 
 use crate::data::{Data, Whole};
 use crate::relay::Relay;
@@ -8,19 +8,19 @@ use crate::worker::{Start, Worker};
 use feedstock::{Local, Pipeline, Rank, RankIterator, Workers};
 use std::time::{Duration, Instant};
 
-/// What is left of a connection: a third of a step, 96 KiB, takes 49 s.
+/// Rate of such a connection: a third of a step, 96 KiB, takes 49 s.
 const BYTES_PER_S: u64 = 2000;
 
-/// Batches before the run ends and is resumed.
+/// Number of batches before the run ends and is resumed.
 const BEFORE: usize = 5;
 
-/// What a rank may wait for a worker that trickles.
+/// The longest time that a rank may wait for a worker that trickles.
 const MOST: Duration = Duration::from_secs(2);
 
-/// How many of three workers trickle, and whether this machine may serve in their place: alone, two together, all.
+/// How many of three workers trickle, and whether this machine may decode in their place: one, two at once, all.
 const CASES: [(usize, Local); 3] = [(1, Local::Never), (2, Local::Never), (3, Local::Fallback)];
 
-/// Workers behind relays.
+/// Starts workers with relays in front of them.
 fn start(data: &Data, count: usize) -> (Vec<Worker>, Vec<Relay>) {
     let workers: Vec<Worker> = (0..count).map(|_| Start::new(data).without_socket().start()).collect();
     let relays = workers.iter().map(|worker| Relay::start(worker.address()).unwrap()).collect();
@@ -32,9 +32,10 @@ fn fleet(relays: &[Relay], local: Local) -> Workers {
     Workers::at(&addresses.join(",")).unwrap().local(local)
 }
 
-/// What a batch may take: the two seconds, and an allowance for making and sending the rows. It is measured in a fleet that was
-/// only just started and in which nothing trickles: the first step once, since workers open the data set for it, and three
-/// times what another step takes, since rows are made up to three times and this machine may be busy with other things.
+/// Returns the longest allowed wait for a batch: the two seconds, and an allowance for making and sending the rows.
+/// The allowance is measured in a new fleet in which nothing trickles. It is the first step once, because workers
+/// open the data set for it, and three times another step: rows are made up to three times, and this machine may be
+/// busy.
 fn limit(data: &Data) -> Duration {
     let (_workers, relays) = start(data, 3);
     let mut batches =
@@ -44,7 +45,7 @@ fn limit(data: &Data) -> Duration {
     MOST + first + 3 * other
 }
 
-/// The next batches, and the longest wait for one of them.
+/// Takes the next batches, and returns them with the longest wait.
 fn take(batches: &mut RankIterator, most: usize) -> (Vec<Whole>, Duration) {
     let (mut taken, mut longest) = (Vec::new(), Duration::ZERO);
     while taken.len() < most {
@@ -56,7 +57,7 @@ fn take(batches: &mut RankIterator, most: usize) -> (Vec<Whole>, Duration) {
     (taken, longest)
 }
 
-/// Runs the one epoch in two parts; the waits for each part's first batches are among the longest.
+/// Runs the one epoch in two parts, and returns the longest wait of each, including the wait for its first batch.
 fn started_and_resumed(pipeline: &Pipeline, quiet: &[Whole]) -> [Duration; 2] {
     let rank = Rank::new(0, 1);
     let mut batches = pipeline.rank(rank).start().unwrap();
@@ -68,13 +69,13 @@ fn started_and_resumed(pipeline: &Pipeline, quiet: &[Whole]) -> [Duration; 2] {
     let (rest, second) = take(&mut batches, usize::MAX);
     all.extend(rest);
     let hedges = [hedges, batches.stats().engine.hedges];
-    assert!(hedges.iter().all(|hedges| *hedges > 0), "rivals in the two parts: {hedges:?}");
+    assert!(hedges.iter().all(|hedges| *hedges > 0), "hedges in the two parts: {hedges:?}");
     assert_eq!(all, quiet, "the same batches");
     [first, second]
 }
 
 #[test]
-fn the_first_step_of_a_start_and_of_a_resume_waits_for_no_trickling_worker() {
+fn the_first_step_of_a_start_and_of_a_resume_does_not_wait_for_trickling_workers() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 1).remove(0);
     let limit = limit(&data);
@@ -90,7 +91,7 @@ fn the_first_step_of_a_start_and_of_a_resume_waits_for_no_trickling_worker() {
 }
 
 #[test]
-fn this_machine_serves_where_the_only_worker_trickles() {
+fn this_machine_decodes_if_the_only_worker_trickles() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 1).remove(0);
     let limit = limit(&data);
@@ -102,7 +103,7 @@ fn this_machine_serves_where_the_only_worker_trickles() {
 }
 
 #[test]
-fn a_step_in_the_middle_waits_for_no_trickling_worker() {
+fn a_later_step_does_not_wait_for_trickling_workers() {
     let data = Data::pictures(12);
     let quiet = quiet(&data, 2);
     let limit = limit(&data);

@@ -1,4 +1,4 @@
-//! Who shows what to whom: the certificates and the token of a fleet, as files for processes and as options for ranks.
+//! A fleet's certificates and token: as files for processes, and as options for ranks.
 
 use crate::worker::Start;
 use feedstock::{ClientTls, FleetIdentity, Identity, Secret, Token, Workers};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// The name in the workers' certificates.
 pub const NAME: &str = "feedstock-fleet";
 
-/// A fleet's secrets, and files of them.
+/// A fleet's secrets, and files with them.
 pub struct Trust {
     pub fleet: FleetIdentity,
     folder: tempfile::TempDir,
@@ -26,7 +26,7 @@ impl Trust {
         Self { fleet, folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A worker that shows its certificate, and wants to see one and to hear the token.
+    /// Configures a worker to show its certificate, and to require a client certificate and the token.
     pub fn worker(&self, start: Start) -> Start {
         let FleetIdentity { ca, server, token, .. } = &self.fleet;
         let (ca, certificate) = (self.file("ca.crt", ca), self.file("worker.crt", &server.certificates));
@@ -40,12 +40,12 @@ impl Trust {
         ])
     }
 
-    /// A rank that does likewise.
+    /// Configures a rank in the same way.
     pub fn rank(&self, workers: Workers) -> Workers {
         self.rank_as(workers, Some(&self.fleet.client), &self.fleet.token)
     }
 
-    /// A rank with other papers.
+    /// Configures a rank with another certificate or token.
     pub fn rank_as(&self, workers: Workers, identity: Option<&Identity>, token: &Token) -> Workers {
         let (ca, server_name) = (self.fleet.ca.clone(), Some(NAME.to_owned()));
         workers.tls(ClientTls { ca, identity: identity.cloned(), server_name }).token(token.clone())
@@ -58,7 +58,8 @@ impl Trust {
     }
 }
 
-/// A fleet whose workers' or whose ranks' certificates have expired, the others being good; all by one authority.
+/// Returns a fleet in which the workers' or the ranks' certificates have expired. The others are valid; all are by
+/// one authority.
 pub fn expired(workers: bool, ranks: bool) -> FleetIdentity {
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();

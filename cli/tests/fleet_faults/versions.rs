@@ -1,4 +1,4 @@
-//! Workers and ranks of other releases: both sides are told both versions.
+//! Workers and ranks of other releases: both sides report both versions.
 
 use crate::data::Data;
 use crate::identities::refusal;
@@ -9,10 +9,10 @@ use feedstock::ops::OPS_VERSION;
 use feedstock::{ErrorKind, Workers};
 use serde_json::{Value, json};
 
-/// Another one.
+/// Another protocol version.
 const NEXT: u32 = PROTOCOL + 1;
 
-/// A worker of the next protocol, which does not refuse and leaves it to the rank.
+/// Returns the greeting of a worker with the next protocol, which leaves the rejection to the rank.
 fn newer() -> Value {
     json!({ "protocol": NEXT, "release": "9.9.9", "instance": "newer" })
 }
@@ -39,13 +39,13 @@ fn a_worker_of_another_protocol_is_named_with_both_versions() {
 }
 
 #[test]
-fn beside_a_worker_of_another_protocol_the_others_serve() {
+fn other_workers_serve_if_one_has_another_protocol() {
     let data = Data::pictures(2);
     let quiet = quiet(&data, 2);
     let (fake, real) = (FakeWorker::saying(&newer()), Start::new(&data).start());
     let fleet = Workers::at(&format!("{},{}", fake.address(), real.address())).unwrap();
     Run::start(&data, fleet, 2).end_like(&quiet);
-    assert!(fake.asked() > 0, "the other one was never asked");
+    assert!(fake.asked() > 0, "the other worker received no greeting");
 }
 
 #[test]
@@ -63,11 +63,11 @@ fn a_rank_of_another_protocol_is_refused_with_both_versions() {
         assert!(message.contains(part), "'{part}' is missing: {message}");
     }
     assert_eq!(welcome["refused"]["kind"], "bad_config");
-    assert_eq!(welcome["unix"], Value::Null, "whom it refuses it tells nothing");
+    assert_eq!(welcome["unix"], Value::Null, "a rejected client receives no socket path");
     assert!(rank.rest().is_empty());
 }
 
-/// Versions of the ops that are not this release's; a peer that sends none has version 1.
+/// Returns versions of the ops that are not this release's. A peer that sends none has version 1.
 fn other_ops() -> [(Option<u32>, String); 2] {
     [(None, "ops version 1".to_owned()), (Some(OPS_VERSION + 1), format!("ops version {}", OPS_VERSION + 1))]
 }

@@ -1,4 +1,4 @@
-//! A worker's process: started as its operator would, and sent signals.
+//! A worker's process: started as by its operator, and sent signals.
 
 use crate::data::Data;
 use std::io::{self, BufRead, BufReader};
@@ -9,14 +9,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a worker is to be started. By default: one thread, on a free port of 127.0.0.1, for everybody.
+/// How to start a worker. By default it has one thread, listens on a free port of 127.0.0.1, and serves all clients.
 pub struct Start {
     command: Command,
     listen: String,
     log: PathBuf,
 }
 
-/// A worker's process; dropping it kills it.
+/// A worker's process. Dropping it kills it.
 pub struct Worker {
     child: Mutex<Child>,
     pid: i32,
@@ -24,11 +24,11 @@ pub struct Worker {
     log: PathBuf,
 }
 
-/// Workers of this program, so that each has a log and a cache of its own.
+/// Number of workers started by this program: each has its own log and cache.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 impl Start {
-    /// A worker that may read the pictures.
+    /// Configures a worker that may read the images.
     pub fn new(data: &Data) -> Self {
         let name = format!("worker-{}", STARTED.fetch_add(1, Ordering::Relaxed));
         let folder = data.folder(&name);
@@ -37,12 +37,12 @@ impl Start {
         let mut command = Command::new(env!("CARGO_BIN_EXE_feedstock"));
         command.args(["worker", "--json", "--threads", "1", "--allow", &data.uri()]);
         command.env("FEEDSTOCK_CACHE", folder.join("cache")).env_remove("FEEDSTOCK_TOKEN");
-        command.env("TMPDIR", temporary); // a killed worker leaves its socket
+        command.env("TMPDIR", temporary); // a killed worker does not delete its socket
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(std::fs::File::create(&log).unwrap());
         unsafe {
             command.pre_exec(|| {
-                // A test program that is killed takes its workers along.
+                // Workers end with the test program if it is killed.
                 succeeded(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))
             });
         }
@@ -63,24 +63,24 @@ impl Start {
         self
     }
 
-    /// No socket for ranks on this host: they must come over the network.
+    /// Disables the socket for ranks on this host: they must connect over the network.
     pub fn without_socket(self) -> Self {
         self.env("TMPDIR", "/nonexistent")
     }
 
-    /// Called in the new process before the program begins: system calls only.
+    /// Runs a function in the new process before the program begins. It may make system calls only.
     pub fn before(mut self, act: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
         unsafe { self.command.pre_exec(act) };
         self
     }
 
-    /// Starts it; it listens when this returns.
+    /// Starts the worker, and returns when it listens.
     pub fn start(mut self) -> Worker {
         let mut child = self.command.args(["--listen", &self.listen]).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|_| {
-            panic!("a worker said '{line}': {}", std::fs::read_to_string(&self.log).unwrap())
+            panic!("a worker printed '{line}': {}", std::fs::read_to_string(&self.log).unwrap())
         });
         let address = said["address"].as_str().unwrap().to_owned();
         let pid = i32::try_from(child.id()).unwrap();
@@ -89,28 +89,28 @@ impl Start {
 }
 
 impl Worker {
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&self) {
         self.signal(libc::SIGKILL);
         self.child.lock().unwrap().wait().unwrap();
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn go_on(&self) {
         self.signal(libc::SIGCONT);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(libc::SIGTERM);
     }
@@ -119,24 +119,24 @@ impl Worker {
         signal_to(self.pid, signal);
     }
 
-    /// How it ended by itself.
+    /// Waits until the worker exits, and returns its status.
     pub fn ended_within(&self, time: Duration) -> ExitStatus {
         ended_within(&mut self.child.lock().unwrap(), time)
             .unwrap_or_else(|| panic!("the worker still runs after {time:?}: {}", self.log()))
     }
 
-    /// Resident memory.
+    /// Returns the resident memory.
     pub fn memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it runs");
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// The share of a core that it uses.
+    /// Returns the share of a core that it uses.
     pub fn busy(&self, time: Duration) -> f64 {
         let used = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
-            // Behind the name: user and system time are the 12th and 13th, in hundredths of a second.
+            // After the name: user and system time are the 12th and 13th field, in hundredths of a second.
             let fields = stat.rsplit(')').next().unwrap().split_whitespace();
             fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
         };
@@ -145,7 +145,7 @@ impl Worker {
         (used() - before) / time.as_secs_f64()
     }
 
-    /// What it has written on standard error.
+    /// Returns its standard error.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
@@ -177,7 +177,7 @@ pub fn ended_within(child: &mut Child, time: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// A system call's answer.
+/// Returns the result of a system call, or its error.
 pub fn succeeded(answer: i32) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

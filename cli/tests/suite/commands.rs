@@ -1,5 +1,5 @@
-//! The command line as a user and a script see it: results on standard output, one sentence on standard error,
-//! an exit code.
+//! The command line as users and scripts see it: results on standard output, one sentence on standard error, an exit
+//! code.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 const SAMPLES: u64 = 203;
 
-/// A folder with sample data, and a cache folder of its own.
+/// A folder with sample data, and a separate cache folder.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -34,7 +34,7 @@ impl Place {
     }
 
     fn data(&self) -> String {
-        self.path("pictures").to_str().unwrap().to_owned()
+        self.path("images").to_str().unwrap().to_owned()
     }
 
     fn command(&self) -> Command {
@@ -47,7 +47,7 @@ impl Place {
         self.command().args(arguments).output().unwrap()
     }
 
-    /// The JSON lines of a run that must succeed and say nothing else.
+    /// Returns the JSON lines of a run that must succeed without any other output.
     fn json(&self, arguments: &[&str]) -> Vec<Value> {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -55,7 +55,7 @@ impl Place {
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The one sentence of a run that must fail with `code`.
+    /// Returns the single sentence of a run that must fail with `code`.
     fn complaint(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let complaint = text(&output.stderr);
@@ -74,7 +74,7 @@ fn ids(line: &Value) -> Vec<u64> {
     line["samples"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
 }
 
-/// Global batches by position: the ranks' rows of each step, sorted.
+/// Returns global batches by position: the rows of all ranks in each step, sorted.
 fn global_batches(lines: &[Value]) -> BTreeMap<u64, Vec<u64>> {
     let mut batches: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for line in lines {
@@ -85,7 +85,7 @@ fn global_batches(lines: &[Value]) -> BTreeMap<u64, Vec<u64>> {
 }
 
 #[test]
-fn inspect_says_what_was_made() {
+fn inspect_shows_what_synth_made() {
     let place = Place::with_pictures("parquet");
     let facts = &place.json(&["inspect", &place.data()])[0];
     assert_eq!(facts["layout"], "parquet");
@@ -123,7 +123,7 @@ fn plan_gives_each_sample_once_and_the_same_batches_to_any_world_size() {
     let mut all: Vec<u64> = batches.values().flatten().copied().collect();
     all.sort_unstable();
     all.dedup();
-    assert_eq!(all.len() as u64, SAMPLES / 24 * 24, "no sample twice");
+    assert_eq!(all.len() as u64, SAMPLES / 24 * 24, "each sample once");
     for world_size in ["2", "3", "5", "8"] {
         let lines = plan(&["--world-size", world_size]);
         assert_eq!(lines.len() as u64, SAMPLES / 24 * world_size.parse::<u64>().unwrap());
@@ -236,7 +236,7 @@ fn doctor_passes_a_sound_data_set_and_names_each_file_that_cannot_be_decoded() {
 }
 
 #[test]
-fn doctor_reads_as_many_samples_as_asked() {
+fn doctor_reads_the_requested_number_of_samples() {
     let place = Place::with_pictures("parquet");
     let some = &place.json(&["doctor", &place.data(), "--samples", "70"])[0];
     assert_eq!((&some["examined"], &some["columns"][0]["examined"]), (&70.into(), &70.into()), "{some}");
@@ -257,7 +257,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A worker with one CPU thread that listens on a free port; dropping it kills the process.
+/// A worker with one CPU thread that listens on a free port. Dropping it kills the process.
 struct WorkerProcess {
     child: Child,
     address: String,
@@ -324,11 +324,11 @@ fn preview_is_one_self_contained_page() {
 }
 
 #[test]
-fn preview_shows_why_a_picture_is_unusable() {
+fn preview_shows_why_an_image_is_unusable() {
     let place = Place::with_pictures("folder");
     let class = std::fs::read_dir(place.data()).unwrap().map(|e| e.unwrap().path()).min().unwrap();
     for file in std::fs::read_dir(&class).unwrap() {
-        std::fs::write(file.unwrap().path(), b"\xff\xd8\xff no picture").unwrap();
+        std::fs::write(file.unwrap().path(), b"\xff\xd8\xff not an image").unwrap();
     }
     let out = place.path("page.html");
     let asked =
@@ -339,20 +339,20 @@ fn preview_shows_why_a_picture_is_unusable() {
 }
 
 #[test]
-fn preview_of_samples_of_which_none_is_usable_fails() {
+fn preview_fails_if_no_sample_is_usable() {
     let place = Place::with_pictures("folder");
     let out = place.path("page.html");
     let asked = ["preview", &place.data(), "--ops", "decode_audio", "--out", out.to_str().unwrap()];
     let output = place.run(&asked);
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
-    assert!(out.exists(), "the page shows why");
+    assert!(out.exists(), "the page with the reasons exists");
 }
 
 #[test]
-fn what_is_written_on_this_machine_takes_no_url() {
+fn options_for_local_output_files_reject_urls() {
     let place = Place::with_pictures("folder");
     for asked in [
-        vec!["synth", "imagenet", "s3://bucket/pictures", "--samples", "3"],
+        vec!["synth", "imagenet", "s3://bucket/images", "--samples", "3"],
         vec!["preview", &place.data(), "--out", "file:///tmp/page.html"],
         vec!["plan", &place.data(), "--cursor", "s3://bucket/state.json"],
     ] {
@@ -367,7 +367,7 @@ fn what_is_written_on_this_machine_takes_no_url() {
 }
 
 #[test]
-fn a_catalog_that_cannot_be_stored_is_not_called_kept() {
+fn a_catalog_that_cannot_be_stored_is_not_reported_as_stored() {
     let place = Place::with_pictures("folder");
     let file = place.path("file");
     std::fs::write(&file, b"no folder").unwrap();
@@ -378,7 +378,7 @@ fn a_catalog_that_cannot_be_stored_is_not_called_kept() {
 }
 
 #[test]
-fn a_question_mark_in_a_files_name_is_no_query() {
+fn a_question_mark_in_a_file_name_is_not_a_query() {
     let place = Place::with_pictures("folder");
     let class = std::fs::read_dir(place.data()).unwrap().map(|e| e.unwrap().path()).min().unwrap();
     let before = place.json(&["inspect", &place.data()])[0].clone();
@@ -420,7 +420,7 @@ fn cursor_explains_a_state_and_whether_it_fits() {
     {
         assert!(told.contains(fact), "{told}");
     }
-    // a copy of the data is the same data
+    // A copy of the data is the same data.
     let copy = place.path("copy").display().to_string();
     let copied = Command::new("cp").args(["-r", &data, &copy]).status().unwrap();
     assert!(copied.success());
@@ -429,7 +429,7 @@ fn cursor_explains_a_state_and_whether_it_fits() {
         (&fit["fits"], &fit["samples"]),
         (&Value::Bool(true), &place.json(&["inspect", &data])[0]["samples"])
     );
-    // as a loader's state_dict has it
+    // In the form of a loader's state_dict.
     let cursor = std::fs::read_to_string(&file).unwrap();
     let state = serde_json::json!({ "version": 1, "epoch": 2, "position": 16, "cursor": cursor });
     std::fs::write(&file, state.to_string()).unwrap();
@@ -446,7 +446,7 @@ fn cursor_explains_a_state_and_whether_it_fits() {
 }
 
 #[test]
-fn catalog_is_kept_where_it_says() {
+fn catalog_is_stored_in_the_folder_that_it_reports() {
     let place = Place::with_pictures("parquet");
     let built = &place.json(&["catalog", &place.data()])[0];
     assert!(Path::new(built["store"].as_str().unwrap()).starts_with(place.path("cache")));
@@ -460,7 +460,11 @@ fn catalog_is_kept_where_it_says() {
     assert!(text(&refused.stderr).contains("must be auto or list; got never"), "{}", text(&refused.stderr));
     let beside = &place.json(&["catalog", &place.data(), "--beside"])[0];
     assert!(Path::new(beside["store"].as_str().unwrap()).is_dir(), "{beside}");
-    assert_eq!(place.json(&["inspect", &place.data()])[0]["samples"], SAMPLES, "the catalog is no data");
+    assert_eq!(
+        place.json(&["inspect", &place.data()])[0]["samples"],
+        SAMPLES,
+        "the catalog is not read as data"
+    );
 }
 
 #[test]
@@ -517,7 +521,7 @@ fn secrets_are_never_printed() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn a_reader_that_closes_the_pipe_is_not_an_error() {
     let place = Place::with_pictures("parquet");
     let mut plan = place
         .command()
@@ -534,7 +538,7 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
-fn filters_may_look_into_pictures() {
+fn filters_may_decode_image_headers() {
     let place = Place::with_pictures("parquet");
     let run = |filter: &str| {
         place.run(&[

@@ -1,4 +1,4 @@
-//! What the command line says about wrong options, in the words of the options.
+//! Error messages for wrong options: they name the options.
 
 use serde_json::Value;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ impl Place {
     }
 
     fn data(&self) -> String {
-        self.path("pictures").to_str().unwrap().to_owned()
+        self.path("images").to_str().unwrap().to_owned()
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -39,7 +39,7 @@ impl Place {
         command.args(arguments).output().unwrap()
     }
 
-    /// Standard error of a run that must fail with `code`.
+    /// Returns standard error of a run that must fail with `code`.
     fn complaint(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let complaint = text(&output.stderr);
@@ -52,7 +52,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Words of the libraries that parse and plan.
+/// Terms of the libraries that parse and plan, which users must not see.
 const LIBRARIES: [&str; 10] = [
     "serde",
     "unknown variant",
@@ -69,10 +69,10 @@ const LIBRARIES: [&str; 10] = [
 #[track_caller]
 fn says(complaint: &str, expected: &[&str]) {
     for words in expected {
-        assert!(complaint.contains(words), "{complaint}\nshould say: {words}");
+        assert!(complaint.contains(words), "{complaint}\nmust contain: {words}");
     }
     for word in LIBRARIES {
-        assert!(!complaint.contains(word), "{complaint}\nsays: {word}");
+        assert!(!complaint.contains(word), "{complaint}\nmust not contain: {word}");
     }
 }
 
@@ -106,16 +106,16 @@ fn wrong_filters_are_explained() {
 }
 
 #[test]
-fn workers_that_cannot_be_reached_end_a_bench() {
+fn unreachable_workers_end_bench_with_an_error() {
     let place = Place::with_pictures();
-    // A port of this machine at which no process listens any more.
+    // A local port on which no process listens any more.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let began = Instant::now();
     let remote = ["--workers", &free, "--connect-timeout", "4", "--batch-size", "4", "--no-ceiling"];
     let complaint = place.complaint(6, &[&["bench", &place.data()][..], &remote].concat());
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     says(&complaint, &["no batch after 2 s: waiting for workers", &free]);
-    says(&complaint, &["no worker of 1 was reached in 4 s (--connect-timeout)", "--local fallback"]);
+    says(&complaint, &["no worker answered within 4 s (--connect-timeout; 1 tried)", "--local fallback"]);
 }
 
 #[test]

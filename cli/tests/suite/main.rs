@@ -1,6 +1,6 @@
 //! The program `feedstock` as users and scripts run it: results on standard output, one sentence on standard error, an exit code.
 //!
-//! One program, since each would compile and link the same libraries anew.
+//! All tests are in one program, because each test program would compile and link the same libraries again.
 
 mod commands;
 mod errors;

@@ -1,4 +1,4 @@
-//! `feedstock shard` as a user and a script see it.
+//! `feedstock shard` as users and scripts see it.
 
 use serde_json::Value;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl Place {
         serde_json::from_str(text(&output.stdout).trim()).unwrap()
     }
 
-    /// The one sentence of a run that must fail with `code`.
+    /// Returns the single sentence of a run that must fail with `code`.
     fn complaint(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(&[arguments, &["--quiet"]].concat());
         let complaint = text(&output.stderr);
@@ -46,7 +46,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_folder_becomes_filtered_shards_and_the_same_command_goes_on() {
+fn a_folder_becomes_filtered_shards_and_the_same_command_resumes() {
     let place = Place::with_pictures("folder");
     let (from, to) = (place.path("from"), place.path("to"));
     let cut = ["--shard-bytes", "60000", "--group-bytes", "20000", "--filter", "label < 4"];
@@ -65,11 +65,11 @@ fn a_folder_becomes_filtered_shards_and_the_same_command_goes_on() {
     assert_eq!(again["resumed_shards"], shards - 1);
     assert_eq!(again["ids_digest"], first["ids_digest"]);
     let people = text(&place.run(&shard).stdout);
-    assert!(people.contains("read back and equal") && people.contains("were there already"), "{people}");
+    assert!(people.contains("verified") && people.contains("existed already"), "{people}");
 }
 
 #[test]
-fn pictures_shrink_on_the_way_to_ipc() {
+fn images_are_shrunk_and_written_as_ipc() {
     let place = Place::with_pictures("webdataset");
     let to = place.path("to");
     let shrink = ["--format", "ipc", "--max-side", "48", "--quality", "80", "--shuffle-seed", "7"];
@@ -87,13 +87,13 @@ fn restart_markers_are_counted() {
     assert!(text(&place.run(&shard).stdout).contains("with new restart markers"));
     let again = ["shard", &to, &place.path("again"), "--restart-interval", "4"];
     assert_eq!(place.json(&again)["unmarked"], serde_json::json!({ "has_markers": 53 }));
-    assert!(text(&place.run(&again).stdout).contains("53 stay as they are: they have as many already"));
+    assert!(text(&place.run(&again).stdout).contains("53 unchanged: they have as many already"));
     let none = ["shard", &to, &place.path("none"), "--restart-interval", "0"];
     assert!(place.complaint(2, &none).contains("--restart-interval is 0"));
 }
 
 #[test]
-fn mistakes_are_told_in_one_sentence() {
+fn mistakes_are_reported_in_one_sentence() {
     let place = Place::with_pictures("parquet");
     let (from, to) = (place.path("from"), place.path("to"));
     assert!(place.complaint(2, &["shard", &from, &from]).contains("the data set itself"));

@@ -1,4 +1,4 @@
-//! Speech on the command line: made, inspected, looked at, measured.
+//! Speech on the command line: synth, inspect, preview and bench.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 const SAMPLES: u64 = 60;
 const OPS: &str = "decode_audio,resample:16000,log_mel:80";
 
-/// A folder with clips, and a cache folder of its own.
+/// A folder with audio clips, and a separate cache folder.
 struct Place {
     dir: tempfile::TempDir,
     made: Value,
@@ -41,7 +41,7 @@ impl Place {
         command.args(arguments).output().unwrap()
     }
 
-    /// The JSON lines of a run that must succeed and say nothing else.
+    /// Returns the JSON lines of a run that must succeed without any other output.
     fn json(&self, arguments: &[&str]) -> Vec<Value> {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -63,10 +63,10 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// Lines of the TSVs, less their headers.
+/// Returns the number of rows in the TSVs, without their headers.
 fn rows(dir: &Path, split: &str) -> u64 {
     let lines = ["de", "en"].map(|locale| {
         let tsv = std::fs::read_to_string(dir.join(locale).join(format!("{split}.tsv"))).unwrap();
@@ -76,7 +76,7 @@ fn rows(dir: &Path, split: &str) -> u64 {
 }
 
 #[test]
-fn inspect_tells_hours_lengths_speakers_and_locales() {
+fn inspect_shows_hours_durations_speakers_and_locales() {
     let place = Place::with_clips("mozilla");
     let complaint = place.complaint(2, &["inspect", &place.data()]);
     assert!(complaint.contains("train") && complaint.contains("validated"), "{complaint}");
@@ -141,7 +141,7 @@ fn bench_measures_speech() {
     let clips = rows(&place.path("speech"), "train");
     let asked =
         ["bench", &place.data(), "--split", "train", "--batch-size", "8", "--tail", "pad", "--threads", "2"];
-    let run = &place.json(&asked)[0]; // the ops of speech are the default
+    let run = &place.json(&asked)[0]; // --ops defaults to the ops for speech
     for key in ["samples_per_s", "chain_ceiling_samples_per_s", "audio_s_per_s", "slot_bytes"] {
         assert!(number(&run[key]) > 0.0, "{key}: {run}");
     }
@@ -175,7 +175,7 @@ fn bench_buckets_by_length_and_bounds_batches_by_seconds() {
     let complaint = place.complaint(2, &[&fixed[..], &["--bucket", "sentence"]].concat());
     assert!(complaint.contains("sentence"), "{complaint}");
     let long = place.complaint(2, &[&fixed[..], &["--batch-total", "1.5", "--bucket", "duration"]].concat());
-    assert!(long.contains("common_voice_"), "the clip is named: {long}");
+    assert!(long.contains("common_voice_"), "the audio clip is named: {long}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn preview_shows_why_a_clip_is_unusable() {
 }
 
 #[test]
-fn synth_refuses_what_it_cannot_say() {
+fn synth_rejects_unknown_languages() {
     let place = Place { dir: tempfile::tempdir().unwrap(), made: Value::Null };
     let data = place.data();
     let complaint = text(&place.run(&["synth", "common-voice", &data, "--locale", "en,tlh"]).stderr);
