@@ -11,31 +11,31 @@ use crate::speech::{Clip, Narrator, Role};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What was written.
+/// A summary of the files written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CommonVoiceSummary {
-    /// Number of clips.
+    /// Number of audio clips.
     pub samples: u64,
-    /// Distinct speakers.
+    /// Number of distinct speakers.
     pub speakers: u64,
-    /// Length of all clips.
+    /// Total duration of the audio clips, in seconds.
     pub seconds: f64,
-    /// Who spoke: never [`Voice::Auto`].
+    /// The voice used; never [`Voice::Auto`].
     pub voice: Voice,
-    /// Files written.
+    /// Number of files written.
     pub files: u64,
-    /// Bytes of all clips.
+    /// Total bytes of the audio clips.
     pub audio_bytes: u64,
-    /// Bytes of all files.
+    /// Total bytes of the files.
     pub file_bytes: u64,
 }
 
 impl CommonVoiceOptions {
-    /// Writes the data set into `dir`, making it if need be, and tells `progress` after every clip.
+    /// Writes the data set into `dir`, creates it if necessary, and calls `progress` after every audio clip.
     ///
     /// # Errors
-    /// `BadConfig` if an option is out of range, espeak-ng is asked for and not there, or `dir` holds files;
-    /// `Storage` if the disk is full or refuses (the folder is then incomplete).
+    /// `BadConfig` if an option is out of range, espeak-ng is requested but not installed, or `dir` holds files;
+    /// `Storage` if a write fails, for example because the disk is full (the folder is then incomplete).
     pub fn write(&self, dir: impl AsRef<Path>, progress: &mut ProgressFn<'_>) -> Result<CommonVoiceSummary> {
         self.check()?;
         let voice = self.voice_used()?;
@@ -44,8 +44,8 @@ impl CommonVoiceOptions {
         let mut writer = self.writer(target, &order)?;
         let (mut done, mut audio_bytes, mut ms) = (0, 0, 0_u64);
         let mut speakers = BTreeSet::new();
-        let fixed = Self { voice, ..self.clone() }; // looked for once, not by every thread
-        #[expect(clippy::cast_possible_truncation, reason = "places are below the order's length")]
+        let fixed = Self { voice, ..self.clone() }; // resolved once, not by every thread
+        #[expect(clippy::cast_possible_truncation, reason = "positions are below the order's length")]
         in_order(
             self.threads,
             self.samples,
@@ -73,15 +73,15 @@ impl CommonVoiceOptions {
         })
     }
 
-    /// The clips' indices in the order in which every layout stores them: by language, by split, by index; so
-    /// that one file is open at a time.
+    /// Returns the indices of the audio clips in the order in which every layout stores them: by language, split and
+    /// index. Only one file is open at a time.
     fn order(&self) -> Vec<u32> {
         let cast = self.cast();
         let mut order: Vec<u32> = (0..u32::try_from(self.samples).unwrap_or(u32::MAX)).collect();
         order.sort_by_cached_key(|&index| {
             let Role { locale, split, .. } = cast.role(index.into());
             match self.layout {
-                // Their files hold all languages of a split.
+                // These layouts store all languages of a split in the same files.
                 CommonVoiceLayout::Parquet | CommonVoiceLayout::WebDataset => (None, split, index),
                 _ => (Some(locale), split, index),
             }

@@ -9,20 +9,20 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-/// How the files are laid out.
+/// Layout of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CommonVoiceLayout {
-    /// Mozilla's archive unpacked: `<locale>/clips/*.mp3`, `<locale>/{train,dev,test,validated,invalidated,other}.tsv`
-    /// and `<locale>/clip_durations.tsv`.
+    /// Mozilla's unpacked archive: `<locale>/clips/*.mp3`,
+    /// `<locale>/{train,dev,test,validated,invalidated,other}.tsv` and `<locale>/clip_durations.tsv`.
     Mozilla,
-    /// The same as Mozilla ships it: `cv-corpus-17.0-2024-03-15-<locale>.tar.gz`.
+    /// Mozilla's archive: `cv-corpus-17.0-2024-03-15-<locale>.tar.gz`, with the files of [`CommonVoiceLayout::Mozilla`].
     MozillaTarGz,
-    /// Hugging Face's script form: `audio/<locale>/<split>/<locale>_<split>_<i>.tar`,
+    /// The form that Hugging Face's loading script reads: `audio/<locale>/<split>/<locale>_<split>_<i>.tar`,
     /// `transcript/<locale>/<split>.tsv` and `n_shards.json`.
     HfTars,
     /// Hugging Face Parquet: `data/<split>-00000-of-0000N.parquet` with `audio: struct<bytes, path>`.
     Parquet,
-    /// `common-voice-<split>-000000.tar` … of `.mp3`, `.txt`, `.json`.
+    /// `common-voice-<split>-000000.tar` … with `.mp3`, `.txt` and `.json` members.
     WebDataset,
 }
 
@@ -31,7 +31,7 @@ impl CommonVoiceLayout {
     pub const ALL: [Self; 5] =
         [Self::Mozilla, Self::MozillaTarGz, Self::HfTars, Self::Parquet, Self::WebDataset];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mozilla => "mozilla",
@@ -57,16 +57,16 @@ impl FromStr for CommonVoiceLayout {
     }
 }
 
-/// Who speaks the sentences.
+/// The voice that speaks the sentences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Voice {
-    /// espeak-ng where it is installed, else the formant synthesiser.
+    /// espeak-ng if it is installed, else the formant synthesiser.
     #[default]
     Auto,
-    /// The program espeak-ng: intelligible. Its sound, and so the bytes, depend on the installed version.
+    /// The program espeak-ng, which is intelligible. Its audio, and so the bytes, depend on the installed version.
     Espeak,
-    /// The formant synthesiser of this crate: voiced and unvoiced sounds, pauses and melody, hardly
-    /// intelligible; the same options make the same bytes.
+    /// The formant synthesiser of this crate: voiced and unvoiced sounds, pauses and melody, hardly intelligible. The
+    /// same options make the same bytes.
     Formant,
 }
 
@@ -74,7 +74,7 @@ impl Voice {
     /// All voices.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Espeak, Self::Formant];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -98,31 +98,31 @@ impl FromStr for Voice {
     }
 }
 
-/// What to make; see [`CommonVoiceOptions::default`] for the defaults.
+/// Options of a Common Voice-like data set; see [`CommonVoiceOptions::default`] for the defaults.
 ///
-/// The same options write the same bytes, whatever the number of threads, with [`Voice::Formant`] on one platform
-/// (the encoder and the synthesiser use the platform's mathematical library).
+/// The same options write the same bytes with any number of threads. With [`Voice::Formant`] this holds per platform,
+/// because the encoder and the synthesiser use the platform's mathematical library.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommonVoiceOptions {
-    /// Number of clips, 1 … 2^32 − 1. Default 2000 (2.8 hours, 80 MB).
+    /// Number of audio clips, 1 … 2^32 − 1. Default 2000 (2.8 hours, 80 MB).
     pub samples: u64,
-    /// Seed of everything. Default 1.
+    /// Seed of all random choices. Default 1.
     pub seed: u64,
-    /// Default [`CommonVoiceLayout::Mozilla`].
+    /// Layout of the files. Default [`CommonVoiceLayout::Mozilla`].
     pub layout: CommonVoiceLayout,
-    /// Languages; the clips go round among them. Default English.
+    /// Languages; successive audio clips cycle through them. Default English.
     pub locales: Vec<Locale>,
-    /// Default [`Voice::Auto`].
+    /// The voice. Default [`Voice::Auto`].
     pub voice: Voice,
-    /// Mean length in seconds, 1.5 … 9, of lengths between 1 and 12 s. Default 5, as Common Voice's.
+    /// Mean duration in seconds, 1.5 … 9. Durations are between 1 and 12 s. Default 5, as in Common Voice.
     pub mean_seconds: f64,
-    /// Clips of one shard (hf-tars, Parquet, WebDataset). Default 500 (20 MB).
+    /// Audio clips per shard (hf-tars, Parquet, WebDataset). Default 500 (20 MB).
     pub samples_per_shard: u64,
-    /// Rows of a Parquet row group. Default 100 (4 MB), as `datasets` writes audio.
+    /// Rows per Parquet row group. Default 100 (4 MB), as `datasets` writes audio.
     pub rows_per_group: usize,
-    /// Speaking threads. Default: one per core.
+    /// Number of threads. Default: one per core.
     pub threads: usize,
-    /// Replace sample data that is already in the folder. Default: refuse a folder that is not empty. Files
+    /// Replace sample data that is already in the folder. By default, a folder that is not empty is an error. Files
     /// that this crate does not write are never deleted.
     pub overwrite: bool,
 }
@@ -145,22 +145,22 @@ impl Default for CommonVoiceOptions {
 }
 
 impl CommonVoiceOptions {
-    /// The voice that [`Voice::Auto`] comes to on this machine.
+    /// Returns the voice that [`Voice::Auto`] stands for on this machine.
     ///
     /// # Errors
-    /// `BadConfig` if espeak-ng is asked for and not there.
+    /// `BadConfig` if espeak-ng is requested but not installed.
     pub fn voice_used(&self) -> Result<Voice> {
         match self.voice {
             Voice::Formant => Ok(Voice::Formant),
             asked if espeak_is_installed() => Ok(if asked == Voice::Auto { Voice::Espeak } else { asked }),
             Voice::Auto => Ok(Voice::Formant),
             Voice::Espeak => Err(Error::config(
-                "espeak-ng is not installed (no such command in PATH); install it, or take the voice formant",
+                "espeak-ng is not installed (no such command in PATH); install it, or choose the voice formant",
             )),
         }
     }
 
-    /// Checks every option.
+    /// Validates every option.
     pub(crate) fn check(&self) -> Result<()> {
         let most = u64::from(u32::MAX);
         in_range("samples", self.samples, 1, most)?;
@@ -170,16 +170,16 @@ impl CommonVoiceOptions {
         let (least, longest) = (1.5 * SHORTEST_MS / 1000.0, 0.75 * LONGEST_MS / 1000.0);
         if !(least..=longest).contains(&self.mean_seconds) {
             let message = format!(
-                "mean_seconds is {}; it must lie between {least} and {longest}, because clips last {} to {} s",
-                self.mean_seconds,
+                "mean_seconds must be from {least} to {longest}, because audio clips last {} to {} s; got {}",
                 SHORTEST_MS / 1000.0,
-                LONGEST_MS / 1000.0
+                LONGEST_MS / 1000.0,
+                self.mean_seconds
             );
             return Err(Error::config(message));
         }
         let distinct: BTreeSet<Locale> = self.locales.iter().copied().collect();
         if self.locales.is_empty() || distinct.len() != self.locales.len() {
-            return Err(Error::config("locales must name each language once, and at least one"));
+            return Err(Error::config("locales must name at least one language, and each only once"));
         }
         Ok(())
     }

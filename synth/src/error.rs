@@ -1,4 +1,4 @@
-//! The one error of this crate.
+//! The error type of this crate.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,18 +7,18 @@ use std::path::Path;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do about an [`Error`].
+/// Kind of an [`Error`]: what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// An option or the target folder does not fit; the message says which and the limit.
+    /// An option or the target folder is wrong; the message names it and its limit.
     BadConfig,
-    /// The file system refused: disk full, no permission.
+    /// The file system failed: disk full, or no permission.
     Storage,
     /// A defect in feedstock.
     Bug,
 }
 
-/// What failed, where and what to do about it.
+/// An error: what failed, where, and what to do about it.
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -34,11 +34,12 @@ impl Error {
         Self::new(ErrorKind::BadConfig, message)
     }
 
-    /// `path` could not be written; the message carries the system's own words and, for a full disk, what to do.
+    /// Returns the error for a failed write of `path`. The message holds the system's own text and, for a full disk,
+    /// what to do.
     pub(crate) fn write(path: &Path, cause: std::io::Error) -> Self {
         let advice = match cause.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                "; the folder is incomplete: free some space, or ask for fewer samples, and run again with force"
+                "; the folder is incomplete: free some space, or request fewer samples, and run again with force"
             }
             _ => "",
         };
@@ -46,12 +47,12 @@ impl Error {
         Self { kind: ErrorKind::Storage, message, source: Some(Box::new(cause)) }
     }
 
-    /// What the caller can do.
+    /// Returns what the caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The message without its sources.
+    /// Returns the message without its sources.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -9,33 +9,36 @@ use crate::parallel::in_order;
 use crate::progress::{Progress, ProgressFn};
 use std::path::Path;
 
-/// What was written.
+/// A summary of the files written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Number of samples.
     pub samples: u64,
     /// Number of classes.
     pub classes: u32,
-    /// Files written.
+    /// Number of files written.
     pub files: u64,
-    /// Bytes of all pictures.
+    /// Total bytes of the images.
     pub image_bytes: u64,
-    /// Bytes of all files.
+    /// Total bytes of the files.
     pub file_bytes: u64,
 }
 
 impl ImagenetOptions {
-    /// Writes the data set into `dir`, making it if need be, and tells `progress` after every sample.
+    /// Writes the data set into `dir`, creates it if necessary, and calls `progress` after every sample.
     ///
     /// # Errors
-    /// `BadConfig` if an option is out of range or `dir` holds files; `Storage` if the disk is full or refuses
-    /// (the folder is then incomplete).
+    /// `BadConfig` if an option is out of range or `dir` holds files; `Storage` if a write fails, for example because
+    /// the disk is full (the folder is then incomplete).
     pub fn write(&self, dir: impl AsRef<Path>, progress: &mut ProgressFn<'_>) -> Result<Summary> {
         self.check()?;
         let target = Target::prepare(dir.as_ref(), self.overwrite)?;
         let mut writer = layouts::open(self, target)?;
         let order = self.order();
-        #[expect(clippy::cast_possible_truncation, reason = "places are below samples, which fits 32 bits")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "positions are below samples, which fits 32 bits"
+        )]
         let index_at = |place: u64| order.as_ref().map_or(place, |order| u64::from(order[place as usize]));
         let (mut done, mut bytes) = (0, 0);
         in_order(
@@ -61,13 +64,13 @@ impl ImagenetOptions {
         })
     }
 
-    /// The samples in the order in which the layout stores them; `None`: by index.
+    /// Returns the samples in the order in which the layout stores them; `None` means by index.
     fn order(&self) -> Option<Vec<u32>> {
         let by_class = matches!(self.layout, Layout::Ilsvrc);
         by_class.then(|| {
             let classes = self.class_count();
             let mut order: Vec<u32> = (0..u32::try_from(self.samples).unwrap_or(u32::MAX)).collect();
-            order.sort_by_cached_key(|&index| label(self.seed, index.into(), classes)); // stable
+            order.sort_by_cached_key(|&index| label(self.seed, index.into(), classes)); // a stable sort
             order
         })
     }

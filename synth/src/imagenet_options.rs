@@ -8,21 +8,21 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-/// JPEG quality with which a 400×350 picture is about 110 KB on average.
+/// JPEG quality with which a 400×350 image has about 110 KB on average.
 pub const DEFAULT_QUALITY: u8 = 95;
-/// JPEG's own limit on a side.
+/// JPEG's limit for width and height.
 pub(crate) const MAX_SIDE: u32 = 65_500;
-/// Eight digits name no more classes.
+/// Maximum number of classes: class names have eight digits.
 pub(crate) const MAX_CLASSES: u32 = 7_000;
 
-/// How the files are laid out.
+/// Layout of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Hugging Face: `data/train-00000-of-0000N.parquet` with `image: struct<bytes, path>`, `label`.
     Parquet,
     /// `<class>/<name>.JPEG`.
     Folder,
-    /// `imagenet-train-000000.tar` … of `.jpg`, `.cls`, `.json`.
+    /// `imagenet-train-000000.tar` … with `.jpg`, `.cls` and `.json` members.
     WebDataset,
     /// Arrow IPC streams `data-00000-of-0000N.arrow` as `datasets` saves them to disk.
     Ipc,
@@ -34,7 +34,7 @@ impl Layout {
     /// All layouts.
     pub const ALL: [Self; 5] = [Self::Parquet, Self::Folder, Self::WebDataset, Self::Ipc, Self::Ilsvrc];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Parquet => "parquet",
@@ -60,45 +60,45 @@ impl FromStr for Layout {
     }
 }
 
-/// Compression of Parquet pages. JPEG bytes do not shrink; what differs is the reader's work.
+/// Compression of Parquet pages. JPEG bytes do not get smaller; the options differ in the reader's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Compression {
-    /// What Hugging Face `datasets` writes.
+    /// Snappy, as Hugging Face `datasets` writes.
     #[default]
     Snappy,
-    /// Pages as they are.
+    /// Uncompressed pages.
     None,
 }
 
-/// What to make; see [`ImagenetOptions::default`] for the defaults.
+/// Options of an ImageNet-like data set; see [`ImagenetOptions::default`] for the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagenetOptions {
     /// Number of samples, 1 … 2^32 − 1. Default 4000 (440 MB).
     pub samples: u64,
-    /// Seed of everything. Default 1.
+    /// Seed of all random choices. Default 1.
     pub seed: u64,
-    /// Default [`Layout::Parquet`].
+    /// Layout of the files. Default [`Layout::Parquet`].
     pub layout: Layout,
-    /// Number of classes, 1 … 7000; `None` (default): 1000, or as many as there are samples. Every class has
-    /// a sample.
+    /// Number of classes, 1 … 7000. `None` (default) means 1000, or the number of samples if that is less. Every
+    /// class has at least one sample.
     pub classes: Option<u32>,
     /// Mean width in pixels, 64 … 65500. Default 400.
     pub width: u32,
     /// Mean height in pixels, 32 … 65500. Default 350.
     pub height: u32,
-    /// Every picture exactly `width` × `height`; by default each side strays by up to 15 %.
+    /// Make every image exactly `width` × `height`. By default, each side varies by up to 15 %.
     pub exact_size: bool,
     /// JPEG quality, 1 … 100. Default [`DEFAULT_QUALITY`].
     pub quality: u8,
-    /// Samples of one shard (Parquet, WebDataset, IPC). Default 500 (55 MB).
+    /// Samples per shard (Parquet, WebDataset, IPC). Default 500 (55 MB).
     pub samples_per_shard: u64,
-    /// Rows of a Parquet row group or an IPC record batch. Default 100 (11 MB), as `datasets` writes pictures.
+    /// Rows per Parquet row group or IPC record batch. Default 100 (11 MB), as `datasets` writes images.
     pub rows_per_group: usize,
-    /// Default [`Compression::Snappy`].
+    /// Compression of Parquet pages. Default [`Compression::Snappy`].
     pub compression: Compression,
-    /// Painting threads. Default: one per core.
+    /// Number of threads. Default: one per core.
     pub threads: usize,
-    /// Replace sample data that is already in the folder. Default: refuse a folder that is not empty. Files
+    /// Replace sample data that is already in the folder. By default, a folder that is not empty is an error. Files
     /// that this crate does not write are never deleted.
     pub overwrite: bool,
 }
@@ -124,12 +124,12 @@ impl Default for ImagenetOptions {
 }
 
 impl ImagenetOptions {
-    /// The number of classes that the data set has.
+    /// Returns the number of classes of the data set.
     pub fn class_count(&self) -> u32 {
         self.classes.unwrap_or_else(|| u32::try_from(self.samples).unwrap_or(u32::MAX).min(1000))
     }
 
-    /// Checks every option.
+    /// Validates every option.
     pub(crate) fn check(&self) -> Result<()> {
         let most = u64::from(u32::MAX);
         in_range("samples", self.samples, 1, most)?;
@@ -142,7 +142,7 @@ impl ImagenetOptions {
         in_range("threads", self.threads as u64, 1, 1024)?;
         if u64::from(self.class_count()) > self.samples {
             return Err(Error::config(format!(
-                "{} classes need at least as many samples, and {} are asked for: raise samples or lower classes",
+                "{} classes need at least one sample each, but samples is {}: raise samples or lower classes",
                 self.class_count(),
                 self.samples
             )));

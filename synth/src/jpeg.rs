@@ -1,4 +1,4 @@
-//! JPEG encoding with libjpeg-turbo, one reusable encoder a thread.
+//! JPEG encoding with libjpeg-turbo, with one reusable encoder per thread.
 
 use crate::{Error, ErrorKind, Result};
 use std::ffi::CStr;
@@ -11,12 +11,15 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder of `quality` 1–100.
+    /// Creates an encoder of `quality` 1–100.
     pub(crate) fn new(quality: u8) -> Result<Self> {
         // SAFETY: no preconditions; a null handle is checked below.
         let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as i32) };
         if handle.is_null() {
-            return Err(Error::new(ErrorKind::Bug, "libjpeg-turbo cannot make a compressor: out of memory"));
+            return Err(Error::new(
+                ErrorKind::Bug,
+                "libjpeg-turbo cannot create a compressor: out of memory",
+            ));
         }
         let encoder = Self { handle, buffer: Vec::new() };
         encoder.set(tj::TJPARAM_TJPARAM_QUALITY, i32::from(quality))?;
@@ -33,7 +36,7 @@ impl Encoder {
         }
     }
 
-    /// The JPEG of `rgb`, u8 `[height, width, 3]` without padding.
+    /// Encodes `rgb`, u8 `[height, width, 3]` without padding, as a JPEG.
     pub(crate) fn encode(&mut self, rgb: &[u8], width: u32, height: u32) -> Result<Vec<u8>> {
         assert_eq!(rgb.len() as u64, 3 * u64::from(width) * u64::from(height), "rows without padding");
         let (width, height) = (width.cast_signed(), height.cast_signed());
@@ -45,8 +48,8 @@ impl Encoder {
         self.buffer.resize(self.length(capacity)?, 0);
         let mut start = self.buffer.as_mut_ptr();
         let mut size = capacity;
-        // SAFETY: `rgb` holds height rows of 3 × width bytes (asserted); the buffer has the worst case's size
-        // and NOREALLOC keeps the library from replacing it.
+        // SAFETY: `rgb` holds height rows of 3 × width bytes (asserted). The buffer has the worst case's size, and
+        // NOREALLOC prevents the library from replacing it.
         let answer = unsafe {
             tj::tj3Compress8(
                 self.handle,
@@ -72,7 +75,7 @@ impl Encoder {
     fn last_error(&self) -> Error {
         // SAFETY: the library returns a NUL-terminated string that lives as long as the handle.
         let words = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.handle)) }.to_string_lossy().into_owned();
-        Error::new(ErrorKind::Bug, format!("libjpeg-turbo refuses a sample picture: {words}"))
+        Error::new(ErrorKind::Bug, format!("libjpeg-turbo rejects a sample image: {words}"))
     }
 }
 

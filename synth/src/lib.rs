@@ -1,16 +1,16 @@
-//! Deterministic sample data in the layouts people hold, so that tests, examples and benches need no download.
+//! Deterministic sample data in common layouts, so that tests, examples and benches need no download.
 //!
 //! ```text
 //! (seed, index) ─▶ scene ─▶ pixels ─▶ JPEG ─┐
 //! (seed, index) ─▶ label, name ────────────┴▶ layouts: parquet · folder · webdataset · ipc · ilsvrc
 //! ```
-//! Every byte is a pure function of the options: the same options write the same files on any machine, with
-//! any number of threads, and one sample has the same name, label and JPEG bytes in every layout.
+//! Every byte is a pure function of the options. The same options write the same files on any machine with any number
+//! of threads. A sample has the same name, label and JPEG bytes in every layout.
 //!
-//! The pictures have the statistics that decoders care about: a 1/f amplitude spectrum, correlated colour
-//! channels, edges and gradients, 4:2:0 JPEG at [`DEFAULT_QUALITY`]. A 400×350 picture is about 110 KB on
-//! average (`cargo test -p feedstock-synth --test suite pictures -- --nocapture` prints it). One core makes more
-//! than 150 a second.
+//! The images have the statistics that matter to decoders: a 1/f amplitude spectrum, correlated colour channels,
+//! edges and gradients, 4:2:0 JPEG at [`DEFAULT_QUALITY`]. A 400×350 image has about 110 KB on average (`cargo test
+//! -p feedstock-synth --test suite pictures -- --nocapture` prints it). One core makes more than 150 images per
+//! second.
 
 mod common_voice;
 mod common_voice_options;

@@ -1,15 +1,15 @@
-//! The index, written into the pixels, so that a test can tell samples apart after decoding.
+//! The sample's index, encoded in the pixels, so that a test can identify samples after decoding.
 //!
-//! The top left corner of every picture is 4 × 2 flat grey cells of 16×16 px, each aligned to a 4:2:0 MCU, so
-//! that JPEG keeps its level to within 2. A cell holds four bits as the level 8 + 16 × value; the cells, row
-//! by row, hold the 32 bits of the index, highest first.
+//! The top left corner of every image has 4 × 2 flat grey cells of 16×16 px. Each is aligned to a 4:2:0 MCU, so that
+//! JPEG changes its level by at most 2. A cell holds four bits as the level 8 + 16 × value. The cells hold the 32
+//! bits of the index row by row, highest bits first.
 
 const CELL: usize = 16;
 const CELLS_PER_ROW: usize = 4;
 const CELLS: usize = 8;
-/// Width of the mark: the least width of a picture, in pixels.
+/// Width of the mark, and minimum width of an image, in pixels.
 pub const MARK_WIDTH: u32 = 64;
-/// Height of the mark: the least height of a picture, in pixels.
+/// Height of the mark, and minimum height of an image, in pixels.
 pub const MARK_HEIGHT: u32 = 32;
 
 fn level(index: u32, cell: usize) -> u8 {
@@ -28,7 +28,7 @@ pub(crate) fn write_mark(rgb: &mut [u8], width: usize, index: u32) {
     }
 }
 
-/// The index (its low 32 bits) that a decoded picture carries; `None` if this is no whole picture of ours.
+/// Returns the index (its low 32 bits) in a decoded image, or `None` if it is not a whole image of this crate.
 ///
 /// `rgb` is u8 `[height, width, 3]` without padding, decoded at full size without crop or flip.
 pub fn read_mark(rgb: &[u8], width: usize) -> Option<u32> {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unmarked_picture_has_no_index() {
+    fn an_unmarked_image_has_no_index() {
         assert_eq!(read_mark(&vec![112; 3 * 100 * 40], 100), None);
         assert_eq!(read_mark(&[], 100), None);
     }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Returns the one of `all` that is called `name`. `what` is what they are, for the error.
+/// Returns the element of `all` whose name is `name`. `what` is the kind of choice, for the error.
 pub(crate) fn by_name<T: Copy>(
     what: &str,
     all: &[T],
@@ -11,6 +11,6 @@ pub(crate) fn by_name<T: Copy>(
 ) -> Result<T> {
     all.iter().copied().find(|choice| name_of(*choice) == name).ok_or_else(|| {
         let known: Vec<&str> = all.iter().copied().map(name_of).collect();
-        Error::config(format!("no {what} is called '{name}'; there are {}", known.join(", ")))
+        Error::config(format!("{what} must be one of {}; got '{name}'", known.join(", ")))
     })
 }

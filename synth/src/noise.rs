@@ -1,9 +1,9 @@
-//! Noise with the spectrum of photographs, made once and combined anew for every picture.
+//! Noise with the spectrum of photographs, made once and combined in a new way for every image.
 //!
-//! The amplitude of natural pictures falls as 1/f (D. J. Field, "Relations between the statistics of natural
-//! images and the response properties of cortical cells", JOSA A 4, 1987), which means equal energy in every
-//! octave. So a tile is a pyramid: start with one value, and again and again double the side with a smooth
-//! interpolation and add fresh white noise of the same strength.
+//! The amplitude of natural images falls as 1/f (D. J. Field, "Relations between the statistics of natural images and
+//! the response properties of cortical cells", JOSA A 4, 1987), which means equal energy in every octave. A tile is
+//! therefore a pyramid: start with one value, then repeatedly double the side with a smooth interpolation and add new
+//! white noise of the same strength.
 //!
 //! Only additions and multiplications are used, so that a tile has the same bits on every machine.
 
@@ -11,22 +11,22 @@ use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use std::sync::OnceLock;
 
-/// Side of a tile, in pixels; it repeats seamlessly beyond. 1024 because a picture of ImageNet's usual size
-/// then never sees the same place of a tile twice.
+/// Side of a tile, in pixels; it repeats seamlessly. With 1024, an image of ImageNet's usual size never repeats a
+/// part of a tile.
 pub(crate) const SIDE: usize = 1024;
-/// Tiles for light and for the two colour differences.
+/// Tiles for lightness and for the two colour differences.
 pub(crate) const PLANES: usize = 3;
 /// Stored value of one standard deviation.
 pub(crate) const ONE_SIGMA: f32 = 512.0;
 const TILES_SEED: u64 = 0x6665_6564_7374_6f63; // "feedstoc"
 
-/// The noise tiles: 3 planes × 1024 rows × 2048 values (each row twice, so that any window is contiguous),
-/// i16, 12 MiB.
+/// The noise tiles: 3 planes × 1024 rows × 2048 values of i16, 12 MiB. Each row is stored twice, so that any window
+/// is contiguous.
 pub(crate) struct Tiles {
     planes: [Vec<i16>; PLANES],
 }
 
-/// A place on a tile.
+/// A position on a tile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offset {
     pub(crate) x: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Offset {
 }
 
 impl Tiles {
-    /// The tiles that all painters share; the first call makes them (about 0.1 s).
+    /// Returns the tiles that all painters share. The first call makes them, in about 0.1 s.
     pub(crate) fn shared() -> &'static Tiles {
         static TILES: OnceLock<Tiles> = OnceLock::new();
         TILES.get_or_init(Tiles::new)
@@ -45,7 +45,7 @@ impl Tiles {
         Self { planes: std::array::from_fn(|_| doubled_rows(&pyramid(&mut rng))) }
     }
 
-    /// Up to `SIDE` values of row `y` of `plane`, starting at `offset`, all coordinates modulo `SIDE`.
+    /// Returns up to `SIDE` values of row `y` of `plane`, from `offset` on. All coordinates are modulo `SIDE`.
     pub(crate) fn row(&self, plane: usize, offset: Offset, x: usize, y: usize) -> &[i16] {
         let column = (offset.x + x) % SIDE;
         let start = ((offset.y + y) % SIDE) * 2 * SIDE + column;
@@ -64,7 +64,7 @@ fn doubled_rows(tile: &[f32]) -> Vec<i16> {
     rows
 }
 
-/// One seamless tile of `SIDE`² values with mean 0 and variance 1.
+/// Makes one seamless tile of `SIDE`² values with mean 0 and variance 1.
 fn pyramid(rng: &mut Xoshiro256PlusPlus) -> Vec<f32> {
     let mut side = 2;
     let mut level: Vec<f32> = (0..side * side).map(|_| gauss(rng)).collect();
@@ -79,7 +79,7 @@ fn pyramid(rng: &mut Xoshiro256PlusPlus) -> Vec<f32> {
     level
 }
 
-/// Twice the side, by the four-point interpolation (−1, 9, 9, −1)/16 along each axis, wrapping around.
+/// Doubles the side, by the four-point interpolation (−1, 9, 9, −1)/16 along each axis, wrapping around.
 fn double(level: &[f32], side: usize) -> Vec<f32> {
     let mut wide = vec![0.0; 2 * side * side];
     for y in 0..side {
@@ -106,7 +106,8 @@ fn between(before: f32, left: f32, right: f32, after: f32) -> f32 {
     (9.0 * (left + right) - before - after) / 16.0
 }
 
-/// About normal, variance 1: the sum of four uniform values (no logarithm, whose last bit differs by libm).
+/// Returns an approximately normal value of variance 1: the sum of four uniform values. A logarithm's last bit would
+/// depend on libm.
 fn gauss(rng: &mut Xoshiro256PlusPlus) -> f32 {
     let word = rng.next_u64();
     let sum = (0..4).map(|part| f32::from((word >> (16 * part) & 0xffff) as u16) / 65536.0).sum::<f32>();
@@ -119,7 +120,7 @@ fn standardise(values: &mut [f32]) {
     let variance = values.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum::<f64>() / count;
     let scale = 1.0 / variance.sqrt();
     for value in values {
-        #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is meant")]
+        #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is intended")]
         let standard = ((f64::from(*value) - mean) * scale) as f32;
         *value = standard;
     }
@@ -153,7 +154,7 @@ mod tests {
             level = next;
             side = half;
         }
-        // White noise would fall by 4 an octave: 1024 between the first and the last.
+        // White noise would fall by a factor of 4 per octave: 1024 from the first to the last.
         for pair in energies.windows(2) {
             assert!((0.6..1.7).contains(&(pair[1] / pair[0])), "energies by octave: {energies:?}");
         }

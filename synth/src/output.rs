@@ -1,24 +1,24 @@
-//! The target folder and the files in it.
+//! The target folder and its files.
 
 use crate::{Error, Locale, Result};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What has been written so far.
+/// Totals of the files written so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Written {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
 }
 
-/// A folder that holds nothing but what we write.
+/// A folder that holds only files of this crate.
 pub(crate) struct Target {
     root: PathBuf,
 }
 
 impl Target {
-    /// Makes the folder, or checks that it is empty; with `overwrite`, removes earlier sample data.
+    /// Creates the folder, or checks that it is empty. With `overwrite`, removes earlier sample data.
     pub(crate) fn prepare(root: &Path, overwrite: bool) -> Result<Self> {
         fs::create_dir_all(root).map_err(|e| Error::write(root, e))?;
         let entries = fs::read_dir(root).map_err(|e| Error::write(root, e))?;
@@ -28,13 +28,13 @@ impl Target {
             .map_err(|e| Error::write(root, e))?;
         if !names.is_empty() && !overwrite {
             return Err(Error::config(format!(
-                "{} is not empty: name another folder, or replace earlier sample data with force",
+                "{} is not empty: choose another folder, or replace earlier sample data with force",
                 root.display()
             )));
         }
         if let Some(foreign) = names.iter().find(|path| !is_sample_data(path)) {
             return Err(Error::config(format!(
-                "{} is no sample data, so nothing in {} is replaced: name another folder",
+                "{} is not sample data, so nothing in {} is replaced: choose another folder",
                 foreign.display(),
                 root.display()
             )));
@@ -46,20 +46,20 @@ impl Target {
         Ok(Self { root: root.to_owned() })
     }
 
-    /// A folder whose files are links that a test laid beforehand.
+    /// Returns a folder whose files are links that a test has created.
     #[cfg(test)]
     pub(crate) fn unchecked(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
-    /// A folder below the target.
+    /// Creates a folder below the target.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.root.join(name);
         fs::create_dir_all(&path).map_err(|e| Error::write(&path, e))?;
         Ok(path)
     }
 
-    /// A new file; `name` may hold folders that exist. It has this name from [`OutFile::close`] on.
+    /// Creates a file; `name` may contain folders that exist. The file gets this name in [`OutFile::close`].
     pub(crate) fn file(&self, name: &str) -> Result<OutFile> {
         let path = self.root.join(name);
         let unfinished = Unfinished(unfinished(&path));
@@ -68,27 +68,27 @@ impl Target {
     }
 }
 
-/// What ends the names of files that are being written. They begin with a point, so no data set takes them for data.
+/// Suffix of files that are being written. Their names begin with a dot, so that they are not read as data.
 const UNFINISHED: &str = ".unfinished";
 
-/// Where the file `path` is until it is whole.
+/// Returns the path of the file `path` until it is complete.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}{UNFINISHED}"))
 }
 
-/// The name that a file of this name would have got if its run had not been interrupted.
+/// Returns the name that an unfinished file would have if its run had not been interrupted.
 fn finished(name: &str) -> &str {
     name.strip_prefix('.').and_then(|name| name.strip_suffix(UNFINISHED)).unwrap_or(name)
 }
 
-/// Whether an entry of the target's root is one that this crate writes.
+/// Returns whether an entry of the target's root is one that this crate writes.
 fn is_sample_data(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()).map(finished) else { return false };
     let stem = |prefix: &str, suffix: &str| name.starts_with(prefix) && name.ends_with(suffix);
     if path.is_dir() {
         let class = name.len() == 9 && name.starts_with('n') && name[1..].bytes().all(|b| b.is_ascii_digit());
-        // These names are anybody's, so their content decides.
+        // These names are common, so the content decides.
         let languages = matches!(name, "audio" | "transcript") && holds_only(path, is_locale);
         let language =
             is_locale(name) && holds_only(path, |name| name == "clips" || finished(name).ends_with(".tsv"));
@@ -110,7 +110,7 @@ fn holds_only(folder: &Path, known: impl Fn(&str) -> bool) -> bool {
     entries.into_iter().all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(&known)))
 }
 
-/// A buffered file whose errors name it. An interrupted run leaves no part of it under its name.
+/// A buffered file whose errors name it. An interrupted run leaves no incomplete file under its name.
 pub(crate) struct OutFile {
     file: BufWriter<File>,
     unfinished: Unfinished,
@@ -131,7 +131,7 @@ impl OutFile {
         &self.path
     }
 
-    /// Flushes, gives the file its name, and adds it to `written`.
+    /// Flushes the file, gives it its name, and adds it to `written`.
     pub(crate) fn close(self, written: &mut Written) -> Result<()> {
         let Self { file, unfinished, path } = self;
         let file = file.into_inner().map_err(|e| Error::write(&path, e.into_error()))?;

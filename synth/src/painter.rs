@@ -1,4 +1,4 @@
-//! Samples by index: the picture, its label and its name.
+//! Samples by index: the image, its label and its name.
 
 use crate::draw::{Draw, mix_seed};
 use crate::jpeg::Encoder;
@@ -6,22 +6,22 @@ use crate::mark::{MARK_HEIGHT, MARK_WIDTH, write_mark};
 use crate::scene::{Rows, Scene};
 use crate::{ImagenetOptions, Result};
 
-/// How far width and height stray from their mean unless the size is exact: ±15 %, as ImageNet's usual sizes.
+/// Variation of width and height around their mean unless the size is exact: ±15 %, as in ImageNet.
 const SIZE_SPREAD: f32 = 0.15;
-/// The first of ImageNet's class names, and a step that keeps 1000 of them in its usual range.
+/// The first of ImageNet's class names, and a step with which 1000 names stay in its usual range.
 const FIRST_CLASS: u32 = 1_440_764;
 const CLASS_STEP: u32 = 13_634;
 
-/// One finished sample.
+/// A complete sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// 0 … samples − 1; the pixels carry it, see [`read_mark`](crate::read_mark).
+    /// 0 … samples − 1; encoded in the pixels, see [`read_mark`](crate::read_mark).
     pub index: u64,
-    /// 0 … classes − 1: the place of `class` among all class names, sorted.
+    /// 0 … classes − 1: the position of `class` among all class names, sorted.
     pub label: i64,
     /// Class name as in ImageNet, `n########`.
     pub class: String,
-    /// File name as in ImageNet: `<class>_<index>.JPEG`; unique over the data set.
+    /// File name as in ImageNet: `<class>_<index>.JPEG`; unique in the data set.
     pub name: String,
     /// Width in pixels.
     pub width: u32,
@@ -31,7 +31,7 @@ pub struct Sample {
     pub jpeg: Vec<u8>,
 }
 
-/// Makes samples one at a time; each thread has its own.
+/// Makes samples one at a time. Each thread has a separate one.
 pub struct Painter {
     options: ImagenetOptions,
     encoder: Encoder,
@@ -40,7 +40,7 @@ pub struct Painter {
 }
 
 impl Painter {
-    /// A painter for `options`; only `samples`, `seed`, `classes`, sizes and `quality` matter to it.
+    /// Creates a painter for `options`. Only `samples`, `seed`, `classes`, sizes and `quality` affect it.
     ///
     /// # Errors
     /// `BadConfig` if an option is out of range.
@@ -50,10 +50,10 @@ impl Painter {
         Ok(Self { options: options.clone(), encoder, rows: Rows::default(), rgb: Vec::new() })
     }
 
-    /// Sample `index`, the same for every call, thread and machine.
+    /// Returns sample `index`, which is the same for every call, thread and machine.
     ///
     /// # Errors
-    /// `Bug` if libjpeg-turbo refuses the pixels.
+    /// `Bug` if libjpeg-turbo rejects the pixels.
     pub fn sample(&mut self, index: u64) -> Result<Sample> {
         let options = &self.options;
         let mut draw = Draw::new(mix_seed(options.seed, index));
@@ -74,20 +74,20 @@ impl Painter {
     }
 }
 
-/// The JPEG and label of sample `index` of a data set with `seed` and otherwise default options
-/// (about 400×350, 4:2:0, 110 KB; 1000 classes).
+/// Returns the JPEG and label of sample `index` of a data set with `seed` and otherwise default options (about
+/// 400×350, 4:2:0, 110 KB; 1000 classes).
 ///
 /// # Panics
 /// If libjpeg-turbo runs out of memory.
-#[expect(clippy::expect_used, reason = "default options are valid; tests want the bare bytes")]
+#[expect(clippy::expect_used, reason = "default options are valid; tests need the bytes without a Result")]
 pub fn picture(seed: u64, index: u64) -> (Vec<u8>, i64) {
     let options = ImagenetOptions { seed, samples: u64::from(u32::MAX), ..ImagenetOptions::default() };
     let sample = Painter::new(&options).and_then(|mut painter| painter.sample(index));
-    let sample = sample.expect("default options make a picture");
+    let sample = sample.expect("default options make an image");
     (sample.jpeg, sample.label)
 }
 
-/// The label of a sample: every run of `classes` samples holds each class once, in an order of its own.
+/// Returns the label of a sample. Every run of `classes` samples holds each class once, in a different order.
 pub(crate) fn label(seed: u64, index: u64, classes: u32) -> u32 {
     let count = u64::from(classes);
     let (run, place) = (index / count, index % count);
@@ -95,7 +95,7 @@ pub(crate) fn label(seed: u64, index: u64, classes: u32) -> u32 {
     let start = draw.below(count);
     let mut step = 1 + draw.below(count);
     while gcd(step, count) != 1 {
-        step += 1; // ends: some number below 2 × count has no common factor with it
+        step += 1; // terminates: some number below 2 × count has no common factor with it
     }
     let label = (u128::from(step) * u128::from(place) + u128::from(start)) % u128::from(count);
     #[expect(clippy::cast_possible_truncation, reason = "below classes, a u32")]
@@ -103,7 +103,7 @@ pub(crate) fn label(seed: u64, index: u64, classes: u32) -> u32 {
     label
 }
 
-/// `n########`; ascending with the label.
+/// Returns the class name `n########`, ascending with the label.
 pub(crate) fn class_name(label: u32) -> String {
     format!("n{:08}", FIRST_CLASS + CLASS_STEP * label)
 }
@@ -113,7 +113,7 @@ fn mark_of(index: u64) -> u32 {
     index as u32
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "sizes are at most 65500 and stray by 15 %")]
+#[expect(clippy::cast_possible_truncation, reason = "sizes are at most 65500 and vary by 15 %")]
 fn stray(mean: u32, draw: &mut Draw) -> u32 {
     let size = mean as f32 * draw.real(1.0 - SIZE_SPREAD, 1.0 + SIZE_SPREAD);
     ((size + 0.5) as u32).min(crate::imagenet_options::MAX_SIDE)

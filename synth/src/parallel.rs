@@ -1,16 +1,16 @@
-//! Samples made by many threads, handed on in order.
+//! Makes samples with many threads, and delivers them in order.
 //!
-//! Thread t of T makes places t, t + T, t + 2T … into its own short queue, and the consumer takes from the
-//! queues in turn; so the order needs no sorting, and memory is bounded by T × `QUEUE` samples.
+//! Thread t of T makes samples t, t + T, t + 2T … into its own short queue, and the consumer takes from the queues in
+//! turn. The order therefore needs no sorting, and memory is bounded by T × `QUEUE` samples.
 
 use crate::{Error, ErrorKind, Result};
 use std::sync::mpsc::sync_channel;
 
-/// Finished samples waiting per thread: covers a writer's pause of 4 × 5 ms; 4 × 110 KB.
+/// Finished samples waiting per thread. They cover a writer's pause of 4 × 5 ms, and take 4 × 110 KB.
 const QUEUE: usize = 4;
 
-/// Gives `consume` samples 0, 1 … `total` − 1, in this order. Each of `threads` threads has a maker of its own
-/// from `new_maker`, and `make(maker, place)` makes one sample.
+/// Calls `consume` with samples 0, 1 … `total` − 1, in this order. Each of `threads` threads has its own maker from
+/// `new_maker`, and `make(maker, place)` makes one sample.
 pub(crate) fn in_order<M, S: Send>(
     threads: usize,
     total: u64,

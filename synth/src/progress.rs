@@ -1,15 +1,15 @@
 //! Progress of writing.
 
-/// Reported after every sample.
+/// Progress, reported after every sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Samples written.
+    /// Number of samples written.
     pub done: u64,
-    /// Samples in all.
+    /// Total number of samples.
     pub total: u64,
-    /// Encoded bytes written, in images or audio only.
+    /// Encoded bytes of images or audio written.
     pub bytes: u64,
 }
 
-/// What [`Progress`] is reported to.
+/// The function that receives [`Progress`].
 pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;

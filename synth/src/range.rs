@@ -7,5 +7,5 @@ pub(crate) fn in_range(name: &str, value: u64, least: u64, most: u64) -> Result<
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Error::config(format!("{name} is {value}; it must lie between {least} and {most}")))
+    Err(Error::config(format!("{name} must be from {least} to {most}; got {value}")))
 }

@@ -1,4 +1,4 @@
-//! What one picture shows: a gradient, shapes with edges, and noise of photographic spectrum over all.
+//! The content of one image: a gradient, shapes with edges, and noise of a photographic spectrum over all.
 //!
 //! ```text
 //! seed ─▶ Scene {gradient, shapes, noise offsets} ─▶ row by row: colour + gain × noise ─▶ RGB
@@ -8,15 +8,15 @@
 use crate::draw::Draw;
 use crate::noise::{ONE_SIGMA, Offset, PLANES, SIDE, Tiles};
 
-/// Bounds of the number of ellipses, and of straight edges.
+/// Minimum and maximum number of ellipses, and of straight edges.
 const ELLIPSES: (u32, u32) = (6, 18);
 const EDGES: (u32, u32) = (1, 3);
-/// Standard deviation of the light noise in levels of 0–255, drawn evenly a picture. With quality 95 it makes
-/// a 400×350 picture 110 KB on average: the mean of what `tests/pictures.rs` measures.
+/// Standard deviation of the lightness noise in levels of 0–255, drawn uniformly per image. With quality 95 a 400×350
+/// image has 110 KB on average, as `tests/suite/pictures.rs` measures.
 const CONTRAST: (f32, f32) = (18.0, 84.0);
-/// Colour noise, as a share of the light noise: photographs' channels are strongly correlated.
+/// Colour noise as a share of the lightness noise: in photographs, channels are strongly correlated.
 const COLOUR_SHARE: f32 = 0.25;
-/// Layers of noise with independent offsets; two give 2^40 different pictures of one tile.
+/// Layers of noise with independent offsets; two give 2^40 different images from one tile.
 const LAYERS: usize = 2;
 
 impl Draw {
@@ -29,7 +29,7 @@ impl Draw {
         std::array::from_fn(|_| light + self.real(-35.0, 35.0))
     }
 
-    /// Evenly along a tile's side.
+    /// Returns a position, uniformly distributed along a tile's side.
     fn place(&mut self) -> usize {
         (self.word() as usize) % SIDE // SIDE is a power of two: no bias
     }
@@ -39,7 +39,7 @@ impl Draw {
     }
 }
 
-/// A region of one colour and one strength of texture.
+/// A region with one colour and one strength of texture.
 struct Shape {
     outline: Outline,
     colour: [f32; 3],
@@ -47,14 +47,14 @@ struct Shape {
 }
 
 enum Outline {
-    /// Centre, radii, and how far a row's centre moves right per row down.
+    /// Centre, radii, and the shift to the right of a row's centre per row down.
     Ellipse { x: f32, y: f32, rx: f32, ry: f32, lean: f32 },
-    /// Everything right of the line x = left + lean × y.
+    /// Everything to the right of the line x = left + lean × y.
     Edge { left: f32, lean: f32 },
 }
 
 impl Outline {
-    /// Where the shape begins and ends in row `y`.
+    /// Returns where the shape begins and ends in row `y`.
     fn span(&self, y: f32) -> Option<(f32, f32)> {
         match *self {
             Self::Ellipse { x, y: centre, rx, ry, lean } => {
@@ -68,7 +68,7 @@ impl Outline {
     }
 }
 
-/// What one picture shows.
+/// The content of one image.
 pub(crate) struct Scene {
     colour: [f32; 3],
     slope_x: [f32; 3],
@@ -86,7 +86,7 @@ pub(crate) struct Rows {
 }
 
 impl Scene {
-    /// The scene that `draw` gives for a picture of this size.
+    /// Draws a scene for an image of this size.
     pub(crate) fn new(draw: &mut Draw, width: u32, height: u32) -> Self {
         let (width, height) = (width as f32, height as f32);
         let contrast = draw.real(CONTRAST.0, CONTRAST.1);
@@ -132,7 +132,7 @@ impl Scene {
         }
     }
 
-    /// Colour and gain of row `y` before the noise; later shapes lie over earlier ones.
+    /// Computes colour and gain of row `y` before the noise. Later shapes cover earlier ones.
     fn colour_row(&self, y: usize, width: usize, rows: &mut Rows) {
         let down = y as f32;
         rows.gain.clear();
@@ -154,7 +154,7 @@ impl Scene {
             for (row, colour) in rows.colour.iter_mut().zip(shape.colour) {
                 row[first..last].fill(colour);
                 if first > 0 {
-                    let share = first as f32 - start; // the edge pixel that the shape covers in part
+                    let share = first as f32 - start; // the edge pixel is partly covered by the shape
                     row[first - 1] += share * (colour - row[first - 1]);
                 }
                 if last < width {
@@ -166,8 +166,8 @@ impl Scene {
     }
 }
 
-/// One run of pixels: colour plus noise, where light noise goes to all channels and the two colour noises
-/// turn red against green, and blue against both.
+/// Writes one run of pixels: colour plus noise. Lightness noise is added to all channels. The two colour noises shift
+/// red against green, and blue against both.
 #[expect(clippy::cast_possible_truncation, reason = "float to u8 saturates: the clamp to 0–255")]
 fn mix(out: &mut [u8], rows: &Rows, left: usize, noise: [[&[i16]; LAYERS]; PLANES]) {
     const LIGHT: f32 = std::f32::consts::FRAC_1_SQRT_2 / ONE_SIGMA; // two layers: variances add

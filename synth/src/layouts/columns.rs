@@ -1,5 +1,5 @@
-//! Samples as Arrow columns, exactly as Hugging Face ImageNet: `image: struct<bytes: binary, path: string>`
-//! and `label: int64`, and besides `width` and `height`, int64.
+//! Samples as Arrow columns, exactly as in Hugging Face's ImageNet: `image: struct<bytes: binary, path: string>` and
+//! `label: int64`. In addition, `width` and `height` as int64.
 
 use crate::painter::class_name;
 use crate::{Error, ErrorKind, Result, Sample};
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Key of the features JSON in the metadata of a schema and of a Parquet file.
+/// Key of the features JSON in the metadata of schemas and Parquet files.
 pub(crate) const FEATURES_KEY: &str = "huggingface";
 
-/// The schema, with the features in its metadata.
+/// Returns the schema, with the features in its metadata.
 pub(crate) fn schema(classes: u32) -> SchemaRef {
     let info = json!({ "info": { "features": features(classes) } });
     let metadata = HashMap::from([(FEATURES_KEY.to_owned(), info.to_string())]);
@@ -26,7 +26,7 @@ pub(crate) fn schema(classes: u32) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, metadata))
 }
 
-/// The features as `datasets` describes them.
+/// Returns the features in the form that `datasets` uses.
 pub(crate) fn features(classes: u32) -> Value {
     let names: Vec<String> = (0..classes).map(class_name).collect();
     let integer = json!({ "dtype": "int64", "_type": "Value" });
@@ -44,7 +44,7 @@ fn image_fields() -> Fields {
     Fields::from(vec![bytes, path])
 }
 
-/// Takes all of `samples` into one record batch.
+/// Moves all of `samples` into one record batch.
 pub(crate) fn take_batch(schema: &SchemaRef, samples: &mut Vec<Sample>) -> Result<RecordBatch> {
     let bytes = BinaryArray::from_iter_values(samples.iter().map(|sample| &sample.jpeg));
     let paths = StringArray::from_iter_values(samples.iter().map(|sample| &sample.name));

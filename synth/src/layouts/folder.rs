@@ -1,4 +1,4 @@
-//! `<class>/<name>.JPEG`: one file a sample.
+//! The layout `<class>/<name>.JPEG`: one file per sample.
 
 use super::writer::Writer;
 use crate::output::{Target, Written};

@@ -1,6 +1,6 @@
-//! `ILSVRC2012_img_train.tar`: a tar of `n########.tar`, each of one class's `n########_<k>.JPEG`.
+//! The layout `ILSVRC2012_img_train.tar`: a tar of `n########.tar`, each with one class's `n########_<k>.JPEG`.
 //!
-//! An inner tar's header stands before its members, so it is written with the size 0 and again when the class
+//! The header of an inner tar precedes its members. It is therefore written with size 0, and again when the class
 //! ends; no class is held in memory. The samples must come class by class.
 
 use super::tar_file;

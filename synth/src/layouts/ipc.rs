@@ -1,5 +1,5 @@
-//! `data-00000-of-0000N.arrow` with `dataset_info.json` and `state.json`: what `datasets` saves to disk and
-//! loads with `load_from_disk`. Each file is an Arrow IPC stream.
+//! The layout `data-00000-of-0000N.arrow` with `dataset_info.json` and `state.json`, which `datasets` saves to disk
+//! and loads with `load_from_disk`. Each file is an Arrow IPC stream.
 
 use super::columns::{features, schema, take_batch};
 use super::writer::{Shards, Writer};

@@ -1,4 +1,4 @@
-//! One writer per layout; each is given the samples in the order in which it stores them.
+//! One writer per layout. Each gets the samples in the order in which it stores them.
 
 mod columns;
 mod folder;
@@ -14,7 +14,7 @@ use crate::output::Target;
 use crate::{ImagenetOptions, Layout, Result};
 use writer::Writer;
 
-/// The writer of the layout that `options` names.
+/// Returns the writer of the layout that `options` name.
 pub(crate) fn open(options: &ImagenetOptions, target: Target) -> Result<Box<dyn Writer>> {
     Ok(match options.layout {
         Layout::Parquet => Box::new(parquet::ParquetWriter::new(options, target)?),
@@ -32,7 +32,7 @@ mod tests {
     use crate::{ErrorKind, Painter};
     use std::os::unix::fs::symlink;
 
-    /// `/dev/full` answers every write as a full disk does.
+    /// `/dev/full` fails every write as a full disk does.
     #[test]
     fn a_full_disk_is_one_clear_error() {
         let names = [

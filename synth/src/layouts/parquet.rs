@@ -1,5 +1,5 @@
-//! `data/train-00000-of-0000N.parquet`, as Hugging Face `datasets` writes pictures: row groups of 100 rows,
-//! Snappy, the features in the key-value metadata `huggingface`; pages of about 1 MiB and an offset index.
+//! The layout `data/train-00000-of-0000N.parquet`, as Hugging Face `datasets` writes images: row groups of 100 rows,
+//! Snappy, the features in the key-value metadata `huggingface`, pages of about 1 MiB and an offset index.
 
 use super::columns::{FEATURES_KEY, schema, take_batch};
 use super::writer::{Shards, Writer};
@@ -14,7 +14,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 use std::path::Path;
 
-/// Rows between two looks at the page's size: pages grow to 1 MiB and by at most 4 pictures more.
+/// Rows between two checks of the page's size: pages grow to 1 MiB plus at most 4 images.
 const ROWS_PER_PAGE_CHECK: usize = 4;
 
 pub(crate) struct ParquetWriter {
@@ -46,7 +46,7 @@ impl ParquetWriter {
         let bytes = ColumnPath::new(vec!["image".to_owned(), "bytes".to_owned()]);
         let properties = WriterProperties::builder()
             .set_compression(codec)
-            .set_column_dictionary_enabled(bytes, false) // no picture repeats
+            .set_column_dictionary_enabled(bytes, false) // every image is unique
             .set_write_batch_size(ROWS_PER_PAGE_CHECK)
             .set_key_value_metadata(Some(vec![KeyValue::new(FEATURES_KEY.to_owned(), features)]))
             .build();
@@ -65,7 +65,7 @@ impl ParquetWriter {
         Ok(OpenShard { file, samples: 0 })
     }
 
-    /// Writes the rows at hand as one row group.
+    /// Writes the collected rows as one row group.
     fn write_group(&mut self, shard: &mut OpenShard) -> Result<()> {
         let batch = take_batch(&self.schema, &mut self.rows)?;
         let written = shard.file.write(&batch).and_then(|()| shard.file.flush());
@@ -101,7 +101,7 @@ impl Writer for ParquetWriter {
     }
 }
 
-/// A full disk comes wrapped; anything else that Parquet says about our own rows is a defect.
+/// Converts an error of Parquet. A full disk comes wrapped; any other error about our own rows is a defect.
 pub(crate) fn parquet_error(path: &Path, error: ParquetError) -> Error {
     match error {
         ParquetError::External(cause) => match cause.downcast::<std::io::Error>() {

@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use std::io::{self, Write};
 use tar::{EntryType, Header};
 
-/// A plain ustar header of a file.
+/// Returns a plain ustar header of a file.
 pub(crate) fn header(name: &str, size: u64, file: &OutFile) -> Result<Header> {
     plain_header(name, size).map_err(|e| Error::write(file.path(), e))
 }
@@ -23,13 +23,13 @@ fn plain_header(name: &str, size: u64) -> io::Result<Header> {
     Ok(header)
 }
 
-/// Appends one member; returns the bytes it takes.
+/// Appends one member, and returns its size in the tar.
 pub(crate) fn append(file: &mut OutFile, name: &str, data: &[u8]) -> Result<u64> {
     write_member(file, name, data).map_err(|e| Error::write(file.path(), e))?;
     Ok(512 + (data.len() as u64).next_multiple_of(512))
 }
 
-/// Writes one member to anything.
+/// Writes one member to any output.
 pub(crate) fn write_member(out: &mut impl Write, name: &str, data: &[u8]) -> io::Result<()> {
     let header = plain_header(name, data.len() as u64)?;
     let padding = data.len().next_multiple_of(512) - data.len();
@@ -37,7 +37,7 @@ pub(crate) fn write_member(out: &mut impl Write, name: &str, data: &[u8]) -> io:
     parts.into_iter().try_for_each(|part| out.write_all(part))
 }
 
-/// The two empty records that end a tar; returns their size.
+/// Writes the two empty records that end a tar, and returns their size.
 pub(crate) fn end(file: &mut OutFile) -> Result<u64> {
     file.write_all(&[0; 1024]).map_err(|e| Error::write(file.path(), e))?;
     Ok(1024)

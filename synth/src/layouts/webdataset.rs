@@ -1,4 +1,4 @@
-//! `imagenet-train-000000.tar` …: three members a sample, `.jpg`, `.cls` (ASCII label) and `.json`.
+//! The layout `imagenet-train-000000.tar` …: three members per sample, `.jpg`, `.cls` (ASCII label) and `.json`.
 
 use super::tar_file;
 use super::writer::{Shards, Writer};

@@ -1,9 +1,9 @@
-//! What every layout has: a writer, and its cut into shards.
+//! The common parts of all layouts: the writer trait and the division into shards.
 
 use crate::output::Written;
 use crate::{Result, Sample};
 
-/// Writes samples (pictures, unless said) one after another.
+/// Writes samples (images by default) one after another.
 pub(crate) trait Writer<S = Sample> {
     /// Adds the next sample.
     fn add(&mut self, sample: S) -> Result<()>;
@@ -11,7 +11,7 @@ pub(crate) trait Writer<S = Sample> {
     fn finish(self: Box<Self>) -> Result<Written>;
 }
 
-/// Samples cut into shards whose lengths differ by at most one.
+/// Samples divided into shards whose lengths differ by at most one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shards {
     samples: u64,
@@ -23,7 +23,7 @@ impl Shards {
         Self { samples, count: samples.div_ceil(samples_per_shard) }
     }
 
-    /// How many samples shard `shard` holds.
+    /// Returns the number of samples of a shard.
     pub(crate) fn len(self, shard: u64) -> u64 {
         self.samples / self.count + u64::from(shard < self.samples % self.count)
     }

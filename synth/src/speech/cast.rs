@@ -1,31 +1,31 @@
-//! Which clip is whose: language, speaker and split by index, without making any sound.
+//! Language, speaker and split of each audio clip, by index, without making any audio.
 
 use super::length::Lengths;
 use super::locale::Locale;
 use crate::draw::{Draw, mix_seed};
 use std::fmt;
 
-/// Clips a speaker has on average.
+/// Average number of audio clips per speaker.
 const CLIPS_PER_SPEAKER: u64 = 12;
-/// Speakers a language has at least, so that each split may have its own.
+/// Minimum number of speakers per language, so that each split can have its own.
 const FEWEST_SPEAKERS: u64 = 10;
-/// Of 100 clips, how many listeners refused, and how many too few have heard.
+/// Out of 100 audio clips, the number that listeners rejected, and the number that too few have heard.
 const INVALIDATED: u64 = 4;
 const OTHER: u64 = 8;
 const REFUSED_OR_UNHEARD: u64 = INVALIDATED + OTHER;
 
-/// Where a clip belongs. The first three together are the validated clips; they share no speaker.
+/// The split of an audio clip. The first three together are the validated audio clips; they share no speaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Split {
     /// Four fifths of the validated speakers.
     Train,
-    /// A tenth.
+    /// One tenth of the validated speakers.
     Dev,
-    /// A tenth.
+    /// One tenth of the validated speakers.
     Test,
-    /// Listeners refused it.
+    /// Rejected by listeners.
     Invalidated,
-    /// Too few have listened.
+    /// Heard by too few listeners.
     Other,
 }
 
@@ -33,7 +33,7 @@ impl Split {
     /// All splits.
     pub const ALL: [Self; 5] = [Self::Train, Self::Dev, Self::Test, Self::Invalidated, Self::Other];
 
-    /// The name of its TSV.
+    /// Returns the name of its TSV.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -44,7 +44,7 @@ impl Split {
         }
     }
 
-    /// Whether listeners approved of it.
+    /// Returns whether listeners approved it.
     pub fn is_validated(self) -> bool {
         matches!(self, Self::Train | Self::Dev | Self::Test)
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Split {
     }
 }
 
-/// Whose clip it is, and which.
+/// Speaker, language, split and number of an audio clip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Role {
     pub(crate) locale: Locale,
@@ -65,7 +65,7 @@ pub(crate) struct Role {
     pub(crate) ms: u32,
 }
 
-/// The speakers of a data set, and how its clips are dealt to them.
+/// The speakers of a data set, and the assignment of audio clips to them.
 #[derive(Debug, Clone)]
 pub(crate) struct Cast {
     seed: u64,
@@ -81,12 +81,12 @@ impl Cast {
         Self { seed, locales: locales.to_vec(), speakers: share.max(FEWEST_SPEAKERS), lengths }
     }
 
-    /// The role of clip `index`.
+    /// Returns the role of audio clip `index`.
     pub(crate) fn role(&self, index: u64) -> Role {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of languages")]
         let locale = self.locales[(index % self.locales.len() as u64) as usize];
         let mut draw = Draw::new(mix_seed(self.seed ^ 0x726f_6c65, index));
-        // A few speakers have many clips and most have few, as among volunteers.
+        // As among volunteers, a few speakers have many audio clips, and most have few.
         let u = draw.real(0.0, 1.0);
         #[expect(
             clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! Speech by espeak-ng, where it is installed: a process a clip, 22.05 kHz, brought to 48 kHz.
+//! Speech by espeak-ng, if installed: one process per audio clip, 22.05 kHz, resampled to 48 kHz.
 
 use super::SAMPLE_RATE;
 use super::locale::Locale;
@@ -10,28 +10,28 @@ use std::process::{Child, Command, Stdio};
 
 /// The command; found through `PATH`.
 const COMMAND: &str = "espeak-ng";
-/// Words a minute that espeak-ng speaks by default, and its limits.
+/// espeak-ng's default rate in words per minute, and its limits.
 const USUAL_RATE: f32 = 175.0;
 const RATES: (f32, f32) = (90.0, 400.0);
-/// espeak-ng's sample rate, in lowest terms with ours: 48000 / 22050 = 320 / 147.
+/// espeak-ng's sample rate, and its ratio to ours in lowest terms: 48000 / 22050 = 320 / 147.
 const SOURCE_RATE: u32 = 22_050;
 const UP: usize = 320;
 const DOWN: usize = 147;
-/// Taps a side of the interpolating filter: 60 dB of rejection, which is beyond a synthetic voice's own noise.
+/// Taps on each side of the interpolating filter: 60 dB of rejection, which is below a synthetic voice's own noise.
 const HALF_TAPS: usize = 16;
-/// Samples below this are silence around the speech.
+/// Samples below this level are silence around the speech.
 const SILENCE: f32 = 0.004;
-/// The longest answer taken: a sentence for 12 s, spoken at half the rate asked, 22.05 kHz, 16 bits.
+/// Maximum output that is read: a sentence for 12 s, spoken at half the requested rate, 22.05 kHz, 16 bits.
 const MAX_WAV_BYTES: u64 = 24 * 22_050 * 2;
 
-/// Whether espeak-ng is there.
+/// Returns whether espeak-ng is installed.
 pub(crate) fn is_installed() -> bool {
     let mut version = Command::new(COMMAND);
     version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     version.status().is_ok_and(|status| status.success())
 }
 
-/// Speaks through espeak-ng; holds the interpolating filter (40 KiB).
+/// Runs espeak-ng; holds the interpolating filter (40 KiB).
 pub(crate) struct Espeak {
     filter: Vec<[f32; 2 * HALF_TAPS]>,
 }
@@ -41,8 +41,8 @@ impl Espeak {
         Self { filter: (0..UP).map(phase).collect() }
     }
 
-    /// `text` in about `speech_ms`, 48 kHz, without the silence around it. `rate` is where the search for the
-    /// right speed starts.
+    /// Speaks `text` in about `speech_ms`, at 48 kHz, without silence around it. The search for the right speed
+    /// starts at `rate`.
     pub(crate) fn say(
         &self,
         locale: Locale,
@@ -56,12 +56,12 @@ impl Espeak {
         if (0.9..=1.0).contains(&off) || first.is_empty() {
             return Ok(self.wide(&first));
         }
-        // Once more, at the rate that would have fitted; it never fits exactly.
+        // Repeats it at the rate that would have fitted; it never fits exactly.
         let rate = (USUAL_RATE * speaker.rate * off * 1.02).clamp(RATES.0, RATES.1);
         Ok(self.wide(&trimmed(&speak(locale, speaker, text, rate)?)))
     }
 
-    /// From 22.05 to 48 kHz.
+    /// Resamples from 22.05 to 48 kHz.
     fn wide(&self, narrow: &[f32]) -> Vec<f32> {
         let length = narrow.len() * UP / DOWN;
         let padded: Vec<f32> = [&[0.0; HALF_TAPS][..], narrow, &[0.0; HALF_TAPS + 1]].concat();
@@ -75,14 +75,15 @@ impl Espeak {
     }
 }
 
-/// Taps for a place `phase` / 320 of the way from one sample to the next: a sinc under a Blackman window.
+/// Returns the taps for a position `phase` / 320 of the way from one sample to the next: a sinc with a Blackman
+/// window.
 fn phase(phase: usize) -> [f32; 2 * HALF_TAPS] {
     std::array::from_fn(|tap| {
         let x = tap as f64 - (HALF_TAPS as f64 - 1.0) - phase as f64 / UP as f64;
         let sinc = if x.abs() < 1e-9 { 1.0 } else { (PI * x).sin() / (PI * x) };
         let place = (x / HALF_TAPS as f64).clamp(-1.0, 1.0);
         let window = 0.42 + 0.5 * (PI * place).cos() + 0.08 * (2.0 * PI * place).cos();
-        #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is meant")]
+        #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is intended")]
         let tap = (sinc * window) as f32;
         tap
     })
@@ -96,7 +97,7 @@ fn trimmed(speech: &[f32]) -> Vec<f32> {
     speech[first..=last].to_vec()
 }
 
-/// One run of the command.
+/// Runs the command once.
 fn speak(locale: Locale, speaker: &Speaker, text: &str, rate: f32) -> Result<Vec<f32>> {
     let voice = match locale {
         Locale::English if speaker.accent.contains("England") => "en-gb",
@@ -118,7 +119,7 @@ fn speak(locale: Locale, speaker: &Speaker, text: &str, rate: f32) -> Result<Vec
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
     let failed = |cause: std::io::Error| {
-        let message = format!("{COMMAND} cannot be run: {cause}; install it, or ask for --voice formant");
+        let message = format!("{COMMAND} cannot be run: {cause}; install it, or set --voice formant");
         Error::new(ErrorKind::BadConfig, message)
     };
     let mut child = command.spawn().map_err(failed)?;
@@ -130,12 +131,12 @@ fn speak(locale: Locale, speaker: &Speaker, text: &str, rate: f32) -> Result<Vec
         return Err(Error::new(ErrorKind::BadConfig, message));
     }
     samples(&wav).ok_or_else(|| {
-        let message = format!("{COMMAND} answered with no 22.05 kHz mono WAV; try --voice formant");
+        let message = format!("{COMMAND} did not return a 22.05 kHz mono WAV; try --voice formant");
         Error::new(ErrorKind::BadConfig, message)
     })
 }
 
-/// Hands the text in and takes the WAV. The text is far shorter than a pipe holds, so writing cannot block.
+/// Writes the text and reads the WAV. The text is far shorter than a pipe's buffer, so the write cannot block.
 fn converse(child: &mut Child, text: &str) -> std::io::Result<Vec<u8>> {
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(text.as_bytes())?;
@@ -147,7 +148,7 @@ fn converse(child: &mut Child, text: &str) -> std::io::Result<Vec<u8>> {
     Ok(wav)
 }
 
-/// The samples of a WAV written to a pipe, whose sizes are not to be believed.
+/// Returns the samples of a WAV that was written to a pipe; the sizes in its header cannot be trusted.
 fn samples(wav: &[u8]) -> Option<Vec<f32>> {
     let rate = wav.get(24..28)?;
     if !wav.starts_with(b"RIFF") || rate != SOURCE_RATE.to_le_bytes() || wav.get(22..24)? != [1, 0] {

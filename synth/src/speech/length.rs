@@ -1,31 +1,31 @@
-//! How long the clips are: a lognormal distribution clipped to 1 … 12 s, as read-aloud sentences are.
+//! Durations of audio clips: a lognormal distribution limited to 1 … 12 s, as that of sentences read aloud.
 //!
-//! Clip i takes the quantile at frac(offset + i × golden ratio), a sequence that fills the unit interval evenly
-//! (H. Weyl 1916), so that already a few hundred clips have the wanted mean within a few per cent.
+//! Audio clip i takes the quantile at frac(offset + i × golden ratio), a sequence that fills the unit interval evenly
+//! (H. Weyl 1916). A few hundred audio clips therefore already have the requested mean within a few per cent.
 
 use crate::draw::mix_seed;
 
-/// Bounds of a clip, in milliseconds.
+/// Shortest and longest audio clip, in milliseconds.
 pub(crate) const SHORTEST_MS: f64 = 1000.0;
 pub(crate) const LONGEST_MS: f64 = 12_000.0;
-/// Standard deviation of the logarithm: between that of Common Voice's English (0.35) and of a corpus of free
-/// speech (0.5 and more).
+/// Standard deviation of the logarithm. It is between that of Common Voice's English (0.35) and that of a corpus of
+/// spontaneous speech (0.5 and more).
 const SPREAD: f64 = 0.42;
-/// The golden ratio's fractional part.
+/// The fractional part of the golden ratio.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
-/// Points of the mean's numeric integral: its error is below 0.1 %.
+/// Number of points of the mean's numeric integral: its error is below 0.1 %.
 const POINTS: u32 = 2000;
 
-/// The distribution of lengths.
+/// The distribution of durations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lengths {
-    /// Mean of the logarithm of milliseconds, before clipping.
+    /// Mean of the logarithm of milliseconds, before limiting.
     mean_log: f64,
     offset: f64,
 }
 
 impl Lengths {
-    /// Lengths whose mean, after clipping, is `mean_seconds` (1.5 … 9).
+    /// Returns durations whose mean, after limiting, is `mean_seconds` (1.5 … 9).
     pub(crate) fn new(seed: u64, mean_seconds: f64) -> Self {
         let (mut low, mut high) = (SHORTEST_MS.ln() - 2.0, LONGEST_MS.ln() + 2.0);
         // 60 halvings reach the last bit of a double.
@@ -37,7 +37,7 @@ impl Lengths {
         Self { mean_log: low, offset }
     }
 
-    /// Milliseconds of clip `index`.
+    /// Returns the duration of audio clip `index`, in milliseconds.
     pub(crate) fn ms(&self, index: u64) -> u32 {
         let share = (self.offset + index as f64 * GOLDEN).fract();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1000 and 12000")]
@@ -55,7 +55,7 @@ fn mean_ms(mean_log: f64) -> f64 {
     (0..POINTS).map(|point| clipped_ms(mean_log, share(point))).sum::<f64>() / f64::from(POINTS)
 }
 
-/// The quantile of the standard normal distribution: formula 26.2.23 of Abramowitz and Stegun, error < 4.5e-4.
+/// Returns a quantile of the standard normal distribution: formula 26.2.23 of Abramowitz and Stegun, error < 4.5e-4.
 fn normal_quantile(share: f64) -> f64 {
     let tail = share.min(1.0 - share).max(1e-9);
     let t = (-2.0 * tail.ln()).sqrt();

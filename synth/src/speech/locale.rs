@@ -1,4 +1,4 @@
-//! The languages that the sample data speaks, and their word lists (our own; no corpus's sentences).
+//! The languages of the sample data, and their word lists (our own, not sentences of a corpus).
 
 use crate::{Error, Result};
 use std::fmt;
@@ -18,10 +18,10 @@ pub enum Locale {
 }
 
 impl Locale {
-    /// All languages, by name.
+    /// All languages, sorted by name.
     pub const ALL: [Self; 4] = [Self::German, Self::English, Self::Spanish, Self::French];
 
-    /// The name in Common Voice.
+    /// Returns the name in Common Voice.
     pub fn name(self) -> &'static str {
         match self {
             Self::German => "de",
@@ -31,7 +31,7 @@ impl Locale {
         }
     }
 
-    /// Words that carry meaning.
+    /// Returns words that carry meaning.
     pub(crate) fn content_words(self) -> &'static [&'static str] {
         match self {
             Self::German => GERMAN,
@@ -41,7 +41,7 @@ impl Locale {
         }
     }
 
-    /// Words between them.
+    /// Returns function words, which connect the others.
     pub(crate) fn function_words(self) -> &'static [&'static str] {
         match self {
             Self::German => {
@@ -59,7 +59,7 @@ impl Locale {
         }
     }
 
-    /// Accents as Common Voice's users name them; the empty one is by far the most common.
+    /// Returns accents as Common Voice's users name them; the empty one is by far the most common.
     pub(crate) fn accents(self) -> &'static [&'static str] {
         match self {
             Self::German => &["Deutschland Deutsch", "Österreichisches Deutsch", "Schweizerdeutsch"],
@@ -89,7 +89,7 @@ impl FromStr for Locale {
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|locale| locale.name() == name).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            Error::config(format!("the sample data does not speak '{name}'; it speaks {known}"))
+            Error::config(format!("the language must be one of {known}; got '{name}'"))
         })
     }
 }
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_language_is_refused_with_the_known_ones() {
+    fn an_unknown_language_is_rejected_with_the_list_of_known_ones() {
         let error = "tlh".parse::<Locale>().unwrap_err();
         assert!(error.to_string().contains("tlh") && error.to_string().contains("de, en, es, fr"), "{error}");
     }

@@ -28,5 +28,5 @@ pub(crate) use length::{LONGEST_MS, SHORTEST_MS};
 pub use locale::Locale;
 pub use narrator::{Clip, Narrator, clip};
 
-/// Samples a second of every clip, as Common Voice's.
+/// Sample rate of every audio clip in Hz, as in Common Voice.
 pub(crate) const SAMPLE_RATE: u32 = 48_000;

@@ -1,4 +1,4 @@
-//! Clips by index: the sentence, who says it, and the MP3.
+//! Audio clips by index: the sentence, its speaker, and the MP3.
 
 use super::cast::{Cast, Role};
 use super::espeak::Espeak;
@@ -12,50 +12,50 @@ use crate::Result;
 use crate::common_voice_options::{CommonVoiceOptions, Voice};
 use crate::draw::{Draw, mix_seed};
 
-/// The first clip's number in file names: eight digits, as Common Voice's.
+/// The first audio clip's number in file names: eight digits, as in Common Voice.
 const FIRST_NUMBER: u64 = 17_000_000;
-/// Samples of a millisecond.
+/// Samples per millisecond.
 const PER_MS: usize = SAMPLE_RATE as usize / 1000;
-/// Silence before and after speech, in milliseconds and at most this share of the clip each.
+/// Silence before and after speech, in milliseconds, and the maximum share of the audio clip for each.
 const AROUND_MS: (f32, f32) = (150.0, 700.0);
 const AROUND_SHARE: f32 = 0.15;
 
-/// One finished clip and its line of the TSV, in the columns of Common Voice 17.
+/// A complete audio clip and its line of the TSV, in the columns of Common Voice 17.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clip {
     /// 0 … samples − 1.
     pub index: u64,
     /// Its language.
     pub locale: Locale,
-    /// Which TSV names it.
+    /// The TSV that lists it.
     pub split: Split,
-    /// Who speaks: 128 hexadecimal digits.
+    /// The speaker: 128 hexadecimal digits.
     pub client_id: String,
-    /// File name, `common_voice_<locale>_<number>.mp3`; unique over the data set.
+    /// File name, `common_voice_<locale>_<number>.mp3`; unique in the data set.
     pub path: String,
     /// 64 hexadecimal digits.
     pub sentence_id: String,
-    /// What is said: no tab, no line break; sometimes quotation marks, rarely no words.
+    /// The spoken text, without tabs and line breaks; sometimes with quotation marks, rarely without words.
     pub sentence: String,
-    /// Mostly empty.
+    /// The domain; mostly empty.
     pub sentence_domain: String,
-    /// Listeners who approved.
+    /// Number of listeners who approved it.
     pub up_votes: u32,
-    /// Listeners who refused.
+    /// Number of listeners who rejected it.
     pub down_votes: u32,
     /// `twenties` …, or empty.
     pub age: String,
     /// `male_masculine`, `female_feminine`, or empty.
     pub gender: String,
-    /// In words, or empty.
+    /// The accent in words, or empty.
     pub accents: String,
-    /// Length of the signal, in milliseconds, exactly.
+    /// Exact duration of the signal, in milliseconds.
     pub duration_ms: u32,
     /// 48 kHz mono MP3 at 64 kb/s.
     pub mp3: Vec<u8>,
 }
 
-/// Makes clips one at a time; each thread has its own.
+/// Makes audio clips one at a time. Each thread has a separate one.
 pub struct Narrator {
     seed: u64,
     cast: Cast,
@@ -65,10 +65,10 @@ pub struct Narrator {
 }
 
 impl Narrator {
-    /// A narrator for `options`; only `samples`, `seed`, `locales`, `voice` and `mean_seconds` matter to it.
+    /// Creates a narrator for `options`. Only `samples`, `seed`, `locales`, `voice` and `mean_seconds` affect it.
     ///
     /// # Errors
-    /// `BadConfig` if an option is out of range, or espeak-ng is asked for and not there.
+    /// `BadConfig` if an option is out of range, or espeak-ng is requested but not installed.
     pub fn new(options: &CommonVoiceOptions) -> Result<Self> {
         options.check()?;
         let espeak = (options.voice_used()? == Voice::Espeak).then(Espeak::new);
@@ -76,10 +76,10 @@ impl Narrator {
         Ok(Self { seed: options.seed, cast, espeak, speech: Vec::new(), samples: Vec::new() })
     }
 
-    /// Clip `index`, the same for every call and thread.
+    /// Returns audio clip `index`, which is the same for every call and thread.
     ///
     /// # Errors
-    /// `BadConfig` if espeak-ng fails; `Bug` if the encoder refuses the samples.
+    /// `BadConfig` if espeak-ng fails; `Bug` if the encoder rejects the samples.
     pub fn clip(&mut self, index: u64) -> Result<Clip> {
         let role = self.cast.role(index);
         let speaker = Speaker::new(self.seed, role.locale, role.speaker);
@@ -110,7 +110,7 @@ impl Narrator {
         })
     }
 
-    /// Fills `samples`; returns its milliseconds.
+    /// Fills `samples`, and returns their duration in milliseconds.
     fn say(
         &mut self,
         draw: &mut Draw,
@@ -122,7 +122,7 @@ impl Narrator {
         let mut ms = role.ms;
         if let Some(espeak) = &self.espeak {
             self.speech = espeak.say(role.locale, speaker, text, speech_ms)?;
-            // espeak-ng keeps no exact time: what is too long makes the clip longer, up to the limit.
+            // espeak-ng does not keep exact times: longer speech makes the audio clip longer, up to the limit.
             #[expect(clippy::cast_possible_truncation, reason = "at most 12000")]
             self.speech.truncate(milliseconds(LONGEST_MS as f32 - 2.0 * lead_ms));
             #[expect(clippy::cast_possible_truncation, reason = "at most 12000")]
@@ -140,7 +140,7 @@ impl Narrator {
         Ok(ms)
     }
 
-    /// The samples of the last clip before encoding: 48 kHz, mono, −1 … 1.
+    /// Returns the samples of the last audio clip before encoding: 48 kHz, mono, −1 … 1.
     pub fn samples(&self) -> &[f32] {
         &self.samples
     }
@@ -151,7 +151,7 @@ fn milliseconds(ms: f32) -> usize {
     ms.max(0.0) as usize * PER_MS
 }
 
-/// What listeners said.
+/// The votes of listeners and other facts.
 struct Facts {
     up_votes: u32,
     down_votes: u32,
@@ -172,14 +172,17 @@ impl Facts {
     }
 }
 
-/// Clip `index` of a data set with `seed` and otherwise default options, by the formant synthesiser (English,
-/// 5 s on average).
+/// Returns audio clip `index` of a data set with `seed` and otherwise default options, by the formant synthesiser
+/// (English, 5 s on average).
 ///
 /// # Panics
 /// Never with default options.
-#[expect(clippy::expect_used, reason = "default options are valid; tests want the bare clip")]
+#[expect(
+    clippy::expect_used,
+    reason = "default options are valid; tests need the audio clip without a Result"
+)]
 pub fn clip(seed: u64, index: u64) -> Clip {
     let options = CommonVoiceOptions { seed, voice: Voice::Formant, ..CommonVoiceOptions::default() };
     let clip = Narrator::new(&options).and_then(|mut narrator| narrator.clip(index));
-    clip.expect("default options make a clip")
+    clip.expect("default options make an audio clip")
 }

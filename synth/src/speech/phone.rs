@@ -1,9 +1,9 @@
-//! Speech sounds: which sounds a word's letters make, and what each sound asks of the vocal tract.
+//! Speech sounds: the sounds of a word's letters, and the targets of the vocal tract for each sound.
 //!
-//! Vowel formants are those of G. E. Peterson and H. L. Barney, "Control methods used in a study of the vowels",
-//! JASA 24 (1952), men; the other targets follow the ranges of D. H. Klatt, "Software for a cascade/parallel
-//! formant synthesizer", JASA 67 (1980). The spelling rules are rough: what matters here is that the sounds vary
-//! as speech does, not that every word is said well.
+//! Vowel formants are those of G. E. Peterson and H. L. Barney, "Control methods used in a study of the vowels", JASA
+//! 24 (1952), men. The other targets follow the ranges of D. H. Klatt, "Software for a cascade/parallel formant
+//! synthesizer", JASA 67 (1980). The spelling rules are approximate: the sounds must vary as in speech, but words
+//! need not be pronounced well.
 
 use super::locale::Locale;
 
@@ -45,22 +45,22 @@ pub(crate) enum Phone {
     G,
 }
 
-/// What a stretch of speech asks of the vocal tract. Frequencies in Hz for a man; levels are linear, 1 is the
-/// voice of an open vowel.
+/// Targets of the vocal tract for one stretch of speech. Frequencies are in Hz for a man; levels are linear, and 1 is
+/// the voice of an open vowel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Target {
     /// Resonances of the tract.
     pub(crate) formants: [f32; 3],
-    /// Vibrating vocal folds.
+    /// Level of the vibrating vocal folds.
     pub(crate) voice: f32,
-    /// Noise at the folds, shaped by the whole tract.
+    /// Level of noise at the vocal folds, shaped by the whole tract.
     pub(crate) breath: f32,
-    /// Noise at a narrowing, shaped by the cavity before it.
+    /// Level of noise at a constriction, shaped by the cavity in front of it.
     pub(crate) hiss: f32,
     /// Centre and width of that noise.
     pub(crate) hiss_hz: f32,
     pub(crate) hiss_width_hz: f32,
-    /// Milliseconds at a usual rate.
+    /// Milliseconds at the usual rate.
     pub(crate) ms: f32,
 }
 
@@ -106,13 +106,13 @@ impl Target {
 }
 
 impl Phone {
-    /// Whether it carries a syllable.
+    /// Returns whether it carries a syllable.
     pub(crate) fn is_vowel(self) -> bool {
         use Phone::{A, Ae, E, I, Ih, O, Oe, Schwa, U, Uh, Y};
         matches!(self, A | Ae | E | I | Ih | O | U | Uh | Schwa | Y | Oe)
     }
 
-    /// Its stretches: one, or closure and burst for a stop.
+    /// Returns its stretches: one, or closure and burst for a stop.
     pub(crate) fn targets(self) -> ([Target; 2], usize) {
         let one = |target: Target| ([target, target], 1);
         let stop = |voice: f32, centre: f32, width: f32, breath: f32| {
@@ -158,7 +158,7 @@ impl Phone {
     }
 }
 
-/// The sounds of one word; signs that are no letters are silent.
+/// Returns the sounds of one word. Characters that are not letters are silent.
 pub(crate) fn phones(locale: Locale, word: &str) -> Vec<Phone> {
     let word = word.to_lowercase();
     let letters: Vec<char> = word.chars().filter(|letter| letter.is_alphabetic()).collect();
@@ -183,7 +183,8 @@ pub(crate) fn phones(locale: Locale, word: &str) -> Vec<Phone> {
 
 type Rule = (&'static str, &'static [Phone]);
 
-/// The longest spelling at the start of `letters`, and its sounds. A letter without a rule is a schwa.
+/// Returns the length of the longest known spelling at the start of `letters`, and its sounds. A letter without a
+/// rule is a schwa.
 fn longest(locale: Locale, letters: &[char], first: bool) -> (usize, &'static [Phone]) {
     let own = match locale {
         Locale::English => ENGLISH,

@@ -1,4 +1,4 @@
-//! The recording: speech at its place in the clip, a little echo, the room's noise and hum, the level.
+//! The recording: speech at its position in the audio clip, a slight echo, room noise and hum, and the level.
 
 use super::SAMPLE_RATE;
 use super::speaker::Speaker;
@@ -11,7 +11,8 @@ const CEILING: f32 = 0.85;
 const ECHO_SAMPLES: (f32, f32) = (96.0, 768.0);
 const ECHO_STRENGTH: (f32, f32) = (0.0, 0.25);
 
-/// Puts `speech` into `clip` from sample `start` on; the rest of `clip`, which is silence, becomes room noise.
+/// Puts `speech` into `clip` from sample `start` on. Room noise is added to the whole of `clip`, which is otherwise
+/// silent.
 pub(crate) fn record(draw: &mut Draw, speaker: &Speaker, speech: &[f32], start: usize, clip: &mut [f32]) {
     let power = speech.iter().map(|sample| sample * sample).sum::<f32>() / speech.len().max(1) as f32;
     let level = decibels(-speaker.level_db.abs());
@@ -35,8 +36,8 @@ pub(crate) fn record(draw: &mut Draw, speaker: &Speaker, speech: &[f32], start: 
     }
 }
 
-/// Noise that falls by 3 dB an octave (three one-pole filters of P. Kellet's economy method), and mains hum with
-/// two overtones.
+/// Adds noise that falls by 3 dB per octave (three one-pole filters of P. Kellet's economy method), and mains hum
+/// with two overtones.
 fn add_noise(draw: &mut Draw, speaker: &Speaker, level: f32, clip: &mut [f32]) {
     let noise = level * decibels(-speaker.noise_db);
     let hum = level * decibels(-speaker.hum_db);
@@ -57,7 +58,7 @@ fn add_noise(draw: &mut Draw, speaker: &Speaker, level: f32, clip: &mut [f32]) {
     }
 }
 
-/// A parabola of a sine, within 6 %: hum needs no better.
+/// Approximates a sine by parabolas, within 6 %, which is enough for hum.
 fn sine(angle: f32) -> f32 {
     let turns = angle / TAU;
     let x = turns - turns.floor() - 0.5; // −0.5 … 0.5

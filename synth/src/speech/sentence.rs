@@ -1,16 +1,16 @@
-//! Sentences of a wanted length, made of the languages' word lists.
+//! Sentences of a given duration, made from the languages' word lists.
 
 use super::locale::Locale;
 use super::phone::phones;
 use crate::draw::Draw;
 
-/// Of 1000 sentences so many hold no words, as a few of any real corpus do.
+/// Number of sentences without words per 1000; every real corpus has a few.
 const WORDLESS_PER_MILLE: u64 = 8;
 /// Milliseconds of the pause at a comma.
 pub(crate) const COMMA_MS: f32 = 220.0;
 
-/// A sentence of about `speech_ms` at a usual rate of speech: words, signs and now and then quotation marks
-/// (of either kind, sometimes unbalanced), never a tab or a line break.
+/// Returns a sentence that takes about `speech_ms` at the usual rate of speech. It has words, punctuation and
+/// sometimes quotation marks (of either kind, sometimes unbalanced), but never a tab or a line break.
 pub(crate) fn sentence(draw: &mut Draw, locale: Locale, speech_ms: f32) -> String {
     if draw.below(1000) < WORDLESS_PER_MILLE {
         return draw.pick(&["…", "-", "."]).to_owned();
@@ -22,7 +22,7 @@ pub(crate) fn sentence(draw: &mut Draw, locale: Locale, speech_ms: f32) -> Strin
         let small = words_of_phrase % 2 == 0 && draw.chance(0.6);
         let word = draw.pick(if small { locale.function_words() } else { locale.content_words() });
         let word_ms = spoken_ms(locale, word);
-        // The word that would overshoot by more than half of itself is left out.
+        // A word that would overshoot by more than half of its length is left out.
         if !text.is_empty() && ms + word_ms / 2.0 > speech_ms {
             break;
         }
@@ -37,7 +37,7 @@ pub(crate) fn sentence(draw: &mut Draw, locale: Locale, speech_ms: f32) -> Strin
         match draw.below(150) {
             0 => text.extend(["\"", word, "\""]),
             1 => text.extend(["“", word, "”"]),
-            2 => text.extend(["\"", word]), // as people type
+            2 => text.extend(["\"", word]), // as users type them
             _ => text.push_str(word),
         }
         ms += word_ms;
@@ -47,7 +47,7 @@ pub(crate) fn sentence(draw: &mut Draw, locale: Locale, speech_ms: f32) -> Strin
     capitalised(&text)
 }
 
-/// Milliseconds that `word` takes at a usual rate.
+/// Returns the milliseconds that `word` takes at the usual rate.
 pub(crate) fn spoken_ms(locale: Locale, word: &str) -> f32 {
     let sounds = phones(locale, word);
     let stretches = |phone: &super::phone::Phone| {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_are_as_long_as_asked_and_hold_no_tabs() {
+    fn sentences_have_the_requested_length_and_no_tabs() {
         let mut quoted = 0;
         let mut wordless = 0;
         for seed in 0..2000 {
@@ -88,9 +88,9 @@ mod tests {
             }
             let spoken: f32 = text.split(' ').map(|word| spoken_ms(locale, word)).sum();
             let pauses = text.matches(',').count() as f32 * COMMA_MS;
-            assert!((spoken + pauses - wanted).abs() < 0.3 * wanted + 600.0, "{wanted} ms asked: {text}");
+            assert!((spoken + pauses - wanted).abs() < 0.3 * wanted + 600.0, "{wanted} ms requested: {text}");
         }
-        assert!((40..800).contains(&quoted), "{quoted} of 2000 hold quotes");
-        assert!((4..40).contains(&wordless), "{wordless} of 2000 hold no words");
+        assert!((40..800).contains(&quoted), "{quoted} of 2000 have quotes");
+        assert!((4..40).contains(&wordless), "{wordless} of 2000 have no words");
     }
 }

@@ -1,12 +1,12 @@
-//! Who speaks: voice, manner, room and the facts that the TSV tells of them.
+//! Speakers: voice, manner, room, and what the TSV states about them.
 
 use super::locale::Locale;
 use crate::draw::{Draw, mix_seed};
 
-/// Share of speakers who tell nothing of themselves, about that of Common Voice.
+/// Share of speakers who give no personal data, about that of Common Voice.
 const SILENT_SHARE: f32 = 0.4;
 
-/// A speaker; the same for every clip of theirs.
+/// A speaker, who is the same in all of their audio clips.
 #[derive(Debug, Clone)]
 pub(crate) struct Speaker {
     /// 128 hexadecimal digits.
@@ -17,31 +17,31 @@ pub(crate) struct Speaker {
     pub(crate) woman: bool,
     /// Mean pitch, Hz.
     pub(crate) pitch_hz: f32,
-    /// Formants in proportion to a man's.
+    /// Formant frequencies relative to a man's.
     pub(crate) tract: f32,
-    /// Speed in proportion to the usual.
+    /// Speed relative to the usual one.
     pub(crate) rate: f32,
-    /// How far the pitch moves, 1 is usual.
+    /// Range of the pitch; 1 is usual.
     pub(crate) melody: f32,
     /// Noise in the voice, 0.01 … 0.12.
     pub(crate) breath: f32,
     /// Open share of a glottal period.
     pub(crate) open: f32,
-    /// Cut-off of the voice's own low-pass, Hz.
+    /// Cut-off of the voice's own low-pass filter, Hz.
     pub(crate) tilt_hz: f32,
-    /// Level of the recording's speech, dB below full scale.
+    /// Level of the recorded speech, in dB below full scale.
     pub(crate) level_db: f32,
-    /// Noise of the room and microphone below the speech, dB.
+    /// Noise of room and microphone, in dB below the speech.
     pub(crate) noise_db: f32,
-    /// Level of mains hum below the speech, dB, and its frequency.
+    /// Level of mains hum in dB below the speech, and its frequency in Hz.
     pub(crate) hum_db: f32,
     pub(crate) hum_hz: f32,
-    /// Which of espeak-ng's voice variants.
+    /// The number of espeak-ng's voice variant.
     pub(crate) variant: u32,
 }
 
 impl Speaker {
-    /// Speaker `number` of `locale`.
+    /// Returns speaker `number` of `locale`.
     pub(crate) fn new(seed: u64, locale: Locale, number: u64) -> Self {
         let name = locale.name().bytes().fold(0_u64, |sum, byte| sum << 8 | u64::from(byte));
         let mut draw = Draw::new(mix_seed(mix_seed(seed, name), number));
@@ -81,7 +81,7 @@ impl Speaker {
     }
 }
 
-/// 16 × `words` hexadecimal digits.
+/// Returns 16 × `words` hexadecimal digits.
 pub(crate) fn hex(draw: &mut Draw, words: usize) -> String {
     (0..words).map(|_| format!("{:016x}", draw.long())).collect()
 }

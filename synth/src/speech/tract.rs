@@ -5,9 +5,9 @@
 //! aspiration ────────────┴▶ F1 ─▶ F2 ─▶ F3 ─▶ F4 ─▶ F5 ─┐
 //! frication ─▶ band-pass ───────────────────────────────┴▶ speech
 //! ```
-//! The resonators are those of D. H. Klatt, "Software for a cascade/parallel formant synthesizer", JASA 67 (1980),
-//! the pulse is KLGLOTT88's, of D. H. Klatt and L. C. Klatt, JASA 87 (1990). Targets change every 5 ms. One core
-//! makes several hundred seconds of speech a second.
+//! The resonators are those of D. H. Klatt, "Software for a cascade/parallel formant synthesizer", JASA 67 (1980).
+//! The pulse is KLGLOTT88's, of D. H. Klatt and L. C. Klatt, JASA 87 (1990). Targets change every 5 ms. One core
+//! makes several hundred seconds of speech per second.
 
 use super::SAMPLE_RATE;
 use super::speaker::Speaker;
@@ -15,16 +15,16 @@ use super::utterance::Track;
 use crate::draw::Draw;
 use std::f32::consts::TAU;
 
-/// Samples between two looks at the track: 5 ms.
+/// Samples between two updates from the track: 5 ms.
 const FRAME: usize = 240;
 /// Bandwidths of the five resonators, Hz.
 const BANDWIDTHS_HZ: [f32; 5] = [75.0, 95.0, 140.0, 240.0, 340.0];
-/// The upper two formants of a man; they hardly move.
+/// The upper two formants of a man, which hardly move.
 const UPPER_HZ: [f32; 2] = [3450.0, 4500.0];
-/// Standard deviation of an open vowel behind the cascade, and of uniform noise: what levels refer to.
+/// Standard deviation of an open vowel after the cascade, and of uniform noise: the references of levels.
 const VOWEL_RMS: f32 = 1.1;
 const NOISE_RMS: f32 = 0.577;
-/// How unevenly the folds swing: share of a period.
+/// Variation of the vocal folds' period, as a share of a period.
 const JITTER: f32 = 0.012;
 const SHIMMER: f32 = 0.06;
 
@@ -85,7 +85,7 @@ impl Band {
     }
 }
 
-/// Levels of one frame, or their change a sample.
+/// Levels of one frame, or their change per sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct Levels {
     voice: f32,
@@ -93,7 +93,7 @@ struct Levels {
     hiss: f32,
 }
 
-/// Says `track` into `speech`, which is filled to its length.
+/// Synthesises `track` into the whole of `speech`.
 pub(crate) fn say(track: &Track, speaker: &Speaker, draw: &mut Draw, speech: &mut [f32]) {
     let mut tract = Tract::new(draw, speaker);
     let mut place = 0;
@@ -121,11 +121,11 @@ struct Tract {
     cascade: [Resonator; 5],
     hiss: Band,
     noise: Draw,
-    /// Within the glottal period, 0 … 1, and its step a sample.
+    /// Position within the glottal period, 0 … 1, and its step per sample.
     phase: f32,
     step: f32,
     open: f32,
-    /// This period's own length and strength.
+    /// Deviation of this period's length and strength.
     jitter: f32,
     shimmer: f32,
     tilt: f32,
@@ -165,7 +165,7 @@ impl Tract {
             let noise = self.noise.real(-1.0, 1.0);
             let pulse = self.pulse();
             self.tilted += self.tilt * (pulse - self.tilted);
-            // Breath is heard while the folds are open.
+            // Breath is audible while the folds are open.
             let breath = if self.phase < self.open { noise } else { 0.5 * noise };
             let mut sound = levels.voice * self.tilted + levels.breath * breath;
             for resonator in &mut self.cascade {

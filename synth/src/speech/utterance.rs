@@ -1,4 +1,4 @@
-//! A sentence as a track of what the vocal tract does: sounds, pauses, melody, fitted to a length.
+//! A sentence as a track of the vocal tract's movements: sounds, pauses and melody, fitted to a duration.
 
 use super::locale::Locale;
 use super::phone::{Target, phones};
@@ -6,13 +6,13 @@ use super::sentence::COMMA_MS;
 use super::speaker::Speaker;
 use crate::draw::Draw;
 
-/// Half the time in which formants move from one sound to the next, and levels.
+/// Half the time in which formants move from one sound to the next, and the same for levels.
 const FORMANTS_MOVE_MS: f32 = 28.0;
 const LEVELS_MOVE_MS: f32 = 7.0;
-/// How much the last part of a sentence falls or, asked, rises.
+/// Factor by which the pitch falls at the end of a sentence, or rises at the end of a question.
 const FALL: f32 = 0.80;
 const RISE: f32 = 1.35;
-/// Pitch from the sentence's start to its end.
+/// Pitch at the sentence's start and at its end.
 const DECLINATION: (f32, f32) = (1.10, 0.90);
 
 /// One stretch of constant targets.
@@ -23,23 +23,23 @@ struct Stretch {
     ms: f32,
 }
 
-/// What the tract does at one moment.
+/// The state of the tract at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     pub(crate) target: Target,
-    /// In proportion to the speaker's mean.
+    /// Pitch relative to the speaker's mean.
     pub(crate) pitch: f32,
 }
 
 /// A sentence over time.
 pub(crate) struct Track {
     stretches: Vec<Stretch>,
-    /// Where each stretch starts, in milliseconds, and where the last ends.
+    /// Start of each stretch, in milliseconds, followed by the end of the last one.
     starts: Vec<f32>,
 }
 
 impl Track {
-    /// `text` as `speaker` says it, in exactly `speech_ms`.
+    /// Creates the track of `text` spoken by `speaker` in exactly `speech_ms`.
     pub(crate) fn new(
         draw: &mut Draw,
         locale: Locale,
@@ -71,7 +71,7 @@ impl Track {
         Self { stretches, starts }
     }
 
-    /// The moment at `ms`. `place` is where the last call was; times must not go back.
+    /// Returns the state at `ms`. `place` is the position of the last call; times must not decrease.
     pub(crate) fn at(&self, ms: f32, place: &mut usize) -> Moment {
         while *place + 1 < self.stretches.len() && self.starts[*place + 1] <= ms {
             *place += 1;
@@ -104,7 +104,7 @@ fn mix(here: f32, near: f32, share: f32) -> f32 {
 
 fn blend(here: &Target, near: &Target, moving: f32, fading: f32) -> Target {
     let hiss = mix(here.hiss, near.hiss, fading);
-    // The noise keeps the colour of whoever hisses.
+    // The noise keeps the colour of the sound that hisses.
     let colour = |own: f32, other: f32| {
         let (a, b) = (here.hiss * (1.0 - fading), near.hiss * fading);
         if a + b > 0.0 { (own * a + other * b) / (a + b) } else { own }
@@ -120,7 +120,7 @@ fn blend(here: &Target, near: &Target, moving: f32, fading: f32) -> Target {
     }
 }
 
-/// The sounds of the text, with pauses at its signs and an accent on the first vowel of its longer words.
+/// Returns the sounds of the text, with pauses at punctuation and an accent on the first vowel of longer words.
 fn sounds(draw: &mut Draw, locale: Locale, speaker: &Speaker, text: &str) -> Vec<Stretch> {
     let mut stretches: Vec<Stretch> = Vec::new();
     for word in text.split_whitespace() {

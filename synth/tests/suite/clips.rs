@@ -1,4 +1,4 @@
-//! The clips: length, sound, speed, determinism.
+//! The audio clips: duration, sound, speed, determinism.
 
 use feedstock_synth::{Clip, CommonVoiceOptions, ErrorKind, Locale, Narrator, Voice, clip};
 use std::time::Instant;
@@ -9,7 +9,7 @@ fn options() -> CommonVoiceOptions {
     CommonVoiceOptions { samples: 400, voice: Voice::Formant, ..Default::default() }
 }
 
-/// Decodes with the encoder crate's own decoder, and drops delay and padding as the Info tag says.
+/// Decodes with the encoder crate's own decoder, and drops delay and padding according to the Info tag.
 fn decoded(mp3: &[u8]) -> Vec<f32> {
     let mut decoder = rusty_mp3::Mp3Decoder::new();
     decoder.push(mp3);
@@ -22,7 +22,8 @@ fn decoded(mp3: &[u8]) -> Vec<f32> {
     samples
 }
 
-/// Offset in `found` at which it is most like `wanted`, and the ratio of signal to error there, in dB.
+/// Returns the offset in `found` at which it is most similar to `wanted`, and the ratio of signal to error there, in
+/// dB.
 fn alignment(wanted: &[f32], found: &[f32]) -> (usize, f64) {
     let best = (0..4000.min(found.len())).map(|lag| {
         let pairs = wanted.iter().zip(&found[lag..]).step_by(7);
@@ -36,7 +37,7 @@ fn alignment(wanted: &[f32], found: &[f32]) -> (usize, f64) {
 }
 
 #[test]
-fn clips_are_fast_and_of_the_wanted_mean_length() {
+fn clips_are_fast_and_have_the_requested_mean_duration() {
     let mut narrator = Narrator::new(&options()).unwrap();
     let start = Instant::now();
     let clips: Vec<Clip> = (0..100).map(|index| narrator.clip(index).unwrap()).collect();
@@ -58,13 +59,13 @@ fn the_mp3_holds_the_signal() {
         assert_eq!(samples.len(), clip.duration_ms as usize * RATE / 1000);
         let found = decoded(&clip.mp3);
         let (_, ratio) = alignment(&samples, &found);
-        assert!(ratio > 10.0, "clip {index}: signal over error is {ratio:.1} dB");
+        assert!(ratio > 10.0, "audio clip {index}: signal over error is {ratio:.1} dB");
         let peak = samples.iter().fold(0.0_f32, |peak, sample| peak.max(sample.abs()));
         assert!((0.01..1.0).contains(&peak), "{peak}");
     }
 }
 
-/// Energy of frames of 20 ms, in dB, and the share of sign changes in each.
+/// Returns the energy of frames of 20 ms, in dB, and the share of sign changes in each.
 fn frames(samples: &[f32]) -> Vec<(f32, f32)> {
     let frame = |frame: &[f32]| {
         let power = frame.iter().map(|sample| sample * sample).sum::<f32>() / frame.len() as f32;

@@ -1,4 +1,4 @@
-//! The layouts: each is read with the ordinary reader of its format, and all hold the same samples.
+//! The layouts: each is read with the usual reader of its format, and all hold the same samples.
 
 use crate::written::{contents, files_below};
 use arrow::array::{AsArray, RecordBatch};
@@ -202,7 +202,7 @@ fn a_folder_with_files_is_refused_and_replaced_only_if_they_are_sample_data() {
         let options = ImagenetOptions { overwrite: true, ..small(layout) };
         options.write(dir.path(), &mut |_| ()).unwrap();
     }
-    assert_eq!(files_below(dir.path()).len(), 1, "only the last layout is left");
+    assert_eq!(files_below(dir.path()).len(), 1, "only the files of the last layout exist");
     fs::write(dir.path().join("thesis.tex"), "years of work").unwrap();
     let options = ImagenetOptions { overwrite: true, ..small(Layout::Parquet) };
     let error = options.write(dir.path(), &mut |_| ()).unwrap_err();

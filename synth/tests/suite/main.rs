@@ -1,6 +1,6 @@
-//! What is made is what the real layouts hold.
+//! The sample data has the form of the real layouts.
 //!
-//! One program, since each would compile and link the same libraries anew.
+//! All tests are in one program, because each test program would compile and link the same libraries again.
 
 mod clips;
 mod layouts;

@@ -1,4 +1,4 @@
-//! The pictures: size, statistics, marks, determinism.
+//! The images: size, statistics, marks, determinism.
 
 use feedstock_synth::{ImagenetOptions, Painter, Sample, picture, read_mark};
 use std::time::Instant;
@@ -8,7 +8,7 @@ fn painter(options: ImagenetOptions) -> Painter {
     Painter::new(&options).unwrap()
 }
 
-/// RGB and (width, height, subsampling) of a JPEG, by libjpeg-turbo.
+/// Returns RGB and (width, height, subsampling) of a JPEG, decoded by libjpeg-turbo.
 fn decode(jpeg: &[u8]) -> (Vec<u8>, usize, usize, i32) {
     unsafe {
         let handle = tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as i32);
@@ -27,7 +27,7 @@ fn decode(jpeg: &[u8]) -> (Vec<u8>, usize, usize, i32) {
 }
 
 #[test]
-fn a_picture_is_about_110_kb_and_made_fast() {
+fn an_image_has_about_110_kb_and_is_made_fast() {
     let mut painter = painter(ImagenetOptions::default());
     painter.sample(0).unwrap(); // makes the noise
     let start = Instant::now();
@@ -38,7 +38,7 @@ fn a_picture_is_about_110_kb_and_made_fast() {
     let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
     let tenth = |n: usize| sizes[n * sizes.len() / 10] / 1000.0;
     println!(
-        "{rate:.0} pictures/s on one core; {:.1} KB mean, deciles 1, 5, 9: {:.0}, {:.0}, {:.0} KB",
+        "{rate:.0} images/s on one core; {:.1} KB mean, deciles 1, 5, 9: {:.0}, {:.0}, {:.0} KB",
         mean / 1000.0,
         tenth(1),
         tenth(5),
@@ -49,7 +49,7 @@ fn a_picture_is_about_110_kb_and_made_fast() {
 }
 
 #[test]
-fn sizes_stray_around_their_mean_unless_exact() {
+fn sizes_vary_around_their_mean_unless_exact() {
     let mut straying = painter(ImagenetOptions::default());
     let sizes: Vec<(u32, u32)> =
         (0..100).map(|index| straying.sample(index).unwrap()).map(|s| (s.width, s.height)).collect();
@@ -88,7 +88,7 @@ fn the_same_seed_and_index_give_the_same_bytes() {
     assert_ne!(picture(7, 43).0, jpeg);
 }
 
-/// A golden hash: a change of the pictures must be meant, since figures and fixtures rest on them.
+/// A golden hash: a change of the images must be intended, because figures and fixtures depend on them.
 #[test]
 fn the_bytes_are_those_of_the_last_release() {
     let mut painter = painter(ImagenetOptions::default());
@@ -101,7 +101,7 @@ fn the_bytes_are_those_of_the_last_release() {
     assert_eq!(format!("{hash:016x}"), "54b6143dce784203");
 }
 
-/// Photographs: colour channels go together, and energy is about equal in every octave.
+/// Photographs: colour channels are correlated, and every octave has about the same energy.
 #[test]
 fn the_pixels_have_the_statistics_of_photographs() {
     let mut painter = painter(ImagenetOptions { exact_size: true, ..Default::default() });
@@ -133,7 +133,7 @@ fn correlate(a: &[f64], b: &[f64]) -> f64 {
     cov(a, mean_a, b, mean_b) / (cov(a, mean_a, a, mean_a) * cov(b, mean_b, b, mean_b)).sqrt()
 }
 
-/// Mean square difference from the 2×2 mean, level after level.
+/// Returns the mean square difference from the 2×2 mean, level by level.
 fn octave_energies(mut level: Vec<f64>, mut width: usize, mut height: usize) -> Vec<f64> {
     let mut energies = Vec::new();
     for _ in 0..5 {

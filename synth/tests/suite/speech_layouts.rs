@@ -1,4 +1,4 @@
-//! The layouts of clips: each is read with the ordinary reader of its format, and all hold the same clips.
+//! The layouts of audio clips: each is read with the usual reader of its format, and all hold the same audio clips.
 
 use crate::written::{contents, files_below};
 use arrow::array::AsArray;
@@ -63,7 +63,7 @@ fn write(layout: CommonVoiceLayout) -> (tempfile::TempDir, CommonVoiceSummary) {
     (dir, summary)
 }
 
-/// The rows of a TSV by column name: tabs separate, nothing quotes.
+/// Returns the rows of a TSV by column name: tabs separate, and there is no quoting.
 fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.strip_suffix('\n').unwrap().split('\n');
     let header: Vec<&str> = lines.next().unwrap().split('\t').collect();
@@ -76,7 +76,7 @@ fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Collects the clips of one language's TSVs, and checks what the TSVs say of each other.
+/// Collects the audio clips of one language's TSVs, and checks that the TSVs are consistent.
 fn collect_mozilla(locale: &str, read: impl Fn(&str) -> Vec<u8>, clips: &mut Clips) {
     let table = |name: &str| rows(&String::from_utf8(read(&format!("{name}.tsv"))).unwrap());
     let durations: BTreeMap<String, String> = table("clip_durations")
@@ -106,7 +106,7 @@ fn collect_mozilla(locale: &str, read: impl Fn(&str) -> Vec<u8>, clips: &mut Cli
                 row["up_votes"].parse().unwrap(),
                 mp3,
             );
-            assert!(clips.insert(row["path"].clone(), facts).is_none(), "a clip in two splits");
+            assert!(clips.insert(row["path"].clone(), facts).is_none(), "an audio clip in two splits");
             count += 1;
         }
     }
@@ -297,7 +297,7 @@ fn only_sample_data_is_replaced() {
     small(CommonVoiceLayout::Mozilla).write(dir.path(), &mut |_| ()).unwrap();
     fs::write(dir.path().join("en/notes.txt"), "mine").unwrap();
     let error = small(CommonVoiceLayout::Mozilla).write(dir.path(), &mut |_| ()).unwrap_err();
-    assert!(error.to_string().contains("is no sample data"), "{error}");
+    assert!(error.to_string().contains("is not sample data"), "{error}");
     assert!(dir.path().join("en/notes.txt").exists());
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("audio/holiday")).unwrap();

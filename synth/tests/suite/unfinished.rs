@@ -1,4 +1,4 @@
-//! A run that is interrupted leaves no part of a file under the file's name.
+//! An interrupted run leaves no incomplete file under the file's name.
 
 use feedstock_synth::{CommonVoiceLayout, CommonVoiceOptions, ImagenetOptions, Layout, Progress, Voice};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 type Write<'a> = &'a dyn Fn(bool, &mut dyn FnMut(Progress)) -> feedstock_synth::Result<()>;
 
-/// The files whose names do not begin with a point, and their sizes.
+/// Returns the files whose names do not begin with a dot, and their sizes.
 fn shown(dir: &Path) -> BTreeMap<PathBuf, u64> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -23,7 +23,7 @@ fn shown(dir: &Path) -> BTreeMap<PathBuf, u64> {
     files
 }
 
-/// What a killed run would leave is what the folder shows between two samples.
+/// Checks the folder's files between two samples, which a killed run would leave.
 fn shows_whole_files_only(layout: &str, dir: &Path, write: Write<'_>) {
     let mut seen = BTreeMap::new();
     write(false, &mut |_| seen.extend(shown(dir))).unwrap();
@@ -31,14 +31,14 @@ fn shows_whole_files_only(layout: &str, dir: &Path, write: Write<'_>) {
     for (path, bytes) in seen {
         assert_eq!(whole.get(&path), Some(&bytes), "{layout}: {} was seen in part", path.display());
     }
-    // A run that ends early removes what it was writing, so that it can be repeated.
+    // A run that fails removes the file that it was writing, so that the run can be repeated.
     let interrupted =
         catch_unwind(AssertUnwindSafe(|| write(true, &mut |now| assert!(now.done < 5, "interrupted"))));
     assert!(interrupted.is_err());
     for (path, bytes) in shown(dir) {
         assert_eq!(whole.get(&path), Some(&bytes), "{layout}: {} was left in part", path.display());
     }
-    // Files that a killed run left are its sample data.
+    // Files that a killed run left belong to its sample data.
     fs::write(dir.join(".imagenet-train-000000.tar.unfinished"), "half").unwrap();
     write(true, &mut |_| ()).unwrap();
     assert_eq!(shown(dir), whole, "{layout}");

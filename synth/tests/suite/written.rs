@@ -1,9 +1,9 @@
-//! What was written below a folder.
+//! The files written below a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All files, sorted.
+/// Returns all files, sorted.
 pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -14,7 +14,7 @@ pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Their names, from `dir` on, and their bytes.
+/// Returns the names of all files relative to `dir`, and their bytes.
 pub(crate) fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let relative = |path: &Path| path.strip_prefix(dir).unwrap().to_owned();
     files_below(dir).iter().map(|path| (relative(path), fs::read(path).unwrap())).collect()

@@ -1,5 +1,5 @@
-//! Clips as Arrow columns, as Hugging Face's Common Voice: `audio: struct<bytes: binary, path: string>`, the TSV's
-//! columns, and besides `split`. There is no duration: who wants one reads the MP3's headers.
+//! Audio clips as Arrow columns, as in Hugging Face's Common Voice: `audio: struct<bytes: binary, path: string>`, the
+//! TSV's columns, and in addition `split`. There is no duration column: readers get it from the MP3's headers.
 
 use super::super::columns::FEATURES_KEY;
 use crate::speech::{Clip, SAMPLE_RATE};
@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A column of text: its name, and where its values come from.
+/// A text column: its name, and the function that returns its value.
 type Text = (&'static str, fn(&Clip) -> &str);
-/// A column of counts likewise.
+/// A column of counts in the same form.
 type Count = (&'static str, fn(&Clip) -> i64);
 
 const TEXTS: [Text; 10] = [
@@ -31,7 +31,7 @@ const TEXTS: [Text; 10] = [
 const VOTES: [Count; 2] =
     [("up_votes", |clip| clip.up_votes.into()), ("down_votes", |clip| clip.down_votes.into())];
 
-/// The schema, with the features in its metadata.
+/// Returns the schema, with the features in its metadata.
 pub(crate) fn schema() -> SchemaRef {
     let metadata =
         HashMap::from([(FEATURES_KEY.to_owned(), json!({ "info": { "features": features() } }).to_string())]);
@@ -56,7 +56,7 @@ fn audio_fields() -> Fields {
     Fields::from(vec![bytes, path])
 }
 
-/// Takes all of `clips` into one record batch.
+/// Moves all of `clips` into one record batch.
 pub(crate) fn take_batch(schema: &SchemaRef, clips: &mut Vec<Clip>) -> Result<RecordBatch> {
     let bytes = BinaryArray::from_iter_values(clips.iter().map(|clip| &clip.mp3));
     let paths = StringArray::from_iter_values(clips.iter().map(|clip| &clip.path));
@@ -74,5 +74,5 @@ pub(crate) fn take_batch(schema: &SchemaRef, clips: &mut Vec<Clip>) -> Result<Re
     );
     clips.clear();
     RecordBatch::try_new(schema.clone(), columns)
-        .map_err(|e| Error::new(ErrorKind::Bug, format!("clip columns do not fit their schema: {e}")))
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("audio clip columns do not fit their schema: {e}")))
 }

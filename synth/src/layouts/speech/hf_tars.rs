@@ -1,5 +1,5 @@
-//! `audio/<locale>/<split>/<locale>_<split>_<i>.tar` (members below one folder of the shard's name),
-//! `transcript/<locale>/<split>.tsv` and `n_shards.json`, as Hugging Face's script reads.
+//! The layout that Hugging Face's loading script reads: `audio/<locale>/<split>/<locale>_<split>_<i>.tar` (members in
+//! one folder named as the shard), `transcript/<locale>/<split>.tsv` and `n_shards.json`.
 
 use super::super::tar_file;
 use super::super::writer::Writer;
@@ -42,7 +42,7 @@ impl HfTarsWriter {
         }
     }
 
-    /// `{"en": {"train": 2, …}, …}`.
+    /// Returns `{"en": {"train": 2, …}, …}`.
     fn shard_counts(&self) -> Value {
         let mut counts: Map<String, Value> = Map::new();
         for locale in Locale::ALL {

@@ -1,4 +1,4 @@
-//! One writer per layout of clips. Clips come grouped: by language and split, or by split alone.
+//! One writer per layout of audio clips. They come grouped by language and split, or by split alone.
 
 mod columns;
 mod hf_tars;
@@ -16,7 +16,7 @@ use crate::output::Target;
 use crate::speech::{Clip, Role};
 use shards::ShardPlan;
 
-/// The writer of the layout that `options` names. `roles` are those of all clips.
+/// Returns the writer of the layout that `options` name. `roles` are those of all audio clips.
 pub(crate) fn open(
     options: &CommonVoiceOptions,
     target: Target,
@@ -49,7 +49,7 @@ mod tests {
     use crate::{ErrorKind, Narrator, Voice};
     use std::os::unix::fs::symlink;
 
-    /// `/dev/full` answers every write as a full disk does.
+    /// `/dev/full` fails every write as a full disk does.
     #[test]
     fn a_full_disk_is_one_clear_error() {
         let names = [

@@ -1,4 +1,4 @@
-//! `<locale>/clips/*.mp3`, the TSVs beside `clips`, and `clip_durations.tsv`, as Mozilla's archive unpacks.
+//! Mozilla's unpacked archive: `<locale>/clips/*.mp3`, and the TSVs and `clip_durations.tsv` next to `clips`.
 
 use super::super::writer::Writer;
 use super::tsv;

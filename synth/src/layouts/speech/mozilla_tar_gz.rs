@@ -1,6 +1,6 @@
-//! `cv-corpus-17.0-2024-03-15-<locale>.tar.gz`, one a language, as Mozilla ships them: the clips, then the TSVs.
-//! Compressed at the lowest level, for MP3 does not shrink. The TSVs stay in memory until the clips are written:
-//! 400 bytes a clip.
+//! Mozilla's archives `cv-corpus-17.0-2024-03-15-<locale>.tar.gz`, one per language: first the audio clips, then the
+//! TSVs. They are compressed at the lowest level, because MP3 does not get smaller. The TSVs stay in memory until the
+//! audio clips are written, which takes 400 bytes per audio clip.
 
 use super::super::tar_file;
 use super::super::writer::Writer;
@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The release whose form this is.
+/// The release of Common Voice whose form this is.
 const RELEASE: &str = "cv-corpus-17.0-2024-03-15";
 
 pub(crate) struct MozillaTarGzWriter {

@@ -1,5 +1,5 @@
-//! `data/<split>-00000-of-0000N.parquet`, as Hugging Face `datasets` writes audio: row groups of 100 rows, Snappy,
-//! the features in the key-value metadata `huggingface`.
+//! The layout `data/<split>-00000-of-0000N.parquet`, as Hugging Face `datasets` writes audio: row groups of 100 rows,
+//! Snappy, the features in the key-value metadata `huggingface`.
 
 use super::super::columns::FEATURES_KEY;
 use super::super::parquet::parquet_error;
@@ -17,7 +17,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
-/// Rows between two looks at the page's size: pages grow to 1 MiB and by at most 8 clips more.
+/// Rows between two checks of the page's size: pages grow to 1 MiB plus at most 8 audio clips.
 const ROWS_PER_PAGE_CHECK: usize = 8;
 
 pub(crate) struct ParquetWriter {
@@ -40,7 +40,7 @@ impl ParquetWriter {
         let bytes = ColumnPath::new(vec!["audio".to_owned(), "bytes".to_owned()]);
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
-            .set_column_dictionary_enabled(bytes, false) // no clip repeats
+            .set_column_dictionary_enabled(bytes, false) // every audio clip is unique
             .set_write_batch_size(ROWS_PER_PAGE_CHECK)
             .set_key_value_metadata(Some(vec![KeyValue::new(FEATURES_KEY.to_owned(), features)]))
             .build();

@@ -1,10 +1,10 @@
-//! Which shard an audio clip goes to.
+//! Assignment of audio clips to shards.
 
 use super::super::writer::Shards;
 use crate::speech::{Locale, Split};
 use std::collections::BTreeMap;
 
-/// How many clips each group has, cut into shards.
+/// The number of audio clips of each group, divided into shards.
 pub(super) struct ShardPlan<G> {
     groups: BTreeMap<G, Shards>,
 }
@@ -19,18 +19,18 @@ impl<G: Ord> ShardPlan<G> {
         Self { groups: groups.collect() }
     }
 
-    /// The groups that have audio clips, in order.
+    /// Returns the groups that have audio clips, in order.
     pub(super) fn groups(&self) -> impl Iterator<Item = &G> {
         self.groups.keys()
     }
 
-    /// The shards of a group; none if it has no clip.
+    /// Returns the shards of a group; `None` if it has no audio clip.
     pub(super) fn of(&self, group: &G) -> Option<Shards> {
         self.groups.get(group).copied()
     }
 }
 
-/// Place of the next clip: its group, the shard in it, and the clips that the shard still takes.
+/// Position of the next audio clip: its group, its shard, and the number of audio clips that the shard still takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place<G> {
     pub(super) group: G,
@@ -39,7 +39,8 @@ pub(super) struct Place<G> {
 }
 
 impl<G: Ord + Copy> Place<G> {
-    /// Where a clip of `group` goes after `last`. The plan counted every clip, so the group is known.
+    /// Returns the position of an audio clip of `group` after `last`. The plan counted every audio clip, so it knows
+    /// the group.
     pub(super) fn next(last: Option<Self>, group: G, plan: &ShardPlan<G>) -> Self {
         let shards = plan.of(&group).unwrap_or(Shards::new(1, 1));
         match last {
@@ -52,7 +53,7 @@ impl<G: Ord + Copy> Place<G> {
     }
 }
 
-/// The splits under the names of Hugging Face `datasets`.
+/// Returns the name of a split in Hugging Face `datasets`.
 pub(super) fn hf_split(split: Split) -> &'static str {
     match split {
         Split::Dev => "validation",
@@ -60,5 +61,5 @@ pub(super) fn hf_split(split: Split) -> &'static str {
     }
 }
 
-/// The group of layouts that keep languages apart.
+/// The group in layouts that separate languages.
 pub(super) type Group = (Locale, Split);

@@ -1,17 +1,17 @@
-//! The TSVs of Common Voice 17: tab separated, no quoting, a line feed at each end.
+//! The TSVs of Common Voice 17: tab separated, no quoting, a line feed at the end of each line.
 
 use crate::output::OutFile;
 use crate::speech::Clip;
 use crate::{Error, Result};
 use std::io::Write;
 
-/// The header of every TSV of clips.
+/// The header of every TSV with audio clips.
 pub(crate) const HEADER: &str = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\t\
                                  gender\taccents\tvariant\tlocale\tsegment\n";
 /// The header of `clip_durations.tsv`.
 pub(crate) const DURATIONS_HEADER: &str = "clip\tduration[ms]\n";
 
-/// The line of a clip.
+/// Returns the line of an audio clip.
 pub(crate) fn line(clip: &Clip) -> String {
     let Clip { client_id, path, sentence_id, sentence, sentence_domain, age, gender, accents, .. } = clip;
     let (up, down, locale) = (clip.up_votes, clip.down_votes, clip.locale);
@@ -21,7 +21,7 @@ pub(crate) fn line(clip: &Clip) -> String {
     )
 }
 
-/// The line of a clip in `clip_durations.tsv`.
+/// Returns the line of an audio clip in `clip_durations.tsv`.
 pub(crate) fn duration_line(clip: &Clip) -> String {
     format!("{}\t{}\n", clip.path, clip.duration_ms)
 }

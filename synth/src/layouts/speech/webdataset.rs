@@ -1,5 +1,5 @@
-//! `common-voice-<split>-000000.tar` …: three members a clip, `.json` (the TSV's columns, `split` and `duration` in
-//! seconds), `.mp3` and `.txt` (the sentence).
+//! The layout `common-voice-<split>-000000.tar` …: three members per audio clip, `.json` (the TSV's columns, `split`
+//! and `duration` in seconds), `.mp3` and `.txt` (the sentence).
 
 use super::super::tar_file;
 use super::super::writer::Writer;
