@@ -1,4 +1,4 @@
-//! A server's own thread.
+//! The thread of a server.
 
 use std::future::Future;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// A runtime with an accept loop; dropping it closes every connection.
+/// A runtime with an accept loop. Dropping it closes every connection.
 pub(crate) struct Background {
     runtime: Option<Runtime>,
     address: SocketAddr,
@@ -50,7 +50,7 @@ impl Drop for Background {
     }
 }
 
-/// Waiting that also works when the caller is itself inside a runtime.
+/// Blocking on a future even if the caller runs inside a runtime.
 pub(crate) trait BlockOnElsewhere {
     fn block_on_elsewhere<T: Send + 'static>(
         &self,
@@ -65,7 +65,7 @@ impl BlockOnElsewhere for Handle {
     ) -> io::Result<T> {
         let (send, receive) = std::sync::mpsc::channel();
         self.spawn(async move {
-            let _ = send.send(future.await); // the caller waits below
+            let _ = send.send(future.await); // the caller waits for it below
         });
         receive.recv().map_err(io::Error::other)?
     }

@@ -1,8 +1,8 @@
-//! A proxy that breaks HTTP by script.
+//! A proxy that injects faults into HTTP by rules.
 //!
-//! Each request is answered by the first rule that fits and is still due, or passed on. The proxy reads whole
-//! requests, opens a connection upstream for each, and owns the client's socket, so it can reset it, close it
-//! early or go quiet at any byte.
+//! The first rule that matches a request and is still due determines the answer; other requests are forwarded. The
+//! proxy reads whole requests and opens a connection upstream for each. It owns the client's socket, so it can reset
+//! it, close it early or fall silent at any byte.
 
 use crate::background::Background;
 use crate::wire::{Head, read_body, read_head};
@@ -13,38 +13,39 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What happens to a request.
+/// The fault that a request meets.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// Answered with this status at once; the request does not reach the server.
+    /// Answers at once with this status; the request does not reach the server.
     Status(u16),
-    /// The same with `Retry-After` in seconds.
+    /// As `Status`, with `Retry-After` in seconds.
     StatusRetryAfter(u16, u64),
-    /// The same as `Status`, after this time.
+    /// As `Status`, after this time.
     StatusAfter(u16, Duration),
-    /// The connection is reset before any answer.
+    /// Resets the connection before any answer.
     ResetBeforeHead,
-    /// The connection is reset after this many bytes of the body.
+    /// Resets the connection after this many bytes of the body.
     ResetMidBody(usize),
-    /// The connection is closed in good order after this many bytes; `Content-Length` promised more.
+    /// Closes the connection normally after this many bytes, although `Content-Length` promised more.
     ShortBody(usize),
-    /// This many bytes arrive, and `Content-Length` agrees with them; `Content-Range` promised more.
+    /// Sends this many bytes and a matching `Content-Length`, although `Content-Range` promised more.
     ShortLength(usize),
-    /// Nothing is answered for this long; then the request passes.
+    /// Sends nothing for this time, then forwards the request.
     StallBeforeHead(Duration),
-    /// After this many bytes of the body nothing comes for this long; then the rest.
+    /// Sends nothing for this time after this many bytes of the body, then the rest.
     StallMidBody(usize, Duration),
-    /// The answer comes this much later.
+    /// Delays the answer by this time.
     Latency(Duration),
-    /// After this many bytes of the body the rest comes at this rate in bytes/s, at least 1, in steps of 50 ms or one byte.
+    /// After this many bytes of the body, sends the rest at this rate in bytes/s, at least 1, in steps of 50 ms or
+    /// one byte.
     TrickleMidBody(usize, u64),
-    /// The body comes at a share of this rate in bytes/s, at least 1: all such answers under way have one line.
+    /// Sends bodies at this rate in bytes/s, at least 1, in total: all such answers in progress share it.
     SharedLine(u64),
-    /// The answer carries this ETag: another version of the object.
+    /// Replaces the ETag in the answer, as for another version of the object.
     OtherEtag(String),
-    /// The answer lacks this header.
+    /// Removes this header from the answer.
     WithoutHeader(&'static str),
-    /// Answered with this status and `Location`; the request does not reach the server.
+    /// Answers with this status and `Location`; the request does not reach the server.
     Redirect(u16, String),
 }
 
@@ -55,7 +56,7 @@ enum Due {
     Every(u64),
 }
 
-/// Which requests meet a fault, and how often.
+/// The requests that meet a fault, and how often they do.
 #[derive(Debug, Clone)]
 pub struct Rule {
     fault: Fault,
@@ -68,41 +69,41 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// `fault` for every request.
+    /// Applies `fault` to every request.
     pub fn always(fault: Fault) -> Self {
         let (due, skip) = (Due::Always, 0);
         Self { fault, due, skip, method: None, path_part: None, over_concurrency: None, seen: 0 }
     }
 
-    /// `fault` for the next `n` requests that fit.
+    /// Applies `fault` to the next `n` requests that match.
     pub fn times(n: u64, fault: Fault) -> Self {
         Self { due: Due::Times(n), ..Self::always(fault) }
     }
 
-    /// `fault` for each `k`-th request that fits, the first of them being the `k`-th.
+    /// Applies `fault` to every `k`-th request that matches, beginning with the `k`-th.
     pub fn every(k: u64, fault: Fault) -> Self {
         Self { due: Due::Every(k.max(1)), ..Self::always(fault) }
     }
 
-    /// Lets `n` requests that fit pass first.
+    /// Lets `n` matching requests pass first.
     #[must_use]
     pub fn after(self, n: u64) -> Self {
         Self { skip: n, ..self }
     }
 
-    /// Only requests with this method.
+    /// Matches only requests with this method.
     #[must_use]
     pub fn on(self, method: &str) -> Self {
         Self { method: Some(method.to_owned()), ..self }
     }
 
-    /// Only requests whose path and query contain `part`.
+    /// Matches only requests whose path and query contain `part`.
     #[must_use]
     pub fn at(self, part: &str) -> Self {
         Self { path_part: Some(part.to_owned()), ..self }
     }
 
-    /// Only while more than `n` requests are in the proxy: how real stores throttle.
+    /// Applies only while more than `n` requests are in the proxy, as real stores throttle.
     #[must_use]
     pub fn over_concurrency(self, n: usize) -> Self {
         Self { over_concurrency: Some(n), ..self }
@@ -126,7 +127,7 @@ impl Rule {
     }
 }
 
-/// One request that came through.
+/// A request that reached the proxy.
 #[derive(Debug, Clone)]
 pub struct Exchange {
     /// GET, HEAD, PUT …
@@ -139,14 +140,14 @@ pub struct Exchange {
     pub if_match: Option<String>,
     /// All headers, in the order in which they were sent.
     pub headers: Vec<(String, String)>,
-    /// The status sent to the client; `None` when the connection broke first.
+    /// The status sent to the client; `None` if the connection broke first.
     pub status: Option<u16>,
     /// Whether a rule applied.
     pub faulty: bool,
 }
 
 impl Exchange {
-    /// The value of the first header with this name, in whatever case.
+    /// Returns the value of the first header with this name, ignoring case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
@@ -158,14 +159,14 @@ struct State {
     log: Vec<Exchange>,
     in_flight: usize,
     peak: usize,
-    /// Requests wait for so many at once, until then.
+    /// Requests wait until this number of them is in the proxy, but not beyond this time.
     gathering: Option<(usize, Instant)>,
 }
 
 struct Shared {
     upstream: SocketAddr,
     state: Mutex<State>,
-    /// Who sends on the shared line; those who wait are served in turn.
+    /// The turn to send on the shared line; waiting answers are served in order.
     line: tokio::sync::Mutex<()>,
 }
 
@@ -174,7 +175,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether requests wait for others to come.
+    /// Whether requests still wait for others.
     fn gathers(&self) -> bool {
         let mut state = self.lock();
         let in_flight = state.in_flight;
@@ -183,17 +184,17 @@ impl Shared {
     }
 }
 
-/// The running proxy.
+/// A running proxy.
 pub struct FaultProxy {
     background: Background,
     shared: Arc<Shared>,
 }
 
 impl FaultProxy {
-    /// A proxy in front of `endpoint` (`http://127.0.0.1:port`).
+    /// Starts a proxy in front of `endpoint` (`http://127.0.0.1:port`).
     ///
     /// # Errors
-    /// When the endpoint has no address or no port is free.
+    /// If the endpoint has no address or no port is free.
     pub fn start(endpoint: &str) -> io::Result<Self> {
         let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
         let upstream = address.parse().map_err(io::Error::other)?;
@@ -202,18 +203,18 @@ impl FaultProxy {
         let background = Background::serve("test-proxy", move |socket| {
             let shared = Arc::clone(&for_connections);
             async move {
-                let _ = serve(socket, &shared).await; // broken connections are the point
+                let _ = serve(socket, &shared).await; // broken connections are intended
             }
         })?;
         Ok(Self { background, shared })
     }
 
-    /// `http://127.0.0.1:port`.
+    /// Returns `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.background.address())
     }
 
-    /// Adds a rule; earlier rules go first.
+    /// Adds a rule. Earlier rules have precedence.
     pub fn inject(&self, rule: Rule) {
         self.shared.lock().rules.push(rule);
     }
@@ -223,23 +224,23 @@ impl FaultProxy {
         self.shared.lock().rules.clear();
     }
 
-    /// Everything that came through since the start or the last [`forget`](Self::forget).
+    /// Returns all requests since the start or the last [`forget`](Self::forget).
     pub fn log(&self) -> Vec<Exchange> {
         self.shared.lock().log.clone()
     }
 
-    /// The most requests that were in the proxy at once since then.
+    /// Returns the maximum number of simultaneous requests since then.
     pub fn concurrency_peak(&self) -> usize {
         self.shared.lock().peak
     }
 
-    /// Holds requests back until `n` of them are in the proxy at once, but not for longer than `at_most` from now. So a
-    /// peak says what the client allows itself, however slow it is.
+    /// Holds requests back until `n` of them are in the proxy at once, but at most for the time `at_most` from now.
+    /// The peak then shows the client's own limit, even if the client is slow.
     pub fn gather(&self, n: usize, at_most: Duration) {
         self.shared.lock().gathering = Some((n, Instant::now() + at_most));
     }
 
-    /// Empties the log and the peak.
+    /// Clears the log and the peak.
     pub fn forget(&self) {
         let mut state = self.shared.lock();
         state.log.clear();
@@ -247,7 +248,7 @@ impl FaultProxy {
     }
 }
 
-/// Counts one request as in the proxy until dropped.
+/// Counts one request as in the proxy until it is dropped.
 struct InFlight<'a>(&'a Shared);
 
 impl Drop for InFlight<'_> {
@@ -256,7 +257,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Answers the requests of one connection until either side ends it.
+/// Answers the requests of one connection until either side closes it.
 async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     let mut buffer = Vec::new();
     while let Some(head) = read_head(&mut client, &mut buffer).await? {
@@ -300,7 +301,7 @@ async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers one request; `false` when the connection must end.
+/// Answers one request. Returns `false` if the connection must be closed.
 async fn answer(
     client: &mut TcpStream,
     shared: &Shared,
@@ -343,7 +344,7 @@ async fn answer(
         answer.remove(name);
     }
     if !bodiless {
-        answer.remove("transfer-encoding"); // the body is whole by now
+        answer.remove("transfer-encoding"); // the body is complete by now
         answer.set("content-length", body.len().to_string());
     }
     note(answer.status());
@@ -399,7 +400,7 @@ async fn answer(
     Ok(true)
 }
 
-/// What one answer sends in its turn on a shared line.
+/// Bytes that one answer sends per turn on a shared line.
 const LINE_STEP_BYTES: usize = 2 << 10;
 
 /// Sends `body` at about `bytes_per_s`.
@@ -414,10 +415,10 @@ async fn trickle(client: &mut TcpStream, body: &[u8], bytes_per_s: u64) -> io::R
     Ok(())
 }
 
-/// Between looks at whether all requests that are waited for have come.
+/// Interval at which the proxy checks whether all requests that it waits for have come.
 const GATHERED_EVERY: Duration = Duration::from_millis(1);
 
-/// A reset right behind the bytes would let the kernel drop them unread.
+/// A reset immediately after the bytes would make the kernel drop them unread.
 const RESET_DELAY: Duration = Duration::from_millis(20);
 
 async fn refuse(
@@ -448,7 +449,7 @@ async fn refuse(
     Ok(true)
 }
 
-/// Passes the request on and reads the whole answer.
+/// Forwards the request and reads the whole answer.
 async fn ask(
     upstream: SocketAddr,
     mut head: Head,
@@ -493,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_due_as_told() {
+    fn rules_apply_after_and_as_often_as_configured() {
         let due = |mut rule: Rule| (0..8).map(|_| rule.take("GET", "/b/k", 3).is_some()).collect::<Vec<_>>();
         let t = true;
         let f = false;

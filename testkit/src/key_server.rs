@@ -1,4 +1,4 @@
-//! A bucket of S3 that has names and no bytes: it answers listings and HEAD, and makes its keys when they are asked for.
+//! A bucket of S3 that has keys but no bytes: it answers listings and HEAD, and computes its keys on demand.
 //!
 //! Ten million keys take no memory, so listings and catalogs of that size can be tested and measured.
 
@@ -19,20 +19,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The keys of a bucket, in bytewise order and without repetition.
+/// The keys of a bucket, in bytewise order and without duplicates.
 pub trait Keys: Send + Sync + 'static {
-    /// The number of keys.
+    /// Returns the number of keys.
     fn len(&self) -> u64;
 
-    /// The key at `index`, which is below [`len`](Self::len).
+    /// Returns the key at `index`, which is less than [`len`](Self::len).
     fn key(&self, index: u64) -> String;
 
-    /// The size of its object in bytes; by default 1,000 to 1,999. Empty where the key ends with `/`: a folder's mark.
+    /// Returns the size of its object in bytes, by default 1,000 to 1,999. It is 0 if the key ends with `/`, which
+    /// marks a folder.
     fn size(&self, index: u64) -> u64 {
         if self.key(index).ends_with('/') { 0 } else { 1_000 + index % 1_000 }
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no keys.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -52,9 +53,9 @@ impl Keys for Vec<String> {
 /// How a [`KeyServer`] answers.
 #[derive(Debug, Clone)]
 pub struct KeyServerOptions {
-    /// The time that an answer takes; default zero.
+    /// The latency of every answer; default zero.
     pub latency: Duration,
-    /// Whether `start-after` is obeyed; default true. Some stores ignore it.
+    /// Whether `start-after` is honoured; default true. Some stores ignore it.
     pub obeys_start_after: bool,
     /// Whether pages are in bytewise order; default true. If not, each page is reversed.
     pub is_sorted: bool,
@@ -66,7 +67,7 @@ impl Default for KeyServerOptions {
     }
 }
 
-/// Counts listings.
+/// Counters of listings and requests.
 #[derive(Default)]
 struct Counts {
     listings: AtomicU64,
@@ -74,7 +75,7 @@ struct Counts {
     most_at_once: AtomicU64,
 }
 
-/// A server whose every bucket has the same keys. Signatures are not checked.
+/// A server on which every bucket has the same keys. Signatures are not checked.
 pub struct KeyServer {
     background: Background,
     counts: Arc<Counts>,
@@ -84,7 +85,7 @@ impl KeyServer {
     /// Serves `keys`.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start(keys: impl Keys, options: KeyServerOptions) -> io::Result<Self> {
         let counts = Arc::new(Counts::default());
         let bucket = Arc::new(Bucket { keys: Box::new(keys), options, counts: Arc::clone(&counts) });
@@ -92,24 +93,24 @@ impl KeyServer {
             let bucket = Arc::clone(&bucket);
             async move {
                 let service = service_fn(move |request| answer(Arc::clone(&bucket), request));
-                // a client that goes away is its own affair
+                // A client that closes its connection is not an error.
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
             }
         })?;
         Ok(Self { background, counts })
     }
 
-    /// `http://127.0.0.1:port`.
+    /// Returns `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.background.address())
     }
 
-    /// The number of pages listed so far.
+    /// Returns the number of pages listed so far.
     pub fn listings(&self) -> u64 {
         self.counts.listings.load(Ordering::Relaxed)
     }
 
-    /// The most requests that were under way at one time.
+    /// Returns the maximum number of simultaneous requests.
     pub fn most_at_once(&self) -> u64 {
         self.counts.most_at_once.load(Ordering::Relaxed)
     }
@@ -121,11 +122,11 @@ struct Bucket {
     counts: Arc<Counts>,
 }
 
-/// What a listing asks for.
+/// The parameters of a listing.
 struct Listing {
     prefix: String,
     delimiter: String,
-    /// The last key or common prefix that is not to be listed any more.
+    /// The last key or common prefix that has been listed.
     after: String,
     max_keys: usize,
 }
@@ -200,7 +201,7 @@ impl Bucket {
     fn page(&self, asked: &Listing) -> String {
         let (mut entries, mut token, mut count) = (Vec::new(), None, 0);
         let mut last = asked.after.clone();
-        // Keys below a common prefix that was listed are passed over with it.
+        // Keys below a common prefix that was listed are skipped with it.
         let is_folder = !asked.delimiter.is_empty()
             && last.ends_with(&asked.delimiter)
             && last.len() > asked.prefix.len();
@@ -255,7 +256,7 @@ impl Bucket {
         xml
     }
 
-    /// The index of the first key for which `is` holds; it must hold for all that follow.
+    /// Returns the index of the first key for which `is` holds; it must hold for all that follow.
     fn first(&self, is: impl Fn(&str) -> bool) -> u64 {
         let (mut low, mut high) = (0, self.keys.len());
         while low < high {
@@ -270,7 +271,7 @@ impl Bucket {
     }
 }
 
-/// As S3 makes them of the MD5 of an object's bytes.
+/// Returns an ETag in the form that S3 makes of the MD5 of an object's bytes.
 fn etag(index: u64) -> String {
     let mixed = (index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     format!("\"{mixed:016x}{:016x}\"", mixed.rotate_left(29) ^ index)
@@ -294,7 +295,7 @@ fn pair(text: &str) -> Option<(String, String)> {
     Some((decode(name, true), decode(value, true)))
 }
 
-/// Percent-decodes; in a query, `+` is a blank.
+/// Percent-decodes; in a query, `+` is a space.
 fn decode(text: &str, is_query: bool) -> String {
     let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::new(), 0);
     while at < bytes.len() {

@@ -5,9 +5,8 @@
 //!          └ 503, 429, resets, short bodies, stalls, changed objects, by script; a log of what passed
 //! test ─▶ SimulatedStore: S3's answers, late by a latency, with bytes made when they are read (10 TB of SparseTars)
 //! ```
-//! A third one, `KeyServer`, lists as many keys as wanted and has no bytes.
-//! Each server listens on 127.0.0.1 at a port of its own, runs on its own thread, and ends when dropped.
-//! Only tests, examples and benches depend on this crate.
+//! A third one, `KeyServer`, lists any number of keys and has no bytes. Each server listens on 127.0.0.1 at its own
+//! port, runs on its own thread, and stops when dropped. Only tests, examples and benches depend on this crate.
 
 mod background;
 mod fault_proxy;

@@ -1,4 +1,4 @@
-//! Bodies of objects for the S3 server, in large pieces.
+//! Object bodies for the S3 server, in large chunks.
 
 use crate::static_server::resolve;
 use bytes::Bytes;
@@ -18,15 +18,16 @@ use tokio::task::spawn_blocking;
 
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// The object that a request may ask for; to be opened under the lock under which s3s-fs answers, so that bytes and ETag
-/// are of the same object.
+/// Opens the object that a request may name. The caller must hold the lock under which s3s-fs answers, so that bytes
+/// and ETag are of the same object.
 pub(crate) fn open<B>(root: &Path, request: &Request<B>) -> Option<File> {
     let path = (request.method() == Method::GET).then(|| resolve(root, request.uri().path()).ok())??;
     path.is_file().then(|| File::open(path).ok())?
 }
 
-/// s3s-fs's answer, with an object's bytes read here in pieces of 256 KiB: its own are of 4 KiB, each through another
-/// thread, which takes a core for 120 MB/s, and so from those who are measured on the same machine.
+/// Returns s3s-fs's answer with the object's bytes read here, in chunks of 256 KiB. s3s-fs itself reads chunks of
+/// 4 KiB, each through another thread. That takes a core for 120 MB/s, which measurements on the same machine would
+/// lack.
 pub(crate) fn in_large_pieces(object: Option<File>, answer: Response<Body>) -> Response<Body> {
     match (object, promised(&answer)) {
         (Some(file), Some(range)) => {
@@ -36,7 +37,7 @@ pub(crate) fn in_large_pieces(object: Option<File>, answer: Response<Body>) -> R
     }
 }
 
-/// The part of the object that an answer promises; `None` of an answer without an object's bytes.
+/// Returns the part of the object that an answer promises; `None` if the answer has no object's bytes.
 fn promised(answer: &Response<Body>) -> Option<Range<u64>> {
     let headers = answer.headers();
     if !answer.status().is_success() || !headers.contains_key(ETAG) {
@@ -87,7 +88,7 @@ mod tests {
         std::fs::write(root.path().join("an object"), bytes()).unwrap();
         let answer =
             headers.iter().fold(Response::builder(), |answer, &(name, value)| answer.header(name, value));
-        let answer = answer.body(Body::from("as it was".to_owned())).unwrap();
+        let answer = answer.body(Body::from("unchanged".to_owned())).unwrap();
         let request = Request::builder().uri("/an%20object").body(()).unwrap();
         let answer = in_large_pieces(open(root.path(), &request), answer);
         answer.into_body().collect().await.unwrap().to_bytes()
@@ -101,6 +102,6 @@ mod tests {
         let part = served(&[("etag", "\"x\""), ("content-length", "598999"), range]).await;
         assert_eq!(part, bytes()[1000..599_999]);
         let listing = served(&[("content-length", "9")]).await;
-        assert_eq!(listing, "as it was");
+        assert_eq!(listing, "unchanged");
     }
 }

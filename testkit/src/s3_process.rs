@@ -1,4 +1,4 @@
-//! The same S3 server as a process of its own, so that its CPU time can be told from feedstock's.
+//! The same S3 server in a separate process, so that its CPU time is not counted as feedstock's.
 
 use crate::S3Server;
 use std::io::{self, BufRead, BufReader};
@@ -7,21 +7,21 @@ use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "feedstock-test-s3";
 
-/// A running `feedstock-test-s3`; dropping it ends the process.
+/// A running `feedstock-test-s3`. Dropping it ends the process.
 pub struct S3Process {
     child: Child,
     endpoint: String,
 }
 
 impl S3Process {
-    /// Starts the program beside the running one (`target/debug`), building it first when it is not there.
+    /// Starts the program next to the running one (`target/debug`), and builds it first if it does not exist.
     ///
     /// # Errors
-    /// When it can neither be found nor built, or does not start.
+    /// If it can neither be found nor built, or does not start.
     pub fn start(root: &Path) -> io::Result<Self> {
         let mut child = Command::new(program()?)
             .arg(root)
-            .stdin(Stdio::piped()) // its end tells the child that we are gone
+            .stdin(Stdio::piped()) // its end signals the child that this process has ended
             .stdout(Stdio::piped())
             .spawn()?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no standard output"))?;
@@ -34,17 +34,17 @@ impl S3Process {
         Ok(Self { child, endpoint })
     }
 
-    /// `http://127.0.0.1:port`.
+    /// Returns `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// The options, by object_store's names, that reach this server with the right key.
+    /// Returns the options, under object_store's names, to connect to this server with the right key.
     pub fn config(&self) -> Vec<(String, String)> {
         S3Server::config_at(&self.endpoint)
     }
 
-    /// The process's id, for those who read its CPU time.
+    /// Returns the process's id, for reading its CPU time.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -52,7 +52,7 @@ impl S3Process {
 
 impl Drop for S3Process {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.kill(); // it may have ended already
         let _ = self.child.wait();
     }
 }
@@ -63,7 +63,7 @@ fn program() -> io::Result<PathBuf> {
     let mut folders =
         me.ancestors().skip(1).skip_while(|dir| dir.ends_with("deps") || dir.ends_with("examples"));
     let (Some(profile), Some(target)) = (folders.next(), folders.next()) else {
-        return Err(io::Error::other(format!("{} lies in no target folder", me.display())));
+        return Err(io::Error::other(format!("{} is not in a target folder", me.display())));
     };
     let program = profile.join(PROGRAM);
     if program.is_file() {
@@ -77,6 +77,6 @@ fn program() -> io::Result<PathBuf> {
         .status()?;
     match program.is_file() {
         true => Ok(program),
-        false => Err(io::Error::other(format!("{PROGRAM} is not beside {} ({built})", me.display()))),
+        false => Err(io::Error::other(format!("{PROGRAM} is not next to {} ({built})", me.display()))),
     }
 }

@@ -22,22 +22,23 @@ use tokio::sync::RwLock;
 
 /// The access key that the test servers accept.
 pub const ACCESS_KEY: &str = "feedstock-test-access";
-/// The secret key that the test servers accept. Tests look for it in every message.
+/// The secret key that the test servers accept. Tests check that no message contains it.
 pub const SECRET_KEY: &str = "feedstock-test-SECRET-4f7a";
 
-/// An S3 server over a folder: buckets are its sub-folders. Signatures are checked.
+/// An S3 server for a folder whose sub-folders are the buckets. Signatures are checked.
 ///
-/// Conditional writes are made one by one, as in S3; s3s-fs alone lets several pass.
-/// s3s-fs leaves ETags out of listings and ignores `If-Match` on GET; it sends an ETag with each object.
-/// HEAD of what is only a prefix is answered here with 404, as S3 does; s3s-fs takes its folder for an object and fails.
-/// Bodies of objects are read in larger pieces than its own (`object_body.rs`).
-/// Objects copied into the folder by hand are hashed whole at every request: use [`put`](Self::put) or
-/// [`import`](Self::import), which note the hash once.
+/// Differences between s3s-fs and S3, and what this server does about them:
+///  - Conditional writes are executed one at a time, as in S3. s3s-fs alone lets several succeed.
+///  - s3s-fs leaves ETags out of listings and ignores `If-Match` on GET. It sends an ETag with each object.
+///  - HEAD of a key that is only a prefix returns 404, as in S3. s3s-fs takes its folder for an object and fails.
+///  - Bodies of objects are read in larger chunks than s3s-fs's (`object_body.rs`).
+///  - Objects copied into the folder by hand are hashed whole at every request. [`put`](Self::put) and
+///    [`import`](Self::import) store the hash once.
 pub struct S3Server {
     background: Background,
     root: PathBuf,
     files: Arc<FileSystem>,
-    /// s3s-fs puts an object in its place before it stores its ETag: no answer is made between the two.
+    /// s3s-fs puts an object in place before it stores its ETag. No request is answered between the two.
     storing: Arc<RwLock<()>>,
 }
 
@@ -45,7 +46,7 @@ impl S3Server {
     /// Serves `root`, which must exist.
     ///
     /// # Errors
-    /// When the folder cannot be used or no port is free.
+    /// If the folder cannot be used or no port is free.
     pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         let files = Arc::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
@@ -62,7 +63,7 @@ impl S3Server {
                 let (service, root, stored) = (service.clone(), root.clone(), Arc::clone(&stored));
                 async move {
                     if found {
-                        // s3s-fs looks and then writes: alone, as S3 does both at once.
+                        // s3s-fs checks and then writes, so conditional writes run alone; S3 does both atomically.
                         let is_conditional = request.headers().contains_key("if-none-match");
                         let _alone = if is_conditional { Some(stored.write().await) } else { None };
                         let _whole = if is_conditional { None } else { Some(stored.read().await) };
@@ -76,24 +77,24 @@ impl S3Server {
                 }
             });
             async move {
-                // a client that goes away is its own affair
+                // A client that closes its connection is not an error.
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
             }
         })?;
         Ok(Self { background, root, files, storing })
     }
 
-    /// `http://127.0.0.1:port`.
+    /// Returns `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.background.address())
     }
 
-    /// The options, by object_store's names, that reach this server with the right key.
+    /// Returns the options, under object_store's names, to connect to this server with the right key.
     pub fn config(&self) -> Vec<(String, String)> {
         Self::config_at(&self.endpoint())
     }
 
-    /// The same for an endpoint in front of a server, such as a [`FaultProxy`](crate::FaultProxy)'s.
+    /// Returns the same options for an endpoint in front of a server, such as a [`FaultProxy`](crate::FaultProxy)'s.
     pub fn config_at(endpoint: &str) -> Vec<(String, String)> {
         [
             ("aws_endpoint", endpoint),
@@ -105,10 +106,10 @@ impl S3Server {
         .into()
     }
 
-    /// Makes a bucket; no error when it exists.
+    /// Creates a bucket; it may exist already.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn create_bucket(&self, bucket: &str) -> io::Result<()> {
         fs::create_dir_all(self.root.join(bucket))
     }
@@ -116,7 +117,7 @@ impl S3Server {
     /// Stores an object through the server's own code, with its ETag.
     ///
     /// # Errors
-    /// When the server refuses it.
+    /// If the server rejects it.
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) -> io::Result<()> {
         let handle = self.background.handle().ok_or_else(|| io::Error::other("the server has ended"))?;
         let (files, bucket, key) = (self.files.clone(), bucket.to_owned(), key.to_owned());
@@ -127,10 +128,10 @@ impl S3Server {
         })
     }
 
-    /// Stores every file below `folder` under `prefix`; returns how many.
+    /// Stores every file below `folder` under `prefix`, and returns their number.
     ///
     /// # Errors
-    /// When a file cannot be read or stored.
+    /// If a file cannot be read or stored.
     pub fn import(&self, bucket: &str, prefix: &str, folder: &Path) -> io::Result<usize> {
         self.create_bucket(bucket)?;
         let mut count = 0;
@@ -152,7 +153,8 @@ impl S3Server {
     }
 }
 
-/// Whether this asks for an object where there is but a folder: `HEAD /bucket/key`, not `/bucket` or `/bucket/key/`.
+/// Returns whether this requests an object where only a folder exists: `HEAD /bucket/key`, not `/bucket` or
+/// `/bucket/key/`.
 fn is_head_of_prefix<B>(root: &Path, request: &Request<B>) -> bool {
     let path = request.uri().path();
     let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);

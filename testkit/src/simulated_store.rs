@@ -1,4 +1,4 @@
-//! An S3 store of objects that are made when they are read, with a latency that takes no CPU time.
+//! An S3 store whose objects are computed when they are read, with a latency that takes no CPU time.
 
 use crate::background::Background;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Keys in a page of a listing, as S3 gives them.
+/// Keys per page of a listing, as in S3.
 const PAGE_KEYS: usize = 1_000;
 
 type ReadFn = dyn Fn(Range<u64>) -> Bytes + Send + Sync;
@@ -31,7 +31,7 @@ pub struct SimulatedObject {
 }
 
 impl SimulatedObject {
-    /// An object of `size` bytes that `read` makes.
+    /// Creates an object of `size` bytes, which `read` computes.
     pub fn new(size: u64, read: impl Fn(Range<u64>) -> Bytes + Send + Sync + 'static) -> Self {
         Self { size, read: Arc::new(read) }
     }
@@ -44,8 +44,8 @@ impl From<Bytes> for SimulatedObject {
     }
 }
 
-/// Serves the bucket `bucket`: GET with one range, HEAD, and ListObjectsV2. Signatures are not checked, and nothing can be
-/// written. Every answer is late by the latency; any number of requests may wait at once.
+/// Serves the bucket `bucket`: GET with one range, HEAD, and ListObjectsV2. Signatures are not checked, and nothing
+/// can be written. Every answer is delayed by the latency; any number of requests may wait at once.
 pub struct SimulatedStore {
     background: Background,
     shared: Arc<Shared>,
@@ -60,10 +60,10 @@ struct Shared {
 }
 
 impl SimulatedStore {
-    /// Serves `objects`, by their keys.
+    /// Serves `objects` under their keys.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start(objects: BTreeMap<String, SimulatedObject>, latency: Duration) -> io::Result<Self> {
         let counter = AtomicUsize::default;
         let shared = Shared { objects, latency, waiting: counter(), peak: counter(), requests: counter() };
@@ -73,29 +73,29 @@ impl SimulatedStore {
             let shared = Arc::clone(&of_server);
             async move {
                 let service = service_fn(move |request| answer(Arc::clone(&shared), request));
-                // a client that goes away is its own affair
+                // A client that closes its connection is not an error.
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
             }
         })?;
         Ok(Self { background, shared })
     }
 
-    /// `http://127.0.0.1:port`.
+    /// Returns `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.background.address())
     }
 
-    /// The most requests that waited at once, since the start.
+    /// Returns the maximum number of requests that waited at once.
     pub fn peak(&self) -> usize {
         self.shared.peak.load(Ordering::Relaxed)
     }
 
-    /// Requests since the start.
+    /// Returns the number of requests since the start.
     pub fn requests(&self) -> usize {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all objects.
+    /// Returns the total bytes of all objects.
     pub fn total_bytes(&self) -> u64 {
         self.shared.objects.values().map(|object| object.size).sum()
     }
@@ -149,7 +149,7 @@ fn respond(objects: &BTreeMap<String, SimulatedObject>, request: &Request<Incomi
     answer.body(Full::new((object.read)(range))).ok()
 }
 
-/// A page of a listing, with folders where a delimiter asks for them.
+/// Returns a page of a listing, with folders if the request has a delimiter.
 fn list(objects: &BTreeMap<String, SimulatedObject>, asked: &HashMap<String, String>) -> Option<Answer> {
     let of = |name: &str| asked.get(name).map_or("", String::as_str);
     let (prefix, delimiter, after) = (of("prefix"), of("delimiter"), of("continuation-token"));
@@ -193,7 +193,7 @@ fn pair(text: &str) -> Option<(String, String)> {
     Some((name.to_owned(), decoded(value)))
 }
 
-/// Percent-decoded; keys of these stores are ASCII.
+/// Percent-decodes a text; keys of these stores are ASCII.
 fn decoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,16 +1,16 @@
-//! Tars of any size that take no memory: their bytes are made when they are read.
+//! Tars of any size that take no memory: their bytes are computed when they are read.
 
 use bytes::Bytes;
 use std::fmt::Write;
 use std::ops::Range;
 
 const RECORD_BYTES: u64 = 512;
-/// Two empty records, as GNU tar and Python write at least.
+/// Two empty records, the minimum that GNU tar and Python write.
 const END_BYTES: u64 = 2 * RECORD_BYTES;
 
 /// A tar of equal samples: sample `i` has the key `0000000i` and a member for each extension.
 ///
-/// Members `cls` and `json` hold numbers, filled up with spaces; all others are zeros, such as `jpg` and `bin`.
+/// Members `cls` and `json` hold numbers padded with spaces. All others, such as `jpg` and `bin`, hold zeros.
 #[derive(Debug, Clone)]
 pub struct SparseTar {
     samples: u64,
@@ -20,24 +20,25 @@ pub struct SparseTar {
 }
 
 impl SparseTar {
-    /// `samples` samples with a member for each (extension, bytes), in this order. Keys begin with `first`.
+    /// Creates a tar of `samples` samples with a member for each (extension, bytes), in this order. Keys begin with
+    /// `first`.
     pub fn new(samples: u64, members: &[(&str, u64)], first: u64) -> Self {
         let members = members.iter().map(|&(extension, bytes)| (extension.to_owned(), bytes)).collect();
         Self { samples, members, first, is_extended: false }
     }
 
-    /// The same with an extended header (pax) in front of every member, as Python's `tarfile` writes for times with fractions.
+    /// Adds an extended header (pax) before every member, as Python's `tarfile` writes for times with fractions.
     #[must_use]
     pub fn extended(self) -> Self {
         Self { is_extended: true, ..self }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn size(&self) -> u64 {
         self.samples * self.sample_bytes() + END_BYTES
     }
 
-    /// The bytes of `range`, which must be in it.
+    /// Returns the bytes of `range`, which must be in it.
     pub fn read(&self, range: Range<u64>) -> Bytes {
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
         let sample_bytes = self.sample_bytes();
@@ -53,7 +54,7 @@ impl SparseTar {
         bytes.into()
     }
 
-    /// Its index as DALI's `wds2idx.py` writes it.
+    /// Returns its index in the form of DALI's `wds2idx.py`.
     pub fn dali_index(&self) -> Bytes {
         let mut index = format!("v1.2 {}\n", self.samples);
         for sample in 0..self.samples {
@@ -61,12 +62,12 @@ impl SparseTar {
             let groups: Vec<String> = members
                 .map(|(name, extension, at, bytes)| format!("{extension} {at} {bytes} {name}"))
                 .collect();
-            let _ = writeln!(index, "{}", groups.join(" ")); // a string takes everything
+            let _ = writeln!(index, "{}", groups.join(" ")); // writing to a string cannot fail
         }
         index.into()
     }
 
-    /// Its index as Megatron Energon writes it.
+    /// Returns its index in the form of Megatron Energon.
     pub fn energon_index(&self) -> Bytes {
         (0..=self.samples)
             .flat_map(|sample| (sample * self.sample_bytes()).to_le_bytes())
@@ -82,7 +83,7 @@ impl SparseTar {
         self.members.iter().map(|(_, bytes)| self.header_bytes() + bytes.next_multiple_of(RECORD_BYTES)).sum()
     }
 
-    /// Name, extension, offset and bytes of a sample's members.
+    /// Returns name, extension, offset and bytes of a sample's members.
     fn members_of(&self, sample: u64) -> Vec<(String, String, u64, u64)> {
         let mut at = sample * self.sample_bytes();
         let member = |(extension, bytes): &(String, u64)| {
@@ -116,7 +117,7 @@ impl SparseTar {
     }
 }
 
-/// A header of the format ustar.
+/// Returns a header of the format ustar.
 fn record(name: &str, bytes: u64, kind: u8) -> Vec<u8> {
     let mut header = vec![0; 512];
     let mut field = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
@@ -134,7 +135,7 @@ fn record(name: &str, bytes: u64, kind: u8) -> Vec<u8> {
     header
 }
 
-/// Writes what of `content`, which begins at `at`, is in the part that begins at `start`.
+/// Copies that part of `content`, which begins at `at`, that is in the part which begins at `start`.
 fn put(part: &mut [u8], start: u64, at: u64, content: &[u8]) {
     for (byte, at) in content.iter().zip(at..) {
         let place = at.checked_sub(start).and_then(|place| usize::try_from(place).ok());
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_part_is_that_of_the_whole() {
+    fn every_range_equals_that_part_of_the_whole() {
         for tar in [
             SparseTar::new(3, &[("cls", 4), ("jpg", 1_000)], 7),
             SparseTar::new(2, &[("json", 20)], 0).extended(),

@@ -1,4 +1,4 @@
-//! Files over plain HTTP/1.1: what a web server without WebDAV offers.
+//! Files over plain HTTP/1.1, as from a web server without WebDAV.
 
 use crate::background::Background;
 use bytes::Bytes;
@@ -21,13 +21,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// Serves the files below a folder: GET and HEAD, one range a request, strong ETags, `If-Match` (412) and
-/// `If-None-Match` (304). Folders are 404; PROPFIND and all else are 405.
+/// Serves the files below a folder: GET and HEAD, one range per request, strong ETags, `If-Match` (412) and
+/// `If-None-Match` (304). Folders return 404; PROPFIND and all other methods return 405.
 pub struct StaticServer {
     background: Background,
 }
 
-/// What the server is able to do.
+/// The features of the server.
 #[derive(Debug, Clone)]
 struct Abilities {
     ranges: bool,
@@ -42,13 +42,13 @@ impl Default for Abilities {
     }
 }
 
-/// Whom the server answers.
+/// The requests that the server accepts.
 #[derive(Debug, Clone)]
 enum Guard {
     Open,
-    /// Requests with this `Authorization`; others are 401.
+    /// Requests with this `Authorization`; others return 401.
     Authorized(Arc<str>),
-    /// Requests whose query has the signature of their method and path; others are 403, as S3 answers.
+    /// Requests whose query has the signature of their method and path; others return 403, as in S3.
     Presigned,
 }
 
@@ -56,15 +56,15 @@ impl StaticServer {
     /// Serves `root`.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
         Self::with(root.into(), Abilities::default())
     }
 
-    /// Serves `root` and answers ranged requests with the whole file, as simple servers do.
+    /// Serves `root`, and answers range requests with the whole file, as simple servers do.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start_without_ranges(root: impl Into<PathBuf>) -> io::Result<Self> {
         Self::with(root.into(), Abilities { ranges: false, ..Abilities::default() })
     }
@@ -72,7 +72,7 @@ impl StaticServer {
     /// Serves `root` without ETags and ignores conditions on them, so that clients see names and sizes only.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start_without_etags(root: impl Into<PathBuf>) -> io::Result<Self> {
         Self::with(root.into(), Abilities { etags: false, ..Abilities::default() })
     }
@@ -80,29 +80,30 @@ impl StaticServer {
     /// Serves `root` without ETags, but with `Last-Modified`, as Python's `http.server` does. Conditions are ignored.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start_with_times(root: impl Into<PathBuf>) -> io::Result<Self> {
         Self::with(root.into(), Abilities { etags: false, times: true, ..Abilities::default() })
     }
 
-    /// Serves `root` to requests with this `Authorization`, such as `Basic dXNlcjpwYXNz`; others are 401.
+    /// Serves `root` to requests with this `Authorization`, such as `Basic dXNlcjpwYXNz`; others return 401.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start_authorized(root: impl Into<PathBuf>, authorization: &str) -> io::Result<Self> {
         let guard = Guard::Authorized(authorization.into());
         Self::with(root.into(), Abilities { guard, ..Abilities::default() })
     }
 
-    /// Serves `root` to requests whose URL was [presigned](Self::presigned) for their method; others are 403, as S3 answers.
+    /// Serves `root` to requests whose URL was [presigned](Self::presigned) for their method; others return 403, as
+    /// in S3.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub fn start_presigned(root: impl Into<PathBuf>) -> io::Result<Self> {
         Self::with(root.into(), Abilities { guard: Guard::Presigned, ..Abilities::default() })
     }
 
-    /// The path, such as `/x`, with the query that lets requests with this method pass.
+    /// Returns the path, such as `/x`, with the query that presigns requests of this method.
     pub fn presigned(method: &str, path: &str) -> String {
         format!("{path}?X-Amz-Signature={:016x}", signature(method, path))
     }
@@ -114,14 +115,14 @@ impl StaticServer {
             async move {
                 let service =
                     service_fn(move |request| answer(Arc::clone(&root), abilities.clone(), request));
-                // a client that goes away is its own affair
+                // A client that closes its connection is not an error.
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
             }
         })?;
         Ok(Self { background })
     }
 
-    /// `http://127.0.0.1:port`.
+    /// Returns `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.background.address())
     }
@@ -214,7 +215,7 @@ impl Guard {
     }
 }
 
-/// No secret is in it: it only tells methods and paths apart.
+/// Returns a signature that depends on method and path only; it contains no secret.
 fn signature(method: &str, path: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (method, path).hash(&mut hasher);
@@ -237,7 +238,7 @@ fn read(file: &mut File, range: &Range<u64>) -> io::Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// `bytes=a-b`, `bytes=a-` or `bytes=-n`; `None` when it cannot be satisfied.
+/// Parses `bytes=a-b`, `bytes=a-` or `bytes=-n`; returns `None` if the range cannot be satisfied.
 fn parse_range(text: &str, size: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let range = match (first, last) {
@@ -248,7 +249,7 @@ fn parse_range(text: &str, size: u64) -> Option<Range<u64>> {
     (range.start < range.end).then_some(range)
 }
 
-/// The file that a URL path names, never outside `root`.
+/// Returns the file that a URL path names, never outside `root`.
 pub(crate) fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let mut decoded = Vec::new();
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_parsed_as_rfc_9110_says() {
+    fn ranges_are_parsed_as_in_rfc_9110() {
         assert_eq!(parse_range("bytes=0-3", 10), Some(0..4));
         assert_eq!(parse_range("bytes=4-", 10), Some(4..10));
         assert_eq!(parse_range("bytes=-3", 10), Some(7..10));
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn no_path_leads_out_of_the_root() {
+    fn no_path_leaves_the_root() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a b"), b"x").unwrap();
         assert!(resolve(dir.path(), "/a%20b").is_ok());

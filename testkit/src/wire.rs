@@ -1,9 +1,9 @@
-//! HTTP/1.1 messages as bytes, for the proxy that must break them.
+//! HTTP/1.1 messages as bytes, for the proxy, which must be able to break them.
 
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Heads above this are refused.
+/// Maximum bytes of a head; longer ones are an error.
 const HEAD_MAX_BYTES: usize = 64 << 10;
 const HEADERS_MAX: usize = 64;
 
@@ -46,8 +46,8 @@ impl Head {
     }
 }
 
-/// Reads a head from `from`, using what `buffer` holds already and leaving what follows in it. `None` when
-/// the peer closed before a first byte.
+/// Reads a head from `from`. It uses the bytes that `buffer` already holds, and leaves those after the head in it.
+/// Returns `None` if the peer closed the connection before the first byte.
 pub(crate) async fn read_head(
     from: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,

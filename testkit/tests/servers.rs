@@ -1,4 +1,4 @@
-//! The servers themselves, spoken to in plain HTTP.
+//! Tests of the servers themselves, in plain HTTP.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use feedstock_testkit::{Fault, FaultProxy, Rule, S3Process, S3Server, StaticServer};
@@ -105,7 +105,7 @@ fn the_proxy_passes_breaks_and_counts() {
 }
 
 #[test]
-fn s3_refuses_the_unsigned_and_serves_from_a_process_of_its_own() {
+fn s3_rejects_unsigned_requests_and_also_serves_from_a_separate_process() {
     let dir = tempfile::tempdir().unwrap();
     let server = S3Server::start(dir.path()).unwrap();
     server.create_bucket("bucket").unwrap();
@@ -113,7 +113,7 @@ fn s3_refuses_the_unsigned_and_serves_from_a_process_of_its_own() {
     assert_eq!(std::fs::read(dir.path().join("bucket/folder/x")).unwrap(), b"hello");
     assert!(ask(&server.endpoint(), "GET /bucket/folder/x HTTP/1.1").unwrap().0.contains("403"));
     let head = |path| ask(&server.endpoint(), &format!("HEAD {path} HTTP/1.1")).unwrap().0;
-    assert!(head("/bucket/folder").contains("404"), "a prefix is no object");
+    assert!(head("/bucket/folder").contains("404"), "a prefix is not an object");
     assert!(head("/bucket/folder/x").contains("403") && head("/bucket").contains("403"));
 
     let process = S3Process::start(dir.path()).unwrap();

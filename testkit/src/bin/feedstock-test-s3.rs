@@ -1,5 +1,5 @@
-//! `feedstock-test-s3 ROOT [BUCKET/PREFIX=FOLDER]…`: serves the sub-folders of ROOT as buckets, prints its endpoint
-//! and ends with its standard input. Each FOLDER's files are first stored in the bucket under the prefix.
+//! `feedstock-test-s3 ROOT [BUCKET/PREFIX=FOLDER]…` serves the sub-folders of ROOT as buckets. It prints its endpoint
+//! and exits at the end of its standard input. Each FOLDER's files are first stored in the bucket under the prefix.
 
 use feedstock_testkit::S3Server;
 use std::io::{self, Read, Write};
