@@ -1,9 +1,9 @@
 //! Streams speech from S3 to two ranks: filtered by SQL, bucketed by length, as padded log-mel features and character
-//! ids; and proves that each clip came exactly once.
+//! ids. It proves that each audio clip is delivered exactly once.
 //!
-//! `cargo run --example common_voice_s3 [s3://bucket/prefix] [SPLIT] [FILTER]`; without a URI it makes sample data and
-//! starts an S3 server of its own. With one, credentials, region and endpoint come from the environment (`AWS_*`).
-#![allow(clippy::print_stdout, reason = "an example talks")]
+//! `cargo run --example common_voice_s3 [s3://bucket/prefix] [SPLIT] [FILTER]`. Without a URI, it makes sample data
+//! and starts a local S3 server. With one, credentials, region and endpoint come from the environment (`AWS_*`).
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use feedstock::ops::text::{TokenizeChars, Unknown};
 use feedstock::{
@@ -20,7 +20,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 const WORLD_SIZE: u32 = 2;
 const BATCH: u64 = 16;
-/// What the model may write; anything else is `?`.
+/// The characters that the model may write; any other becomes `?`.
 const CHARACTERS: &str = "? abcdefghijklmnopqrstuvwxyz'";
 
 fn main() -> Result<(), BoxError> {
@@ -29,7 +29,7 @@ fn main() -> Result<(), BoxError> {
     let split = arguments.next().unwrap_or_else(|| "validated".to_owned());
     let sql = arguments.next().unwrap_or_else(|| "duration < 10 and up_votes >= 2".to_owned());
     let folder = tempfile::tempdir()?;
-    let mut storage = StorageOptions::default(); // a real bucket needs no more than its environment
+    let mut storage = StorageOptions::default(); // a real bucket needs only its environment variables
     let (uri, _server) = match uri {
         Some(uri) => (uri, None),
         None => {
@@ -44,17 +44,17 @@ fn main() -> Result<(), BoxError> {
     let dataset = futures::executor::block_on(Dataset::open_with(&uri, options))?;
     let (all, layout) = (dataset.len(), dataset.catalog().layout());
     let dataset = dataset.filter(&sql)?;
-    println!("{uri}: {all} clips in {split}, {layout}; `{sql}` keeps {}", dataset.len());
+    println!("{uri}: {all} audio clips in {split}, {layout}; `{sql}` keeps {}", dataset.len());
 
     let mut characters = TokenizeChars::new(CHARACTERS);
     characters.unknown = Unknown::Id(0);
     characters.lowercase = true;
     let pipeline = dataset
-        .map("audio", [decode_audio(), resample(16_000), log_mel(80)]) // f32 [frames, 80], 100 frames a second
+        .map("audio", [decode_audio(), resample(16_000), log_mel(80)]) // f32 [frames, 80], 100 frames per second
         .map_as("sentence", "tokens", [characters.into()]) // i64 [characters]
         .shuffle(Shuffle::seeded(7))
         .batch(BatchSize::per_rank(BATCH))
-        .tail(Tail::Pad) // the last batch is filled up and marked, so every clip is heard
+        .tail(Tail::Pad) // pads and marks the last batch, so that every audio clip is used
         .epochs(1);
     let bucketed = pipeline.clone().bucket_by("duration");
 
@@ -63,7 +63,7 @@ fn main() -> Result<(), BoxError> {
     let epoch = run(&bucketed)?;
     println!("bucketed by length: {:.1} % of the frames are padding", 100.0 * epoch.padding_share());
     println!(
-        "{} clips, {:.1} min, in {:.2} s: {:.0} × real time over {WORLD_SIZE} ranks",
+        "{} audio clips, {:.1} min, in {:.2} s: {:.0} × real time over {WORLD_SIZE} ranks",
         epoch.ledger.delivered.samples,
         epoch.seconds() / 60.0,
         epoch.wall_s,
@@ -78,17 +78,17 @@ fn main() -> Result<(), BoxError> {
     );
     println!("all ranks: {}", epoch.ledger);
     epoch.ledger.check()?;
-    // A second witness: the digest of all selected clips, computed without the order.
+    // A second check: the digest of all selected audio clips, computed without the order.
     let expected = bucketed.plan(Rank::new(0, WORLD_SIZE))?.digest();
-    assert_eq!(epoch.ledger.delivered, expected, "what the ranks got is not the selection");
-    println!("every one of {} clips was delivered exactly once: digest {expected}", expected.samples);
+    assert_eq!(epoch.ledger.delivered, expected, "the ranks received other audio clips than those selected");
+    println!("each of {} audio clips was delivered exactly once: digest {expected}", expected.samples);
     Ok(())
 }
 
-/// What the ranks saw in one epoch.
+/// Totals of one epoch over all ranks.
 struct Epoch {
     ledger: Ledger,
-    /// Frames of padded batches, and those that hold something.
+    /// Frames of padded batches, and those that hold data.
     frames: usize,
     filled: usize,
     wall_s: f64,
@@ -99,13 +99,13 @@ impl Epoch {
         1.0 - self.filled as f64 / self.frames as f64
     }
 
-    /// Of audio: a frame is 10 ms.
+    /// Returns the duration of the audio: a frame is 10 ms.
     fn seconds(&self) -> f64 {
         self.filled as f64 / 100.0
     }
 }
 
-/// One epoch, a thread a rank.
+/// Runs one epoch, with a thread per rank.
 fn run(pipeline: &Pipeline) -> Result<Epoch, BoxError> {
     let start = Instant::now();
     let ranks = std::thread::scope(|scope| -> Result<Vec<Epoch>, BoxError> {
@@ -123,7 +123,7 @@ fn run(pipeline: &Pipeline) -> Result<Epoch, BoxError> {
     Ok(Epoch { wall_s: start.elapsed().as_secs_f64(), ..merged })
 }
 
-/// What a trainer does: one epoch of one rank.
+/// Runs one epoch of one rank, as a trainer does.
 fn train(pipeline: &Pipeline, rank: Rank) -> Result<Epoch, BoxError> {
     let mut batches = pipeline.rank(rank).start()?;
     let (mut frames, mut filled, mut steps) = (0, 0, 0);
@@ -132,7 +132,7 @@ fn train(pipeline: &Pipeline, rank: Rank) -> Result<Epoch, BoxError> {
         if steps < 2 {
             describe(rank, &batch);
         }
-        let lengths = batch["audio"].lengths().ok_or("features have lengths")?;
+        let lengths = batch["audio"].lengths().ok_or("features must have lengths")?;
         frames += batch["audio"].shape()[1] * lengths.len();
         filled += lengths.iter().sum::<usize>();
         steps += 1;
@@ -153,10 +153,10 @@ fn describe(rank: Rank, batch: &Batch) {
     );
 }
 
-/// An S3 server, a process of its own, with sample data in `s3://corpus/common-voice`.
+/// Starts an S3 server in a separate process, with sample data in `s3://corpus/common-voice`.
 fn sample_bucket(folder: &Path) -> Result<S3Process, BoxError> {
     let (files, root) = (folder.join("files"), folder.join("buckets"));
-    println!("making 600 clips and a bucket in {}", folder.display());
+    println!("making 600 audio clips and a bucket in {}", folder.display());
     let made = CommonVoiceOptions { samples: 600, ..Default::default() }.write(&files, &mut |_| ())?;
     println!("{:.0} min of {} speakers by {}", made.seconds / 60.0, made.speakers, made.voice);
     std::fs::create_dir(&root)?;

@@ -1,8 +1,8 @@
-//! Streams pictures from S3 to two ranks, filtered by SQL, and proves that each sample came exactly once.
+//! Streams images from S3 to two ranks, filtered by SQL, and proves that each sample is delivered exactly once.
 //!
-//! `cargo run --example imagenet_s3 [s3://bucket/prefix] [FILTER]`; without a URI it makes sample data and starts an
-//! S3 server of its own. With one, credentials, region and endpoint come from the environment (`AWS_*`).
-#![allow(clippy::print_stdout, reason = "an example talks")]
+//! `cargo run --example imagenet_s3 [s3://bucket/prefix] [FILTER]`. Without a URI, it makes sample data and starts a
+//! local S3 server. With one, credentials, region and endpoint come from the environment (`AWS_*`).
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use feedstock::{
     BatchSize, Dataset, Ledger, OpenOptions, Pipeline, Rank, Shuffle, StorageOptions, Tail, decode_image,
@@ -22,7 +22,7 @@ fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
     let (uri, sql) = (arguments.next(), arguments.next().unwrap_or_else(|| "label < 500".to_owned()));
     let folder = tempfile::tempdir()?;
-    let mut storage = StorageOptions::default(); // a real bucket needs no more than its environment
+    let mut storage = StorageOptions::default(); // a real bucket needs only its environment variables
     let (uri, _server) = match uri {
         Some(uri) => (uri, None),
         None => {
@@ -43,7 +43,7 @@ fn main() -> Result<(), BoxError> {
         .map("image", [decode_image(), random_resized_crop(224), horizontal_flip(0.5)])
         .shuffle(Shuffle::seeded(7))
         .batch(BatchSize::per_rank(32))
-        .tail(Tail::Pad) // the last batch is filled up and marked, so every sample is seen
+        .tail(Tail::Pad) // pads and marks the last batch, so that every sample is used
         .epochs(1);
 
     let (start, cpu_before) = (Instant::now(), cpu_seconds());
@@ -63,7 +63,7 @@ fn main() -> Result<(), BoxError> {
         "{samples} samples in {seconds:.2} s: {:.0} samples/s over {WORLD_SIZE} ranks",
         samples / seconds
     );
-    println!("{:.2} CPU seconds per 1000 images, the server's not counted", cpu / samples * 1000.0);
+    println!("{:.2} CPU seconds per 1000 images, without the server", cpu / samples * 1000.0);
     println!(
         "{} requests, {} retried, {} MB read",
         stats.requests,
@@ -72,14 +72,14 @@ fn main() -> Result<(), BoxError> {
     );
     println!("all ranks: {all}");
     all.check()?;
-    // A second witness: the digest of all selected samples, computed without the order.
+    // A second check: the digest of all selected samples, computed without the order.
     let expected = pipeline.plan(Rank::new(0, 1))?.digest();
-    assert_eq!(all.delivered, expected, "what the ranks got is not the selection");
-    println!("every one of {} samples was delivered exactly once: digest {expected}", expected.samples);
+    assert_eq!(all.delivered, expected, "the ranks received other samples than those selected");
+    println!("each of {} samples was delivered exactly once: digest {expected}", expected.samples);
     Ok(())
 }
 
-/// What a trainer does: one epoch of one rank.
+/// Runs one epoch of one rank, as a trainer does.
 fn train(pipeline: &Pipeline, rank: Rank) -> Result<Ledger, BoxError> {
     let mut batches = pipeline.rank(rank).start()?;
     let (start, mut rows) = (Instant::now(), 0);
@@ -96,10 +96,10 @@ fn train(pipeline: &Pipeline, rank: Rank) -> Result<Ledger, BoxError> {
     Ok(batches.ledger())
 }
 
-/// An S3 server, a process of its own, with sample data in `s3://corpus/imagenet`.
+/// Starts an S3 server in a separate process, with sample data in `s3://corpus/imagenet`.
 fn sample_bucket(folder: &Path) -> Result<S3Process, BoxError> {
     let (files, root) = (folder.join("files"), folder.join("buckets"));
-    println!("making 1,000 pictures and a bucket in {}", folder.display());
+    println!("making 1,000 images and a bucket in {}", folder.display());
     ImagenetOptions { samples: 1000, samples_per_shard: 250, ..Default::default() }
         .write(&files, &mut |_| ())?;
     std::fs::create_dir(&root)?;
@@ -107,9 +107,9 @@ fn sample_bucket(folder: &Path) -> Result<S3Process, BoxError> {
     Ok(S3Process::start(&root)?)
 }
 
-/// User and system time of this process so far.
+/// Returns user and system time of this process so far.
 fn cpu_seconds() -> f64 {
-    // SAFETY: `rusage` is plain numbers, for which zeros are valid; the call fills what it is given.
+    // SAFETY: `rusage` is plain numbers, for which zeros are valid; the call fills the struct.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);

@@ -1,8 +1,8 @@
-//! Streams pictures to two ranks and proves that each sample came exactly once.
+//! Streams images to two ranks, and proves that each sample is delivered exactly once.
 //!
-//! `cargo run --example quickstart [URI]`; without a URI it makes sample data in a temporary folder.
-//! Each rank is a thread here; in a job each is a process, with the same lines and its own `Rank`.
-#![allow(clippy::print_stdout, reason = "an example talks")]
+//! `cargo run --example quickstart [URI]`. Without a URI, it makes sample data in a temporary folder. Here each rank
+//! is a thread; in a training job each is a process with the same code and its own `Rank`.
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use feedstock::{
     BatchSize, Dataset, Ledger, Pipeline, Rank, Shuffle, Tail, decode_image, horizontal_flip,
@@ -21,7 +21,7 @@ fn main() -> Result<(), BoxError> {
     let uri = match std::env::args().nth(1) {
         Some(uri) => uri,
         None => {
-            println!("making 2,000 pictures in {}", folder.path().display());
+            println!("making 2,000 images in {}", folder.path().display());
             ImagenetOptions { samples: 2000, ..Default::default() }.write(folder.path(), &mut |_| ())?;
             folder.path().display().to_string()
         }
@@ -37,7 +37,7 @@ fn main() -> Result<(), BoxError> {
         .map("image", [decode_image(), random_resized_crop(224), horizontal_flip(0.5)])
         .shuffle(Shuffle::seeded(7))
         .batch(BatchSize::per_rank(64))
-        .tail(Tail::Pad) // the last batch is filled up and marked, so every sample is seen
+        .tail(Tail::Pad) // pads and marks the last batch, so that every sample is used
         .epochs(1);
 
     let start = Instant::now();
@@ -58,14 +58,14 @@ fn main() -> Result<(), BoxError> {
     );
     println!("all ranks: {all}");
     all.check()?;
-    // A second witness: the digest of all samples, computed without the order.
+    // A second check: the digest of all samples, computed without the order.
     let expected = pipeline.plan(Rank::new(0, 1))?.digest();
-    assert_eq!(all.delivered, expected, "what the ranks got is not the data set");
-    println!("every one of {} samples was delivered exactly once: digest {expected}", expected.samples);
+    assert_eq!(all.delivered, expected, "the ranks received other samples than the data set has");
+    println!("each of {} samples was delivered exactly once: digest {expected}", expected.samples);
     Ok(())
 }
 
-/// What a trainer does: one epoch of one rank.
+/// Runs one epoch of one rank, as a trainer does.
 fn train(pipeline: &Pipeline, rank: Rank) -> Result<Ledger, BoxError> {
     let mut batches = pipeline.rank(rank).start()?;
     let (start, mut rows) = (Instant::now(), 0);
@@ -76,16 +76,14 @@ fn train(pipeline: &Pipeline, rank: Rank) -> Result<Ledger, BoxError> {
             let (dtype, shape) = (image.dtype(), image.shape());
             println!("rank {rank}: first batch after {:.0?}: image {dtype:?} {shape:?}", start.elapsed());
             for field in batch.columns().schema().fields() {
-                println!("rank {rank}: beside it {}: {}", field.name(), field.data_type());
+                println!("rank {rank}: column {}: {}", field.name(), field.data_type());
             }
         }
         rows += batch.len();
     }
     let rate = rows as f64 / start.elapsed().as_secs_f64();
-    let cursor = batches.state(); // all that a checkpoint keeps
+    let cursor = batches.state(); // the whole state of a checkpoint
     let (epoch, position) = (cursor.epoch, cursor.position);
-    println!(
-        "rank {rank}: {rows} rows, {rate:.0}/s; a checkpoint would say epoch {epoch}, position {position}"
-    );
+    println!("rank {rank}: {rows} rows, {rate:.0}/s; checkpoint: epoch {epoch}, position {position}");
     Ok(batches.ledger())
 }

@@ -1,19 +1,19 @@
-"""Speech to text with CTC, by Ray Train, from Common Voice in S3, with checkpoints in S3 and workers that may
-die.
+"""Trains speech to text with CTC and Ray Train on Common Voice in S3, with checkpoints in S3.
 
     python common_voice_ctc.py                                   # small: synthesised speech, twice, and compares
     python common_voice_ctc.py --data s3://corpus/cv-corpus-17.0/de --split train \\
         --checkpoints s3://runs/german --name ctc-1 --trainers 8 --gpu --epochs 10 --width 512 --layers 4
-    python common_voice_ctc.py … --workers ray --max-workers 16  # the clips are decoded by a fleet on other nodes
+    python common_voice_ctc.py … --workers ray --max-workers 16  # a fleet on other nodes decodes the audio clips
 
-The small run makes 96 clips, puts them into an S3 server of its own where it finds one (``--s3-server``, else
-plain folders), trains without a fault, then again with a worker killed by SIGKILL in the middle of an epoch,
-and checks that both have the same losses, step by step. A run under a ``--name`` that was used before goes on
-from its last checkpoint.
+Workers may fail. The small run makes 96 audio clips and puts them into a local S3 server if ``--s3-server`` names
+one, else into plain folders. It trains once without a fault, then again with a worker killed by SIGKILL in the middle
+of an epoch, and checks that both runs have the same losses, step by step. A run under a ``--name`` that was used
+before resumes from its last checkpoint.
 
-Credentials and region come from the environment, for feedstock and for the checkpoints alike:
-``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``, and ``AWS_ENDPOINT_URL`` for other than
-Amazon's. On a cluster, every node needs them. ``RAY_ADDRESS`` names a cluster; otherwise Ray is started here.
+Credentials and region come from the environment, both for feedstock and for the checkpoints:
+``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``, and ``AWS_ENDPOINT_URL`` for stores other than
+Amazon's. On a cluster, every node needs them. ``RAY_ADDRESS`` selects a cluster; otherwise the script starts Ray on
+this machine.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from torch import nn
 import feedstock as fs
 from feedstock.ray import WORKER_RESOURCE, DataConfig, Fleet
 
-# Token 0 is CTC's blank; what is not listed is written as a space.
+# Token 0 is CTC's blank; characters that are not listed are written as a space.
 VOCABULARY = ["<blank>", " ", *"abcdefghijklmnopqrstuvwxyzäöüß'"]
 
 
 class SpeechToText(nn.Module):
-    """Two strided convolutions (40 ms a step), LSTMs, and a distribution over characters at each step."""
+    """Two strided convolutions (40 ms per step), LSTMs, and a distribution over characters at each step."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -60,13 +60,13 @@ class SpeechToText(nn.Module):
         self.out = nn.Linear(2 * width, len(VOCABULARY))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """f32 [rows, frames, 80] to log-probabilities [rows, ⌈⌈frames / 2⌉ / 2⌉, characters]."""
+        """Maps f32 [rows, frames, 80] to log-probabilities [rows, ⌈⌈frames / 2⌉ / 2⌉, characters]."""
         steps = self.front(features.transpose(1, 2)).transpose(1, 2)
         return self.out(self.lstm(steps)[0]).log_softmax(-1)
 
 
 def ctc_loss(model: nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
-    """The mean over the batch's valid rows, each by its number of characters."""
+    """Returns the mean over the batch's valid rows, each divided by its number of characters."""
     log_probs = model(batch["audio"])
     frames, characters, valid = batch["audio_length"], batch["tokens_length"], batch["valid"]
     losses = nn.functional.ctc_loss(
@@ -75,14 +75,14 @@ def ctc_loss(model: nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
         ((frames + 1) // 2 + 1) // 2,
         characters,
         reduction="none",
-        zero_infinity=True,  # a sentence of more characters than steps cannot be written
+        zero_infinity=True,  # a sentence with more characters than steps cannot be written
     )
     return (losses / characters.clamp(min=1))[valid].sum() / valid.sum().clamp(min=1)
 
 
 def pipeline(uri: str, split: str, seed: int, global_batch_size: int, threads: int | None) -> fs.Pipeline:
-    """Log-mel features, characters; clips of like length together, the same global batches for any world
-    size."""
+    """Returns log-mel features and characters. Batches hold audio clips of similar length, and global batches
+    are the same for any world size."""
     return (
         fs.Dataset(uri, split=split)
         .filter("duration < 20")
@@ -91,13 +91,13 @@ def pipeline(uri: str, split: str, seed: int, global_batch_size: int, threads: i
         .shuffle(seed=seed)
         .bucket_by("duration")
         .batch(global_batch_size=global_batch_size, tail="pad")
-        .on_error("skip")  # Common Voice has clips that no decoder takes
+        .on_error("skip")  # Common Voice has audio clips that no decoder can read
         .options(threads=threads)
     )
 
 
 def train(config: dict[str, Any]) -> list[float]:
-    """Runs in each worker; returns the loss of every step, also of those before a resume."""
+    """Runs in each worker; returns the loss of every step, including those before a resume."""
     torch.manual_seed(config["seed"])
     rank, loader = ray.train.get_context().get_world_rank(), ray.train.get_dataset_shard("train")
     model = prepare_model(SpeechToText(config["width"], config["layers"]))
@@ -107,7 +107,7 @@ def train(config: dict[str, Any]) -> list[float]:
 
     checkpoint = (
         ray.train.get_checkpoint()
-    )  # the last that Ray has registered; a folder in S3 may not be one yet
+    )  # the last one that Ray has registered; a folder in S3 may still be incomplete
     if checkpoint is not None:
         with checkpoint.as_directory() as folder:
             saved = torch.load(Path(folder, "state.pt"), map_location=get_device(), weights_only=True)
@@ -143,8 +143,8 @@ def train(config: dict[str, Any]) -> list[float]:
 
 
 def report(state: dict[str, Any], rank: int) -> None:
-    """Hands rank 0's state to Ray, which writes it to the run's storage and registers it. All ranks must call
-    it."""
+    """Passes rank 0's state to Ray, which writes it to the run's storage and registers it. All ranks must
+    call it."""
     metrics = {"step": len(state["losses"]), "loss": state["losses"][-1]}
     if rank != 0:
         ray.train.report(metrics)
@@ -155,7 +155,7 @@ def report(state: dict[str, Any], rank: int) -> None:
 
 
 def fit(data: fs.Pipeline, options: argparse.Namespace, name: str, kill: list[int] | None) -> list[float]:
-    """One run. ``kill``: (rank, step) of a worker that is to die."""
+    """Executes one run. ``kill`` is the (rank, step) of a worker to kill."""
     filesystem, path = checkpoint_storage(options.checkpoints)
     trainer = TorchTrainer(
         train,
@@ -185,7 +185,7 @@ def fit(data: fs.Pipeline, options: argparse.Namespace, name: str, kill: list[in
 
 
 def fleet(data: fs.Pipeline, options: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
-    """Workers on the cluster's nodes for ingest, if they are asked for."""
+    """Starts workers on the cluster's nodes for ingest, if --workers requests them."""
     if options.workers != "ray":
         return contextlib.nullcontext()
     return Fleet(
@@ -198,7 +198,7 @@ def fleet(data: fs.Pipeline, options: argparse.Namespace) -> contextlib.Abstract
 
 
 def checkpoint_storage(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """Where checkpoints go, as Ray takes it: a file system and a path on it."""
+    """Returns the location of checkpoints in Ray's form: a file system and a path on it."""
     if not uri.startswith("s3://"):
         return pyarrow.fs.LocalFileSystem(), os.path.abspath(uri)
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
@@ -213,7 +213,7 @@ def checkpoint_storage(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def small_corpus(options: argparse.Namespace) -> Iterator[None]:
-    """Synthesised speech, in an S3 server if there is one; sets ``options.data`` and
+    """Makes synthesised speech, in an S3 server if there is one; sets ``options.data`` and
     ``options.checkpoints``."""
     with tempfile.TemporaryDirectory(prefix="feedstock-ctc-") as folder, contextlib.ExitStack() as stack:
         clips = Path(folder, "clips")
@@ -232,8 +232,8 @@ def small_corpus(options: argparse.Namespace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def s3_server(program: str, root: Path) -> Iterator[None]:
-    """The repository's own S3 server for tests (``cargo build -p feedstock-testkit``), and the environment
-    for it."""
+    """Runs this repository's S3 server for tests (``cargo build -p feedstock-testkit``), and sets the
+    environment for it."""
     for bucket in ("corpus", "runs"):
         (root / bucket).mkdir(parents=True)
     server = subprocess.Popen([program, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -256,17 +256,17 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", help="a Common Voice data set in any layout; default: synthesised speech")
     add("--split", default="train")
-    add("--checkpoints", help="s3://bucket/prefix or a folder that all nodes see; needed with --data")
-    add("--name", default="ctc", help="of the run: one that was used before goes on from its last checkpoint")
+    add("--checkpoints", help="s3://bucket/prefix, or a folder that all nodes share; required with --data")
+    add("--name", default="ctc", help="name of the run; a run with this name resumes")
     add("--trainers", type=int, default=2, help="ranks")
     add("--gpu", action="store_true", help="one GPU for each rank")
-    add("--workers", help="who decodes: 'ray' for a fleet that this job starts; default the ranks themselves")
-    add("--max-workers", type=int, default=8, help="of the fleet; it grows while ranks wait for data")
+    add("--workers", help="'ray' decodes in a fleet that this job starts; default: in the ranks")
+    add("--max-workers", type=int, default=8, help="size limit of the fleet, which grows while ranks wait")
     add("--cpus-per-worker", type=int, default=1)
     add(
         "--ingest-nodes",
         action="store_true",
-        help=f"workers on nodes that offer the resource {WORKER_RESOURCE} only",
+        help=f"place workers only on nodes with the resource {WORKER_RESOURCE}",
     )
     add("--epochs", type=int, default=2)
     add("--global-batch-size", type=int, default=16)
@@ -274,11 +274,11 @@ def arguments() -> argparse.Namespace:
     add("--layers", type=int, default=1)
     add("--lr", type=float, default=2e-3)
     add("--seed", type=int, default=7)
-    add("--threads", type=int, help="feedstock's CPU threads in each rank; default: as many as it may use")
-    add("--checkpoint-every", type=int, default=2, help="steps")
+    add("--threads", type=int, help="feedstock's CPU threads per rank; default: all that it may use")
+    add("--checkpoint-every", type=int, default=2, help="steps between checkpoints")
     add("--max-failures", type=int, default=3)
-    add("--s3-server", help="the program feedstock-test-s3, for the small run")
-    add("--json", type=Path, help="writes each run's losses there")
+    add("--s3-server", help="path of feedstock-test-s3, for the small run")
+    add("--json", type=Path, help="file to write each run's losses to")
     return parser.parse_args()
 
 
@@ -286,18 +286,18 @@ def main() -> None:
     options = arguments()
     small = not options.data
     if not small and not options.checkpoints:
-        sys.exit("--data needs --checkpoints: where the run's checkpoints go")
+        sys.exit("--data needs --checkpoints: set it to a folder or s3:// prefix for the run's checkpoints")
     with small_corpus(options) if small else contextlib.nullcontext():
         if not os.environ.get("RAY_ADDRESS"):
-            # a rank reserves a CPU each, and machines smaller than that may still run this
+            # A rank reserves one CPU; machines with fewer CPUs can still run this.
             cpus = max(options.trainers + 1, os.cpu_count() or 1)
             ray.init(num_cpus=cpus, object_store_memory=100 * 2**20, include_dashboard=False)
         data = pipeline(options.data, options.split, options.seed, options.global_batch_size, options.threads)
-        print(f"{options.data}: {len(data.dataset)} clips; checkpoints in {options.checkpoints}")
+        print(f"{options.data}: {len(data.dataset)} audio clips; checkpoints in {options.checkpoints}")
         with fleet(data, options):
             runs = {options.name: fit(data, options, options.name, None)}
             if small:
-                # before the last step, so that the checkpoint to go on from lies in the middle of the last epoch
+                # Before the last step, so that the checkpoint to resume from is in the middle of the last epoch.
                 step, name = len(runs[options.name]) - 1, options.name + "-killed"
                 runs[name] = fit(data, options, name, [options.trainers - 1, step])
         if options.json:
@@ -308,7 +308,7 @@ def main() -> None:
         if killed != unbroken:
             sys.exit(f"the losses differ:\n{unbroken}\n{killed}")
         print(
-            f"a worker was killed before step {step}; all {len(killed)} losses are those of the unbroken run"
+            f"a worker was killed before step {step}; all {len(killed)} losses equal those of the other run"
         )
 
 

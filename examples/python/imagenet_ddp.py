@@ -1,13 +1,13 @@
-"""ResNet on ImageNet under DistributedDataParallel.
+"""Trains ResNet on ImageNet with DistributedDataParallel.
 
-    python examples/python/imagenet_ddp.py                              # small: made-up pictures, a minute on two cores
+    python examples/python/imagenet_ddp.py                              # small: sample data, a minute on two cores
     torchrun --nproc-per-node 2 examples/python/imagenet_ddp.py         # the same on two ranks
     torchrun --nproc-per-node 8 examples/python/imagenet_ddp.py --real \\
         --train 's3://corpus/imagenet/data/train-*.parquet' --val 's3://corpus/imagenet/data/validation-*.parquet' \\
         --checkpoint /shared/run1.pt
 
-Run again with the same --checkpoint, it goes on where the file was saved: in the middle of an epoch, on any number of
-ranks, with another --batch-size, each sample of the epoch exactly once. What feedstock has to do with it is marked.
+To resume, run it again with the same --checkpoint: in the middle of an epoch, on any number of ranks, or with another
+--batch-size. Each sample of the epoch is still used exactly once. Comments mark the lines that use feedstock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from imagenet_resnet import (
 
 def arguments() -> argparse.Namespace:
     options = parser(__doc__ or "")
-    options.add_argument("--checkpoint", type=Path, help="file to save to, and to go on from if it is there")
+    options.add_argument("--checkpoint", type=Path, help="file to save to, and to resume from if it exists")
     return options_of(options)
 
 
@@ -48,11 +48,11 @@ def main() -> None:
     device = start()
     train_uri = options.train or made_up_pictures(256)
 
-    # feedstock: which samples, in which order, what is done to them. The same on every rank.
+    # feedstock: the samples, their order and their ops; the same on every rank.
     crop = fs.decode_image(), fs.random_resized_crop(options.size), fs.horizontal_flip()
     train = fs.Dataset(train_uri).map("image", *crop).shuffle(seed=7).batch(options.batch_size)
     centre = fs.decode_image(), fs.resize(options.size * 8 // 7), fs.center_crop(options.size)
-    # Evaluation needs the last, incomplete batch, too; its padding is marked in batch["valid"].
+    # Evaluation also needs the last, incomplete batch; its padding is marked in batch["valid"].
     val = fs.Dataset(options.val or train_uri).map("image", *centre).batch(options.batch_size, tail="pad")
 
     # feedstock: this rank's share. Rank and world size come from torch.distributed.
@@ -70,7 +70,7 @@ def main() -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         train_loader.load_state_dict(saved["loader"])  # feedstock: any rank's state fits all ranks
-        say(f"going on at epoch {train_loader.epoch}, sample {train_loader.position}")
+        say(f"resuming at epoch {train_loader.epoch}, sample {train_loader.position}")
 
     def save() -> None:
         if options.checkpoint and dist.get_rank() == 0:
@@ -98,7 +98,7 @@ def main() -> None:
                 save()
         save()
         right, seen = evaluate(model, val_loader, device)
-        # feedstock: the proof that this rank was given exactly its planned samples
+        # feedstock: proof that this rank received exactly its planned samples
         assert (train_loader.ledger() or {})["exact"]
         say(f"epoch {epoch}: {right} of {seen} right")
     end()

@@ -1,14 +1,15 @@
-"""ResNet on ImageNet under FSDP2 (`fully_shard`), with sharded checkpoints by torch.distributed.checkpoint.
+"""Trains ResNet on ImageNet with FSDP2 (`fully_shard`), with sharded checkpoints by torch.distributed.checkpoint.
 
-    python examples/python/imagenet_fsdp2.py                            # small: made-up pictures, a minute on two cores
+    python examples/python/imagenet_fsdp2.py                            # small: sample data, a minute on two cores
     torchrun --nproc-per-node 2 examples/python/imagenet_fsdp2.py       # the same on two ranks
     torchrun --nproc-per-node 4 examples/python/imagenet_fsdp2.py --replicate 2     # two replicas of two shards each
     torchrun --nnodes 4 --nproc-per-node 8 ... examples/python/imagenet_fsdp2.py --real --replicate 4 \\
         --train 's3://corpus/imagenet/data/train-*.parquet' --val 's3://corpus/imagenet/data/validation-*.parquet' \\
         --checkpoints /shared/run1
 
-Run again with the same --checkpoints, it goes on from the last whole one: in the middle of an epoch, on any number of
-ranks, with another --batch-size, each sample of the epoch exactly once. What feedstock has to do with it is marked.
+To resume, run it again with the same --checkpoints: in the middle of an epoch, on any number of ranks, or with another
+--batch-size. It continues from the last complete checkpoint, and each sample of the epoch is still used exactly once.
+Comments mark the lines that use feedstock.
 """
 
 from __future__ import annotations
@@ -47,9 +48,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument(
         "--replicate", type=int, default=1, help="replicas of the model, each sharded (HSDP)"
     )
-    options.add_argument(
-        "--checkpoints", type=Path, help="folder to save to, and to go on from if there are any"
-    )
+    options.add_argument("--checkpoints", type=Path, help="folder to save to, and to resume from")
     return options_of(options)
 
 
@@ -62,14 +61,14 @@ def main() -> None:
     )
     train_uri = options.train or made_up_pictures(256)
 
-    # feedstock: which samples, in which order, what is done to them. The same on every rank.
+    # feedstock: the samples, their order and their ops; the same on every rank.
     crop = fs.decode_image(), fs.random_resized_crop(options.size), fs.horizontal_flip()
     train = fs.Dataset(train_uri).map("image", *crop).shuffle(seed=7).batch(options.batch_size)
     centre = fs.decode_image(), fs.resize(options.size * 8 // 7), fs.center_crop(options.size)
-    # Evaluation needs the last, incomplete batch, too; its padding is marked in batch["valid"].
+    # Evaluation also needs the last, incomplete batch; its padding is marked in batch["valid"].
     val = fs.Dataset(options.val or train_uri).map("image", *centre).batch(options.batch_size, tail="pad")
 
-    # feedstock: this rank's share. Rank and world size come from the mesh: replicas and shards both split the data,
+    # feedstock: this rank's share. Rank and world size come from the mesh. Replicas and shards both split the data;
     # tensor- or context-parallel dimensions, if there were any, would not.
     train_loader = torch_loader(train, mesh)
     val_loader = torch_loader(val, mesh, restart=True)
@@ -79,11 +78,11 @@ def main() -> None:
     peak = 0.1 * (train_loader.global_batch_size or 0) / 256  # Goyal et al. 2017
     optimizer = torch.optim.SGD(model.parameters(), lr=peak, momentum=0.9, weight_decay=1e-4)
 
-    # feedstock: the loader is Stateful, and stands beside the model
+    # feedstock: the loader is Stateful, and is saved with the model
     state = {"weights": Weights(model, optimizer), "loader": train_loader}
     if options.checkpoints and (last := last_whole(options.checkpoints)):
         dcp.load(state, checkpoint_id=last)
-        say(f"going on at epoch {train_loader.epoch}, sample {train_loader.position}")
+        say(f"resuming at epoch {train_loader.epoch}, sample {train_loader.position}")
 
     def save() -> None:
         if options.checkpoints:
@@ -109,14 +108,15 @@ def main() -> None:
                 save()
         save()
         right, seen = evaluate(model, val_loader, device)
-        # feedstock: the proof that this rank was given exactly its planned samples
+        # feedstock: proof that this rank received exactly its planned samples
         assert (train_loader.ledger() or {})["exact"]
         say(f"epoch {epoch}: {right} of {seen} right")
     end()
 
 
 class Weights:
-    """The model and its optimizer as one Stateful, each rank with its shards; any other sharding can load them."""
+    """The model and its optimizer as one Stateful. Each rank saves its shards; any other sharding can load
+    them."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
@@ -131,12 +131,12 @@ class Weights:
 
 
 def last_whole(folder: Path) -> Path | None:
-    """The furthest checkpoint that was finished: DCP writes its metadata last."""
+    """Returns the latest complete checkpoint: DCP writes its metadata last."""
     return max((metadata.parent for metadata in folder.glob("*/.metadata")), default=None)
 
 
 def sharded(model: nn.Module, device: torch.device, mesh: DeviceMesh) -> nn.Module:
-    """Each stage a unit of its own, so that only one stage's parameters are whole at a time."""
+    """Shards each stage as a separate unit, so that only one stage's parameters are gathered at a time."""
     model.to(device)
     for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
         fully_shard(stage, mesh=mesh)

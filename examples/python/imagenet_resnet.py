@@ -1,6 +1,6 @@
-"""What the two ImageNet examples share: their options, the ResNet's work on a batch, and made-up pictures.
+"""Shared code of the two ImageNet examples: options, ResNet training steps on a batch, and sample data.
 
-Nothing here is about distributing data; that stands in `imagenet_ddp.py` and `imagenet_fsdp2.py`.
+Nothing here is about distributing data; that is in `imagenet_ddp.py` and `imagenet_fsdp2.py`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from feedstock.ops.image import IMAGENET_MEAN, IMAGENET_STD
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options of both examples."""
+    """Returns a parser with the options of both examples."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--real", action="store_true", help="ResNet-50 at 224 pixels for 90 epochs")
-    parser.add_argument("--train", help="URI of the training data (default: pictures are made up)")
+    parser.add_argument("--real", action="store_true", help="train ResNet-50 at 224 px for 90 epochs")
+    parser.add_argument("--train", help="URI of the training data (default: sample data)")
     parser.add_argument("--val", help="URI of the validation data (default: the training data)")
-    parser.add_argument("--batch-size", type=int, help="rows a rank (default 16; with --real 256)")
+    parser.add_argument("--batch-size", type=int, help="rows per rank (default 16; with --real 256)")
     parser.add_argument("--epochs", type=int, help="default 2; with --real 90")
     parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
     return parser
 
 
 def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options given, and what follows from --real where they are not."""
+    """Returns the given options, with defaults that depend on --real."""
     options = parser.parse_args()
     if options.real and not options.train:
-        parser.error("--real needs --train")
+        parser.error("--real needs --train with the URI of the training data")
     options.size = 224 if options.real else 64
     options.batch_size = options.batch_size or (256 if options.real else 16)
     options.epochs = options.epochs or (90 if options.real else 2)
@@ -48,8 +48,9 @@ def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def pictures(batch: dict[str, Tensor], device: torch.device) -> Tensor:
-    """u8 [rows, height, width, 3] to normalised f32 [rows, 3, height, width], channels last. Bytes travel to the
-    device, a quarter of what floats would be, and the permutation is a view: no pixel moves."""
+    """Converts u8 [rows, height, width, 3] to normalised f32 [rows, 3, height, width], channels last. Bytes
+    are copied to the device, a quarter of the size of floats. The permutation is a view, which moves no
+    pixels."""
     rgb = batch["image"].to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255.0
     mean, std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
     return (rgb - mean) / std
@@ -57,7 +58,8 @@ def pictures(batch: dict[str, Tensor], device: torch.device) -> Tensor:
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, loader: fs.Loader, device: torch.device) -> tuple[int, int]:
-    """How many samples are classified right, and how many there are: each is counted once over all ranks."""
+    """Returns the number of correctly classified samples and the number of all samples. Each is counted once
+    over all ranks."""
     model.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     for batch in loader:
@@ -70,8 +72,8 @@ def evaluate(model: nn.Module, loader: fs.Loader, device: torch.device) -> tuple
 
 
 def learning_rate(peak: float, progress: float, warm_up: float = 5 / 90) -> float:
-    """A linear warm-up and half a cosine, by the share of the training that is done: batch size and world size may
-    change on the way."""
+    """Returns the rate for a share of the training: a linear warm-up, then half a cosine. Batch size and
+    world size may change between steps."""
     if progress < warm_up:
         return peak * (progress / warm_up + 1e-3)
     return peak * 0.5 * (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up)))
@@ -100,15 +102,15 @@ def start() -> torch.device:
 
 
 def end() -> None:
-    """Leaves the group, once all ranks are here."""
-    # Gloo frees the last collective's tensors on a thread of its own, which waits for the interpreter's lock;
-    # destroying the group waits for that thread and holds the lock. While a barrier waits, the lock is free.
+    """Leaves the group when all ranks have called it."""
+    # Gloo frees the last collective's tensors on a separate thread, which waits for the interpreter's lock.
+    # Destroying the group waits for that thread while holding the lock. A barrier releases the lock while it waits.
     dist.barrier()
     dist.destroy_process_group()
 
 
 def made_up_pictures(samples: int) -> str:
-    """Sample data by feedstock's own command, made by one rank and kept for the next run."""
+    """Makes sample data with feedstock's command, on one rank, and keeps it for the next run."""
     folder = Path(tempfile.gettempdir()) / f"feedstock-imagenet-{samples}"
     if dist.get_rank() == 0 and not folder.exists():
         new = folder.with_suffix(f".{os.getpid()}")

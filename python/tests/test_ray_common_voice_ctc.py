@@ -54,7 +54,7 @@ def test_a_killed_run_has_the_losses_of_an_unbroken_one(tmp_path: Path) -> None:
     finally:
         shutil.rmtree(ray_folder, ignore_errors=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "s3://corpus/cv: 74 clips; checkpoints in s3://runs/ctc" in done.stdout
+    assert "s3://corpus/cv: 74 audio clips; checkpoints in s3://runs/ctc" in done.stdout
     runs = json.loads(losses.read_text())
     assert runs["ctc"] == runs["ctc-killed"]
     assert len(runs["ctc"]) == 10
