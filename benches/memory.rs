@@ -1,6 +1,6 @@
 //! Memory over ten epochs, and with a consumer that sleeps: `cargo bench --profile dev --bench memory`.
 //!
-//! Prints resident memory beyond the slots and the byte budget: codec buffers, catalog, the allocator, the program.
+//! Prints resident memory beyond the slots and the byte budget: codec buffers, catalog, allocator, program.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

@@ -1,7 +1,8 @@
-//! The whole pipeline beside the bare chain, in one run: `cargo bench --profile dev --bench pipeline`.
+//! The whole pipeline compared with the bare chain, in one run: `cargo bench --profile dev --bench pipeline`.
 //!
-//! Rounds alternate between the cases, so that a noisy machine is noisy for all; medians are printed. The S3 server
-//! and the file server are processes of their own: CPU figures are feedstock's alone, though they share the cores.
+//! Rounds alternate between the cases, so that a busy machine affects all of them; medians are printed. The S3 server
+//! and the file server are separate processes: CPU figures are those of feedstock alone, although they share the
+//! cores.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -24,7 +25,7 @@ use support::{BATCH, THREADS, chain, cpu_s, median, open, pipeline, sample_data}
 
 const ROUNDS: usize = 5;
 
-/// Encoded pictures of the bare chain, in memory.
+/// Encoded images in memory for the bare chain.
 const BARE_SAMPLES: u64 = 2000;
 
 struct Case {
@@ -69,7 +70,7 @@ fn main() {
     report(cases);
 }
 
-/// Medians, and each beside the bare chain.
+/// Prints medians, and the share of the bare chain's.
 fn report(mut cases: Vec<Case>) {
     println!(
         "\n{:<28}{:>12}{:>10}{:>18}{:>12}",
@@ -87,7 +88,7 @@ fn report(mut cases: Vec<Case>) {
     }
 }
 
-/// Two threads that decode, crop, resize and flip from memory to memory, and nothing else.
+/// Runs two threads that decode, crop, resize and flip from memory to memory, and do nothing else.
 fn bare(encoded: &[Vec<u8>], case: &mut Case) {
     let chain = chain().compile().unwrap();
     let (next, begun, cpu) = (AtomicUsize::new(0), Instant::now(), cpu_s());
@@ -111,7 +112,7 @@ fn bare(encoded: &[Vec<u8>], case: &mut Case) {
     case.cpu_per_1000.push((cpu_s() - cpu) / encoded.len() as f64 * 1000.0);
 }
 
-/// The second of two epochs, from the last batch of the first to the last of its own: nothing is warmed up for it.
+/// Measures the second of two epochs, from the last batch of the first to its own last batch, without warm-up.
 fn epoch(dataset: &Dataset, case: &mut Case) {
     let mut ranks = pipeline(dataset.clone()).rank(Rank::new(0, 1)).start().unwrap();
     assert_eq!(
@@ -132,7 +133,7 @@ fn epoch(dataset: &Dataset, case: &mut Case) {
     ranks.ledger().check().unwrap();
 }
 
-/// From the stored catalog to the first batch.
+/// Measures the time from the stored catalog to the first batch.
 fn first_batch(data: &std::path::Path, catalogs: &std::path::Path) {
     let mut times: Vec<f64> = (0..ROUNDS)
         .map(|_| {
@@ -144,7 +145,7 @@ fn first_batch(data: &std::path::Path, catalogs: &std::path::Path) {
         })
         .collect();
     println!(
-        "first batch from a stored catalog: {:.0} ms (open, plan, read, decode {BATCH} pictures)",
+        "first batch from a stored catalog: {:.0} ms (open, plan, read, decode {BATCH} images)",
         median(&mut times)
     );
 }

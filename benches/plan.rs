@@ -1,7 +1,8 @@
 //! The order at scale, 10⁹ samples in 10⁶ blocks: `cargo bench --profile dev --bench plan`.
 //!
-//! Opening an epoch, seeking anywhere in it, and planning steps; the memory that it takes; then what a rank of a usual
-//! job pays a step. Then clips: what bucketing and totals add to a step, counting the steps of 10⁶ and 10⁷, and mixing.
+//! Measures the time to open an epoch, to seek in it and to plan steps, the memory in use, and the cost per step for
+//! a rank of a usual job. For audio clips, it measures what bucketing and totals add to a step, and the time to count
+//! the steps of 10⁶ and 10⁷ samples. Mixing comes last.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -36,9 +37,9 @@ fn main() {
     let mut order = plan.epoch(0);
     let open_ms = ms(began);
     println!("{} samples in {BLOCKS} blocks, 64 lanes, window 256,000", plan.len());
-    println!("open an epoch           {open_ms:>10.1} ms, once an epoch");
+    println!("open an epoch           {open_ms:>10.1} ms, once per epoch");
     println!(
-        "memory                  {:>10.1} MiB, {:.1} bytes a block",
+        "memory                  {:>10.1} MiB, {:.1} bytes per block",
         mib(memory_bytes("VmRSS") - before),
         (memory_bytes("VmRSS") - before) as f64 / BLOCKS as f64
     );
@@ -65,7 +66,7 @@ fn main() {
     mix();
 }
 
-/// Clips in blocks of 100, as 4 MiB of MP3 hold; windows of 13,000, as 512 MiB do.
+/// Returns audio clips in blocks of 100, which 4 MiB of MP3 hold, and windows of 13,000, which 512 MiB hold.
 fn clip_input(samples: u64) -> PlanInput {
     PlanInput {
         block_starts: (0..=samples / 100).map(|block| block * 100).collect(),
@@ -76,16 +77,16 @@ fn clip_input(samples: u64) -> PlanInput {
     }
 }
 
-/// One to twelve seconds, scattered.
+/// Returns durations from one to twelve seconds, scattered.
 fn lengths(samples: u64) -> Lengths {
     let seconds =
         |clip: u64| 1.0 + (clip.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f32 / (1 << 24) as f32 * 11.0;
     Lengths::new("duration", (0..samples).map(seconds).collect())
 }
 
-/// The time of a step of rank 3 of 8 along the whole epoch, and of counting its steps.
+/// Measures a step of rank 3 of 8 along the whole epoch, and counting its steps.
 fn clips(samples: u64) {
-    println!("\n{samples} clips");
+    println!("\n{samples} audio clips");
     let lengths = lengths(samples);
     let plain = Plan::new(clip_input(samples), &Shuffle::seeded(7).lanes(64))
         .unwrap()
@@ -109,13 +110,13 @@ fn clips(samples: u64) {
         let walked = order.steps(Position(0), &shape).map(std::hint::black_box).count();
         assert_eq!(walked as u64, steps);
         println!(
-            "{name:<24}{:>10.3} ms a step; counting {steps} steps {count_ms:.1} ms",
+            "{name:<24}{:>10.3} ms per step; counting {steps} steps {count_ms:.1} ms",
             ms(began) / walked as f64
         );
     }
 }
 
-/// Three parts, the smallest of which repeats.
+/// Measures a mix of three parts, of which the smallest repeats.
 fn mix() {
     let parts = [(10_000_000, 0.6), (3_000_000, 0.3), (100_000, 0.1)];
     let parts = parts.map(|(samples, weight)| (clip_input(samples), weight)).to_vec();
@@ -125,7 +126,7 @@ fn mix() {
     let began = Instant::now();
     assert_eq!(order.steps(Position(0), &shape).take(STEPS).map(std::hint::black_box).count(), STEPS);
     println!(
-        "\na mix of three: {} positions; {:.3} ms a step of 256 rows, rank 3 of 8",
+        "\na mix of three: {} positions; {:.3} ms per step of 256 rows, rank 3 of 8",
         plan.len(),
         ms(began) / STEPS as f64
     );

@@ -1,9 +1,9 @@
-//! Speech beside its parts, in one run: `cargo bench --profile dev --bench speech`.
+//! Speech compared with its parts, in one run: `cargo bench --profile dev --bench speech`.
 //!
-//! 2,000 clips of 48 kHz mono MP3 at 64 kb/s, 5 s on average, to 16 kHz log-mel of 80 bins. Three contenders take
-//! turns round by round, all on two threads: symphonia's decoding alone, the bare chain, the whole pipeline with
-//! clips in Parquet on the local disk. Medians are printed, then the padding of random and of bucketed batches, then,
-//! of a process of its own, memory beyond the slots and the byte budget.
+//! 2,000 audio clips of 48 kHz mono MP3 at 64 kb/s, 5 s on average, become 16 kHz log-mel of 80 bins. Three
+//! contenders take turns round by round, all on two threads: symphonia's decoding alone, the bare chain, and the
+//! whole pipeline with audio clips in Parquet on the local disk. The bench prints medians, then the padding of random
+//! and of bucketed batches. Last, a separate process prints memory beyond the slots and the byte budget.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -34,18 +34,18 @@ use symphonia::core::io::MediaSourceStream;
 const ROUNDS: usize = 5;
 const CLIPS: u64 = 2000;
 
-/// Rows of a batch.
+/// Rows per batch.
 const BATCH: u64 = 32;
 
-/// Clips shuffled among each other, and bucketed: a quarter of the data, so that every epoch reads anew.
+/// Samples that are shuffled and bucketed together: a quarter of the data, so that every epoch reads it again.
 const WINDOW: u64 = 512;
 
-/// Holds the window and what reaches over its edges: 80 MB of clips in all.
+/// Holds the window and blocks at its edges. All audio clips have 80 MB.
 const BUDGET_BYTES: u64 = 64 << 20;
 
 const SLOTS: u64 = 4;
 
-/// Seconds of audio a second, and CPU seconds an hour of audio.
+/// Seconds of audio per second, and CPU seconds per hour of audio.
 struct Case {
     name: &'static str,
     rate: Vec<f64>,
@@ -53,7 +53,7 @@ struct Case {
 }
 
 impl Case {
-    /// Measures one run over all the clips.
+    /// Measures one run over all audio clips.
     fn round(&mut self, seconds: f64, run: impl FnOnce() -> f64) {
         let (begun, cpu) = (Instant::now(), cpu_s());
         let share = run();
@@ -70,7 +70,12 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = open(sample_data().to_str().unwrap(), folder.path(), &[]);
     let (clips, seconds) = clips(&dataset);
-    println!("{} clips, {:.2} h, mean {:.2} s", clips.len(), seconds / 3600.0, seconds / clips.len() as f64);
+    println!(
+        "{} audio clips, {:.2} h, mean {:.2} s",
+        clips.len(),
+        seconds / 3600.0,
+        seconds / clips.len() as f64
+    );
     let mut cases = ["symphonia's decoding alone", "bare chain", "pipeline, local files"].map(|name| Case {
         name,
         rate: vec![],
@@ -89,10 +94,7 @@ fn main() {
 }
 
 fn report(cases: &mut [Case; 3]) {
-    println!(
-        "\n{:<28}{:>14}{:>16}{:>14}",
-        "case, two threads", "× real time", "clips of 5 s/s", "CPU-s/hour"
-    );
+    println!("\n{:<28}{:>14}{:>16}{:>14}", "case, two threads", "× real time", "5 s clips/s", "CPU-s/hour");
     let rates = cases.each_mut().map(|case| median(&mut case.rate));
     for (case, rate) in cases.iter_mut().zip(rates) {
         let cpu = median(&mut case.cpu_per_hour);
@@ -102,7 +104,8 @@ fn report(cases: &mut [Case; 3]) {
     println!("bare chain / symphonia alone: {:.2} (goal 1.00)", rates[1] / rates[0]);
 }
 
-/// `work` on each clip, by two threads with a state each; the share that was done, which is all.
+/// Runs `work` on each audio clip, with two threads and one state per thread. Returns the share that was done, which
+/// is all.
 fn by_threads<S>(
     clips: &[Vec<u8>],
     state: impl Fn() -> S + Sync,
@@ -124,8 +127,8 @@ fn by_threads<S>(
     1.0
 }
 
-/// Decoding as symphonia's documentation shows it, into one buffer a thread. Samples are taken plane by plane, for
-/// nothing in this file is optimised, as all in the libraries is.
+/// Decodes as symphonia's documentation shows, into one buffer per thread. Samples are copied plane by plane: this
+/// file is compiled without optimizations, the libraries with them.
 fn decode_all(clips: &[Vec<u8>]) -> f64 {
     by_threads(clips, Vec::<f32>::new, |samples, _, clip| {
         let stream = MediaSourceStream::new(Box::new(Cursor::new(clip.to_vec())), Default::default());
@@ -151,7 +154,7 @@ fn chain() -> ChainSpec {
     ChainSpec::from([decode_audio(), resample(16_000), log_mel(80)])
 }
 
-/// From memory to one row a thread.
+/// Runs the chain from memory to one row per thread.
 fn chain_all(clips: &[Vec<u8>]) -> f64 {
     let chain = chain().compile().unwrap();
     let state = || (Scratch::new(), RaggedRow::new());
@@ -174,7 +177,7 @@ fn bucketed(dataset: &Dataset) -> Pipeline {
     pipeline(dataset).bucket_by("duration").bucket_window(WINDOW)
 }
 
-/// The second of two epochs: nothing is warmed up for it.
+/// Measures the second of two epochs, without warm-up.
 fn epoch(dataset: &Dataset, seconds: f64, case: &mut Case) {
     let mut ranks = bucketed(dataset).rank(Rank::new(0, 1)).start().unwrap();
     ranks.by_ref().for_each(|batch| drop(batch.unwrap()));
@@ -190,7 +193,7 @@ fn duration(batch: &feedstock::Batch) -> f64 {
     durations.as_primitive::<arrow::datatypes::Float64Type>().values().iter().sum()
 }
 
-/// Padding as planned, and as found in batches.
+/// Prints padding as planned, and as measured in batches.
 fn padding(dataset: &Dataset) {
     println!();
     for (name, goal, pipeline) in
@@ -210,7 +213,7 @@ fn padding(dataset: &Dataset) {
     }
 }
 
-/// Resident memory over epochs and with a consumer that sleeps. The largest batch is what each slot grows to.
+/// Measures resident memory over epochs and with a consumer that sleeps. Each slot grows to the largest batch.
 fn memory(dataset: &Dataset) {
     const EPOCHS: u64 = 4;
     println!(
@@ -233,7 +236,7 @@ fn memory(dataset: &Dataset) {
         let what =
             if epoch == EPOCHS { "consumer asleep".to_owned() } else { format!("after epoch {epoch}") };
         println!(
-            "{what:<18} resident {:>4.0} MiB, peak {:>4.0} MiB, of it beyond budget and slots of {:.1} MiB {:>3.0} MiB",
+            "{what:<18} resident {:>4.0} MiB, peak {:>4.0} MiB, beyond budget and slots of {:.1} MiB {:>3.0} MiB",
             mib(now),
             mib(peak),
             mib(largest),
@@ -246,7 +249,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The encoded clips, in memory, and their length in seconds.
+/// Returns the encoded audio clips, and their duration in seconds.
 fn clips(dataset: &Dataset) -> (Vec<Vec<u8>>, f64) {
     let (mut clips, mut seconds) = (Vec::new(), 0.0);
     for batch in dataset.record_batches(&RawOptions::default()).unwrap() {
@@ -259,11 +262,11 @@ fn clips(dataset: &Dataset) -> (Vec<Vec<u8>>, f64) {
     (clips, seconds)
 }
 
-/// 2,000 clips in Parquet, by the formant synthesiser; made once in the temporary folder.
+/// Makes 2,000 audio clips in Parquet with the formant synthesiser, once, in the temporary folder.
 fn sample_data() -> PathBuf {
     let dir = std::env::temp_dir().join("feedstock-bench-common-voice-2000");
     if !dir.join("complete").exists() {
-        println!("making {CLIPS} clips in {}", dir.display());
+        println!("making {CLIPS} audio clips in {}", dir.display());
         let options = CommonVoiceOptions {
             samples: CLIPS,
             layout: CommonVoiceLayout::Parquet,

@@ -1,4 +1,4 @@
-//! One worker and its rank beside the engine in this process, on the same cores.
+//! One worker and its rank compared with the engine in this process, on the same cores.
 
 use super::worker::By;
 use super::{Bench, Worker, addresses, job, run, steady};
@@ -12,7 +12,7 @@ const NAME: &str = "feedstock-fleet";
 
 struct Case {
     name: &'static str,
-    /// `None`: the engine in this process.
+    /// `None` is the engine in this process.
     way: Option<(By, bool)>,
     rate: Vec<f64>,
     of_engine: Vec<f64>,
@@ -31,7 +31,7 @@ pub(super) fn measure(bench: &Bench) {
 }
 
 fn on(bench: &Bench, trust: &Trust, threads: usize) {
-    let dataset = bench.dataset(); // its threads have the cores of this one
+    let dataset = bench.dataset(); // its I/O threads run on the cores of this thread
     let ways = [
         ("engine in this process", None),
         ("worker, host's socket", Some((By::Socket, false))),
@@ -70,7 +70,7 @@ fn on(bench: &Bench, trust: &Trust, threads: usize) {
         let worker = if case.way.is_some() { format!("{worker:.3}") } else { String::new() };
         println!("{:<28}{rate:>12.0}{share:>10.1} %{rank:>26.3}{worker:>12}", case.name);
     }
-    println!("medians of {ROUNDS} rounds; asked for 85 %");
+    println!("medians of {ROUNDS} rounds; goal 85 %");
 }
 
 fn round(bench: &Bench, dataset: &Dataset, trust: &Trust, threads: usize, case: &mut Case) -> f64 {
@@ -91,7 +91,7 @@ fn round(bench: &Bench, dataset: &Dataset, trust: &Trust, threads: usize, case: 
     steady.samples_per_s
 }
 
-/// This thread, and every thread and process that it starts, has the first `cores` cores.
+/// Restricts this thread, and every thread and process that it starts, to the first `cores` cores.
 fn confine(cores: usize) {
     // SAFETY: all zeros is an empty set, CPU_SET stays inside it, and the kernel only reads it.
     unsafe {
@@ -101,7 +101,7 @@ fn confine(cores: usize) {
     }
 }
 
-/// Certificates and a token, and the worker's as files.
+/// Certificates and a token, with the worker's as files.
 struct Trust {
     fleet: FleetIdentity,
     arguments: Vec<String>,

@@ -7,23 +7,24 @@ use std::time::{Duration, Instant};
 
 const WORKERS: usize = 4;
 
-/// Of a core, each.
+/// Cores per worker.
 const CORES: f64 = 0.2;
 
-/// Steps until workers read as much as they serve: at first they serve what they had read ahead, for an eighth less CPU.
+/// Steps until workers read as much as they serve. At first they serve rows that they had read ahead, for an eighth
+/// less CPU.
 const WARM: usize = 200;
 
-/// Steps before the loss that say what is usual, and steps after it: half a minute, over ends of epochs.
+/// Steps before the loss, which show the usual figures, and steps after it: 30 seconds, which include ends of epochs.
 const BEFORE: usize = 100;
 const AFTER: usize = 250;
 
-/// Throughput is asked to be back within this.
+/// Goal: throughput has recovered within this time.
 const BACK: Duration = Duration::from_secs(5);
 
-/// Throughput is that of the batches inside a window of this length.
+/// Throughput is measured over the batches in a window of this length.
 const WINDOW: Duration = Duration::from_secs(4);
 
-/// With quotas, three workers make three quarters and no more; so the mark itself would be reached by chance.
+/// With quotas, three workers deliver at most three quarters, so that mark itself would be reached only by chance.
 const MARK: f64 = 0.75 * 0.97;
 
 const ROUNDS: usize = 2;
@@ -45,17 +46,19 @@ pub(super) fn measure(bench: &Bench) {
             report(what, &delivered, delivered.digests == quiet);
         }
     }
-    println!("loss: asked for no batch late by more than 2 s, three quarters within 5 s, the same bytes");
+    println!(
+        "loss: goals: no batch more than 2 s late, three quarters of the throughput within 5 s, the same bytes"
+    );
 }
 
-/// What one rank got, and when.
+/// The batches of one rank, with their times.
 struct Delivered {
     arrivals: Vec<Instant>,
     digests: Vec<(u64, u64, u32)>,
-    /// CPU seconds of all workers by then.
+    /// CPU seconds of all workers until then.
     cpu_s: Vec<f64>,
     lost: Instant,
-    /// Rows that two workers were asked for.
+    /// Number of rows that were requested from two workers.
     hedged: u64,
 }
 
@@ -79,7 +82,7 @@ fn deliver(job: &Pipeline, workers: &[Worker], lose: impl FnOnce(&[Worker])) -> 
     delivered
 }
 
-/// Where it stands, and all of its bytes.
+/// Returns its position and digests of all its bytes.
 fn digest(batch: &Batch) -> (u64, u64, u32) {
     let mut hasher = crc32fast::Hasher::new();
     for sample in batch.sample_ids() {
@@ -125,7 +128,7 @@ fn report(what: &str, delivered: &Delivered, same: bool) {
     let settled = arrivals.iter().position(|at| *at >= *lost + BACK).unwrap_or(arrivals.len() - 1);
     println!(
         "loss: {what:<8} latest batch {:.2} s beyond the usual gap of {usual:.2} s (before: {:.2} s); {:.0} images/s before; \
-         back at three quarters after {back}; from 5 s on {:.1} % of before; workers used {}, then {}; {} rows asked for twice; digest {}",
+         back at three quarters after {back}; from 5 s on {:.1} % of before; workers used {}, then {}; {} rows requested twice; digest {}",
         longest_after - usual,
         longest_before - usual,
         rate * BATCH as f64,
@@ -133,6 +136,6 @@ fn report(what: &str, delivered: &Delivered, same: bool) {
         used(first..WARM + BEFORE),
         used(settled..arrivals.len()),
         delivered.hedged,
-        if same { "equals the quiet run's" } else { "DIFFERS from the quiet run's" }
+        if same { "equals the reference run's" } else { "DIFFERS from the reference run's" }
     );
 }

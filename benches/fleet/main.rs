@@ -1,15 +1,17 @@
-//! A fleet of real `feedstock worker` processes, each held to a share of a core, so that five of them do not compete for
-//! the two cores of the machine that the figures are for: `cargo bench --profile dev --bench fleet [scale] [loopback] [loss]`.
+//! A fleet of real `feedstock worker` processes: `cargo bench --profile dev --bench fleet [scale] [loopback] [loss]`.
+//! Each worker is limited to a share of a core, so that five of them do not compete for the two cores of the machine
+//! for which the figures are stated.
 //!
-//! - `scale`: one worker and five, a fifth of a core each, over the same steps. Ranks connect by TCP, as to other machines.
-//! - `loopback`: one worker and its rank on N cores beside the engine in this process on the same N; by the host's socket,
-//!   by TCP, and by TCP with TLS and a token.
-//! - `loss`: four workers, of which one is killed, or stopped, in mid-epoch: the latest batch, when throughput is back, and
-//!   whether the batches are the same bytes as without workers.
+//! - `scale`: one worker and five, a fifth of a core each, over the same steps. Ranks connect by TCP, as to other
+//!   machines.
+//! - `loopback`: one worker and its rank on N cores, compared with the engine in this process on the same N; by the
+//!   host's socket, by TCP, and by TCP with TLS and a token.
+//! - `loss`: four workers, of which one is killed, or stopped, in mid-epoch. Reports the latest batch, the time until
+//!   throughput recovers, and whether the batches have the same bytes as without workers.
 //!
-//! Shares are cgroup quotas (version 1 or 2), which needs root; without, the bench says so and measures nothing. What it
-//! starts has precedence over other work of the machine, which else would take what the quotas leave. Rounds alternate
-//! between the cases; medians are printed, and the machine's load beside them.
+//! Shares are cgroup quotas (version 1 or 2), which need root; without them, the bench reports that and measures
+//! nothing. Its processes have precedence over other work of the machine, which would otherwise take the CPU time
+//! that the quotas leave. Rounds alternate between the cases. The bench prints medians and the machine's load.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -35,28 +37,28 @@ use std::time::{Duration, Instant};
 use support::{BATCH, WINDOW, cpu_s, open, pipeline, sample_data};
 use worker::Worker;
 
-/// Lanes, so that 1, 3, 4 and 5 workers have equally many.
+/// Number of lanes, so that 1, 3, 4 and 5 workers get equally many.
 const LANES: u32 = 60;
 
-/// Steps until streams are open, blocks read and queues as they stay.
+/// Steps until streams are open, blocks are read and queues have their usual length.
 const WARM_STEPS: usize = 10;
 
-/// Steps measured: with those before, nearly the first epoch, in which every block is read once.
+/// Steps that are measured. With the warm-up, they are nearly the first epoch, in which every block is read once.
 const STEPS: usize = 50;
 
-/// Room for the longest run.
+/// Enough epochs for the longest run.
 const EPOCHS: u64 = 20;
 
-/// What the parts share.
+/// Shared state of the parts.
 struct Bench {
-    /// Holds the rank, and below it the workers with their quotas.
+    /// The control group of the rank; below it are the workers' groups with their quotas.
     group: Group,
     data: PathBuf,
-    /// Catalogs, logs and certificates.
+    /// The folder of catalogs, logs and certificates.
     folder: tempfile::TempDir,
 }
 
-/// What measures one part.
+/// The function that measures one part.
 type Part = fn(&Bench);
 
 fn main() -> ExitCode {
@@ -67,13 +69,13 @@ fn main() -> ExitCode {
     let parts: [(&str, Part); 3] =
         [("scale", scale::measure), ("loopback", loopback::measure), ("loss", loss::measure)];
     if let Some(word) = words.iter().find(|word| parts.iter().all(|(name, _)| name != word)) {
-        println!("no part is called '{word}'; there are scale, loopback and loss");
+        println!("the part must be scale, loopback or loss; got '{word}'");
         return ExitCode::FAILURE;
     }
     let group = match Group::new(&format!("feedstock-bench-{}", std::process::id())) {
         Ok(group) => group,
         Err(error) => {
-            println!("workers cannot be held to shares of a core, so nothing is measured: {error}");
+            println!("workers cannot be limited to shares of a core, so nothing is measured: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -102,7 +104,7 @@ impl Bench {
     }
 }
 
-/// The job of the figures, on lanes that all the fleets share out evenly.
+/// Returns the job of the figures, with lanes that divide evenly among all the fleets.
 fn job(dataset: &Dataset) -> Pipeline {
     let shuffle = Shuffle::seeded(7).window(WINDOW).lanes(LANES);
     pipeline(dataset.clone()).shuffle(shuffle).epochs(EPOCHS)
@@ -117,7 +119,7 @@ fn addresses(workers: &[Worker]) -> Workers {
     Workers::at(&addresses.join(",")).unwrap()
 }
 
-/// The next batch, of the next epoch if need be.
+/// Returns the next batch, which may be in the next epoch.
 fn next_batch(ranks: &mut RankIterator) -> Batch {
     match ranks.next() {
         Some(batch) => batch.unwrap(),
@@ -125,17 +127,17 @@ fn next_batch(ranks: &mut RankIterator) -> Batch {
     }
 }
 
-/// What a steady run takes. No worker is slow in it, so none is asked for rows of another one.
+/// Figures of a steady run. No worker is slow in it, so no worker is asked for rows of another one.
 struct Steady {
     samples_per_s: f64,
-    /// Of this process.
+    /// CPU seconds of this process per 1,000 samples.
     cpu_per_1000: f64,
-    /// Of the workers: CPU seconds a second.
+    /// Cores used by each worker: CPU seconds per second.
     worker_cores: Vec<f64>,
     worker_cpu_per_1000: f64,
 }
 
-/// [`STEPS`] steps behind [`WARM_STEPS`], all of the first epoch.
+/// Measures [`STEPS`] steps after [`WARM_STEPS`], all of the first epoch.
 fn steady(ranks: &mut RankIterator, workers: &[Worker]) -> Steady {
     for _ in 0..WARM_STEPS {
         next_batch(ranks);
@@ -147,7 +149,7 @@ fn steady(ranks: &mut RankIterator, workers: &[Worker]) -> Steady {
     }
     let (seconds, samples) = (begun.elapsed().as_secs_f64(), STEPS as f64 * BATCH as f64);
     let hedged = ranks.stats().engine.hedged_samples;
-    assert_eq!(hedged, 0, "rows were asked for twice though nothing was slow");
+    assert_eq!(hedged, 0, "rows were requested twice although no worker was slow");
     let theirs: Vec<f64> = used().iter().zip(&before).map(|(after, before)| after - before).collect();
     Steady {
         samples_per_s: samples / seconds,

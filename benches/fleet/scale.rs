@@ -6,7 +6,7 @@ use crate::support::median;
 const ROUNDS: usize = 3;
 const FLEETS: [usize; 2] = [1, 5];
 
-/// Of a core, each: five leave one for the rank.
+/// Cores per worker: five leave one for the rank.
 const CORES: f64 = 0.2;
 
 pub(super) fn measure(bench: &Bench) {
@@ -37,7 +37,7 @@ pub(super) fn measure(bench: &Bench) {
     let [one, five] = rates.each_mut().map(|rates| median(rates));
     println!(
         "scale: 1 worker {one:.1} images/s, 5 workers {five:.1} images/s at {CORES} of a core each: {:.2} × \
-         (median of {ROUNDS} rounds), asked for 4.8 ×",
+         (median of {ROUNDS} rounds), goal 4.8 ×",
         median(&mut factors)
     );
 }

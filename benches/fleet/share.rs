@@ -1,21 +1,21 @@
 //! Shares of the CPU: a control group for this process, and one with a quota for each worker.
 //!
 //! Version 1 has a hierarchy for the CPU (`cpu.cfs_quota_us`, `cpu.shares`), version 2 one for everything (`cpu.max`,
-//! `cpu.weight`). In version 2 processes live in leaves only, so this process has a leaf of its own.
+//! `cpu.weight`). In version 2 only leaves may contain processes, so this process is in a separate leaf.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Quotas are handed out this often: far less than a batch takes.
+/// The period of quotas: far shorter than a batch takes.
 const PERIOD_US: u64 = 10_000;
 
-/// Before all other work of the machine.
-const PRECEDENCE_V1: &str = "262144"; // the most there is; 1024 is usual
-const PRECEDENCE_V2: &str = "10000"; // likewise; 100 is usual
+/// Weights with which this process has precedence over all other work of the machine.
+const PRECEDENCE_V1: &str = "262144"; // the maximum; 1024 is usual
+const PRECEDENCE_V2: &str = "10000"; // the maximum; 100 is usual
 
-/// A group removed after its processes have ended: the kernel takes a moment.
+/// Wait between attempts to remove a group: the kernel takes a moment after its processes have ended.
 const REMOVAL: Duration = Duration::from_millis(10);
 const REMOVAL_TRIES: usize = 200;
 
@@ -25,7 +25,7 @@ enum Version {
     V2,
 }
 
-/// The group of this process and its workers; dropping it puts this process back.
+/// The group of this process and its workers. Dropping it moves this process back.
 pub(super) struct Group {
     version: Version,
     root: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct Group {
     all: Share,
 }
 
-/// One group; dropping it removes it.
+/// One group. Dropping it removes it.
 pub(super) struct Share(PathBuf);
 
 impl Group {
@@ -52,11 +52,11 @@ impl Group {
         let own = Share::make(all.0.join("rank"))?;
         own.adopt(std::process::id())?;
         let group = Self { version, root, own, all };
-        group.share("trial", 0.5)?; // better now than in the middle
+        group.share("trial", 0.5)?; // fails now rather than in the middle of a run
         Ok(group)
     }
 
-    /// A new group whose processes together have so many cores.
+    /// Creates a group whose processes together may use this number of cores.
     pub(super) fn share(&self, name: &str, cores: f64) -> Result<Share, String> {
         let share = Share::make(self.all.0.join(name))?;
         let quota_us = (PERIOD_US as f64 * cores).round();
@@ -73,7 +73,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Out of the group, or it could not be removed. This process ends: where it ends matters little.
+        // A group with processes cannot be removed. Where this process ends does not matter.
         let _left = write(&self.root.join("cgroup.procs"), &std::process::id().to_string());
         self.own.remove();
         self.all.remove();
@@ -86,7 +86,7 @@ impl Share {
         Ok(Self(folder))
     }
 
-    /// Holds a process, with all of its threads, to this share.
+    /// Limits a process, with all of its threads, to this share.
     pub(super) fn adopt(&self, process: u32) -> Result<(), String> {
         write(&self.0.join("cgroup.procs"), &process.to_string())
     }

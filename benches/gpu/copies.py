@@ -1,4 +1,4 @@
-"""Host to device: feedstock's copies of batches beside bare copies of as many page-locked bytes."""
+"""Host to device: feedstock's copies of batches compared with bare copies of the same number of page-locked bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
                 target.copy_(source, non_blocking=True)
         stream.synchronize()
 
-    ours()  # compiles, locks and warms
+    ours()  # compiles, locks pages and warms up
     rates = {name: rate(device_events(work), batch_bytes) for name, work in (("ours", ours), ("bare", bare))}
     report.add(
         f"copies of {batch_bytes / 1e6:.0f} MB, median", "GB/s", rates["ours"], rates["bare"], "≥ 95 %"
@@ -39,8 +39,9 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
 
 
 def report_overlap(report: Report, pipeline: fs.Pipeline, batch_bytes: int) -> None:
-    """Copies run beside the model's kernels, and beside the finishing ones of the batch before."""
-    # A little longer than a batch is decoded, or nothing would be there to be copied ahead.
+    """Measures how far copies overlap with the model's kernels, and with the finishing kernels of the batch
+    before."""
+    # A little longer than decoding a batch takes; otherwise no batch would be ready to be copied ahead.
     compute = gemms(1.25e3 * decode_seconds(pipeline))
     finish = {"image": fs.finish_pictures("bfloat16", layout="channels_last", flip=0.5)}
 
@@ -51,27 +52,29 @@ def report_overlap(report: Report, pipeline: fs.Pipeline, batch_bytes: int) -> N
                 compute()
 
     events = device_events(work)
-    copies = whole_copies(events, batch_bytes)[2:]  # the first ones have nothing beside them
+    copies = whole_copies(events, batch_bytes)[2:]  # the first copies overlap with nothing
     kernels = [event for event in events if event["cat"] == "kernel"]
     finishing = [event for event in kernels if "pictures_" in event["name"]]
     models = [event for event in kernels if "pictures_" not in event["name"]]
-    report.add("copies: time beside the model's kernels", "%", beside(copies, models) * 100, 100.0, "≈ 100 %")
-    report.add("finishing: time beside the model's kernels", "%", beside(finishing, models) * 100, 100.0)
     report.add(
-        "copies beside the model: median",
+        "copies: time overlapping the model's kernels", "%", beside(copies, models) * 100, 100.0, "≈ 100 %"
+    )
+    report.add("finishing: time overlapping the model's kernels", "%", beside(finishing, models) * 100, 100.0)
+    report.add(
+        "copies while the model runs: median",
         "GB/s",
         sorted(event["args"]["bytes"] / event["dur"] / 1e3 for event in copies)[len(copies) // 2],
     )
 
 
 def decode_seconds(pipeline: fs.Pipeline) -> float:
-    """Of one batch, by all CPUs."""
+    """Returns the time of one batch with all CPUs."""
     with pipeline.loader() as loader:
         return seconds_a_batch(loader, warm_up=5, batches=20)
 
 
 def whole_copies(events: list[dict[str, Any]], batch_bytes: int) -> list[dict[str, Any]]:
-    """Copies of whole batches from the host, in the order of time."""
+    """Returns the copies of whole batches from the host, sorted by time."""
     copies = [event for event in events if event["cat"] == "gpu_memcpy" and "HtoD" in event["name"]]
     whole = [event for event in copies if event["args"]["bytes"] == batch_bytes]
     if not whole:
@@ -80,6 +83,6 @@ def whole_copies(events: list[dict[str, Any]], batch_bytes: int) -> list[dict[st
 
 
 def rate(events: list[dict[str, Any]], batch_bytes: int) -> float:
-    """The median GB/s of the copies of whole batches."""
+    """Returns the median GB/s of the copies of whole batches."""
     rates = sorted(event["args"]["bytes"] / event["dur"] / 1e3 for event in whole_copies(events, batch_bytes))
     return rates[len(rates) // 2]

@@ -1,4 +1,4 @@
-"""JPEGs decoded by the GPU, by the CPU and by both, beside nvJPEG alone; and how far the pixels are apart."""
+"""JPEGs decoded by the GPU, by the CPU and by both, compared with nvJPEG alone; and the differences of their pixels."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
     )
     report_difference(report, pipeline)
     bare = nvjpeg_alone(data, options.batch)
-    report.add("decoding: nvJPEG alone (torchvision), a batch at once", "images/s", bare)
+    report.add("decoding: nvJPEG alone (torchvision), whole batches", "images/s", bare)
     for threads in sorted({2, 8, len(os.sched_getaffinity(0))}):
         limited = pipeline.options(threads=threads)
         cpu = rate(limited, options.batch, 0.0)
         report.add(f"decoding: {threads} CPU threads", "images/s", cpu)
         gpu = rate(limited, options.batch, 1.0)
         report.add(f"decoding: {threads} CPU threads, nvjpeg=1", "images/s", gpu, bare)
-        # Each as much as it can do.
+        # Both decode as much as they can.
         share = round(gpu / (cpu + gpu), 2)
         both = rate(limited, options.batch, share)
         report.add(f"decoding: {threads} CPU threads, nvjpeg={share}", "images/s", both, cpu + gpu)
 
 
 def rate(pipeline: fs.Pipeline, rows: int, share: float) -> float:
-    """Images a second that reach the device, whoever decodes them."""
+    """Returns the images per second that reach the device, whichever device decodes them."""
     with pipeline.loader(device="cuda:0", nvjpeg=share, depth=3) as loader:
         batches = endless(loader)
         for _ in range(8):
@@ -49,7 +49,7 @@ def rate(pipeline: fs.Pipeline, rows: int, share: float) -> float:
 
 
 def nvjpeg_alone(data: fs.Dataset, rows: int) -> float:
-    """Whole pictures, without reading, cutting out and resizing."""
+    """Measures whole images, without reading, cropping and resizing."""
     encoded: list[torch.Tensor] = []
     with data.batch(rows).loader() as loader:
         for batch in itertools.islice(loader, 4):
@@ -73,5 +73,5 @@ def report_difference(report: Report, pipeline: fs.Pipeline) -> None:
                 max(most, int(apart.max())),
                 elements + apart.numel(),
             )
-    report.add("decoding: nvJPEG's pixels from the CPU's, mean", "levels", total / elements, asked="< 1")
-    report.add("decoding: nvJPEG's pixels from the CPU's, most", "levels", most)
+    report.add("decoding: nvJPEG's pixels against the CPU's, mean", "levels", total / elements, asked="< 1")
+    report.add("decoding: nvJPEG's pixels against the CPU's, maximum", "levels", most)

@@ -1,4 +1,4 @@
-"""Results on the GPU against the CPU's chain: the same after rounding to the type."""
+"""Results on the GPU compared with the CPU's chain: equal after rounding to the type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
                     if elements > 50_000_000:
                         break
             report.add(
-                f"equality: {dtype} {layout}, elements apart",
+                f"equality: {dtype} {layout}, elements that differ",
                 f"of {elements / 1e6:.0f} M",
                 different,
                 asked="0",

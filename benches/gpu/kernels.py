@@ -1,4 +1,4 @@
-"""Finishing kernels beside the bandwidth of the device's memory, measured by a copy inside it."""
+"""Finishing kernels compared with the bandwidth of the device's memory, measured by a copy inside it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from report import Report, device_events, seconds
 
 import feedstock as fs
 
-# Pictures a batch: 154 MB come and 154 to 616 go, so that nothing of it stays in the device's cache (50 MB on an H100).
+# Images per batch: 154 MB are read and 154 to 616 MB written, which the device's cache (50 MB on an H100) cannot
+# hold.
 ROWS = 1024
 STEPS = 5
 
 
 def measure(report: Report, data: fs.Dataset, options: Any) -> None:
     memory = memory_rate()
-    report.add("device memory: a copy of 1 GiB, both ways", "GB/s", memory)
+    report.add("device memory: a copy of 1 GiB, reads and writes", "GB/s", memory)
     pipeline = data.map("image", fs.decode_image(), fs.random_resized_crop(224)).shuffle(seed=1).batch(ROWS)
     pixels = ROWS * 224 * 224 * 3
     for dtype, size in (("float32", 4), ("float16", 2), ("bfloat16", 2)):

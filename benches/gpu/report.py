@@ -1,4 +1,4 @@
-"""The table, and the file that keeps it; what the GPU itself says of a stretch of work."""
+"""The table of results and its file; and measurements by the GPU's own clocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 
 class Report:
-    """Rows of (what, figure, beside what, asked for), printed as they come."""
+    """Rows of (what, measured, ceiling, goal), printed as they come."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -26,7 +26,7 @@ class Report:
             "when": time.strftime("%Y-%m-%d %H:%M"),
         }
         print(", ".join(f"{name} {value}" for name, value in self.machine.items()))
-        print(f"{'':44}{'measured':>18}{'ceiling':>18}{'share':>9}  asked for")
+        print(f"{'':44}{'measured':>18}{'ceiling':>18}{'share':>9}  goal")
 
     def add(
         self, what: str, unit: str, measured: float, ceiling: float | None = None, asked: str = ""
@@ -45,11 +45,12 @@ class Report:
         machine = f"{self.machine['gpu']}-{self.machine['cpus']}cpus".lower().replace(" ", "-")
         path = folder / f"results-{machine}.json"
         path.write_text(json.dumps({"machine": self.machine, "rows": self.rows}, indent=1) + "\n")
-        print(f"kept in {path}")
+        print(f"written to {path}")
 
 
 def device_events(work: Callable[[], None]) -> list[dict[str, Any]]:
-    """What ran on the GPU during `work`, by its own clocks: copies and kernels of every library in the process."""
+    """Returns what ran on the GPU during `work`, by its own clocks: copies and kernels of every library in
+    the process."""
     activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
         work()
@@ -61,7 +62,7 @@ def device_events(work: Callable[[], None]) -> list[dict[str, Any]]:
 
 
 def seconds(work: Callable[[], None], repeats: int) -> float:
-    """The GPU's time for one run of `work`: the median of `repeats`."""
+    """Returns the GPU's time for one run of `work`: the median of `repeats`."""
     times = []
     for _ in range(repeats + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -74,7 +75,7 @@ def seconds(work: Callable[[], None], repeats: int) -> float:
 
 
 def gemms(milliseconds: float) -> Callable[[], None]:
-    """Work that fills the whole GPU, as a model's does, for about so long: products of matrices."""
+    """Returns work that fills the whole GPU, as a model does, for about this time: products of matrices."""
     one, other = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     result = torch.empty_like(one)
     once = seconds(lambda: torch.mm(one, other, out=result), 20)
@@ -88,13 +89,13 @@ def gemms(milliseconds: float) -> Callable[[], None]:
 
 
 def endless(loader: Any) -> Iterator[Any]:
-    """Epoch after epoch."""
+    """Yields the batches of epoch after epoch."""
     while True:
         yield from loader
 
 
 def seconds_a_batch(loader: Any, warm_up: int, batches: int) -> float:
-    """What `loader` takes for a batch when nobody else needs the CPUs."""
+    """Returns the seconds per batch of `loader` when no other process needs the CPUs."""
     taken = endless(loader)
     for _ in range(warm_up):
         next(taken)
@@ -105,9 +106,9 @@ def seconds_a_batch(loader: Any, warm_up: int, batches: int) -> float:
 
 
 def beside(events: list[dict[str, Any]], others: list[dict[str, Any]]) -> float:
-    """The share of the time of `events` in which one of `others` ran, too."""
+    """Returns the share of the time of `events` in which one of `others` also ran."""
     if not events:
-        raise SystemExit("the profiler shows none of the work that is to be compared")
+        raise SystemExit("the profiler shows none of the work to be compared")
     spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in others)
     merged: list[list[float]] = []
     for begin, end in spans:

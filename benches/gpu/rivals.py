@@ -1,4 +1,4 @@
-"""The same pictures through torch's DataLoader with several worker counts, and through DALI if it is installed."""
+"""The same images through torch's DataLoader with several worker counts, and through DALI if it is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def missing() -> list[str]:
-    """What could not be measured, and why."""
+    """Returns what could not be measured, and why."""
     found = importlib.util.find_spec("nvidia.dali") is not None
     return (
         []
@@ -28,7 +28,7 @@ def missing() -> list[str]:
 
 
 def as_folder(data: fs.Dataset, folder: Path) -> Path:
-    """The encoded pictures as files, which both read."""
+    """Writes the encoded images as files, which both read."""
     if not folder.exists():
         with data.batch(64, tail="pad").loader() as loader:
             for batch in loader:

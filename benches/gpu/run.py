@@ -1,10 +1,10 @@
-"""What the promises about GPUs cost and keep, on this machine's first GPU:
+"""Measures the cost of feedstock's guarantees on GPUs, on this machine's first GPU:
 
     FEEDSTOCK_RELEASE=1 scripts/python benches/gpu/run.py            # everything: about ten minutes
-    FEEDSTOCK_RELEASE=1 scripts/python benches/gpu/run.py copies     # some of it
+    FEEDSTOCK_RELEASE=1 scripts/python benches/gpu/run.py copies     # selected parts
 
-Every figure stands beside a ceiling that the same run measured. It prints a table and keeps it in
-benches/gpu/results-<machine>.json. Without a GPU it says so and measures nothing.
+Every figure is compared with a ceiling that the same run measured. The script prints a table and stores it in
+benches/gpu/results-<machine>.json. Without a GPU it reports that and measures nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ import feedstock as fs
 
 
 def main() -> None:
-    # Imported when chosen: each is about a part, and the last two need torchvision.
+    # Imported when selected: each is about one part, and the last two need torchvision.
     parts = ("equality", "copies", "kernels", "waits", "decoding", "training")
-    parser = argparse.ArgumentParser(description="Measures what feedstock promises about GPUs.")
-    parser.add_argument("part", nargs="*", choices=[*parts, []], help="what to measure; default everything")
-    parser.add_argument("--samples", type=int, default=8000, help="sample pictures (500 × 375 px)")
+    parser = argparse.ArgumentParser(description="Measures the cost of feedstock's guarantees on GPUs.")
+    parser.add_argument("part", nargs="*", choices=[*parts, []], help="what to measure; default: everything")
+    parser.add_argument("--samples", type=int, default=8000, help="number of sample images (500 × 375 px)")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100, help="steps of a training loop, after a warm-up")
-    parser.add_argument(
-        "--data", help="an existing data set of JPEGs with labels, instead of sample pictures"
-    )
+    parser.add_argument("--data", help="an existing data set of JPEGs with labels, instead of sample images")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU here: nothing was measured (torch.cuda.is_available() is False)")

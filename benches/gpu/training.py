@@ -1,4 +1,4 @@
-"""ResNet-50 from JPEGs, beside the same loop on one resident batch, and beside torch's DataLoader and DALI."""
+"""ResNet-50 from JPEGs, compared with the same loop on one resident batch, and with torch's DataLoader and DALI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
     report.add("training: one resident batch", "images/s", ceiling)
     report.add("training: decoding alone, all CPUs", "images/s", decoded)
     ours = rate(train, feedstock_batches(data, options), options)
-    report.add("training: feedstock, beside the lesser", "images/s", ours, min(ceiling, decoded), "≥ 98 %")
+    report.add("training: feedstock, against the lesser", "images/s", ours, min(ceiling, decoded), "≥ 98 %")
     folder = Path(os.environ["FEEDSTOCK_CACHE"]) / "rivals"
     for name, batches in rivals.all_of(data, folder, options):
         report.add(f"training: {name}", "images/s", rate(train, batches, options), min(ceiling, decoded))
@@ -42,7 +42,7 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
 
 
 def trainer(image: torch.Tensor, label: torch.Tensor) -> Any:
-    """A training step, compiled for batches as these are, where that works."""
+    """Returns a training step, compiled for batches of this shape if that works."""
     torch.backends.cudnn.benchmark = True
     model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -59,16 +59,16 @@ def trainer(image: torch.Tensor, label: torch.Tensor) -> Any:
 
     compiled = step_of(torch.compile(model, dynamic=False))
     try:
-        compiled(image, label)  # forwards and backwards, in the shapes that are measured
-    except Exception as error:  # no compiler for its kernels here
-        print(f"  torch.compile does not work here ({type(error).__name__}): eager")
+        compiled(image, label)  # forward and backward, in the shapes that are measured
+    except Exception as error:  # no compiler for its kernels on this machine
+        print(f"  torch.compile does not work here ({type(error).__name__}); running in eager mode")
         optimizer.zero_grad(set_to_none=True)
         return step_of(model)
     return compiled
 
 
 def rate(train: Any, batches: Iterator[Any], options: Any) -> float:
-    """Images a second over `steps` steps, behind a warm-up."""
+    """Returns images per second over `steps` steps, after a warm-up."""
     for _ in range(WARM_UP):
         train(*next(batches))
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""How long the GPU waits for data while products of matrices fill it for 10 ms a batch."""
+"""The time that the GPU waits for data while products of matrices fill it for 10 ms per batch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
 
         for _ in range(20):
             with_data()
-        report.note(f"waits: batches of {rows}, as many as these CPUs decode in 80 % of the time")
+        report.note(f"waits: batches of {rows} rows, which these CPUs decode in 80 % of the time")
         for reads_loss, asked in ((False, "< 101 %"), (True, "")):
-            # In turn, since the GPU's clocks change as it warms.
+            # The cases take turns, because the GPU's clocks change as it warms up.
             rounds = [(a_step(compute, reads_loss), a_step(with_data, reads_loss)) for _ in range(ROUNDS)]
             alone, fed = (sorted(times)[ROUNDS // 2] for times in zip(*rounds, strict=True))
             what = (
@@ -54,7 +54,7 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
 
 
 def a_step(work: Callable[[], None], reads_loss: bool) -> float:
-    """Milliseconds of one; where a trainer reads its loss every step, nothing runs ahead."""
+    """Returns the milliseconds of a step. If a trainer reads its loss in every step, nothing runs ahead."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
     for _ in range(STEPS):
@@ -66,7 +66,7 @@ def a_step(work: Callable[[], None], reads_loss: bool) -> float:
 
 
 def affordable_rows(data: fs.Dataset) -> int:
-    """Rows that the CPUs decode in 80 % of the time that the GPU computes."""
+    """Returns the number of rows that the CPUs decode in 80 % of the time that the GPU computes."""
     pipeline = data.map("image", fs.decode_image(), fs.random_resized_crop(224)).shuffle(seed=1).batch(64)
     with pipeline.loader() as loader:
         a_second = 64 / seconds_a_batch(loader, warm_up=10, batches=40)

@@ -1,15 +1,15 @@
-"""The fleet beside Ray Data: the same cluster, the same Parquet files, batches of the same shape in torch.
+"""The fleet compared with Ray Data: the same cluster, the same Parquet files, batches of the same shape in torch.
 
 scripts/python benches/python/fleet_ray.py
 scripts/python benches/python/fleet_ray.py --cpus 2 --samples 4000 --epochs 2 --rounds 3
 
-Ray Data: ``read_parquet → map_batches (decode, crop, resize, flip) → streaming_split → iter_torch_batches``, as its
-documentation has it: a callable class in a pool of as many actors as there are CPUs, blocks of about a batch. Pillow
-reads only as large a picture as the crop needs (``draft``). It does not shuffle; feedstock does. The fleet: one worker
-that reserves all of the cluster's CPUs. Both are read by this process, which reserves none.
+Ray Data: ``read_parquet → map_batches (decode, crop, resize, flip) → streaming_split → iter_torch_batches``, as in its
+documentation: a callable class in a pool with one actor per CPU, and blocks of about one batch. Pillow decodes images
+only as large as the crop needs (``draft``). It does not shuffle; feedstock does. The fleet has one worker that reserves
+all of the cluster's CPUs. This process reads both, and reserves no CPU.
 
-An epoch runs from asking for its first batch to having its last; the first of each run is not counted. Contenders take
-turns; medians are printed.
+An epoch is timed from the request for its first batch to the arrival of its last one. The first epoch of each run is
+not counted. Contenders take turns; medians are printed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ BUDGET_BYTES = 256 << 20  # holds the window, but not the data set
 WINDOW = 1024
 ASKED = 3.0
 
-# Of the blocks that actors hand on: about a batch, where 128 MiB, its default, keep 900 pictures back.
+# Size of the blocks that actors deliver: about one batch. Ray's default of 128 MiB would hold 900 images back.
 BLOCK_BYTES = 16 << 20
 
-# What Ray counts for an actor, which keeps a CPU busy: the rest is for the tasks that read, or none would ever start.
+# CPUs that Ray counts for an actor, which keeps one busy. The rest is for the tasks that read, which could not start
+# without it.
 ACTOR_CPUS = 0.5
 
 
 class Decode:
-    """The callable class that Ray Data's actors run: encoded pictures to crops."""
+    """The callable class that Ray Data's actors run: encoded images to crops."""
 
     def __init__(self) -> None:
         import torch
@@ -63,7 +64,7 @@ class Decode:
 
         image: Image.Image = Image.open(io.BytesIO(encoded))
         width, height = image.size
-        size = torch.empty(1, height, width)  # only its shape is looked at
+        size = torch.empty(1, height, width)  # only its shape is used
         top, left, rows, columns = RandomResizedCrop.get_params(size, [0.08, 1.0], [3 / 4, 4 / 3])
         if rows >= 2 * SIDE and columns >= 2 * SIDE:
             scale = min(rows, columns) / SIDE
@@ -122,14 +123,16 @@ def fleet(files: str, cpus: int, epochs: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The fleet beside Ray Data on one cluster.")
+    parser = argparse.ArgumentParser(description="The fleet compared with Ray Data on one cluster.")
     parser.add_argument(
-        "--cpus", type=int, default=len(os.sched_getaffinity(0)), help="the cluster's; default all"
+        "--cpus", type=int, default=len(os.sched_getaffinity(0)), help="CPUs of the cluster; default: all"
     )
-    parser.add_argument("--samples", type=int, default=4000, help="pictures of about 110 KB")
-    parser.add_argument("--epochs", type=int, default=2, help="counted in each run, behind one that is not")
+    parser.add_argument("--samples", type=int, default=4000, help="number of images of about 110 KB")
+    parser.add_argument(
+        "--epochs", type=int, default=2, help="epochs counted in each run, after one that is not"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--data", type=Path, help="Parquet files of pictures that are there already")
+    parser.add_argument("--data", type=Path, help="existing Parquet files of images")
     options = parser.parse_args()
     import ray
 
@@ -137,7 +140,7 @@ def main() -> None:
         os.environ["FEEDSTOCK_CACHE"] = f"{folder}/cache"
         data = options.data
         if data is None:
-            data = Path(folder) / "pictures" / "data"
+            data = Path(folder) / "images" / "data"
             synth = [
                 sys.executable,
                 "-m",
@@ -169,7 +172,7 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in rates.items()}
     print(", ".join(f"{name} {value:,.0f} images/s" for name, value in medians.items()), end=" ")
     print(f"(medians of {options.rounds}, {options.cpus} CPUs)")
-    print(f"ratio {statistics.median(ratios):.2f} (median of rounds), asked for {ASKED:.0f}")
+    print(f"ratio {statistics.median(ratios):.2f} (median of rounds), goal {ASKED:.0f}")
     sys.stdout.flush()
 
 

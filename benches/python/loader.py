@@ -1,7 +1,7 @@
-"""What the promises about Python cost and keep, on this machine: see `--help`.
+"""Measures the cost of feedstock's guarantees in Python, on this machine: see `--help`.
 
 scripts/python benches/python/loader.py            # everything
-scripts/python benches/python/loader.py rate state # some of it
+scripts/python benches/python/loader.py rate state # selected parts
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def command(*arguments: object) -> str:
 
 
 def rate(folder: Path) -> None:
-    """Samples a second of this package's loader beside those of the Rust iterator (`feedstock bench`)."""
-    pictures = folder / "pictures"
+    """Compares samples per second of this package's loader with those of the Rust iterator (`feedstock
+    bench`)."""
+    pictures = folder / "images"
     command("synth", "imagenet", pictures, "--samples", 2000, "--seed", 1, "--quiet")
     pipeline = (
         fs.Dataset(pictures)
@@ -56,18 +57,19 @@ def rate(folder: Path) -> None:
     print(
         f"rate: Python {statistics.median(python):,.0f}/s, Rust {statistics.median(rust):,.0f}/s (medians of {ROUNDS})"
     )
-    print(f"rate: ratio {ratio:.3f}, asked for 0.97")
+    print(f"rate: ratio {ratio:.3f}, goal 0.97")
 
 
 def state(folder: Path) -> None:
-    """The state's size and time, and a resume in the middle of an epoch as long as ImageNet's, first batch included."""
+    """Measures the state's size and time, and a resume in the middle of an epoch as long as ImageNet's, with
+    its first batch."""
     samples, files = 1_280_000, 16
     data = folder / "long"
     data.mkdir()
     generator = np.random.default_rng(1)
     for number in range(files):
         rows = samples // files
-        encoded = [generator.bytes(110) for _ in range(rows)]  # a thousandth of a picture
+        encoded = [generator.bytes(110) for _ in range(rows)]  # a thousandth of an image
         table = pyarrow.table({"image": pyarrow.array(encoded, pyarrow.binary()), "label": np.arange(rows)})
         path = data / f"train-{number:05}-of-{files:05}.parquet"
         pyarrow.parquet.write_table(table, path, row_group_size=1000, data_page_size=4096, compression="none")
@@ -82,7 +84,7 @@ def state(folder: Path) -> None:
             saved = loader.state_dict()
             times.append(time.perf_counter() - begun)
     print(
-        f"state: {len(json.dumps(saved))} bytes, asked for 1024; {statistics.median(times) * 1e3:.3f} ms, asked for 1"
+        f"state: {len(json.dumps(saved))} bytes, goal 1024; {statistics.median(times) * 1e3:.3f} ms, goal 1"
     )
     resumes, opens = [], []
     for _ in range(ROUNDS):
@@ -95,8 +97,8 @@ def state(folder: Path) -> None:
             next(iter(loader))
             resumes.append(time.perf_counter() - begun)
     print(
-        f"state: resume at {saved['position']:,} of {samples:,} samples, first batch included: "
-        f"{statistics.median(resumes):.3f} s, asked for 1; opening the catalog {statistics.median(opens):.3f} s more"
+        f"state: resume at {saved['position']:,} of {samples:,} samples, including the first batch: "
+        f"{statistics.median(resumes):.3f} s, goal 1; opening the catalog {statistics.median(opens):.3f} s more"
     )
 
 
@@ -106,7 +108,7 @@ def resident() -> int:
 
 
 def memory(folder: Path) -> None:
-    """Resident memory over 10,000 batches, tensors taken from each."""
+    """Measures resident memory over 10,000 batches, with the tensors of each."""
     pictures = folder / "small"
     command("synth", "imagenet", pictures, "--samples", 200, "--seed", 1, "--quiet")
     pipeline = (
@@ -126,13 +128,13 @@ def memory(folder: Path) -> None:
                     marks[taken] = resident() / 2**20
     for taken, size in marks.items():
         print(f"memory: {size:.1f} MiB after {taken:,} batches")
-    print(f"memory: {marks[10_000] - marks[1_000]:+.1f} MiB from batch 1,000 to 10,000, asked for flat")
+    print(f"memory: {marks[10_000] - marks[1_000]:+.1f} MiB from batch 1,000 to 10,000, goal: constant")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures what feedstock promises to Python.")
+    parser = argparse.ArgumentParser(description="Measures the cost of feedstock's guarantees in Python.")
     parts = {"rate": rate, "state": state, "memory": memory}
-    parser.add_argument("part", nargs="*", choices=[*parts, []], help="what to measure; default everything")
+    parser.add_argument("part", nargs="*", choices=[*parts, []], help="what to measure; default: everything")
     chosen = parser.parse_args().part or list(parts)
     with tempfile.TemporaryDirectory(prefix="feedstock-bench-") as folder:
         os.environ["FEEDSTOCK_CACHE"] = f"{folder}/cache"

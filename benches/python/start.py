@@ -1,8 +1,8 @@
 """Measures a loader's start: the time from `iter(loader)` to the first batch.
 
-With several ranks, loaders with and without the ranks' comparison of what they are about to load take turns. The
-ranks are processes of this machine in a group of torch.distributed (gloo over a TCPStore), and a barrier lets them
-begin together. One process alone has no other rank to compare with.
+With several ranks, loaders with and without the ranks' comparison of their configurations take turns. The ranks are
+processes of this machine in a group of torch.distributed (gloo over a TCPStore), and a barrier lets them start at the
+same time. A single process has no other rank to compare with.
 
 scripts/python benches/python/start.py                    # 1 and 2 ranks
 scripts/python benches/python/start.py --ranks 2 4 8 --rounds 40
@@ -49,7 +49,7 @@ def run_rank(folder: Path, rank: int, ranks: int, port: int, rounds: int) -> Non
         .batch(16)
         .options(threads=1)
     )
-    wait: Callable[[], object] = int  # of one rank: nothing
+    wait: Callable[[], object] = int  # a single rank does not wait
     if ranks > 1:
         torch.distributed.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
@@ -95,20 +95,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--ranks", type=int, nargs="+", default=[1, 2], help="ranks of a group (default 1 and 2)"
+        "--ranks", type=int, nargs="+", default=[1, 2], help="number of ranks in a group (default 1 and 2)"
     )
     parser.add_argument(
         "--rounds", type=int, default=20, help="loaders of each kind in each rank (default 20)"
     )
     for name, kind in (("--folder", Path), ("--rank", int), ("--port", int)):
-        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)  # of the processes that this one starts
+        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)  # for the processes that this one starts
     options = parser.parse_args()
     if options.rank is not None:
         run_rank(options.folder, options.rank, options.ranks[0], options.port, options.rounds)
         return
     with tempfile.TemporaryDirectory(prefix="feedstock-bench-") as folder:
         os.environ["FEEDSTOCK_CACHE"] = f"{folder}/cache"
-        pictures = Path(folder) / "pictures"
+        pictures = Path(folder) / "images"
         words = ["synth", "imagenet", str(pictures), "--samples", "400", "--seed", "1", "--quiet"]
         subprocess.run([sys.executable, "-m", "feedstock", *words], check=True)
         for ranks in options.ranks:

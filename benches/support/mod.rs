@@ -1,4 +1,4 @@
-//! What the whole-pipeline benches share: sample data, the job, and the process's own accounts.
+//! Shared code of the whole-pipeline benches: sample data, the job, and resource usage of the process.
 
 #![allow(dead_code, reason = "each bench uses a part")]
 use feedstock::{
@@ -8,23 +8,23 @@ use feedstock::{
 use feedstock_synth::ImagenetOptions;
 use std::path::{Path, PathBuf};
 
-/// Rows of a batch, as the project's figures ask.
+/// Rows per batch, as in the project's figures.
 pub const BATCH: u64 = 64;
 
-/// Samples shuffled among each other: about 110 MB, a quarter of the data, so that every epoch reads anew.
+/// Samples that are shuffled together: about 110 MB, a quarter of the data, so that every epoch reads it again.
 pub const WINDOW: u64 = 1024;
 
-/// Holds the window and what reaches over its edges, but not the data set.
+/// Holds the window and blocks at its edges, but not the data set.
 pub const BUDGET_BYTES: u64 = 256 << 20;
 
-/// CPU threads: the machine that the figures are for has two cores.
+/// CPU threads: the figures are stated for a machine of two cores.
 pub const THREADS: usize = 2;
 
-/// 4,000 pictures of about 110 KB, 400×350, in Parquet; made once in the temporary folder.
+/// Makes 4,000 images of about 110 KB, 400×350, in Parquet, once, in the temporary folder.
 pub fn sample_data() -> PathBuf {
     let dir = std::env::temp_dir().join("feedstock-bench-imagenet-4000");
     if !dir.join("complete").exists() {
-        println!("making 4,000 pictures in {}", dir.display());
+        println!("making 4,000 images in {}", dir.display());
         let options = ImagenetOptions { samples: 4000, overwrite: true, ..ImagenetOptions::default() };
         options.write(&dir, &mut |_| ()).unwrap();
         std::fs::write(dir.join("complete"), "").unwrap();
@@ -32,7 +32,7 @@ pub fn sample_data() -> PathBuf {
     dir.join("data")
 }
 
-/// Opens with a catalog kept in `catalogs`.
+/// Opens the data set with a catalog stored in `catalogs`.
 pub fn open(uri: &str, catalogs: &Path, config: &[(String, String)]) -> Dataset {
     let mut options = OpenOptions {
         catalog: CatalogOptions {
@@ -47,12 +47,12 @@ pub fn open(uri: &str, catalogs: &Path, config: &[(String, String)]) -> Dataset 
     futures::executor::block_on(Dataset::open_with(uri, options)).unwrap()
 }
 
-/// Decode, random_resized_crop 224, flip; u8.
+/// Returns the ops: decode, random_resized_crop 224, flip; u8.
 pub fn chain() -> ChainSpec {
     ChainSpec::from([decode_image(), random_resized_crop(224), horizontal_flip(0.5)])
 }
 
-/// The job that the figures are about.
+/// Returns the job of the figures.
 pub fn pipeline(dataset: Dataset) -> Pipeline {
     dataset
         .map("image", chain())
@@ -62,7 +62,7 @@ pub fn pipeline(dataset: Dataset) -> Pipeline {
         .budget_bytes(BUDGET_BYTES)
 }
 
-/// User and system time of this process, seconds.
+/// Returns user and system time of this process, in seconds.
 pub fn cpu_s() -> f64 {
     // SAFETY: all zeros is a valid rusage, and getrusage fills it.
     let usage = unsafe {
@@ -74,24 +74,24 @@ pub fn cpu_s() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// User and system time of another process, seconds.
+/// Returns user and system time of another process, in seconds.
 pub fn cpu_s_of(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // Behind the name, which may hold blanks: user and system time are the 12th and 13th, in ticks.
+    // After the name, which may contain spaces: user and system time are the 12th and 13th field, in ticks.
     let fields = stat.rsplit(')').next().unwrap().split_whitespace();
     let ticks: f64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum();
     // SAFETY: sysconf takes a number and returns one.
     ticks / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64
 }
 
-/// A field of `/proc/self/status` in bytes: `VmRSS`, `VmHWM`.
+/// Returns a field of `/proc/self/status` in bytes: `VmRSS`, `VmHWM`.
 pub fn memory_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// The middle value.
+/// Returns the median.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Files of at most this size are kept: the survey is about many encoders, not about long recordings.
+# Files of at most this size are kept: the survey covers many encoders, not long recordings.
 MAX_FILE_BYTES = 32 << 20
 
 
@@ -52,7 +52,7 @@ def read_list(path: Path) -> list[Package]:
     return packages
 
 
-# What each format that feedstock claims holds.
+# The kind of data in each format that feedstock claims to decode.
 KINDS = {"jpeg": "image", "png": "image", "webp": "image"}
 KINDS |= dict.fromkeys(("aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"), "audio")
 

@@ -15,10 +15,10 @@ import soundfile
 VERDICTS = {
     "same": "same",
     "differs": "differs",
-    "refused": "refused",
+    "refused": "rejected",
     "unsupported": "unsupported codec",
-    "reference_refuses": "refused by the reference only",
-    "both_refuse": "refused by both",
+    "reference_refuses": "rejected by the reference only",
+    "both_refuse": "rejected by both",
 }
 
 INTRODUCTION = """\
@@ -26,15 +26,16 @@ INTRODUCTION = """\
 
 `scripts/survey --page docs/survey.md` makes this page. It decodes every image and audio clip of {packages} pinned
 Debian and PyPI packages (`benches/survey/packages.txt`) with feedstock and with a reference decoder: {surveyed} of
-{files} files{rest}. Timings are left out: a debug build says nothing about speed.
+{files} files{rest}. Times are left out, because those of a debug build are not meaningful.
 
 - **Reference**: Pillow {pillow} for images (`load()`, truncated images off); libsndfile {sndfile} for audio; ffmpeg
-  {ffmpeg} where libsndfile refuses a file, with no line on standard error. If feedstock and libsndfile differ and
+  {ffmpeg} if libsndfile rejects a file, with no line on standard error. If feedstock and libsndfile differ and
   feedstock and ffmpeg do not, the file counts as the same, and the section about references lists it.
-- **Same**: an image differs by at most 1 of 255 levels in every pixel, without scaled decoding. A clip has the same
-  sample rate, channels and number of samples, and in each channel the difference is at most −80 dB of full scale (RMS).
-  No delay is allowed in any format. An M4A clip may end up to 1,023 samples before the reference's: the last frame's
-  duration in the container says how much of it is the clip, and ffmpeg {ffmpeg} keeps the rest.
+- **Same**: an image differs by at most 1 of 255 levels in every pixel, without scaled decoding. An audio clip has the
+  same sample rate, channels and number of samples, and in each channel the difference is at most −80 dB of full scale
+  (RMS). No delay is allowed in any format. An M4A audio clip may end up to 1,023 samples before the reference's: the
+  last frame's duration in the container gives the part that belongs to the audio clip, and ffmpeg {ffmpeg} keeps the
+  rest.
 - **Unsupported**: codecs that feedstock does not claim to decode; the error names the codec.
 """
 
@@ -97,7 +98,7 @@ def render(
     ]
     lines = [introduction, "## By format", ""]
     lines += table([*by_format, ("**all**", total)], "format")
-    lines += ["", "## Files that are refused or differ", ""]
+    lines += ["", "## Files that are rejected or differ", ""]
     listed = [result for result in results if result["verdict"] in ("refused", "differs", "unsupported")]
     lines += ["| file | result | measured | reason |", "|---|---|---|---|"] if listed else ["None."]
     for result in listed:

@@ -15,7 +15,7 @@ from PIL import Image, ImageFile
 
 ImageFile.LOAD_TRUNCATED_IMAGES = False
 Image.init()  # registers every format: `Image.open(formats=…)` fails for those that are not
-# feedstock's own limit (`max_pixels`) is Pillow's; the survey is about formats, not about bombs.
+# feedstock's own limit (`max_pixels`) corresponds to Pillow's; the survey tests formats, not decompression bombs.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 FFMPEG_SECONDS = 300
@@ -48,18 +48,18 @@ def image(path: Path) -> Decoded:
                 values = np.repeat(grey[:, :, None], 3, axis=2)
             else:
                 values = np.asarray(file.convert("RGB"))
-    except Exception as error:  # every way in which Pillow refuses a file
+    except Exception as error:  # every way in which Pillow rejects a file
         raise RefusedError(f"{type(error).__name__}: {error}") from error
     return Decoded(values, 0, time.perf_counter() - started, f"Pillow {mode}")
 
 
 def audio(path: Path) -> Decoded:
-    """Decodes all channels of a clip: with soundfile, or else with ffmpeg where it is installed."""
+    """Decodes all channels of an audio clip: with soundfile, or else with ffmpeg if it is installed."""
     started = time.perf_counter()
     try:
         values, rate = soundfile.read(path, dtype="float32", always_2d=True)
         return Decoded(values.T, rate, time.perf_counter() - started, "soundfile")
-    except Exception as error:  # every way in which libsndfile refuses a file
+    except Exception as error:  # every way in which libsndfile rejects a file
         first = f"soundfile: {error}"
     if shutil.which("ffmpeg") is None:
         raise RefusedError(first)

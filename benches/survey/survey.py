@@ -1,8 +1,8 @@
-"""Decodes each collected file with feedstock and with the reference, and reports what is refused or differs.
+"""Decodes each collected file with feedstock and with the reference, and reports what is rejected or differs.
 
-Results are appended to a file as they come, so an interrupted run goes on where it stopped. They belong to one build
-of the decoder: another build starts anew. Exit status: 0 where nothing is refused and nothing differs but for the files
-of explained.json, else 1.
+Results are appended to a file as they come, so an interrupted run resumes. They belong to one build of the decoder;
+another build starts from the beginning. Exit status: 0 if nothing is rejected or differs except the files of
+explained.json, else 1.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ import reference
 
 MAX_LEVELS = 1
 MAX_DECIBELS = -80.0
-# By how many samples feedstock's clip may end before the reference's. No clip may begin earlier or later. In MP4 the
-# last frame's duration says how much of it is the clip; ffmpeg 5.1 keeps the rest.
+# Number of samples by which feedstock's audio clip may end before the reference's. No audio clip may begin earlier or
+# later. In MP4 the last frame's duration gives the part that belongs to the audio clip; ffmpeg 5.1 keeps the rest.
 ALLOWED_PADDING = {"m4a": 1023}
-# What feedstock's errors about codecs contain that it does not claim to decode.
+# Parts of feedstock's errors about codecs that it does not claim to decode.
 UNSUPPORTED = ("is no AAC", "the WAV clip holds format", "first stream is no Vorbis")
 SLOWER = 1.5
 LEAST_SECONDS = 0.005
 
 
 class Feedstock:
-    """The program `decode_files`, which answers one file at a time."""
+    """Runs the program `decode_files`, which decodes one file at a time."""
 
     def __init__(self, program: Path) -> None:
         self.program = program
@@ -48,9 +48,9 @@ class Feedstock:
         self.process = subprocess.Popen([self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def decode(self, kind: str, path: Path) -> tuple[dict[str, Any], bytes]:
-        """Returns the head and the data of the answer; the head has `error` where the file is refused.
+        """Returns the header and the data of the answer; the header has `error` if the file is rejected.
 
-        A file at which the program ends counts as refused, and the program is started again.
+        A file at which the program ends counts as rejected, and the program is started again.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -66,16 +66,17 @@ class Feedstock:
 
 
 def levels(ours: np.ndarray, theirs: np.ndarray) -> int | None:
-    """Returns the largest difference in levels; None where the sizes differ."""
+    """Returns the largest difference in levels; None if the sizes differ."""
     if ours.shape != theirs.shape:
         return None
     return int(np.abs(ours.astype(np.int16) - theirs.astype(np.int16)).max(initial=0))
 
 
 def decibels(ours: np.ndarray, theirs: np.ndarray, delay: int) -> float:
-    """Returns the RMS difference in dB of full scale of the channel where it is largest.
+    """Returns the RMS difference in dB of full scale in the channel with the largest one.
 
-    The samples have shape [channels, frames]. `ours` is `delay` samples late; what only one of the two has is left out.
+    The samples have shape [channels, frames]. `ours` is `delay` samples late; samples that only one of the two has are
+    ignored.
     """
     ours, theirs = ours[:, max(delay, 0) :], theirs[:, max(-delay, 0) :]
     common = min(ours.shape[1], theirs.shape[1])
@@ -86,7 +87,7 @@ def decibels(ours: np.ndarray, theirs: np.ndarray, delay: int) -> float:
 
 
 def compare_images(head: dict[str, Any], data: bytes, expected: reference.Decoded) -> dict[str, Any]:
-    """Returns how far feedstock's image is from the reference's."""
+    """Returns the difference between feedstock's image and the reference's."""
     ours = np.frombuffer(data, dtype=np.uint8).reshape(head["height"], head["width"], 3)
     difference = levels(ours, expected.values)
     differs = difference is None or difference > MAX_LEVELS
@@ -96,10 +97,10 @@ def compare_images(head: dict[str, Any], data: bytes, expected: reference.Decode
 def compare_audio(
     head: dict[str, Any], data: bytes, expected: reference.Decoded, padding: int
 ) -> dict[str, Any]:
-    """Returns how far feedstock's clip is from the reference's, channel by channel, from the first sample on.
+    """Returns the difference between feedstock's audio clip and the reference's, per channel, from the first sample on.
 
-    Up to `padding` samples of the reference's end may be missing. Where the numbers of samples differ otherwise, the
-    result also has the level for clips that are aligned at their ends.
+    Up to `padding` samples of the reference's end may be missing. If the numbers of samples differ otherwise, the
+    result also has the level for audio clips that are aligned at their ends.
     """
     ours = np.frombuffer(data, dtype="<f4").reshape(head["channels"], -1)
     result = {
@@ -137,7 +138,7 @@ def judge(file_format: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
         padding = ALLOWED_PADDING.get(file_format, 0)
         result = compare_audio(head, data, expected, padding)
         if result["differs"] and expected.decoder == "soundfile":
-            # The references differ among themselves.
+            # The references differ from each other.
             with contextlib.suppress(reference.RefusedError):
                 other = reference.ffmpeg(path, "")
                 second = compare_audio(head, data, other, padding)
@@ -161,7 +162,7 @@ def judge(file_format: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
 def survey(
     packages: list[collect.Package], cache: Path, program: Path, jobs: int, max_seconds: float | None
 ) -> tuple[list[dict[str, Any]], int]:
-    """Judges every collected file that has no result of this build yet; returns all results and the number of files.
+    """Judges every collected file without a result of this build; returns all results and the number of files.
 
     `jobs` files are decoded at once. After `max_seconds` no further file is begun. The order mixes the packages, so
     that an unfinished survey is a sample.
@@ -198,7 +199,7 @@ def survey(
 
 
 def needs_attention(result: dict[str, Any], explained: dict[str, str]) -> bool:
-    """Returns whether feedstock's result is not the reference's, for no known reason."""
+    """Returns whether feedstock's result differs from the reference's without a known reason."""
     return result["verdict"] in ("refused", "differs") and result["file"] not in explained
 
 
@@ -231,7 +232,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="also write the results as a page in Markdown to this file")
     parser.add_argument("--jobs", type=int, default=1, help="files that are decoded at once (default 1)")
     parser.add_argument(
-        "--max-seconds", type=float, help="begin no file after this time; the next run goes on"
+        "--max-seconds", type=float, help="begin no file after this time; the next run resumes"
     )
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)

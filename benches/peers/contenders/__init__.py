@@ -1,1 +1,1 @@
-"""The contenders: one file a peer, or a way of using one; see protocol.py."""
+"""The contenders: one file per peer, or per way of using one; see protocol.py."""

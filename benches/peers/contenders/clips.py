@@ -1,8 +1,7 @@
-"""One clip's work for contenders without decoders of their own, and padding.
+"""The processing of one audio clip for contenders without decoders, and padding.
 
-Decoding by libsndfile (soundfile), resampling by soxr (HQ), torchaudio's mel spectrogram: the fastest of the parts
-that Python has for it; ``with_torchaudio`` is the reference that outputs are
-compared with.
+Decoding with libsndfile (soundfile), resampling with soxr (HQ), torchaudio's mel spectrogram: the fastest
+parts that Python has for these. ``with_torchaudio`` is the reference of all outputs.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from contenders.protocol import FLOOR, HOP, MELS, N_FFT, SAMPLE_RATE, Batch
 
 
 def number_of(name: str) -> int:
-    """The clip's number, from its file's name."""
+    """Returns the audio clip's number, from its file's name."""
     return int(name.rsplit("_", 1)[1].split(".", 1)[0])
 
 
 def log_mel() -> Callable[[Any], Any]:
-    """A waveform at 16 kHz (f32 [samples]) to [frames, 80]: 25 ms Hann windows every 10 ms, HTK scale, natural log."""
+    """Returns a function from a waveform at 16 kHz (f32 [samples]) to [frames, 80]: 25 ms Hann windows every
+    10 ms, HTK scale, natural log."""
     import torch
     from torchaudio.transforms import MelSpectrogram
 
@@ -64,7 +64,7 @@ def with_torchaudio() -> Callable[[bytes], Any]:
 
 
 def with_torchcodec() -> Callable[[bytes], Any]:
-    """FFmpeg decodes and resamples."""
+    """Returns a function that decodes and resamples with FFmpeg."""
     from torchcodec.decoders import AudioDecoder
 
     features = log_mel()
@@ -78,7 +78,7 @@ def with_torchcodec() -> Callable[[bytes], Any]:
 
 
 def collate(rows: list[tuple[Any, int]]) -> Batch:
-    """Rows of their own lengths and clips' numbers to a padded batch."""
+    """Collates rows of different lengths and the audio clips' numbers into a padded batch."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 

@@ -8,7 +8,8 @@ from typing import Any
 from contenders.decoding import Decoder
 from contenders.protocol import PICTURES, SIDE, SPEECH, Batch, Contender, Job, Loader, main
 
-# One query over the files again and again: a query begun behind another's end crashed now and then (0.7.26).
+# A single query over the repeated files: a query that began after the end of another one crashed at times
+# (0.7.26).
 EPOCHS = 64
 
 
@@ -17,7 +18,7 @@ def open_loader(job: Job, state: Any) -> Loader:
 
     import daft
     import numpy as np
-    import torch  # noqa: F401  (by the main thread: Daft's own have small stacks)
+    import torch  # noqa: F401  (by the main thread: Daft's threads have small stacks)
 
     config = None
     if job.remote:
@@ -59,14 +60,14 @@ def open_loader(job: Job, state: Any) -> Loader:
 
 
 def _rows(data: Any, shape: tuple[int, ...]) -> Any:
-    """A column of fixed-shape tensors as one array, without a copy where it is one piece."""
+    """Returns a column of fixed-shape tensors as one array, without a copy if it is one chunk."""
     storage = data.storage if hasattr(data, "storage") else data
     values = storage.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(data), *shape)
 
 
 def pictures(parts: Iterator[tuple[Any, list[Any]]], job: Job) -> Iterator[Batch]:
-    """Morsels cut into batches."""
+    """Cuts morsels into batches."""
     import numpy as np
 
     left: list[Any] = []
@@ -111,8 +112,8 @@ CONTENDER = Contender(
     guidance=(
         "a function of batches, results streamed: Daft documentation, User-defined functions, Optimising memory usage",
         "threads are chosen by its native runner, its default",
-        "rows are not shuffled: our choice in its favour, since a global shuffle is all that it has",
-        "one query over the files 64 times, since each epoch's own would start anew, and 2 results ahead: our choice",
+        "rows are not shuffled: our choice in its favour, because it has only a global shuffle",
+        "one query over the files 64 times, because one per epoch would start again, and 2 results ahead: our choice",
         "decoding by torchvision.io: our choice, as its own decode, crop (by a column of boxes) and resize are "
         "slower, cannot flip, and resize all rows to one size",
     ),

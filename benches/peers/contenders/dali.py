@@ -20,14 +20,15 @@ from contenders.protocol import (
 
 
 def resized(fn: Any, shape: Any) -> Any:
-    """Height and width with the shorter side as asked, the longer truncated as torchvision does."""
+    """Returns height and width with the requested shorter side; the longer one is truncated as in
+    torchvision."""
     height, width = shape[0], shape[1]
     short = (height < width) * height + (height >= width) * width
     return fn.stack(height * EVAL_SIDE // short, width * EVAL_SIDE // short)
 
 
 def middle(room: Any) -> Any:
-    """Where torchvision begins a centre crop: half of the room, rounded to even."""
+    """Returns where torchvision begins a centre crop: half of the remaining length, rounded to even."""
     half = room // 2
     return half + (room - 2 * half) * (half - half // 2 * 2)
 
@@ -96,7 +97,7 @@ CONTENDER = Contender(
     cannot={"speech": "DALI decodes no MP3"},
     resume=True,
     guidance=(
-        "num_threads as calibrated: DALI documentation, Performance Tuning, Thread Affinity and CPU threads",
+        "calibrated num_threads: DALI documentation, Performance Tuning, Thread Affinity and CPU threads",
         "image_random_crop, which decodes the crop alone: DALI documentation, Image Processing, ROI decoding",
         "files mapped into memory, the reader's default: fn.readers.file, dont_use_mmap",
         "prefetch_queue_depth 2, the default: DALI documentation, Performance Tuning, Prefetching Queue Depth",

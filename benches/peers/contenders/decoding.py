@@ -1,5 +1,5 @@
-"""A sample's whole work, for contenders that bring bytes and leave decoding to Python's best: torchvision.io for
-pictures, libsndfile and soxr for clips."""
+"""The whole processing of a sample, for contenders that deliver bytes and leave decoding to the best Python
+libraries: torchvision.io for images, libsndfile and soxr for audio clips."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contenders.protocol import Batch, Job
 
 
 def decoder(job: Job) -> Callable[[bytes], Any]:
-    """Made where it is called first, so that worker processes get one each."""
+    """Returns a function that creates its decoder at the first call, so that each worker process gets one."""
     made: list[Callable[[bytes], Any]] = []
 
     def run(encoded: bytes) -> Any:
@@ -20,7 +20,7 @@ def decoder(job: Job) -> Callable[[bytes], Any]:
 
             torch.set_num_threads(1)
             if get_worker_info() is None:
-                torch.seed()  # a new process begins as every other; PyTorch's own workers are told their seeds
+                torch.seed()  # all new processes start with the same seed; PyTorch sets those of its own workers
             if job.speech:
                 from contenders import clips
 

@@ -1,4 +1,4 @@
-"""feedstock: pictures from shards of `feedstock shard`, clips as they are."""
+"""feedstock: images from shards of `feedstock shard`, audio clips from the given files."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from contenders.protocol import (
     main,
 )
 
-# The window's blocks (29 MiB of pictures, 11 MiB of clips) and reads ahead, but no tenth of an epoch besides: what
-# stays in memory from epoch to epoch would not be read where a rate is measured. A batch of pictures as they are
-# needs 36 MiB.
+# The window's blocks (29 MiB of images, 11 MiB of audio clips) and blocks read ahead, but less than a further
+# tenth of an epoch. Blocks that stay in memory from epoch to epoch would not be read while a rate is
+# measured. A batch of unmodified images needs 36 MiB.
 BUDGET_BYTES = {"pictures": 38 << 20, "speech": 16 << 20}
 
-# MCUs between restart markers of its shards: 64×16 px of a 4:2:0 picture.
+# MCUs between restart markers of its shards: 64×16 px of a 4:2:0 image.
 RESTART_INTERVAL = 4
 
 
 def prepare(job: Job) -> None:
-    """The same JPEGs with restart markers, without loss. Clips are read as they are."""
+    """Writes the same JPEGs with restart markers, without loss. Audio clips are read from the given files."""
     import subprocess
     import sys
 
@@ -121,13 +121,13 @@ CONTENDER = Contender(
     numbers=(1,),
     resume=True,
     guidance=(
-        "as many threads as cores, its default: Pipeline.options; batches as views in numpy: python/README.md",
-        f"pictures from Parquet of `feedstock shard --restart-interval {RESTART_INTERVAL}`, the same JPEGs marked: "
-        "README, The command; clips from the Parquet files that there are",
-        "the catalog of the data's files is made by the first run and kept in its cache folder, its default: README",
-        f"samples shuffled in windows of {SHUFFLE_SAMPLES}, as peers' buffers are, instead of 512 MiB; up to 64 lanes, "
+        "one thread per core, its default: Pipeline.options; batches as views in numpy: python/README.md",
+        f"images from Parquet of `feedstock shard --restart-interval {RESTART_INTERVAL}`, the same JPEGs with markers: "
+        "README, The command; audio clips from the given Parquet files",
+        "the catalog of the data's files is made by the first run and stored in its cache folder, its default: README",
+        f"samples shuffled in windows of {SHUFFLE_SAMPLES}, as in peers' buffers, instead of 512 MiB; up to 64 lanes, "
         "its default: Pipeline.shuffle",
-        f"a budget of {BUDGET_BYTES['pictures'] >> 20} MiB for pictures, {BUDGET_BYTES['speech'] >> 20} MiB for clips, "
+        f"a budget of {BUDGET_BYTES['pictures'] >> 20} MiB for images, {BUDGET_BYTES['speech'] >> 20} MiB for audio, "
         "instead of 1 GiB, so that none stays in memory from epoch to epoch: our choice",
     ),
 )

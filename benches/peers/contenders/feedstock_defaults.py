@@ -1,4 +1,4 @@
-"""feedstock with all its defaults: its memory stands beside that of the settings that rates are measured with."""
+"""feedstock with all its defaults: its memory is compared with that of the settings used for rates."""
 
 from __future__ import annotations
 

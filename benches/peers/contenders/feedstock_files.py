@@ -1,4 +1,4 @@
-"""feedstock on the picture files that there are: what its own shards gain stands beside it."""
+"""feedstock on the given image files, which shows the gain of its own shards."""
 
 from __future__ import annotations
 

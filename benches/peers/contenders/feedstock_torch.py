@@ -1,4 +1,4 @@
-"""feedstock with batches as torch tensors: the same work, and torch's import before the first batch."""
+"""feedstock with batches as torch tensors: the same work, with torch's import before the first batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FFCV: one file of its own format, JPEG bytes as they are."""
+"""FFCV: one file in its own format, with unmodified JPEG bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def file_of(job: Job) -> str:
 
 
 def prepare(job: Job) -> None:
-    """Its own RGBImageField encodes pixels anew; this one stores the bytes that there are, in the same form."""
+    """Writes the file. FFCV's RGBImageField encodes pixels again; this one stores the given bytes, in the
+    same form."""
     import os
 
     import numpy as np
@@ -79,7 +80,7 @@ def open_loader(job: Job, state: Any) -> Loader:
         batches_ahead=3,
         drop_last=True,
         seed=job.seed,
-        custom_fields={"image": RGBImageField},  # the writer's name for it is its own
+        custom_fields={"image": RGBImageField},  # the writer's name for it
         pipelines={"image": image, "label": [IntDecoder(), ToTensor(), Squeeze()]},
     )
 
@@ -102,11 +103,11 @@ CONTENDER = Contender(
         "resume": "FFCV has no state to save",
     },
     prepare=prepare,
-    numbers=(0.5, 1),  # it takes no more threads than there are cores
+    numbers=(0.5, 1),  # it uses at most one thread per core
     guidance=(
         "os_cache=True, as the data fits memory, and OrderOption.RANDOM: FFCV documentation, Tuning Guide",
-        "write_mode jpg, the bytes that there are: FFCV documentation, Working with Image Data",
-        "num_workers as calibrated, batches_ahead 3, its default: FFCV documentation, Performance Guide",
+        "write_mode jpg, the given bytes: FFCV documentation, Working with Image Data",
+        "calibrated num_workers, batches_ahead 3, its default: FFCV documentation, Performance Guide",
     ),
 )
 

@@ -9,7 +9,8 @@ from contenders.protocol import Contender, Job, main
 
 
 class Pixels:
-    """Samples for its writer: pictures that Pillow decoded, as all that is not JPEG must be given to it."""
+    """Samples for its writer: images decoded by Pillow, because the writer requires pixels for everything but
+    JPEG."""
 
     def __init__(self, job: Job) -> None:
         from contenders import files
@@ -54,12 +55,12 @@ CONTENDER = Contender(
         "resume": "FFCV has no state to save",
     },
     prepare=prepare,
-    numbers=(0.5, 1),  # it takes no more threads than there are cores
+    numbers=(0.5, 1),  # it uses at most one thread per core
     environment="ffcv",
     guidance=(
         "write_mode raw, which usually performs best where memory holds all of the data: FFCV documentation, Working "
         "with Image Data in FFCV",
-        "all else as FFCV above",
+        "everything else as FFCV above",
     ),
 )
 

@@ -1,4 +1,5 @@
-"""The data as files or objects with names, for contenders that read such: pictures by class, clips of a table."""
+"""The data as named files or objects, for contenders that read these: images by class, audio clips of a
+table."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from contenders.protocol import Job
 
 
 def listed(job: Job) -> list[tuple[str, int]]:
-    """(place, label or clip's number) of every sample."""
+    """Returns (path, label or number of the audio clip) of every sample."""
     where = job.uris["folder"]
     if job.speech:
         table = read_text(f"{where}/train.tsv")
@@ -37,7 +38,7 @@ def objects(uri: str) -> list[str]:
 
 
 def read(place: str) -> bytes:
-    """A file's or an object's bytes."""
+    """Returns the bytes of a file or an object."""
     if not place.startswith("s3://"):
         with open(place, "rb") as file:
             return file.read()
@@ -54,8 +55,8 @@ _clients: dict[int, Any] = {}
 
 
 def client() -> Any:
-    """boto3's client of this process; the endpoint is in the environment. Clients are safe across threads, but not
-    across ``fork``."""
+    """Returns this process's boto3 client; the endpoint is in the environment. Clients may be shared by
+    threads, but not across ``fork``."""
     process = os.getpid()
     if process not in _clients:
         import boto3
@@ -66,7 +67,7 @@ def client() -> Any:
 
 
 def tars(job: Job) -> list[str]:
-    """The WebDataset shards."""
+    """Returns the WebDataset shards."""
     where = job.uris["webdataset"]
     names = objects(where) if job.remote else [str(path) for path in Path(where).iterdir()]
     return sorted(name for name in names if name.endswith(".tar") and (not job.speech or "-train-" in name))

@@ -29,7 +29,7 @@ class Files:
 
 class Decode:
     def __init__(self, job: Job) -> None:
-        self._decode = Decoder(job)  # which seeds the crops of its process anew
+        self._decode = Decoder(job)  # seeds the crops of its process
 
     def __call__(self, sample: tuple[bytes, int]) -> tuple[Any, Any]:
         import numpy as np
@@ -87,8 +87,8 @@ CONTENDER = Contender(
         "MapDataset, batch before mp_prefetch: Grain documentation, Dataset basics, Multiprocess prefetch",
         "4 threads read and decode in each worker with a buffer of 64 elements instead of 16 and 500, which "
         "are meant for elements of 1–10 KiB: grain.ReadOptions",
-        "workers as calibrated, 2 batches ahead in each: grain.MultiprocessingOptions",
-        "decoding by torchvision.io: our choice, as Grain brings none",
+        "calibrated workers, 2 batches ahead in each: grain.MultiprocessingOptions",
+        "decoding by torchvision.io: our choice, because Grain has no decoder",
     ),
 )
 

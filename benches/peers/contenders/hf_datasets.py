@@ -10,7 +10,7 @@ from contenders.protocol import PICTURES, SHUFFLE_SAMPLES, SPEECH, Batch, Conten
 
 
 class Rows:
-    """What ``with_transform`` runs on a batch of rows."""
+    """The function that ``with_transform`` runs on a batch of rows."""
 
     def __init__(self, job: Job) -> None:
         self._speech, self._decode = job.speech, Decoder(job)
@@ -36,7 +36,7 @@ class Collate:
 
 
 def table(job: Job) -> Any:
-    """The Parquet files as the library's own Arrow files, which ``load_dataset`` makes of them once."""
+    """Returns the Parquet files as the library's Arrow files, which ``load_dataset`` creates once."""
     from datasets import load_dataset
 
     from contenders import files
@@ -72,7 +72,7 @@ def open_loader(job: Job, state: Any) -> Loader:
         if shuffled:
             each = max(
                 job.batch_size, SHUFFLE_SAMPLES // max(1, job.workers)
-            )  # every worker fills one of its own
+            )  # each worker fills its own buffer
             dataset = dataset.shuffle(seed=job.seed, buffer_size=each)
         dataset = dataset.map(Rows(job), batched=True, batch_size=16, remove_columns=dataset.column_names)
     else:
@@ -92,7 +92,7 @@ CONTENDER = Contender(
         "Arrow files mapped into memory, a DataLoader with workers: datasets documentation, Use with PyTorch",
         "decode=False and with_transform: datasets documentation, Load image data and Process",
         "streaming, a shuffle buffer and shards split among workers from S3: datasets documentation, Stream; "
-        "fragment_scan_options that read ahead made no difference",
+        "fragment_scan_options with read-ahead made no difference",
         "resume by torchdata's StatefulDataLoader: datasets documentation, Stream, Save a dataset checkpoint",
     ),
 )

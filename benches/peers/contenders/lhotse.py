@@ -1,8 +1,8 @@
 """Lhotse on speech: cuts, its dynamic bucketing sampler, and a DataLoader that decodes.
 
-Its batches are bounded by seconds of sound, not by a number of clips, and hold clips of like lengths: as many seconds
-as others' batches have on average. Local clips are read as files, those on S3 from its Shar format: shards with the
-clips' own bytes.
+Its batches are bounded by seconds of audio, not by a number of audio clips, and hold audio clips of similar
+length. They have as many seconds as others' batches on average. Local audio clips are read as files, those on
+S3 from its Shar format: shards with the same bytes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contenders import files
 from contenders.protocol import SAMPLE_RATE, SHUFFLE_SAMPLES, SPEECH, Batch, Contender, Job, Loader, main
 
 MANIFEST = "manifest.jsonl"
-CLIPS = 100  # of a shard: about 4 MB
+CLIPS = 100  # per shard: about 4 MB
 
 
 def prepare(job: Job) -> None:
-    """Its manifest of cuts, whose clips stay where they are, and its Shar format. Lhotse's SharWriter would encode the
-    clips anew: what is written here by the writers below it are their bytes."""
+    """Writes its manifest of cuts, which refers to the given files, and its Shar format. Lhotse's SharWriter
+    would encode the audio clips again; the lower-level writers used here store the given bytes."""
     import io
     import json
     import os
@@ -45,7 +45,7 @@ def prepare(job: Job) -> None:
 
 
 class Features:
-    """The data set of PyTorch's DataLoader: a mini-batch of cuts to padded features."""
+    """The data set of PyTorch's DataLoader: from a mini-batch of cuts to padded features."""
 
     def __init__(self) -> None:
         self._run: Any = None
@@ -66,7 +66,7 @@ class Features:
 
 
 def shards(job: Job) -> Any:
-    """The cuts of Shar, with the bytes of their clips: each worker reads shards of its own."""
+    """Returns the cuts of Shar, with the bytes of their audio clips. Each worker reads separate shards."""
     import lhotse
 
     names = sorted(files.objects(job.native))
@@ -77,7 +77,7 @@ def shards(job: Job) -> Any:
 
 
 def begin(worker: int) -> None:
-    """One client for all that a worker reads from S3."""
+    """Creates one client for everything that a worker reads from S3."""
     from lhotse.utils import SmartOpen
 
     SmartOpen.setup({"client": files.client()})
@@ -92,7 +92,8 @@ def open_loader(job: Job, state: Any) -> Loader:
     known = lhotse.CutSet.from_file(f"{job.native}/{MANIFEST}").to_eager()
     cuts, buckets, held = known, 10, 20_000
     if job.remote:
-        # Of cuts with their bytes, each worker's buckets hold few; fewer buckets then always have a batch among them.
+        # Each worker's buckets hold few cuts with their bytes. With fewer buckets, one of them always has a
+        # batch.
         cuts, buckets, held = shards(job), 5, SHUFFLE_SAMPLES
     if job.mode == "check":
         sampler = DynamicCutSampler(cuts, max_cuts=job.batch_size, shuffle=False)
@@ -125,7 +126,7 @@ def open_loader(job: Job, state: Any) -> Loader:
         while True:
             yield from loader
             epoch += 1
-            if not job.remote:  # there the workers' samplers count
+            if not job.remote:  # for S3, the workers' samplers count
                 sampler.set_epoch(epoch)
 
     return Loader(batches())
@@ -148,7 +149,7 @@ CONTENDER = Contender(
         "from S3 its Shar format, shards split among workers, IterableDatasetWrapper, duration_bins estimated "
         "beforehand, one client of smart_open: Lhotse documentation, CutSet.from_shar, IterableDatasetWrapper, "
         "DynamicBucketingSampler, SmartOpen; cuts whose sources are URLs took more CPU time",
-        f"Shar with the clips' own bytes in shards of {CLIPS} (4 MB), and from S3 5 buckets that hold "
+        f"Shar with the given bytes in shards of {CLIPS} audio clips (4 MB), and from S3 5 buckets that hold "
         f"{SHUFFLE_SAMPLES} cuts of each worker, instead of 20,000, which would be the whole epoch: our choice",
         "persistent workers: our choice, for a steady supply; prefetch_factor 2, its default",
         "resampling lazily by the cut: Lhotse documentation, Cuts; mel by torchaudio, so that outputs agree",

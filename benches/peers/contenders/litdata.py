@@ -1,4 +1,4 @@
-"""LitData: chunks of its own format, JPEG and MP3 bytes as they are."""
+"""LitData: chunks in its own format, with unmodified JPEG and MP3 bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contenders import loading
 from contenders.decoding import Decoder, collate
 from contenders.protocol import PICTURES, SPEECH, Contender, Job, Loader, main
 
-# 64 MB, which its README shows, would make ten files of these few pictures and two of the clips.
+# With 64 MB, as in its README, there would be only ten files of these images and two of the audio clips.
 CHUNK_BYTES = {"pictures": "16MB", "speech": "4MB"}
 
 
@@ -34,7 +34,7 @@ def prepare(job: Job) -> None:
 
 
 class Decoding:
-    """``transform`` of the data set."""
+    """The ``transform`` of the data set."""
 
     def __init__(self, job: Job) -> None:
         self._decode = Decoder(job)
@@ -73,10 +73,10 @@ CONTENDER = Contender(
     prepare=prepare,
     resume=True,
     guidance=(
-        "chunks of 16 MB of pictures and 4 MB of clips, as the data are small; StreamingDataLoader: LitData's README, "
-        "Speed up model training",
-        "num_workers as calibrated, persistent; prefetch_factor 2, its default",
-        "plain HTTP to the tests' server by its downloader's own options, since it has no setting for it",
+        "chunks of 16 MB of images and 4 MB of audio clips, because the data are small; StreamingDataLoader: LitData's "
+        "README, Speed up model training",
+        "calibrated num_workers, persistent; prefetch_factor 2, its default",
+        "plain HTTP to the tests' server by its downloader's options, because it has no setting for it",
         "bytes decoded by torchvision.io, as its own JPEG serialiser does: LitData's README",
     ),
 )

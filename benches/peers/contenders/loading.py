@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader over files or objects, for the contenders that differ in how they decode alone."""
+"""PyTorch's DataLoader over files or objects, for the contenders that differ only in how they decode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contenders import clips, files
 from contenders.protocol import SPEECH, Batch, Contender, Job, Loader
 
 GUIDANCE = (
-    "num_workers as calibrated, persistent_workers: torch.utils.data documentation, Multi-process Data Loading",
+    "calibrated num_workers, persistent_workers: torch.utils.data documentation, Multi-process Data Loading",
     "prefetch_factor 2, its default",
     "one thread of torch in each worker: DataLoader's own default",
     "resume by torchdata's StatefulDataLoader: torchdata documentation, Stateful DataLoader Tutorial",
@@ -35,7 +35,7 @@ class Samples:
 
 
 def settings(job: Job, collate: Callable[[Any], Batch]) -> dict[str, Any]:
-    """What every DataLoader is given, torch's own and those that peers derive from it."""
+    """Returns the settings of every DataLoader: torch's own, and those that peers derive from it."""
     return {
         "batch_size": job.batch_size,
         "num_workers": job.workers,
@@ -46,7 +46,7 @@ def settings(job: Job, collate: Callable[[Any], Batch]) -> dict[str, Any]:
 
 
 def without_end(loader: Any, state: Any) -> Loader:
-    """Epoch after epoch of a DataLoader, from a saved state if there is one."""
+    """Yields the batches of a DataLoader epoch after epoch, from a saved state if there is one."""
     if state is not None:
         loader.load_state_dict(state)
 
@@ -60,12 +60,12 @@ def without_end(loader: Any, state: Any) -> Loader:
 def open_loader(
     job: Job, state: Any, dataset: Any, collate: Callable[[Any], Batch], **options: Any
 ) -> Loader:
-    """torch's DataLoader; torchdata's where a state is asked for."""
+    """Returns torch's DataLoader, or torchdata's if a state is required."""
     import torch
     from torch.utils.data import DataLoader
 
     torch.set_num_threads(1)
-    torch.manual_seed(job.seed)  # from which workers' seeds come
+    torch.manual_seed(job.seed)  # the source of workers' seeds
     if job.mode in ("save", "resume"):
         from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader
     return without_end(DataLoader(dataset, **settings(job, collate), **options), state)
@@ -84,7 +84,7 @@ def of_files(
 
 
 def of_clips(decoder: str, make: Callable[[], Callable[[bytes], Any]]) -> Contender:
-    """The DataLoader on speech, with one way to make a clip's features."""
+    """Returns the DataLoader on speech, with one way to compute an audio clip's features."""
     return Contender(
         title=f"PyTorch DataLoader, {decoder}",
         open=lambda job, state: of_files(job, state, lambda _: make(), clips.collate),

@@ -1,4 +1,4 @@
-"""MosaicML Streaming: shards of its own format (MDS), JPEG and MP3 bytes as they are."""
+"""MosaicML Streaming: shards in its own format (MDS), with unmodified JPEG and MP3 bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contenders import loading
 from contenders.decoding import Decoder, collate
 from contenders.protocol import PICTURES, SPEECH, Contender, Job, Loader, main
 
-# 64 MB, its default, would make ten shards of these few pictures and two of the clips.
+# With 64 MB, its default, there would be only ten shards of these images and two of the audio clips.
 SHARD_BYTES = {"pictures": "16mb", "speech": "4mb"}
 
 
@@ -42,7 +42,7 @@ def open_loader(job: Job, state: Any) -> Loader:
         num_canonical_nodes=1,
     )
     loader = StreamingDataLoader(dataset, **loading.settings(job, collate(job)))
-    # It counts the samples handed out, and knows tensors, dicts and lists alone.
+    # It counts the samples that it delivers, and supports only tensors, dicts and lists.
     loader._get_batch_size = lambda batch: int(batch.data.shape[0])
     return loading.without_end(loader, state)
 
@@ -55,10 +55,10 @@ CONTENDER = Contender(
     prepare=prepare,
     resume=True,
     guidance=(
-        "shards of 16 MB of pictures and 4 MB of clips, as the data are small, without compression: Streaming "
+        "shards of 16 MB of images and 4 MB of audio clips, because the data are small, without compression: Streaming "
         "documentation, Dataset Format and Conversion",
-        "batch_size given to the data set, num_canonical_nodes 1 on one node: Streaming documentation, Shuffling",
-        "workers as calibrated, persistent: torch.utils.data documentation, Multi-process Data Loading",
+        "batch_size set on the data set, num_canonical_nodes 1 on one node: Streaming documentation, Shuffling",
+        "calibrated workers, persistent: torch.utils.data documentation, Multi-process Data Loading",
         "prefetch_factor 2, its default",
     ),
 )

@@ -1,7 +1,8 @@
-"""One picture's work in PyTorch, for the contenders that decode with it: with Pillow, or with torchvision.io.
+"""The processing of one image in PyTorch, for the contenders that decode with it: with Pillow, or with
+torchvision.io.
 
-Pillow's draft mode (decoding at a half or a quarter) would help only crops of at least twice 224 px; pictures of
-400×350 px have none.
+Pillow's draft mode (decoding at a half or a quarter) would help only crops of at least twice 224 px; images
+of 400×350 px have none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from contenders.protocol import EVAL_SIDE, MEAN, SIDE, STD, Batch, Job
 
 
 def chain(job: Job) -> Any:
-    """torchvision's transforms (v2, as its documentation recommends for speed) of the job, behind decoding."""
+    """Returns torchvision's transforms of the job (v2, as its documentation recommends for speed), applied
+    after decoding."""
     import torch
     from torchvision.transforms import v2
 
@@ -39,7 +41,7 @@ def chain(job: Job) -> Any:
 
 
 def with_torchvision(job: Job) -> Callable[[bytes], Any]:
-    """Encoded bytes to a tensor, by libjpeg-turbo as torchvision.io brings it and its native u8 resize."""
+    """Decodes bytes to a tensor with torchvision.io's libjpeg-turbo and its native u8 resize."""
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -55,7 +57,7 @@ def with_torchvision(job: Job) -> Callable[[bytes], Any]:
 
 
 def with_pillow(job: Job) -> Callable[[bytes], Any]:
-    """Encoded bytes to a tensor, by Pillow."""
+    """Decodes bytes to a tensor with Pillow."""
     import numpy as np
     import torch
     from PIL import Image
@@ -71,7 +73,8 @@ def with_pillow(job: Job) -> Callable[[bytes], Any]:
 
 
 def collate(rows: list[tuple[Any, int]]) -> Batch:
-    """Rows and labels to a batch, in a DataLoader's worker: straight into the shared memory that it travels in."""
+    """Collates rows and labels into a batch, in a DataLoader's worker: directly in the shared memory in which
+    it is sent."""
     import torch
     from torch.utils.data import default_collate, get_worker_info
 
@@ -83,7 +86,7 @@ def collate(rows: list[tuple[Any, int]]) -> Batch:
 
 
 def size_of(encoded: bytes) -> tuple[int, int]:
-    """Width and height from the JPEG's frame header, for decoders that are told the crop beforehand."""
+    """Returns width and height from the JPEG's frame header, for decoders that need the crop beforehand."""
     at = 2
     while encoded[at] == 0xFF:
         marker, length = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")

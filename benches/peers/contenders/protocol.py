@@ -1,11 +1,12 @@
-"""What a contender is, and how it tells the harness what it does.
+"""Defines a contender and the events that it sends to the harness.
 
-A contender is one file of this folder. The harness imports it for its description (so nothing but the standard library
-may be imported at its top), and runs it in the peer's own environment as ``python -m contenders.PEER JOB``, JOB being a
-file with a job as JSON. There it opens its loader, takes batches, and writes JSON lines to the descriptor that
-``PEERS_EVENTS`` names: ``opened``, ``first`` (with shape, dtype and whose tensors), ``step`` for every batch,
-``fetched`` (where a loader tells, when the measured samples begin and end), ``end``. Each line bears the time of the
-system's monotonic clock, which the harness reads too. All measuring is the harness's.
+A contender is one file of this folder. The harness imports it for its description, so its top level may
+import only the standard library. The harness runs it in the peer's own environment as ``python -m
+contenders.PEER JOB``, where JOB is a file with a job as JSON. The contender opens its loader, takes batches,
+and writes JSON lines to the descriptor that ``PEERS_EVENTS`` names: ``opened``, ``first`` (with shape, dtype
+and type of tensors), ``step`` for every batch, ``fetched`` (at the begin and end of the measured samples, if
+a loader reports what it reads), ``end``. Each line has the time of the system's monotonic clock, which the
+harness also reads. All measuring is done by the harness.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ HOP = 160
 MELS = 80
 FLOOR = 1e-10
 
-# Of shuffle buffers that are bounded by a number of samples: what feedstock's window is here as well. A larger one, in
-# the usual proportion to an epoch, would hold much of these few thousand samples before they are measured.
+# Size of shuffle buffers that are bounded by a number of samples, and of feedstock's window. A larger one, in
+# the usual proportion to an epoch, would hold a large part of these few thousand samples before they are
+# measured.
 SHUFFLE_SAMPLES = 256
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to do, as the harness says it."""
+    """A job of the harness."""
 
     job: str
     storage: str  # local or s3
@@ -49,19 +51,19 @@ class Job:
     native: str  # where this peer's own format is, or is to be written (without s3: a folder)
     batch_size: int
     cores: int
-    workers: int  # processes or threads, as the calibration chose
+    workers: int  # processes or threads, as calibrated
     samples: int  # of one epoch
-    warm_up: int = 0  # samples that come before the measured ones
-    measured: int = 0  # samples whose rate is taken
-    least_s: float = 0.0  # they are taken as many times over as begin within this
-    epochs: int = 1  # of a check
-    steps: int = 0  # to take before a state is saved, or before the consumer stalls
-    pause: float = 0.0  # of a consumer that stalls
-    sample_bytes: float = 0.0  # what a sample takes of the files, where the loader tells what it reads
+    warm_up: int = 0  # samples before the measured ones
+    measured: int = 0  # samples over which the rate is measured
+    least_s: float = 0.0  # the measurement is repeated as often as one begins within this time
+    epochs: int = 1  # for a check
+    steps: int = 0  # steps before a state is saved, or before the consumer stalls
+    pause: float = 0.0  # pause of a consumer that stalls
+    sample_bytes: float = 0.0  # bytes of a sample in the files, if the loader reports what it reads
     seed: int = 7
-    scratch: str = ""  # a folder of this run alone, empty before
-    endpoint: str = ""  # of the S3 server; keys are in the environment
-    output: str = ""  # where the state, or the outputs to be checked, go
+    scratch: str = ""  # a folder for this run only, empty at the start
+    endpoint: str = ""  # endpoint of the S3 server; the keys are in the environment
+    output: str = ""  # file for the state, or for the outputs to be checked
 
     @classmethod
     def read(cls, path: str) -> Job:
@@ -73,7 +75,7 @@ class Job:
 
     @property
     def random(self) -> bool:
-        """Random crops and flips in a random order; else the order does not matter."""
+        """Whether crops, flips and the order are random; otherwise the order does not matter."""
         return self.job in ("pictures-train", "pictures-f32")
 
     @property
@@ -83,16 +85,17 @@ class Job:
 
 @dataclass
 class Batch:
-    """What the consumer gets: an array or tensor of the job's shape, and who its rows are (labels or clip numbers)."""
+    """What the consumer gets: an array or tensor of the job's shape, and the identity of its rows (labels or
+    audio clip numbers)."""
 
     data: Any
     ids: Any
-    lengths: Any = None  # rows' frames, of speech
+    lengths: Any = None  # number of frames in each row, for speech
 
 
 @dataclass
 class Loader:
-    """Batches without end, epoch after epoch, and where it stands, if it can tell."""
+    """Endless batches, epoch after epoch, and the loader's state, if it has one."""
 
     batches: Iterator[Batch]
     state: Callable[[], Any] | None = None
@@ -106,23 +109,23 @@ class Contender:
     title: str
     open: Callable[[Job, Any], Loader]  # (job, a saved state or None)
     layout: str  # parquet, folder, webdataset or native
-    reads: str = ""  # in words, where that is not the layout of all its jobs
+    reads: str = ""  # in words, if it is not the layout of all its jobs
     tensors: str = (
-        "torch"  # what a batch is made of: torch or numpy. It is judged beside feedstock's own of that kind
+        "torch"  # the type of its batches: torch or numpy. It is compared with feedstock's own of that type
     )
     jobs: tuple[str, ...] = PICTURES
     storages: tuple[str, ...] = ("local", "s3")
     cannot: dict[str, str] = field(default_factory=dict)  # a job, storage or "resume", and why not
-    modes: tuple[str, ...] = ()  # that it has a part in alone; empty: all
+    modes: tuple[str, ...] = ()  # the only modes that it takes part in; empty: all
     prepare: Callable[[Job], None] | None = None  # writes its own format
-    numbers: tuple[float, ...] = (0.5, 1, 2)  # of workers to try, for each core
+    numbers: tuple[float, ...] = (0.5, 1, 2)  # numbers of workers to try, per core
     resume: bool = False
-    environment: str = ""  # the requirements file, where it is not the file's own name
-    guidance: tuple[str, ...] = ()  # setting: where the project says so
+    environment: str = ""  # the requirements file, if it does not have the file's own name
+    guidance: tuple[str, ...] = ()  # setting: where the project documents it
 
 
 class Events:
-    """JSON lines to the harness."""
+    """Writes JSON lines to the harness."""
 
     def __init__(self) -> None:
         self._file = os.fdopen(int(os.environ.pop("PEERS_EVENTS")), "w", buffering=1)
@@ -143,7 +146,7 @@ def as_array(values: Any) -> Any:
 
 
 def made_of(values: Any) -> str:
-    """torch or numpy: whose arrays these are, or are made after."""
+    """Returns torch or numpy: the library of these arrays, or of arrays made from them."""
     for module, kind in (("torch", "Tensor"), ("numpy", "ndarray")):
         if module in sys.modules and isinstance(values, getattr(sys.modules[module], kind)):
             return module
@@ -151,7 +154,7 @@ def made_of(values: Any) -> str:
 
 
 def main(contender: Contender) -> None:
-    """The contender's process."""
+    """Runs the contender's process."""
     if len(sys.argv) != 2:
         sys.exit(f"{contender.title}: run by benches/peers/run; see its --help")
     job = Job.read(sys.argv[1])
@@ -168,11 +171,11 @@ def main(contender: Contender) -> None:
     events.tell("end")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # without taking down what was set up: the harness ends what is left
+    os._exit(0)  # without cleaning up: the harness ends all processes that are left
 
 
 def _told(batch: Batch, number: int, events: Events, **facts: Any) -> float:
-    """Tells of a batch, the first with what it looks like."""
+    """Reports a batch; the first one with its shape and type."""
     at = time.monotonic()
     if number == 0:
         dtype = str(batch.data.dtype).removeprefix("torch.")
@@ -182,8 +185,8 @@ def _told(batch: Batch, number: int, events: Events, **facts: Any) -> float:
 
 
 def _steady(job: Job, loader: Loader, events: Events) -> None:
-    """Samples are counted, not seconds: whoever is slower takes longer for the same work. Who is fast does it again, or
-    what is measured would be too short to be certain."""
+    """Measures by a number of samples, not by time: a slower contender takes longer for the same work. A fast
+    one repeats it; otherwise the measurement would be too short to be exact."""
     counted, goal, begun = 0, job.warm_up + job.measured, None
     for number, batch in enumerate(loader.batches):
         at = _told(batch, number, events)
@@ -201,7 +204,7 @@ def _steady(job: Job, loader: Loader, events: Events) -> None:
 
 
 def _stall(job: Job, loader: Loader, events: Events) -> None:
-    time.sleep(1.0)  # what opening set off is done
+    time.sleep(1.0)  # until work that opening started is done
     events.tell("rest")
     for number, batch in enumerate(loader.batches):
         _told(batch, number, events)
@@ -235,8 +238,8 @@ def _resume(job: Job, loader: Loader, events: Events) -> None:
 
 
 def crop_facts(crop: Any) -> Any:
-    """Mean and standard deviation of a crop, its channels' means, and the means of a grid of it, row by row:
-    f64 [2 + 3 + 8 × 8]."""
+    """Returns mean and standard deviation of a crop, its channels' means, and the means of its grid cells,
+    row by row: f64 [2 + 3 + 8 × 8]."""
     import numpy as np
 
     values = np.asarray(crop, dtype=np.float64)
@@ -248,7 +251,8 @@ def crop_facts(crop: Any) -> Any:
 
 
 def _check(job: Job, loader: Loader, events: Events) -> None:
-    """Keeps what the harness compares under samples' names: one epoch's rows, or facts of many random crops."""
+    """Stores what the harness compares, under samples' names: one epoch's rows, or the facts of many random
+    crops."""
     import numpy as np
 
     rows: dict[str, Any] = {}

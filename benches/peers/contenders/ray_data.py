@@ -1,4 +1,4 @@
-"""Ray Data on one node, Parquet to batches of tensors."""
+"""Ray Data on one node, from Parquet to batches of tensors."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 from contenders.decoding import Decoder
 from contenders.protocol import PICTURES, SPEECH, Batch, Contender, Job, Loader, main
 
-# One execution over the files again and again: another one each epoch would start its actors anew.
+# A single execution over the repeated files: an execution per epoch would start its actors again.
 EPOCHS = 16
 
-# What may lie finished ahead of the consumer: 27 batches of pictures. By default it is a share of all memory, which
-# holds more than an epoch of this data. A float takes four bytes.
+# Finished data that may wait for the consumer: 27 batches of images. The default is a share of all memory,
+# which holds more than an epoch of this data. A float takes four bytes.
 STORE_BYTES = 256 << 20
 STORE_BYTES_F32 = 4 * STORE_BYTES
 
-# Of the blocks that actors hand on: about a batch, where 128 MiB, its default, keep 900 pictures back.
+# Size of the blocks that actors deliver: about one batch. Ray's default of 128 MiB would hold 900 images
+# back.
 BLOCK_BYTES = 16 << 20
 
 
@@ -35,7 +36,7 @@ class Decode:
         from contenders.clips import number_of
 
         rows = [self._decode(clip["bytes"]).numpy() for clip in batch["audio"]]
-        out = np.empty(len(rows), object)  # rows of their own lengths; padded when a batch is made of them
+        out = np.empty(len(rows), object)  # rows of different lengths; padded when a batch is made of them
         out[:] = rows
         return {"features": out, "number": np.array([number_of(path) for path in batch["path"]])}
 
@@ -55,7 +56,7 @@ def open_loader(job: Job, state: Any) -> Loader:
 
     from contenders import files
 
-    # Actors hold a CPU each; one more lets files be read beside them.
+    # Each actor reserves a CPU; one more allows files to be read at the same time.
     ray.init(num_cpus=job.workers + 1, include_dashboard=False, log_to_driver=False)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -104,14 +105,14 @@ CONTENDER = Contender(
     jobs=PICTURES + SPEECH,
     cannot={"resume": "Ray Data has no state to save"},
     guidance=(
-        "a callable class in a fixed pool of actors, as many as calibrated: Ray documentation, Transforming Data, "
+        "a callable class in a fixed pool of actors, of calibrated size: Ray documentation, Transforming Data, "
         "Stateful Transforms; ray.data.ActorPoolStrategy",
-        "columns chosen when reading, blocks of 16 MiB: Ray documentation, Advanced: Performance Tips and Tuning",
-        "256 MiB of the object store (1 GiB for f32), so that no epoch lies ready in it: Ray documentation, Advanced: "
+        "columns selected when reading, blocks of 16 MiB: Ray documentation, Advanced: Performance Tips and Tuning",
+        "256 MiB of the object store (1 GiB for f32), so that it holds no whole epoch: Ray documentation, Advanced: "
         "Performance Tips and Tuning, Configuring execution",
-        "one execution over the files 16 times, since another for each epoch would start its actors anew: our choice",
+        "one execution over the files 16 times, because one per epoch would start its actors again: our choice",
         "iter_torch_batches, 2 batches ahead, padding in its collate_fn: Ray documentation, Data Loading for Training",
-        "file order shuffled, rows not: Ray documentation, Shuffling Data (the cheapest that it names)",
+        "file order shuffled, rows not: Ray documentation, Shuffling Data (the cheapest way listed)",
     ),
 )
 

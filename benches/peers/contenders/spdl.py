@@ -22,21 +22,23 @@ from contenders.protocol import (
     main,
 )
 
-# Bilinear as all contenders; chroma at full resolution and exact rounding, as near to libjpeg as FFmpeg's scaler comes.
+# Bilinear as all contenders; chroma at full resolution and exact rounding, with which FFmpeg's scaler is
+# nearest to libjpeg.
 SCALER = "bilinear+accurate_rnd+full_chroma_int+full_chroma_inp"
 
 GUIDANCE = (
     "stages of fetching, decoding and batching with their own concurrency, three batches in the sink: SPDL "
     "documentation, Getting Started, Concurrency and Building High-Performance DataLoaders",
-    "aggregated before they are decoded, a batch a call: the same; a call for every sample was slower, "
+    "aggregated before decoding, one call per batch: the same; one call per sample was slower, "
     "and took less memory",
-    "as many threads as stages run at once, decoding as calibrated: SPDL documentation, Optimization Guide, Noisy "
+    "one thread per concurrent stage, decoding as calibrated: SPDL documentation, Optimization Guide, Noisy "
     "Neighbour",
 )
 
 
 def crop_of(generator: Any, width: int, height: int) -> tuple[int, int, int, int]:
-    """Left, top, width and height of torchvision's RandomResizedCrop: area 0.08–1, aspect 3/4–4/3, ten tries."""
+    """Returns left, top, width and height of torchvision's RandomResizedCrop: area 0.08–1, aspect 3/4–4/3,
+    ten tries."""
     for _ in range(10):
         area = width * height * generator.uniform(0.08, 1.0)
         aspect = math.exp(generator.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -48,7 +50,7 @@ def crop_of(generator: Any, width: int, height: int) -> tuple[int, int, int, int
 
 
 def filters(job: Job, generator: Any, width: int, height: int) -> str:
-    """The filter graph of one picture: FFmpeg crops, resizes and flips while it converts to RGB."""
+    """Returns the filter graph of one image: FFmpeg crops, resizes and flips while it converts to RGB."""
     if not job.random:
         short = min(width, height)
         size = width * EVAL_SIDE // short, height * EVAL_SIDE // short
@@ -64,7 +66,7 @@ def filters(job: Job, generator: Any, width: int, height: int) -> str:
 
 
 def frames(job: Job) -> Callable[[bytes], Any]:
-    """A picture to frames, which become a batch together."""
+    """Returns a function from an image to frames, which are later converted to a batch together."""
     import random
 
     import spdl.io
@@ -80,7 +82,7 @@ def frames(job: Job) -> Callable[[bytes], Any]:
 
 
 def converted(job: Job) -> Callable[[list[tuple[Any, int]]], Batch]:
-    """A batch's frames to one tensor in one call."""
+    """Returns a function that converts a batch's frames to one tensor in one call."""
     import spdl.io
     import torch
 
@@ -98,7 +100,8 @@ def converted(job: Job) -> Callable[[list[tuple[Any, int]]], Batch]:
 
 
 def clip(job: Job) -> Callable[[bytes], Any]:
-    """FFmpeg decodes and resamples; the mel spectrogram is torchaudio's, so that outputs agree."""
+    """Returns a function that decodes and resamples with FFmpeg; the mel spectrogram is torchaudio's, so that
+    outputs agree."""
     import spdl.io
 
     from contenders import clips
@@ -118,8 +121,8 @@ def of_files(
     make: Callable[[Job], Callable[[bytes], Any]],
     gather: Callable[[Job], Callable[[list[tuple[Any, int]]], Batch]] = collate,
 ) -> Loader:
-    """Files or objects through a pipeline whose decoding threads each make their own function; ``gather`` makes the
-    one that makes batches of what they return."""
+    """Runs files or objects through a pipeline in which each decoding thread creates its own function;
+    ``gather`` creates the one that makes batches of the results."""
     import random
     import threading
 
@@ -149,7 +152,7 @@ def of_files(
             local.run = make(job)
         return [(local.run(encoded), number) for encoded, number in samples]
 
-    reading = 8 if job.remote else 1  # a file of the page cache is read in no time
+    reading = 8 if job.remote else 1  # reading a file from the page cache takes almost no time
     pipeline = (
         PipelineBuilder()
         .add_source(places())

@@ -1,4 +1,5 @@
-"""SPDL's pipeline of threads around torchvision's decoder and transforms; of speech around soundfile and soxr."""
+"""SPDL's pipeline of threads around torchvision's decoder and transforms; for speech, around soundfile and
+soxr."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ CONTENDER = Contender(
     environment="spdl",
     guidance=(
         *spdl.GUIDANCE,
-        "functions of PyTorch in threads: SPDL documentation, Examples, Multi thread preprocessing",
+        "PyTorch functions in threads: SPDL documentation, Examples, Multi thread preprocessing",
     ),
 )
 

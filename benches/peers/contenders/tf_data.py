@@ -1,4 +1,4 @@
-"""tf.data: files, its own JPEG operations; speech through a Python function."""
+"""tf.data: files and its own JPEG operations; speech through a Python function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from contenders.protocol import (
 
 
 def middle(room: Any) -> Any:
-    """Where torchvision begins a centre crop: half of the room, rounded to even."""
+    """Returns where torchvision begins a centre crop: half of the remaining length, rounded to even."""
     return room // 2 + (room % 2) * (room // 2 % 2)
 
 
@@ -68,7 +68,7 @@ def picture_ops(job: Job) -> Any:
 
 
 def speech_ops() -> Any:
-    """Python decodes and resamples; TensorFlow makes the features."""
+    """Returns a function that decodes and resamples in Python; TensorFlow computes the features."""
     import io
 
     import soundfile
@@ -102,7 +102,7 @@ def open_loader(job: Job, state: Any) -> Loader:
     places, labels = [place for place, _ in listed], [label for _, label in listed]
     dataset = tf.data.Dataset.from_tensor_slices((places, labels))
     options = tf.data.Options()
-    options.threading.private_threadpool_size = 0  # as many threads as cores, which AUTOTUNE shares out
+    options.threading.private_threadpool_size = 0  # one thread per core, which AUTOTUNE distributes
     options.deterministic = job.mode in ("save", "resume", "check")
     if job.mode != "check":
         dataset = dataset.shuffle(len(listed), seed=job.seed)
@@ -164,7 +164,7 @@ CONTENDER = Contender(
         "parallel map, parallel batch, prefetch, all by AUTOTUNE, deterministic off: Better performance with the "
         "tf.data API",
         "decode_and_crop_jpeg: Analyze tf.data performance, and tf.image's reference",
-        "antialias=True where pictures shrink, as the reference does: tf.image.resize",
+        "antialias=True where images shrink, as in the reference: tf.image.resize",
         "private_threadpool_size 0, threads by the number of cores: tf.data.ThreadingOptions",
         "iterators in tf.train.Checkpoint: tf.data: Build TensorFlow input pipelines, Iterator Checkpointing",
     ),

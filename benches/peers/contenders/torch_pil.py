@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader with Pillow: what most training programs do."""
+"""PyTorch's DataLoader with Pillow, as in most training programs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from contenders.protocol import PICTURES, SHUFFLE_SAMPLES, SPEECH, Contender, Jo
 
 
 def signed(place: str) -> str:
-    """A URL that curl can read, as WebDataset's ``pipe:`` takes it."""
+    """Returns a URL that curl can read, in the form of WebDataset's ``pipe:``."""
     from contenders import files
 
     bucket, _, key = place.removeprefix("s3://").partition("/")
@@ -67,7 +67,7 @@ CONTENDER = Contender(
     guidance=(
         "batches made in the workers, WebLoader with batch_size None: WebDataset documentation, Using WebDataset",
         f"shards split among workers; shards shuffled and a buffer of {SHUFFLE_SAMPLES} samples over all workers, "
-        "which hands out from a batch's samples on (initial): WebDataset documentation, Sharding and Parallel I/O; "
+        "which delivers from a batch of samples on (initial): WebDataset documentation, Sharding and Parallel I/O; "
         "shuffle",
         "persistent workers, prefetch_factor 2, its default: torch.utils.data documentation",
         "S3 by pipe: and curl on signed URLs: WebDataset documentation, WebDataset URLs",

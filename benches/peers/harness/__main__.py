@@ -13,46 +13,47 @@ from harness.alone import Running, alone
 from harness.stored import Results, Unmixable
 
 DESCRIPTION = """\
-feedstock beside what people use: the same pictures and clips, the same outputs, the same cores. Makes the data,
-installs each peer into an environment of its own, checks that outputs agree, finds how many workers suit each peer
-best, runs all of them in turns, and writes results.json, table.md and plots (SVG).
+Compares feedstock with other data loaders: the same images and audio clips, the same outputs, the same cores. Makes the
+data, installs each peer in a separate environment, checks that outputs agree, finds the best number of workers for each
+peer, runs all of them in turns, and writes results.json, table.md and plots (SVG).
 """
 
 EXAMPLES = """\
 examples:
-  benches/peers/run --quick --peers torch_pil,dali          a first look, some minutes
-  benches/peers/run                                         everything: hours
+   benches/peers/run --quick --peers torch_pil,dali          a first look; takes some minutes
+   benches/peers/run                                         everything; takes hours
   benches/peers/run --jobs pictures-train --storage local   one job
-  benches/peers/run --parts memory,resume                   some of what is measured
-  benches/peers/run --at-most 4                             starts nothing new after 4 minutes; the same command goes on
-  benches/peers/run --parts report                          table and plots anew from results.json
+   benches/peers/run --parts memory,resume                   selected measurements
+   benches/peers/run --at-most 4                             starts nothing new after 4 minutes; repeat it to resume
+   benches/peers/run --parts report                          new table and plots from results.json
   benches/peers/run --parts report --results docs/benchmarks/results.json --page docs/benchmarks.md
-                                                            a page with its plots beside it, from any results file
+                                                            a page and its plots from any results file
 
-Runs that results.json holds are not repeated, failed ones neither (--again and --again failed do). The exit code is 3
-where --at-most left something to do.
-Goals are judged where a calibration and a passed check stand behind every figure and three rounds behind every one that
-may be the best, feedstock was built in Cargo's release profile, and no peer was left out.
+Runs that results.json holds are not repeated, including failed ones; --again and --again failed repeat them. The exit
+code is 3 if --at-most left something to do.
+A goal is judged only if every figure has a calibration and a passed check, every figure that may be the best has three
+rounds, feedstock was built in Cargo's release profile, and no peer was left out.
 
 parts:
-  install    environments; what cannot be installed is reported with its error
-  prepare    each peer's own format, from the same bytes; its time is reported (what runs contenders prepares, too)
-  check      outputs of 128 pictures (64 clips) of each contender beside Pillow's (torchaudio's), sample by sample;
-             of random crops, means, standard deviations and coarse grids of 2,048
-  calibrate  1/2, 1 and 2 workers a core in short runs: the best are kept, for each storage, of pictures and of speech
-  rates      samples a second in the first epoch, CPU time, first batch, threads and processes: in rounds
-  memory     at rest, running, and while the consumer pauses after 20 batches: in rounds
-  resume     from exec to the right next batch, with a state saved in the middle of an epoch: in rounds
-  ceilings   bare codecs on one core (cargo bench), and this package's chain without storage and batches
+   install    create environments; a peer that cannot be installed is reported with its error
+   prepare    write each peer's own format, from the same bytes, and report the time (also done before any run)
+   check      compare outputs of 128 images (64 audio clips) of each contender with Pillow's (torchaudio's) by sample;
+             for random crops, compare means, standard deviations and coarse grids of 2,048 crops
+   calibrate  try 1/2, 1 and 2 workers per core in short runs, and keep the best for each storage, for images and speech
+   rates      samples per second in the first epoch, CPU time, first batch, threads and processes; in rounds
+   memory     at rest, running, and while the consumer pauses after 20 batches; in rounds
+   resume     time from exec to the right next batch, with a state saved in the middle of an epoch; in rounds
+   ceilings   bare codecs on one core (cargo bench), and feedstock's chain without storage and batches
   report     table.md and plots
 
-The package is built in Cargo's release profile, anew when its sources have changed. FEEDSTOCK_PROFILE=dev builds it as
-the tests do: soon there, for a first look. A file of results holds one build (sources, profile, harness) alone, and of
-a job, storage and part the runs of one machine; a contender whose program has changed is measured anew.
+The package is built in Cargo's release profile, and built again when its sources have changed. FEEDSTOCK_PROFILE=dev
+builds it as the tests do, which is faster, for a first look. A file of results holds a single build (sources, profile,
+harness). Its runs of one job, storage and part are of one machine. A contender whose program has changed is measured
+again.
 
-Runs as root hold contenders in a control group, whose CPU time is exact; else the process tree is summed. The machine
-should have nothing else to do. The S3 server (the tests' own) runs on the same cores and costs several CPU-seconds
-per GB, for all alike: compare CPU time, which is the contender's alone, before rates.
+Runs as root hold contenders in a control group, whose CPU time is exact; otherwise the process tree is summed. No other
+work should run on the machine. The S3 server (that of the tests) runs on the same cores and costs several CPU-seconds
+per GB, equally for all: compare CPU time, which excludes the server, before rates.
 """
 
 
@@ -64,7 +65,7 @@ def chosen(text: str, known: tuple[str, ...], what: str) -> list[str]:
     found = words(text)
     unknown = [word for word in found if word not in known]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is no {what}; there are {', '.join(known)}")
+        raise argparse.ArgumentTypeError(f"{what} must be one of {', '.join(known)}; got {unknown[0]}")
     return found
 
 
@@ -91,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--peers",
         type=lambda text: chosen(text, plan.PEERS, "peer"),
-        help=f"beside feedstock: {', '.join(peer for peer in plan.PEERS if peer not in goals.ALSO_OURS)}",
+        help=f"in addition to feedstock: {', '.join(peer for peer in plan.PEERS if peer not in goals.ALSO_OURS)}",
     )
     add(
         "--parts",
@@ -99,24 +100,25 @@ def parser() -> argparse.ArgumentParser:
         default=list(bench.PARTS),
         help=", ".join(bench.PARTS),
     )
-    add(
-        "--rounds", type=int, default=3, help="of rates, memory and resume, each in a random order; default 3"
-    )
+    add("--rounds", type=int, default=3, help="rounds of rates, memory and resume; default 3")
     add(
         "--calibrations",
         type=int,
         default=1,
-        help="short runs of each number of workers, whose median counts; default 1",
+        help="short runs per number of workers; the median counts; default 1",
     )
-    add("--seed", type=int, default=7, help="of those orders; default 7")
+    add("--seed", type=int, default=7, help="seed of the order of runs in a round; default 7")
     add(
         "--samples",
         type=int,
         default=6000,
-        help="pictures, and as many clips, 72 %% of which an epoch has; default 6000",
+        help="images, and the same number of audio clips, of which an epoch has 72 %%; default 6000",
     )
     add(
-        "--cores", type=int, default=len(os.sched_getaffinity(0)), help="that contenders may use; default all"
+        "--cores",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="CPUs that contenders may use; default all",
     )
     add("--quick", action="store_true", help="one round on 1500 samples; no goal is judged")
     add(
@@ -124,21 +126,28 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const="all",
         choices=["all", "failed"],
-        help="repeat what results.json holds, or what failed of it; cut off by --at-most, the same command goes on",
+        help="repeat all runs of results.json, or the failed ones; after --at-most, repeat the command to resume",
     )
     add(
-        "--at-most", type=float, metavar="MINUTES", help="start nothing new after so long; run again to go on"
+        "--at-most",
+        type=float,
+        metavar="MINUTES",
+        help="start nothing new after this time; repeat the command to resume",
     )
     add(
         "--out",
         type=Path,
-        help="folder of results.json, table.md and plots; default peers/results in the cache folder",
+        help="folder of results.json, table.md and plots; default: peers/results in the cache folder",
     )
-    add("--results", type=Path, help="with --parts report: this file; table and plots go to --out alone")
+    add(
+        "--results",
+        type=Path,
+        help="with --parts report: read this file; table and plots are written to --out only",
+    )
     add(
         "--page",
         type=Path,
-        help="write this page of documentation from the results, too, with plots beside it",
+        help="also write this documentation page from the results, with its plots in a folder next to it",
     )
     add("--cache", type=Path, required=True, help=argparse.SUPPRESS)
     add("--wheel", type=Path, help=argparse.SUPPRESS)
@@ -147,10 +156,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def report(results: Results, out: Path | None, page_at: Path | None) -> None:
-    """The summary, and as files table and plots into ``out`` and the page with its own."""
+    """Prints the summary, and writes table and plots into ``out`` and the page with its plots."""
     if not results.content["runs"]:
         raise Unmixable(
-            f"{results.path} holds no runs: run the benchmark first, or name a file with --results"
+            f"{results.path} holds no runs: run the benchmark first, or set --results to another file"
         )
     if out:
         out.mkdir(parents=True, exist_ok=True)
@@ -176,7 +185,7 @@ def main() -> int:
     only_report = set(options.parts) == {"report"}
     if options.results and not only_report:
         print(
-            "benches/peers/run: --results goes with --parts report; --out names where runs go",
+            "benches/peers/run: --results requires --parts report; set --out to choose where runs are stored",
             file=sys.stderr,
         )
         return 2
@@ -194,7 +203,7 @@ def main() -> int:
         print(f"benches/peers/run: {error}", file=sys.stderr)
         return 2
     if not complete:
-        print("not finished: the same command goes on", file=sys.stderr)
+        print("not finished: repeat the command to resume", file=sys.stderr)
         return 3
     return 0
 

@@ -1,14 +1,15 @@
-"""What a contender costs: CPU time, memory, processes and threads of all that it starts.
+"""Measures the cost of a contender: CPU time, memory, processes and threads of all that it starts.
 
-A control group holds them where one may be made (version 1: ``cpuacct`` and ``pids`` or ``memory``; version 2). Else
-the process tree is summed; this process is then the reaper of orphans, so that none slips out of the sum.
+A control group holds them if one can be created (version 1: ``cpuacct`` and ``pids`` or ``memory``; version
+2). Otherwise the process tree is summed. This process is then the reaper of orphans, so that none is missed.
 
-A thread samples CPU time, processes and threads every 100 ms. Proportional memory (PSS: a shared page counts once in
-all) is dear to read, so it is read as often as a stated share of one core allows (1 % where rates are measured). It is
-kept in two parts: what is the contender's own (anonymous pages and shared memory), by which it is judged, and the pages
-of files that it maps, which are the kernel's page cache and go when memory is needed.
+A thread samples CPU time, processes and threads every 100 ms. Proportional memory (PSS: a shared page counts
+once in total) is expensive to read, so it is read only as often as a given share of one core allows (1 %
+during rates). It is stored in two parts. The contender's own memory (anonymous pages and shared memory) is
+the one that is judged. Pages of mapped files are the kernel's page cache, and are freed when memory is
+needed.
 
-Of the machine it tells how much CPU time others had: processes beside the contender, and other guests (steal).
+For the machine, it reports how much CPU time others had: other processes, and other guests (steal).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Sample:
 
 
 class Group:
-    """A control group of its own for one contender; None of it remains after ``end``."""
+    """A separate control group for one contender. Nothing of it remains after ``end``."""
 
     SCOPE = "control group"
 
@@ -58,7 +59,7 @@ class Group:
 
     @classmethod
     def make(cls, name: str) -> Group | None:
-        """None where this process may not make one, or the kernel has none that count CPU time."""
+        """Returns None if this process may not create one, or the kernel has none that count CPU time."""
         parents = [CGROUPS / "cpuacct", CGROUPS / "memory"]
         if (CGROUPS / "cgroup.controllers").is_file():
             parents = [CGROUPS]
@@ -77,7 +78,7 @@ class Group:
         return cls(made)
 
     def adopt(self) -> None:
-        """Moves the calling process in, before it becomes the contender."""
+        """Moves the calling process into the group, before it becomes the contender."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(os.getpid()))
 
@@ -129,7 +130,7 @@ class Tree:
         return found
 
     def cpu_s(self) -> float:
-        """Of the living, and of those that were seen and have ended."""
+        """Returns the CPU seconds of living processes, and of those that were seen and have ended."""
         now: dict[int, float] = {}
         for process in self.processes():
             with contextlib.suppress(OSError, ValueError):
@@ -144,7 +145,7 @@ class Tree:
 
 
 def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name: state, parent …"""
+    """Returns the fields of /proc/PID/stat after the name: state, parent …"""
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
 
 
@@ -155,7 +156,8 @@ def _threads(process: int) -> int:
 
 
 def parse_rollup(text: str) -> Memory:
-    """What ``/proc/PID/smaps_rollup`` says; shared memory (of DataLoaders, of Ray) is the contender's own."""
+    """Parses ``/proc/PID/smaps_rollup``. Shared memory (of DataLoaders, of Ray) counts as the contender's
+    own."""
     found = {"Pss_Anon": 0, "Pss_Shmem": 0, "Pss_File": 0}
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -172,7 +174,8 @@ def _memory(process: int) -> Memory:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine's CPU seconds since it began: all that it worked, and what other guests took from it (steal)."""
+    """The machine's CPU seconds since its start: the time that it worked, and the time that other guests took
+    (steal)."""
 
     at: float
     load: float
@@ -185,15 +188,16 @@ class Machine:
 
     @classmethod
     def read(cls, at: float, load: float, stat: str) -> Machine:
-        """From the text of ``/proc/stat``: user, nice, system, idle, iowait, irq, softirq, steal …"""
+        """Parses the text of ``/proc/stat``: user, nice, system, idle, iowait, irq, softirq, steal …"""
         ticks = [int(field) for field in stat.splitlines()[0].split()[1:9]]
         user, nice, system, _, _, irq, softirq, steal = ticks
         return cls(at, load, (user + nice + system + irq + softirq) / TICKS, steal / TICKS)
 
 
 def neighbours(before: Machine, after: Machine, own_s: float, cores: int) -> dict[str, float]:
-    """What stood beside a run: load average before and after, the cores that others used, and the share of the
-    machine's time that was stolen. ``own_s`` is the CPU time of the contender, its server and this harness."""
+    """Returns the load of the machine during a run: load average before and after, the cores that other
+    processes used, and the share of the machine's time that was stolen. ``own_s`` is the CPU time of the
+    contender, its server and this harness."""
     wall_s = max(after.at - before.at, 1e-9)
     others_s = max(0.0, after.busy_s - before.busy_s - own_s)
     return {
@@ -205,7 +209,7 @@ def neighbours(before: Machine, after: Machine, own_s: float, cores: int) -> dic
 
 
 class Account:
-    """Samples until it is closed; then tells what was at any moment."""
+    """Samples until it is closed, and then reports the values at any moment."""
 
     def __init__(self, source: Group | Tree, pss_share: float) -> None:
         self._source, self._pss_share = source, pss_share
@@ -240,11 +244,12 @@ class Account:
         self._take()
 
     def cpu_between(self, begin: float, end: float) -> float:
-        """CPU seconds between two moments of the monotonic clock, samples joined by straight lines."""
+        """Returns the CPU seconds between two moments of the monotonic clock, with linear interpolation
+        between samples."""
         return cpu_at(self.samples, end) - cpu_at(self.samples, begin)
 
     def memory(self, begin: float, end: float) -> Memory | None:
-        """The most memory between two moments; None where it was not read."""
+        """Returns the peak memory between two moments; None if it was not read."""
         return peak_memory(self.samples, begin, end)
 
 
@@ -259,7 +264,7 @@ def cpu_at(samples: list[Sample], at: float) -> float:
 
 
 def peak_memory(samples: list[Sample], begin: float, end: float) -> Memory | None:
-    """The most of each part; None where it was not read."""
+    """Returns the peak of each part; None if it was not read."""
     told = [sample.memory for sample in samples if begin <= sample.at <= end and sample.memory is not None]
     if not told:
         return None
@@ -267,7 +272,7 @@ def peak_memory(samples: list[Sample], begin: float, end: float) -> Memory | Non
 
 
 def end_all(source: Group | Tree) -> None:
-    """Ends whatever a contender left running."""
+    """Ends all processes that a contender left running."""
     for _ in range(REMOVAL_TRIES):
         left = [process for process in source.processes() if process != os.getpid()]
         left = [process for process in left if Path(f"/proc/{process}").exists()]

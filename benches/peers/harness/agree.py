@@ -1,10 +1,10 @@
-"""Whether contenders' outputs agree: the same samples, found by their ids, beside the reference's.
+"""Checks that contenders' outputs agree with the reference's: the same samples, matched by their ids.
 
-The reference of pictures is PyTorch with Pillow; of speech libsndfile, torchaudio's resampler and its mel spectrogram.
-Where the output is a function of the sample, every row is compared, and the worst decides. Random crops cannot be
-compared one by one: there each picture is cropped many times, and the crops' means, standard deviations, channels and
-coarse grids are compared with the reference's, of the same pictures, at a stated confidence. Values that are no finite
-numbers are refused.
+The reference of images is PyTorch with Pillow; that of speech is libsndfile, torchaudio's resampler and its
+mel spectrogram. If the output is a function of the sample, every row is compared, and the worst decides.
+Random crops cannot be compared one by one. Instead, each image is cropped many times. The crops' means,
+standard deviations, channels and coarse grids are compared with those of the reference for the same images,
+at a given confidence. Values that are not finite numbers are rejected.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ REFERENCES = {
     "speech": "torch_soundfile",
 }
 
-# Mean absolute differences of the worst row of what may be called the same output.
+# Limits of the mean absolute difference of the worst row, up to which outputs count as the same.
 ALLOWED = {
-    "pictures-eval": 0.5,  # levels of 255: another rounding, not another filter or place
-    "speech": 0.1,  # of natural logarithms, where clips have values of -23 to 8; resamplers differ in the top bands
+    "pictures-eval": 0.5,  # levels of 255: allows another rounding, but not another filter or position
+    "speech": 0.1,  # of natural logarithms; audio clips have values of -23 to 8, and resamplers differ in the top bands
 }
 
-# Epochs of the small data set whose crops are compared: 128 pictures make 2,048 crops.
+# Epochs of the small data set whose crops are compared: 128 images make 2,048 crops.
 CROP_EPOCHS = 16
 
-# Of each of the six tests of random crops. A contender that crops as the reference does fails one of them in 1,700
-# checks.
+# Confidence of each of the six tests of random crops. A contender that crops as the reference does fails one
+# of them in 1,700 checks.
 CONFIDENCE = 0.9999
 
-# Of crops' means, standard deviations and cells: a difference that is certain and smaller than two levels of 255 is
-# another resampler or rounding, not other work. Of normalised values, as much in theirs.
+# Tolerated differences of crops' means, standard deviations and cells. A significant difference of less than
+# two levels of 255 is another resampler or rounding, not other work. For normalised values, the same in their
+# unit.
 TOLERATED = {"pictures-train": 2.0, "pictures-f32": 2.0 / (255 * statistics.mean(STD))}
 
-# Pictures' channels about their means, whose order another one does not correlate with.
+# Minimum correlation of images' channels about their means; a different channel order does not reach it.
 ALIKE_CHANNELS = 0.9
 
-# What ``crop_facts`` tells of each crop: mean, standard deviation, the channels' means, the grid's.
+# The values of ``crop_facts`` for each crop: mean, standard deviation, the channels' means, the grid's means.
 CHANNELS, GRID = slice(2, 5), 5
 
 Rows = Mapping[str, NDArray[Any]]
@@ -62,9 +63,9 @@ class Agreement:
     rows: int
     difference: (
         float | None
-    )  # mean of rows' mean absolute differences; of random crops, of the means of all crops
-    limit: float | None  # of the worst row; of random crops, of the difference
-    worst: float | None  # of a row
+    )  # mean of rows' mean absolute differences; for random crops, the difference of the means of all crops
+    limit: float | None  # for the worst row; for random crops, for the difference
+    worst: float | None  # of one row
     worst_name: str
     note: str = ""
 
@@ -82,14 +83,14 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def compare(job: str, reference: Rows, rows: Rows) -> Agreement:
-    """Compares rows, or means of crops, by name. All names of the reference must be there, and no others."""
+    """Compares rows, or means of crops, by name. All names of the reference must be present, and no others."""
     missing, unknown = sorted(reference.keys() - rows.keys()), sorted(rows.keys() - reference.keys())
     if missing or unknown:
         told = f"{len(missing)} samples are missing, {len(unknown)} are not the reference's"
-        return refused(f"{told}, {(missing or unknown)[0]} for one", len(reference) - len(missing))
+        return refused(f"{told}, for example {(missing or unknown)[0]}", len(reference) - len(missing))
     broken = next((name for name, row in rows.items() if not np.isfinite(row).all()), None)
     if broken is not None:
-        return refused(f"sample {broken} has values that are no finite numbers", len(rows))
+        return refused(f"sample {broken} has values that are not finite numbers", len(rows))
     return (
         compare_rows(job, reference, rows)
         if job in ALLOWED
@@ -98,7 +99,7 @@ def compare(job: str, reference: Rows, rows: Rows) -> Agreement:
 
 
 def compare_rows(job: str, reference: Rows, rows: Rows) -> Agreement:
-    """The worst row decides. Lengths of speech may differ by one frame, at the end."""
+    """Compares rows; the worst one decides. Lengths of speech may differ by one frame, at the end."""
     odd = next((name for name in reference if not alike(job, reference[name], rows[name])), None)
     if odd is not None:
         theirs, ours = rows[odd], reference[odd]
@@ -113,25 +114,29 @@ def compare_rows(job: str, reference: Rows, rows: Rows) -> Agreement:
 
 
 def alike(job: str, reference: NDArray[Any], row: NDArray[Any]) -> bool:
-    """Same dtype and shape; of speech, a frame more or less."""
+    """Returns whether dtype and shape are the same; for speech, the number of frames may differ by one."""
     if reference.dtype != row.dtype or reference.shape[1:] != row.shape[1:]:
         return False
     return abs(len(reference) - len(row)) <= (1 if job == "speech" else 0)
 
 
 def difference(reference: NDArray[Any], row: NDArray[Any]) -> float:
-    """The mean of absolute differences, over the frames that both have."""
+    """Returns the mean of absolute differences, over the frames that both have."""
     both = min(len(reference), len(row))
     return float(np.abs(reference[:both].astype(np.float64) - row[:both].astype(np.float64)).mean())
 
 
 def compare_crops(reference: Rows, rows: Rows, tolerated: float) -> Agreement:
-    """Tests of what ``crop_facts`` tells of each crop. Pictures are paired, so that what differs between pictures falls
-    out: the mean (which another range of values, other pixels or another place of crops fail), the standard deviation
-    (another filter, another size), and each cell of the grid about its crop's mean (another place, or a crop that is
-    turned); the channels about it (another order of theirs). Of mean and deviation also their distribution about each
-    picture's own (Kolmogorov and Smirnov's test, which another distribution of crops' sizes fails). And whether crops
-    lean to the side that their picture leans to, which flips as often as not undo."""
+    """Tests the values of ``crop_facts`` for each crop. Images are paired, so that differences between images
+    cancel out.
+
+    The tests and the errors that fail them: the mean (another range of values, other pixels or another
+    position of crops); the standard deviation (another filter or size); each cell of the grid about its
+    crop's mean (another position, or a rotated crop); the channels about the mean (another channel order);
+    the distributions of mean and deviation about each image's own (Kolmogorov-Smirnov test; another
+    distribution of crop sizes); whether crops are brighter on the same side as their image (flips with
+    another probability than one half).
+    """
     few = [name for name in rows if len(rows[name]) < 2 or len(reference[name]) < 2]
     if few:
         return refused(f"{len(few)} samples have fewer than two crops", len(rows))
@@ -157,7 +162,7 @@ def compare_crops(reference: Rows, rows: Rows, tolerated: float) -> Agreement:
     alike_channels = correlation(colours(reference), colours(rows))
     if alike_channels < ALIKE_CHANNELS:
         notes.append(
-            f"pictures' channels correlate by {alike_channels:.2f}, under {ALIKE_CHANNELS}: another order"
+            f"images' channels correlate by {alike_channels:.2f}, under {ALIKE_CHANNELS}: another order"
         )
     mean, limit = paired(leaning(reference), leaning(rows), CONFIDENCE)
     if abs(mean) > limit:
@@ -180,9 +185,9 @@ def about_mean(rows: Rows, place: int) -> dict[str, NDArray[Any]]:
 
 
 def leaning(rows: Rows) -> Rows:
-    """How far each picture's crops are brighter on one and the same side: the mean of products of two crops'
-    differences between left and right half, which is 0 but for chance where each is flipped or not by a coin of its
-    own: one number of each picture."""
+    """Returns one number per image: how far its crops are brighter on the same side. It is the mean of
+    products of two crops' differences between left and right half, which is 0 except for chance if each crop
+    is flipped independently with probability one half."""
     found = {}
     for name, crops in rows.items():
         side = math.isqrt(crops.shape[1] - GRID)
@@ -194,14 +199,15 @@ def leaning(rows: Rows) -> Rows:
 
 
 def paired(reference: Rows, rows: Rows, confidence: float, tolerated: float = 0.0) -> tuple[float, float]:
-    """The mean of pictures' differences between two sets of crops, and its limit: what is tolerated, or chance."""
+    """Returns the mean of images' differences between two sets of crops, and its limit: the tolerance, or
+    chance."""
     found = np.array([float(rows[name].mean() - reference[name].mean()) for name in reference])
     error = float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else 0.0
     return float(found.mean()), max(tolerated, NormalDist().inv_cdf((1 + confidence) / 2) * error)
 
 
 def colours(rows: Rows) -> dict[str, NDArray[Any]]:
-    """How far each picture's channels lie from its mean."""
+    """Returns the difference of each image's channels from its mean."""
     return {name: (crops[:, CHANNELS] - crops[:, :1]).mean(axis=0) for name, crops in rows.items()}
 
 
@@ -212,7 +218,8 @@ def correlation(reference: Rows, rows: Rows) -> float:
 
 
 def spreads_apart(reference: Rows, rows: Rows) -> tuple[float, float]:
-    """Kolmogorov and Smirnov's distance of two sets of crops' figures, each about its picture's mean, and its limit."""
+    """Returns the Kolmogorov-Smirnov distance of two sets of crops' values, each about its image's mean, and
+    its limit."""
     theirs, ours = (
         np.sort(np.concatenate([crops - crops.mean() for crops in rows_of.values()]))
         for rows_of in (rows, reference)

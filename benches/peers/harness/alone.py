@@ -1,4 +1,5 @@
-"""One benchmark at a time on a machine: two would measure each other, and write over each other's results."""
+"""Allows one benchmark at a time on a machine: two would measure each other, and overwrite each other's
+results."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ class Running(RuntimeError):
 
 @contextmanager
 def alone(cache: Path) -> Iterator[None]:
-    """Holds the machine's benchmark, by a lock on a file that the kernel lets go with the process."""
+    """Locks the machine for one benchmark, with a file lock that the kernel releases when the process ends."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "running").open("a+") as file:
         try:
@@ -23,7 +24,7 @@ def alone(cache: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise Running(
-                f"another benchmark is running (process {file.read()}); wait for it, or end it"
+                f"another benchmark is running (process {file.read()}); wait for it, or stop it"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

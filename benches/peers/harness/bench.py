@@ -1,4 +1,5 @@
-"""Runs the parts of the benchmark over contenders, jobs and rounds, each run kept as soon as it is done."""
+"""Runs the parts of the benchmark over contenders, jobs and rounds, and stores each run as soon as it is
+done."""
 
 from __future__ import annotations
 
@@ -21,19 +22,19 @@ from harness.stored import Key, Results, machine, write_whole
 
 PARTS = ("install", "prepare", "check", "calibrate", "rates", "memory", "resume", "ceilings", "report")
 
-# Parts that run contenders, whose formats must be there.
+# Parts that run contenders and need their formats.
 RUNS = ("check", "calibrate", "rates", "memory", "resume")
 
-# Batches of a run that calibrates: warming up, and measured.
+# Batches of a run that calibrates: for warm-up, and measured.
 CALIBRATION_BATCHES = (8, 32)
 
-# What fails is tried once more, as a neighbour may have been the reason.
+# A failed run is repeated once, because a neighbour may have caused the failure.
 TRIES = 2
 
-# Memory and resuming are measured on these; other pictures differ in the last step of their work alone.
+# Jobs for memory and resuming. The other image jobs differ only in the last step of their work.
 SLOW_JOBS = ("pictures-train", "speech")
 
-# After so many batches the consumer stalls, for so long.
+# The consumer stalls after this number of batches, for this time in seconds.
 STALL_STEPS = 20
 STALL_S = 6.0
 
@@ -58,7 +59,7 @@ class Bench:
         self._checked = {kind: Data(root, kind, CHECK_SAMPLES[kind]) for kind in kinds}
 
     def run(self) -> bool:
-        """Whether everything asked for is done."""
+        """Returns whether everything that was requested is done."""
         parts: dict[str, Callable[[], None]] = {
             "check": self._check,
             "calibrate": self._calibrate,
@@ -132,11 +133,11 @@ class Bench:
             else:
                 print(f"{peer} cannot be installed: {found.error}", flush=True)
             if self.results.described(peer, facts, agree.REFERENCES):
-                print(f"{peer} is another program than before: its figures are measured anew", flush=True)
+                print(f"the program of {peer} has changed: its figures are measured again", flush=True)
         self.results.write()
 
     def _able(self, job: str, storage: str, mode: str = "steady") -> list[str]:
-        """Contenders that are installed, have a part in it, and have what they read."""
+        """Returns the contenders that are installed, take part in the job, and have the data that they read."""
         able = []
         for peer in self.options.peers:
             if self._environments[plan.environment(peer)].error or plan.why_not(
@@ -170,7 +171,8 @@ class Bench:
         }
 
     def _sample_bytes(self, peer: str, data: Data) -> float:
-        """Of the Parquet files that a contender which tells what it reads (ours) reads: its own, where it has some."""
+        """Returns the bytes per sample of the Parquet files that a contender reads which reports its reads
+        (ours): its own format if it has one."""
         folder = Path(data.native("local", peer))
         if plan.contender(peer).layout != "native" or not folder.is_dir():
             folder = Path(data.uris("local")["parquet"])
@@ -181,8 +183,9 @@ class Bench:
     def _once(
         self, peer: str, job: dict[str, Any], server: S3Server | None = None, left: int | None = None
     ) -> dict[str, Any]:
-        """One run's figures, or its error at the last try. With the number of tries ``left``, no other than the first
-        is made when time is out: the error then says how many are left. Else all belong to what was begun."""
+        """Returns the figures of one run, or the error of the last try. Given the number of tries ``left``,
+        only the first is made when time is out; the error then states how many are left. Otherwise all belong
+        to the run that was begun."""
         tries = TRIES if left is None else left
         found: dict[str, Any] = {}
         for tried in range(tries):
@@ -265,7 +268,7 @@ class Bench:
             first = agree.REFERENCES[job]
             able = self._able(job, "local", "check")
             if first not in able:
-                print(f"check of {job}: its reference {first} is not among the peers", flush=True)
+                print(f"check of {job}: its reference {first} is not one of the peers", flush=True)
                 continue
             kept = self.results.content["agreement"]
             missing = [peer for peer in able if not self._done(kept.get(peer, {}).get(job))]
@@ -278,7 +281,7 @@ class Bench:
                     print(f"check of {job}: {first} failed: {reference}", flush=True)
                     continue
                 for place, peer in enumerate(missing):
-                    if place:  # behind the reference's outputs comes one contender at least
+                    if place:  # at least one contender follows the reference's outputs
                         self._in_time()
                     found = self._compared(peer, job, Path(folder), reference)
                     if isinstance(found, str):
@@ -297,8 +300,8 @@ class Bench:
                     self.results.write()
 
     def _compared(self, peer: str, job: str, folder: Path, reference: agree.Rows) -> dict[str, Any] | str:
-        """A contender's agreement; one that differs is looked at once more, with other random crops. Its error, where
-        it had no outputs at all."""
+        """Returns a contender's agreement. If it differs, it is checked once more with other random crops.
+        Returns its error if it had no outputs at all."""
         found: dict[str, Any] | str = ""
         for tried in range(TRIES):
             rows = self._outputs(peer, job, folder, plan.CHECK_SEED + tried)
@@ -312,11 +315,11 @@ class Bench:
         return found
 
     def _outputs(self, peer: str, job: str, folder: Path, seed: int) -> agree.Rows | str:
-        """A contender's rows of the small data set (of random crops: their means), or its error."""
+        """Returns a contender's rows of the small data set (for random crops: their means), or its error."""
         output = folder / f"{peer}.npz"
         data = self._checked[plan.kind(job)]
         used = data.used()
-        # One worker, so that none of its own shares is smaller than a batch; batches that leave no remainder.
+        # One worker, so that no worker's share is smaller than a batch; batch sizes that leave no remainder.
         more = {
             "output": str(output),
             "workers": 1,
@@ -337,7 +340,7 @@ class Bench:
                         self._calibrate_one(peer, job, storage, server)
 
     def _calibrate_one(self, peer: str, job: str, storage: str, server: S3Server | None) -> None:
-        """Every short run is kept as it ends, so that the next call of the command goes on behind it."""
+        """Stores every short run as it ends, so that the next call of the command resumes after it."""
         kept = self.results.content["calibration"].setdefault(peer, {})
         name = f"{job} {storage}"
         if "workers" in kept.get(name, {}) and self._done(kept[name]):
@@ -384,7 +387,7 @@ class Bench:
     def _each(
         self, mode: str, jobs: list[str], storages: list[str]
     ) -> Iterator[tuple[Key, int, S3Server | None]]:
-        """Runs that are to be done, in turns, each with its place in its round."""
+        """Yields the runs to be done, in turns, each with its position in its round."""
         due: dict[str, list[tuple[Key, int]]] = {}
         for storage in storages:
             due[storage] = []
@@ -405,7 +408,7 @@ class Bench:
                     yield key, place, server
 
     def _left(self, key: Key) -> int:
-        """Tries that a run has left: all, but where time was out behind a first one."""
+        """Returns the number of tries that a run has left: all, unless time was out after the first one."""
         before = self.results.run(key)
         return int(before.get("left", TRIES)) if before else TRIES
 
@@ -438,7 +441,7 @@ class Bench:
                 )
                 if "fetched_share" in found:
                     few = "ONLY " if found["fetched_share"] < plan.MIN_FETCHED_SHARE else ""
-                    told += f", read {few}{found['fetched_share']:.0%} of it meanwhile"
+                    told += f", read {few}{found['fetched_share']:.0%} of it in that time"
             self._keep(key, place, found, told)
 
     def _memory(self) -> None:

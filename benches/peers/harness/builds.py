@@ -1,4 +1,5 @@
-"""What was measured: the package, how and from what it was built, the programs of this benchmark, and the machine."""
+"""Identifies what was measured: the package, its build and sources, the programs of this benchmark, and the
+machine."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from harness.stored import processor
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parents[1]
 
-# What all figures rest on besides the package, and each on its contender's own program. Reports may change without it.
+# Files that affect all figures. In addition, each figure depends on its contender's own program. Reports may
+# change without affecting figures.
 MEASURING = (
     "account.py",
     "agree.py",
@@ -31,12 +33,13 @@ MEASURING = (
 
 RELEASE = "release"
 
-# What a contender's file says of its settings: where they come from, and nothing that runs.
+# The part of a contender's file that documents its settings' sources, and does not run.
 SAID = "guidance"
 
 
 def fingerprint(wheel: Path) -> dict[str, Any]:
-    """``run`` writes beside the wheel what it was built from: commit, dirty, sources (their hash), profile."""
+    """Returns what ``run`` wrote next to the wheel about its build: commit, dirty, sources (their hash),
+    profile."""
     told: dict[str, Any] = json.loads(wheel.with_name(f"{wheel.name}.build.json").read_text())
     profile = str(told["profile"])
     return {
@@ -53,8 +56,8 @@ def fingerprint(wheel: Path) -> dict[str, Any]:
 
 
 def content_hash(wheel: Path) -> str:
-    """Of what the wheel installs: building it anew from the same sources changes times and the bill of materials, not
-    this."""
+    """Returns a hash of the files that the wheel installs. A rebuild from the same sources changes times and
+    the bill of materials, but not this hash."""
     found = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
@@ -64,7 +67,7 @@ def content_hash(wheel: Path) -> str:
 
 
 def sources_hash(package: Path) -> str:
-    """Of a package of Rust in this checkout: what other sources made is made anew."""
+    """Returns a hash of a Rust package in this checkout: results of other sources are measured again."""
     sources = sorted([package / "Cargo.toml", *package.glob("src/**/*.rs")])
     return _hash({str(path.relative_to(package)): path.read_bytes() for path in sources})
 
@@ -74,7 +77,8 @@ def programs_hash(folder: Path) -> str:
 
 
 def program_hash(peer: str, environment: str, folder: Path = PROGRAMS) -> str:
-    """Of one contender's file and the contenders' files that it imports, as far as they run, and its requirements."""
+    """Returns a hash of one contender's file, the contenders' files that it imports, as far as they run, and
+    its requirements."""
     found: set[str] = set()
     left = [peer]
     while left:
@@ -93,7 +97,7 @@ def program_hash(peer: str, environment: str, folder: Path = PROGRAMS) -> str:
 
 
 def _as_it_runs(text: str) -> str:
-    """A program without comments, documentation, and what it says of its settings."""
+    """Returns a program without comments, docstrings, and the documentation of its settings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -117,7 +121,7 @@ def _hash(parts: Mapping[str, bytes]) -> str:
 
 
 def profile_settings(manifest: str, profile: str) -> str:
-    """The lines of Cargo.toml under ``[profile.NAME]``."""
+    """Returns the lines of Cargo.toml under ``[profile.NAME]``."""
     section = re.search(rf"^\[profile\.{re.escape(profile)}\]\n((?:(?!\[).*\n)*)", manifest, re.MULTILINE)
     lines = section[1].splitlines() if section else []
     kept = [line.split("#", 1)[0].strip() for line in lines]

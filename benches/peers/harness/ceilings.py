@@ -1,4 +1,4 @@
-"""What one core can do at best: bare codecs and bare chains, from the benches of ``ops/``."""
+"""Measures what one core can do at best: bare codecs and bare chains, from the benches of ``ops/``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 COMMAND = ["cargo", "bench", "--locked", "-p", "feedstock-ops"]
 
-# As the wheel was built: Cargo's bench profile is release; dev takes what tests have built.
+# The build of the wheel: Cargo's bench profile is release; dev reuses what tests have built.
 FLAGS: dict[str, list[str]] = {"release": [], "dev": ["--profile", "dev", "--all-features"]}
 
-# What each bench prints, and under which name it is kept: samples a second on one core.
+# The lines that each bench prints, and the names under which they are stored: samples per second on one core.
 PICTURE_LINES = {
     "libjpeg-turbo, full decode": "libjpeg-turbo, full decode",
     "full decode + crop + resize + flip": "libjpeg-turbo and fast_image_resize, crop and flip",
@@ -29,11 +29,11 @@ SPEECH_LINES = {
     "symphonia alone": "symphonia, MP3 decode",
     "decode_audio,resample:16000,log_mel:80": "feedstock's chain, speech",
 }
-BENCH_CLIP_S = 5.0  # what the speech bench scales its costs to
+BENCH_CLIP_S = 5.0  # the duration to which the speech bench scales its costs
 
 
 def measure(profile: str, clips: Path | None, clip_s: float) -> dict[str, float]:
-    """Samples a second on one core; of ``clips``, whose mean length is ``clip_s``."""
+    """Returns samples per second on one core. ``clips`` are audio clips with a mean duration of ``clip_s``."""
     found = parse_pictures(_output(profile, "decode_chain"))
     if clips is not None:
         found |= parse_speech(_output(profile, "speech_chain", {"FEEDSTOCK_BENCH_CLIPS": str(clips)}), clip_s)
@@ -63,7 +63,7 @@ def parse_pictures(text: str) -> dict[str, float]:
 
 
 def parse_speech(text: str, clip_s: float) -> dict[str, float]:
-    """Lines of CPU milliseconds for 5 s of sound, as clips a second."""
+    """Parses lines of CPU milliseconds for 5 s of audio, and returns audio clips per second."""
     found = {}
     for line in text.splitlines():
         match = re.match(r"(\S.*?)\s+([\d.]+)$", line)

@@ -1,4 +1,4 @@
-"""Runs one contender on one job as a process of its own and turns what it told into figures."""
+"""Runs one contender on one job in a separate process, and converts its events into figures."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from contenders.protocol import MELS, SIDE
 
 from harness.account import Account, Group, Memory, Tree, cpu_at, end_all
 
-# The contender ends with the harness, whatever ended that.
+# The contender ends with the harness, for whatever reason the harness ends.
 PR_SET_PDEATHSIG = 1
 
-# Nothing takes longer: set-up, and the samples that are asked for at the slowest rate that is worth waiting for.
+# Time limits: set-up, and the requested samples at the slowest rate that is worth waiting for.
 SETUP_LIMIT_S = 120.0
 SLOWEST_RATE = 25.0
 
 SHARED_MEMORY = Path("/dev/shm")
 
-# PSS is read more eagerly where memory alone is looked at.
+# PSS is read more often in runs that measure only memory.
 PSS_SHARE = 0.01
 PSS_SHARE_OF_MEMORY_RUNS = 0.2
 
-# Rows of each job, whatever contender makes them; None where clips differ in length.
+# Shape and dtype of each job's rows, for any contender; None for the axis in which audio clips differ in
+# length.
 ROWS: dict[str, tuple[tuple[int | None, ...], str]] = {
     "pictures-train": ((SIDE, SIDE, 3), "uint8"),
     "pictures-eval": ((SIDE, SIDE, 3), "uint8"),
@@ -49,7 +50,7 @@ class Failed(Exception):
 
 @dataclass
 class Outcome:
-    """What happened: events in order, and the account of resources."""
+    """The events of a run in order, and its use of resources."""
 
     started: float
     events: list[dict[str, Any]]
@@ -58,14 +59,14 @@ class Outcome:
     def at(self, event: str) -> float:
         found = next((float(line["at"]) for line in self.events if line["event"] == event), None)
         if found is None:
-            raise Failed(f"it ended before it told of {event!r}")
+            raise Failed(f"it ended before the event {event!r}")
         return found
 
 
 def run(
     peer: str, python: Path, job: Mapping[str, Any], environment: Mapping[str, str], log: Path
 ) -> Outcome:
-    """Starts the contender of ``peer`` with ``job`` and waits for its end."""
+    """Starts the contender of ``peer`` with ``job`` and waits until it ends."""
     samples = job.get("warm_up", 0) + job.get("measured", 0)
     if job["mode"] == "check":
         samples = job["samples"] * job.get("epochs", 1)
@@ -126,8 +127,8 @@ def run(
 
 
 def _shared_memory() -> set[Path]:
-    """This user's segments of shared memory. What a contender leaves of it would take memory from those that follow,
-    and a later process of its own may take it for its own."""
+    """Returns this user's segments of shared memory. Segments that a contender leaves behind would take
+    memory from the following ones, and a later process of the same contender may mistake them for its own."""
     found = set()
     for path in SHARED_MEMORY.glob("*"):
         with contextlib.suppress(OSError):
@@ -137,7 +138,8 @@ def _shared_memory() -> set[Path]:
 
 
 def _unused(segments: set[Path]) -> set[Path]:
-    """Those that no living process holds: others may have made some meanwhile."""
+    """Returns the segments that no living process holds: other processes may have created some in the
+    meantime."""
     held = set()
     for process in Path("/proc").glob("[0-9]*") if segments else ():
         with contextlib.suppress(OSError):
@@ -153,18 +155,19 @@ def _read(descriptor: int, events: list[dict[str, Any]]) -> None:
         for line in lines:
             events.append(json.loads(line))
             if events[-1]["event"] == "end":
-                return  # what it started may hold the pipe open
+                return  # a process that it started may hold the pipe open
 
 
 def last_line(text: str) -> str:
-    """The line of a log that says what went wrong: the last that is one of an error, else the last."""
+    """Returns the line of a log that states what went wrong: the last line of an error, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "error:" in line or line.startswith("Exception")]
     return (errors or lines or [""])[-1][:300]
 
 
 def figures(job: Mapping[str, Any], outcome: Outcome, tensors: str) -> dict[str, Any]:
-    """What is kept of a run, by its mode. Batches of another shape, dtype or kind than the job's are a failure."""
+    """Returns the figures of a run that are stored, by its mode. Batches with another shape, dtype or kind
+    than the job's are a failure."""
     account, events = outcome.account, outcome.events
     if job["mode"] == "prepare":
         return {}
@@ -206,7 +209,7 @@ def sizes(name: str, memory: Memory | None) -> dict[str, int]:
 
 
 def unlike(job: str, tensors: str, batch: Mapping[str, Any]) -> str | None:
-    """What is not as it must be with a batch; None if all is."""
+    """Returns what is wrong with a batch; None if nothing is."""
     rows, dtype = ROWS[job]
     shape = list(batch["shape"][1:])
     fits = len(shape) == len(rows) and all(
@@ -221,8 +224,9 @@ def unlike(job: str, tensors: str, batch: Mapping[str, Any]) -> str | None:
 
 
 def fetched(events: list[dict[str, Any]], consumed: float) -> dict[str, Any]:
-    """Bytes that a loader which tells read from storage while its rate was taken, beside those of the samples that it
-    handed out then: with less of them, what was measured is in part the emptying of a store."""
+    """Returns the bytes that a loader read from storage while its rate was measured, if it reports them, and
+    the bytes of the samples that it delivered then. If it read less, the measurement was partly that of
+    emptying a buffer."""
     told = [int(line["bytes"]) for line in events if line["event"] == "fetched"]
     if len(told) < 2 or not consumed:
         return {}
@@ -231,9 +235,9 @@ def fetched(events: list[dict[str, Any]], consumed: float) -> dict[str, Any]:
 
 
 def steady(steps: list[dict[str, Any]], account: Account, warm_up: int, measured: int) -> dict[str, Any]:
-    """The rate of ``measured`` samples behind ``warm_up`` ones, and their CPU time.
+    """Returns the rate of ``measured`` samples after ``warm_up`` ones, and their CPU time.
 
-    The steady part begins with a batch handed out; its samples are those of the batches after that one.
+    The steady part begins with a delivered batch; its samples are those of the batches after that one.
     """
     counted, begin = 0, None
     for place, line in enumerate(steps):
@@ -242,7 +246,7 @@ def steady(steps: list[dict[str, Any]], account: Account, warm_up: int, measured
             begin = place
             break
     samples = 0 if begin is None else sum(line["n"] for line in steps[begin + 1 :])
-    # A batch may be larger than asked, so that the warm-up ended later: one batch less is no shortage.
+    # A batch may be larger than requested, so that the warm-up ended later: one batch less is not a shortage.
     if begin is None or samples + steps[begin]["n"] < measured:
         raise Failed(f"only {sum(line['n'] for line in steps)} samples came of {warm_up + measured}")
     started, ended = steps[begin]["at"], steps[-1]["at"]

@@ -1,4 +1,5 @@
-"""The data: made by ``feedstock synth``, once, kept in the cache folder, served to contenders as files or over S3."""
+"""The data: made once by ``feedstock synth``, stored in the cache folder, and served to contenders as files
+or over S3."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from harness.stored import write_whole
 
 LAYOUTS = {"pictures": ("parquet", "folder", "webdataset"), "speech": ("parquet", "folder", "webdataset")}
 CHECK_SAMPLES = {"pictures": 128, "speech": 64}
-# Those of the testkit's S3 server.
+# The keys of the testkit's S3 server.
 KEYS = {"AWS_ACCESS_KEY_ID": "feedstock-test-access", "AWS_SECRET_ACCESS_KEY": "feedstock-test-SECRET-4f7a"}
 REGION = "us-east-1"
 
@@ -26,12 +27,12 @@ SYNTH = Path(__file__).parents[3] / "synth"
 
 
 def data_version() -> str:
-    """Of the programs that make the data: what others made is made anew."""
+    """Returns the version of the programs that make the data: data of other versions is made again."""
     return sources_hash(SYNTH)
 
 
 def mark_of(path: Path) -> dict[str, Any]:
-    """What a marker says; nothing where there is none, or an older program's."""
+    """Returns the content of a marker; empty if there is none, or it is from an older program."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -71,7 +72,7 @@ class Data:
     def _arguments(self, layout: str) -> list[str]:
         samples = ["--samples", str(self.samples)]
         if self.kind == "pictures":
-            # As many classes as samples, where samples must be told apart by their labels.
+            # One class per sample if samples must be identified by their labels.
             classes = ["--classes", str(min(self.samples, 1000))]
             return ["imagenet", str(self.folder / layout), *samples, *classes, "--layout", layout]
         made = {"folder": "mozilla"}.get(layout, layout)
@@ -86,7 +87,7 @@ class Data:
         }
 
     def used(self) -> int:
-        """Samples of an epoch: all pictures, or the clips of the train table."""
+        """Returns the number of samples per epoch: all images, or the audio clips of the train table."""
         if self.kind == "pictures":
             return self.samples
         table = self.folder / "folder" / "en" / "train.tsv"
@@ -94,7 +95,8 @@ class Data:
             return sum(1 for _ in lines) - 1
 
     def sample_bytes(self, folder: Path) -> float:
-        """What a sample of an epoch takes of the column of pictures or clips of the Parquet files in ``folder``."""
+        """Returns the mean bytes of a sample of an epoch, in the payload column of the Parquet files in
+        ``folder``."""
         from pyarrow import parquet
 
         column = {"pictures": "image", "speech": "audio"}[self.kind]
@@ -118,7 +120,7 @@ class Data:
         return {layout: f"{base}/{layout}{below[layout]}" for layout in LAYOUTS[self.kind]}
 
     def served(self, peers: list[str]) -> list[Path]:
-        """Folders that S3 serves. Caches of peers that read no format of their own from there are none."""
+        """Returns the folders that S3 serves, without caches of peers that read no native format from it."""
         names = [*LAYOUTS[self.kind], *(f"native-{peer}" for peer in peers)]
         return [self.folder / name for name in names if (self.folder / name).is_dir()]
 
@@ -128,11 +130,11 @@ class Data:
 
 
 class S3Server:
-    """The tests' S3 server, as a process whose CPU time is not the contenders'."""
+    """The tests' S3 server, as a process whose CPU time is not counted as the contenders'."""
 
     def __init__(self, program: Path, root: Path, data: list[Data], peers: list[str]) -> None:
-        """Serves what ``data`` holds, formats of their own of ``peers`` included; what is not there yet is copied in
-        first."""
+        """Serves the folders of ``data``, including native formats of ``peers``. Folders that are not stored
+        yet are copied in first."""
         root.mkdir(parents=True, exist_ok=True)
         new = [folder for part in data for folder in part.served(peers)]
         new = [folder for folder in new if not self._holds(root, folder)]
@@ -156,7 +158,7 @@ class S3Server:
 
     @staticmethod
     def _made(folder: Path) -> str:
-        """The marker of what made the folder."""
+        """Returns the marker of the program that made the folder."""
         mark = folder.with_name(f"{folder.name}.json")
         return mark.read_text() if mark.is_file() else ""
 
@@ -170,7 +172,7 @@ class S3Server:
         return root.with_name(f"{root.name}-has-{folder.parent.name}-{folder.name}")
 
     def environment(self) -> dict[str, str]:
-        """For AWS's libraries and those that follow them."""
+        """Returns environment variables for AWS's libraries and compatible ones."""
         return {
             **KEYS,
             "AWS_REGION": REGION,
@@ -180,7 +182,7 @@ class S3Server:
             "S3_ENDPOINT_URL": self.endpoint,
             "AWS_ALLOW_HTTP": "true",
             "AWS_EC2_METADATA_DISABLED": "true",
-            # Newer checksums that the server would have to know.
+            # Turns off newer checksums, which the server does not support.
             "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
             "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
         }

@@ -1,8 +1,8 @@
-"""Where the pages are that settings come from."""
+"""The addresses of the documentation that settings come from."""
 
 from __future__ import annotations
 
-# As guidance names them. Pages move, so each is where a project's documentation begins, as of November 2026.
+# Names as in guidance. Pages move, so each is the start of a project's documentation, as of November 2026.
 DOCUMENTATION = {
     "DALI documentation": "https://docs.nvidia.com/deeplearning/dali/user-guide/docs/",
     "Daft documentation": "https://docs.daft.ai/",
@@ -23,7 +23,7 @@ DOCUMENTATION = {
 
 
 def linked(line: str) -> str:
-    """``line`` with links to the documentation that it names, in Markdown."""
+    """Returns ``line`` with links to the documentation that it names, in Markdown."""
     for name, address in DOCUMENTATION.items():
         line = line.replace(name, f"[{name}]({address})")
     return line

@@ -26,27 +26,27 @@ print(json.dumps({one.metadata["Name"].lower().replace("_", "-"): one.version fo
 
 @dataclass
 class Environment:
-    """Where a peer lives, or why it does not."""
+    """A peer's environment, or why it has none."""
 
     name: str
     python: Path
     error: str | None = None
 
     def installed(self) -> dict[str, str]:
-        """The version of every package in it."""
+        """Returns the version of every package in it."""
         said = subprocess.run([self.python, "-c", INSTALLED], check=True, capture_output=True, text=True)
         found: dict[str, str] = json.loads(said.stdout)
         return dict(sorted(found.items()))
 
     def asked_for(self) -> list[str]:
-        """The packages that its requirements name, and this checkout's own where it belongs in."""
+        """Returns the packages that its requirements name, and this checkout's own if it belongs in."""
         text = (REQUIREMENTS / f"{self.name}.txt").read_text()
         names = re.findall(r"^[\w-]+", text, re.MULTILINE)
         return [*(["feedstock"] if uses_feedstock(text) else []), *(name.replace("_", "-") for name in names)]
 
 
 def install(name: str, folder: Path, wheel: Path) -> Environment:
-    """Makes the environment ``name`` under ``folder``, unless it is there as its requirements ask."""
+    """Creates the environment ``name`` under ``folder``, unless it exists with these requirements."""
     place = folder / name
     environment = Environment(name, place / "bin" / "python")
     wanted = REQUIREMENTS / f"{name}.txt"
@@ -61,7 +61,7 @@ def install(name: str, folder: Path, wheel: Path) -> Environment:
     log = folder / f"{name}.log"
     python = ["--python", str(environment.python)]
     steps = [["pip", "install", "-q", *python, "--no-deps", "--reinstall", str(wheel)]]
-    if not ours or not found.startswith(text):  # what it needs besides is not there
+    if not ours or not found.startswith(text):  # other packages that it needs are not installed
         shutil.rmtree(place, ignore_errors=True)
         steps = [
             ["venv", "-q", "--python", sys.executable, str(place)],
@@ -79,7 +79,7 @@ def install(name: str, folder: Path, wheel: Path) -> Environment:
 
 
 def uses_feedstock(requirements: str) -> bool:
-    """Whether this checkout's package belongs in: a comment in the requirements says so."""
+    """Returns whether this checkout's package belongs in: a comment in the requirements marks it."""
     return "# with feedstock" in requirements
 
 
@@ -89,8 +89,8 @@ def uv() -> str:
 
 
 def for_children(cache: Path) -> dict[str, str]:
-    """The environment of all contenders: nothing of the user's own Python, the caches of feedstock in one place, no
-    usage reports."""
+    """Returns the environment variables of all contenders: none of the user's own Python, feedstock's caches
+    in one place, no usage reports."""
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,9 +1,9 @@
-"""What was asked for, and whether it was reached: arithmetic on results.
+"""The goals, and whether they are reached: arithmetic on results.
 
-Rates and CPU seconds stand beside those of all peers: what batches are made of costs nothing there. First batch, memory
-and resume, where torch's import counts, stand beside peers that hand out the same kind of tensors; a peer of the other
-kind that needs less is named. Who could not be compared is named, too; what does not rest on enough is not judged, and
-says why.
+Rates and CPU seconds are compared with all peers, because the type of batches costs nothing there. First
+batch, memory and resume include torch's import, so they are compared with peers that deliver the same kind of
+tensors. A peer of the other kind that needs less is named. Peers that could not be compared are named, too. A
+goal without enough data is not judged, with the reason.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ from harness import builds, plan
 from harness.plan import JOBS
 from harness.stored import Figure, Results, figure
 
-# Ours, by what batches are made of.
+# Ours, by the type of batches.
 OURS = {"numpy": "feedstock", "torch": "feedstock_torch"}
-# What batches of a kind are.
+# Names of the types of batches.
 KINDS = {"numpy": "arrays", "torch": "torch tensors"}
 
-# Ours as it is without any settings: its memory alone is measured.
+# Ours without any settings: only its memory is measured.
 WITH_DEFAULTS = "feedstock_defaults"
 
-# Ours on the very files that peers read, without what its own shards gain.
+# Ours on the same files that peers read, without the gains of its own shards.
 AS_THEY_ARE = "feedstock_files"
-OF_FILES = "numpy"  # what its batches are made of
+OF_FILES = "numpy"  # the type of its batches
 
-# Peers whose files hold pixels: they decode nothing while they are measured, and all jobs begin with decoding. They are
-# shown, and named where rates are judged; they are never the best peer.
+# Peers whose files hold pixels. They decode nothing while they are measured, but all jobs begin with
+# decoding. They are shown, and named where rates are judged, but they are never the best peer.
 DECODED_AHEAD = ("ffcv_raw",)
 
 ALSO_OURS = (*OURS.values(), AS_THEY_ARE, WITH_DEFAULTS)
 
-# feedstock's samples a second over the fastest peer's.
+# feedstock's samples per second over the fastest peer's.
 RATES = {"pictures-train": 1.8, "pictures-eval": 1.5, "pictures-f32": 1.5, "speech": 2.0}
 OVER_PILLOW = 3.5
 
 # Figures for which peers of both kinds count.
 OF_ALL = ("rate", "cpu_s_per_1000")
 
-# Of a peer that was not even tried.
+# A peer that was not even tried.
 NOT_RUN = "not run"
 
-# Of each contender whose figures a goal rests on.
+# Minimum rounds of each contender whose figures a goal depends on.
 MIN_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One promise: what was asked for, what was found, beside whom."""
+    """One goal: the requirement, the result, and the peers compared with."""
 
     what: str
     asked: str
     found: str
     reached: bool | None  # None: not judged
-    peers: int  # that have the figure
-    close: bool = False  # the rounds of ours and of the best peer do not lie clear of what was asked for
+    peers: int  # number of peers that have the figure
+    close: bool = False  # the rounds of ours and of the best peer overlap with the limit
     doubts: tuple[str, ...] = ()  # why it is not judged
 
     @property
@@ -70,7 +70,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a figure is found: job, storage and mode, and the kind of tensors that ours has."""
+    """The location of a figure: job, storage and mode, and ours' kind of tensors."""
 
     job: str
     storage: str
@@ -90,8 +90,8 @@ class Beside:
     name: str
     ours: Figure
     theirs: dict[str, Figure]
-    named: bool = False  # the goal names these peers, and is about no others
-    contender: str = ""  # of ours, where it is not the place's
+    named: bool = False  # the goal names these peers, and applies to no others
+    contender: str = ""  # ours, if it is not the one of the place
 
     @property
     def who(self) -> str:
@@ -99,21 +99,21 @@ class Beside:
 
     @property
     def least(self) -> bool:
-        """Whether less is better."""
+        """Returns whether less is better."""
         return self.name != "rate"
 
     @property
     def best(self) -> str:
-        """The peer whose median is best."""
+        """Returns the peer with the best median."""
         return (min if self.least else max)(self.theirs, key=lambda peer: self.theirs[peer].median)
 
     @property
     def ratio(self) -> float:
-        """Ours over the best peer's."""
+        """Returns ours over the best peer's."""
         return self.ours.median / self.theirs[self.best].median
 
     def may_be_best(self, peer: str) -> bool:
-        """Whether one of its rounds is as good as the best median."""
+        """Returns whether one of its rounds is as good as the best median."""
         best, value = self.theirs[self.best].median, self.theirs[peer]
         return value.low <= best if self.least else value.high >= best
 
@@ -123,20 +123,21 @@ def title(results: Results, peer: str) -> str:
 
 
 def agreement(results: Results, peer: str, job: str) -> dict[str, Any] | None:
-    """None where it was not compared, or had no outputs."""
+    """Returns None if it was not compared, or had no outputs."""
     found: dict[str, Any] | None = results.content["agreement"].get(peer, {}).get(job)
     return None if found is None or "error" in found else found
 
 
 def is_meant(place: Place, name: str, peer: str, described: dict[str, Any]) -> bool:
-    """Whether a goal of this figure is about the peer."""
+    """Returns whether a goal of this figure applies to the peer."""
     return peer not in (*ALSO_OURS, *DECODED_AHEAD) and (
         name in OF_ALL or described["tensors"] == place.tensors
     )
 
 
 def counted(results: Results, place: Place, name: str, peer: str) -> bool:
-    """Whether a peer may be the best one: it is meant, has the right outputs, and resumes at the right batch."""
+    """Returns whether a peer may be the best one: it is meant, has the right outputs, and resumes at the
+    right batch."""
     found = agreement(results, peer, place.job)
     if not is_meant(place, name, peer, results.content["peers"][peer]):
         return False
@@ -150,7 +151,7 @@ def of(results: Results, place: Place, peer: str, name: str) -> Figure | None:
 
 
 def beside(results: Results, place: Place, name: str, contender: str = "") -> Beside | None:
-    """None without a figure of ours (of the place's, or of another ``contender``) or of any peer."""
+    """Returns None without a figure of ours (that of the place, or of another ``contender``) or of any peer."""
     who = contender or place.ours
     ours = of(results, place, who, name) if who in results.content["peers"] else None
     theirs = {
@@ -162,7 +163,7 @@ def beside(results: Results, place: Place, name: str, contender: str = "") -> Be
 
 
 def doubts(results: Results, found: Beside) -> tuple[str, ...]:
-    """Why what was found does not bear a judgement."""
+    """Returns the reasons why the figures are not sufficient for a judgement."""
     return tuple(_doubts(results, found))
 
 
@@ -200,13 +201,13 @@ def _doubts(results: Results, found: Beside) -> Iterator[str]:
 def _is_calibrated(results: Results, place: Place, peer: str) -> bool:
     modes = results.content["peers"][peer].get("modes")
     if modes and "steady" not in modes:
-        return True  # nothing of it depends on a number of workers that short runs chose
+        return True  # it does not depend on a number of workers that short runs chose
     found = plan.calibrated(results, peer, place.job, place.storage)
     return found is not None and not found.get("error")
 
 
 def _why_absent(results: Results, found: Beside, peer: str) -> str | None:
-    """Why a peer that is meant, and could have a part in it, has none."""
+    """Returns why a peer that is meant, and could take part, has no figure."""
     place = found.place
     described = results.content["peers"].get(peer) or {**plan.facts(peer), "error": None}
     if peer in found.theirs or not is_meant(place, found.name, peer, described):
@@ -227,7 +228,7 @@ def _why_absent(results: Results, found: Beside, peer: str) -> str | None:
 
 
 def _without(results: Results, found: Beside) -> str:
-    """The peers that were tried and could not be compared, with the reasons."""
+    """Returns the peers that were tried and could not be compared, with the reasons."""
     whys = (
         {} if found.named else {peer: _why_absent(results, found, peer) for peer in results.content["peers"]}
     )

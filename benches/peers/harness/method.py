@@ -1,4 +1,4 @@
-"""How a benchmark was made, in sentences for the page: nothing that the results do not hold."""
+"""Describes in sentences how a benchmark was made, for the page; everything comes from the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.stored import Results
 
 JOBS = {
     "pictures-train": (
-        "JPEG → random_resized_crop 224 (bilinear, antialiased) → flip of every other one",
+        "JPEG → random_resized_crop 224 (bilinear, antialiased) → horizontal flip (p = 0.5)",
         "u8 [224, 224, 3]",
     ),
     "pictures-eval": ("JPEG → resize 256 (shorter side) → center_crop 224", "u8 [224, 224, 3]"),
@@ -23,34 +23,37 @@ JOBS = {
     ),
 }
 
-# What runs measure.
+# Names of the measurements of runs.
 MODES = {"steady": "rates", "stall": "memory", "resume": "resuming"}
 
-# Why goals are missed: a part of their names, and why.
+# Reasons why goals are missed: a part of the goals' names, and the reason.
 REASONS = (
     (
         "with its defaults",
-        "by default feedstock shuffles in windows of 512 MiB within a budget of 1 GiB, as machines that train can "
-        "spare: data as small as these stay in memory whole. `options(budget_bytes=…)` and `shuffle(window=…)` bound "
-        "it, as in the rows without “defaults”.",
+        "by default feedstock shuffles in windows of 512 MiB and has a budget of 1 GiB, which training machines "
+        "can spare. Data as small as these stay in memory completely. `options(budget_bytes=…)` and "
+        "`shuffle(window=…)` limit it, as in the rows without “defaults”.",
     ),
 )
 
 COLUMNS = """\
-- tensors: what batches are made of. **feedstock ×**: feedstock's rate with the same kind of tensors over this rate.
-- CPU-s per 1000: CPU seconds of all its processes for 1,000 samples; cores: of them busy, while the rate was taken.
-- first batch: from `exec` to the first batch. peak MiB: the most memory of the run (PSS); mapped files: beside it.
-- processes, threads: the most at a time. workers: as calibrated (processes, or threads where it has them).
-- server CPU-s a run: what the S3 server took of the same cores.
-- rounds: that have a figure. outputs: how far from the reference's, of the limit; see below.
+- tensors: the type of batches. **feedstock ×**: feedstock's rate with the same type of tensors over this rate.
+- CPU-s per 1000: CPU seconds of all its processes for 1,000 samples. cores: number of busy cores. Both are measured
+  with the rate.
+- first batch: time from `exec` to the first batch. peak MiB: peak memory of the run (PSS). mapped files: additional
+  pages of mapped files.
+- processes, threads: maximum number at a time. workers: as calibrated (processes, or threads if it has them).
+- server CPU-s per run: CPU seconds of the S3 server, on the same cores.
+- rounds: number of rounds that have the figure. outputs: distance from the reference's, and its limit; see below.
 - bare: the part alone, without storage and batches, on one core (`cargo bench -p feedstock-ops`), times the number of
-  cores: a codec (libjpeg-turbo, which peers use, too; symphonia, where peers have mpg123 or FFmpeg), and feedstock's
-  own chain, which skips what a crop does not show. Its pictures are 48 others of the same size, its clips these.
+  cores. It is a codec (libjpeg-turbo, which peers also use; symphonia, where peers have mpg123 or FFmpeg) or
+  feedstock's own chain, which does not decode parts outside a crop. Its images are 48 others of the same size; its
+  audio clips are the same.
 """
 
 
 def limits(results: Results) -> Iterator[str]:
-    """What these figures do not say."""
+    """Yields the limits of these figures."""
     missing = [
         f"{job} from {'S3' if storage == 's3' else 'local files'}"
         for job in plan.JOBS
@@ -61,134 +64,137 @@ def limits(results: Results) -> Iterator[str]:
         yield f"Not measured: {', '.join(missing)}."
     cores = results.content["machine"]["cores"]
     yield (
-        f"A machine of {cores} cores, which is a guest among others. Consumers take batches and compute nothing: "
-        "the loader is what is measured. There is no GPU; torch is what `pip install torch` brings, with CUDA."
+        f"The machine has {cores} cores and is a virtual machine that shares its host. Consumers take batches "
+        "and compute nothing: only the loader is measured. There is no GPU; torch is the CUDA build that `pip "
+        "install torch` installs."
     )
     yield (
-        "The data are synthetic (`feedstock synth`): JPEGs of about 400×350 px, 4:2:0, quality 95, with six bits a "
-        "pixel and none of them large; clips of synthetic voices. They "
-        "are few, so that local files lie in the page cache: disks are not measured."
+        "The data are synthetic (`feedstock synth`): JPEGs of about 400×350 px, 4:2:0, quality 95, with six "
+        "bits per pixel and none of them large, and audio clips of synthetic voices. There are few of them, so "
+        "local files are in the page cache: disks are not measured."
     )
     yield (
-        "S3 is a server on the same machine: requests cost CPU time there and have next to no latency. Loaders that "
-        "ask for every sample by itself (PyTorch's DataLoader on files, DALI, SPDL, Grain) pay for requests above all; "
-        "with real latency they would need more of them at a time."
+        "The S3 server runs on the same machine: requests cost CPU time there and have almost no latency. "
+        "Loaders that request every sample separately (PyTorch's DataLoader on files, DALI, SPDL, Grain) pay "
+        "most for requests; with real latency they would need more simultaneous requests."
     )
     yield (
-        "feedstock's own shards hold the same pictures, re-coded without loss: with restart markers and optimal "
-        "Huffman tables, in fewer files. `feedstock, files as they are` reads the files that peers read. Its catalog "
-        "of the data's files was made by an earlier run, its default; the first run of all over new data takes longer "
-        "to its first batch."
+        "feedstock's own shards hold the same images, recoded without loss: with restart markers and optimal "
+        "Huffman tables, in fewer files. `feedstock, files as they are` reads the files that peers read. An "
+        "earlier run built its catalog of the data's files, which is the default; the first run over new data "
+        "takes longer to its first batch."
     )
     yield (
-        "feedstock decodes MP3s of 48 kHz at half that rate where 16 kHz are wanted, which none of the Python "
-        "interfaces that peers decode with offers; the outputs agree within the limit that is stated below."
+        "feedstock decodes 48 kHz MP3s at half that rate if the job needs 16 kHz. None of the Python decoders "
+        "of peers offers that; the outputs agree within the limit below."
     )
     if any(peer in results.content["peers"] for peer in goals.DECODED_AHEAD):
         yield (
-            "Every job begins with decoding. FFCV's documentation advises to store pixels where memory holds all of "
-            "them, which are some four times the bytes here: `FFCV, pixels decoded ahead` shows what that gains, and "
-            "never counts as the best peer."
+            "Every job begins with decoding. FFCV's documentation recommends storing pixels if memory holds all "
+            "of them; they have about four times the bytes here. `FFCV, pixels decoded ahead` shows the gain, "
+            "and never counts as the best peer."
         )
     yield (
-        "Peers that read files take them from S3 by boto3, a request each, which is our choice: AWS's own connector "
-        "for PyTorch was not measured."
+        "Peers that read files get them from S3 with boto3, one request per file, which is our choice: AWS's own "
+        "connector for PyTorch was not measured."
     )
     yield (
-        "That the measured batches hold every sample once is not checked: outputs are compared in runs of their own, "
-        "and resumed ones by their samples."
+        "The measured batches are not checked to contain every sample once: outputs are compared in separate "
+        "runs, and resumed runs by their samples."
     )
     yield (
-        f"Shuffling is not alike: feedstock, WebDataset and HF datasets from S3 shuffle in buffers of "
-        f"{SHUFFLE_SAMPLES} samples, as DALI and Lhotse from S3 do, MosaicML Streaming and LitData in their own "
-        "blocks, DataLoaders, FFCV, tf.data, Grain and SPDL all of an epoch; Ray Data shuffles files, Daft nothing."
+        "Shuffling differs: feedstock, WebDataset, and HF datasets from S3 shuffle in buffers of "
+        f"{SHUFFLE_SAMPLES} samples, as do DALI, and Lhotse from S3. MosaicML Streaming and LitData shuffle in "
+        "blocks of their formats. DataLoaders, FFCV, tf.data, Grain and SPDL shuffle a whole epoch. Ray Data "
+        "shuffles files; Daft does not shuffle."
     )
 
 
 def sentences(results: Results) -> Iterator[str]:
-    """What was done: nothing that the results do not hold."""
+    """Yields what was done; everything comes from the results."""
     content = results.content
     runs: list[dict[str, Any]] = content["runs"]
     modes = {(run["mode"], run["storage"]) for run in runs if "error" not in run}
     rates = [storage for mode, storage in sorted(modes) if mode == "steady"]
     settings = content["settings"]
     yield (
-        "Contenders read the same pictures and clips, made by `feedstock synth`"
+        "Contenders read the same images and audio clips, made by `feedstock synth`"
         + (
-            "; formats of their own were written from the same JPEG and MP3 bytes (feedstock's re-coded, see above)"
+            "; native formats were written from the same JPEG and MP3 bytes (feedstock's are recoded, see above)"
             if content["prepared"]
             else ""
         )
         + "."
     )
     yield (
-        "Each run is a process of its own, in an environment of its own, held to the same "
+        "Each run is a separate process in a separate environment, restricted to the same "
         f"{content['machine']['cores']} cores. A round runs every contender once, in a random order (seed "
-        f"{settings['order_seed']}); figures are medians, ± half of the range of the rounds."
+        f"{settings['order_seed']}). Figures are medians, ± half of the range of the rounds."
     )
     yield (
-        "Goals of rates and CPU seconds are judged beside all peers. First batch, memory and resume, where torch's "
-        "import counts, and the column “feedstock ×” stand beside peers that hand out the same kind: torch tensors or "
-        "arrays. A peer that lacks a round keeps a goal from being judged where one of its rounds is as good as the "
-        "best peer's median."
+        "Rates and CPU seconds are judged against all peers. First batch, memory and resume include torch's "
+        "import. They and the column “feedstock ×” are compared with peers that deliver the same type: torch "
+        "tensors or arrays. If a peer lacks a round, and one of its rounds is as good as the best peer's "
+        "median, the goal is not judged."
     )
     if rates:
         yield (
-            f"A rate is that of {settings['measured_batches']} batches in the consumer's hands in the middle of the "
-            f"first epoch, behind {settings['warm_up_batches']} batches of warm-up and before the epoch's last ones: "
-            "neither full queues nor idle workers count. From local files a fast contender is measured as many "
-            f"times over, into its next epochs, as begin within {settings['least_s']:g} s."
+            f"A rate is measured over {settings['measured_batches']} batches that the consumer takes in the "
+            f"middle of the first epoch, after {settings['warm_up_batches']} batches of warm-up and before the "
+            "epoch's last ones. Full queues and idle workers therefore do not count. From local files, a fast "
+            "contender repeats the measurement, into its next epochs, as often as one begins within "
+            f"{settings['least_s']:g} s."
         )
     if "s3" in rates:
         yield (
-            "From S3 the same: peers that fetch far ahead, or keep a cache on disk (MosaicML Streaming, LitData), have "
-            "part of what is measured on the local disk by then, which counts for them. Nothing is measured twice over "
-            f"there: of feedstock these are {_seconds(results)} a run. The server runs on the same "
-            "cores; its CPU time is not the contender's, and is told beside it, of the whole run"
-            f"{f' (Cargo profile {told})' if (told := settings.get('s3_server')) else ''}."
+            "The same applies to S3. Peers that fetch far ahead, or keep a cache on disk (MosaicML Streaming, "
+            "LitData), have part of the measured data on the local disk by then, which counts in their favour. "
+            f"No measurement is repeated there: those of feedstock take {_seconds(results)} per run. The server "
+            "runs on the same cores. Its CPU time is not the contender's; it is listed separately, for the "
+            f"whole run{f' (Cargo profile {told})' if (told := settings.get('s3_server')) else ''}."
         )
     shares = [run["fetched_share"] for run in runs if "fetched_share" in run]
     if shares:
         yield (
-            "feedstock read from storage, while its rates were taken, at least "
-            f"{min(shares):.0%} of the bytes of the samples that it handed out then; under "
+            "While its rates were measured, feedstock read from storage at least "
+            f"{min(shares):.0%} of the bytes of the samples that it delivered then; below "
             f"{settings['min_fetched_share']:.0%} no goal is judged."
         )
     if rates:
         scopes = " or ".join(sorted({run["scope"] for run in runs if "scope" in run}))
         yield (
             "CPU time is that of all the contender's processes and threads"
-            f"{f' (its {scopes})' if scopes else ''}, while the rate was taken."
+            f"{f' (its {scopes})' if scopes else ''}, while the rate was measured."
         )
         yield (
-            "The first batch is counted from `exec`: interpreter, imports and the opening of the data are in it, and "
-            "of Ray Data a cluster's start, of FFCV the compilation of its pipeline."
+            "The first batch is timed from `exec`. It includes the interpreter, imports and opening the data; "
+            "for Ray Data also the start of a cluster, for FFCV the compilation of its pipeline."
         )
     yield (
-        "Memory is proportional (PSS), summed over processes: anonymous pages and shared memory. Pages of mapped files "
-        "are told beside it, and not judged: they are the kernel's page cache."
+        "Memory is proportional (PSS), summed over processes: anonymous pages and shared memory. Pages of "
+        "mapped files are listed separately and not judged: they are the kernel's page cache."
     )
     if any(mode == "stall" for mode, _ in modes):
         yield (
-            "At rest: a loader that was opened, and asked for nothing. feedstock has not imported torch by then, as "
-            "most peers with torch tensors have. It is not judged."
+            "At rest: a loader that has been opened, before its first batch is requested. feedstock has not "
+            "imported torch by then; most peers with torch tensors have. This figure is not judged."
         )
         yield (
-            f"Memory running and stalled: the consumer took {settings['stall_steps']} batches as fast as they came, "
-            f"then paused for {settings['stall_s']:g} s, in which loaders fill their queues: the most until the pause, "
-            "and the most in its second half. Goals of memory are judged by these runs alone, whose PSS is read 20 "
-            "times as often as that of runs for a rate. feedstock has the settings there that its rates were measured "
-            "with; beside it stands what it takes with its defaults."
+            f"Memory running and stalled: the consumer took {settings['stall_steps']} batches as fast as they "
+            f"came, then paused for {settings['stall_s']:g} s, in which loaders fill their queues. The figures "
+            "are the peak until the pause, and the peak in its second half. Goals of memory are judged only by "
+            "these runs, which read PSS 20 times as often as runs for a rate. feedstock has the same settings "
+            "as for its rates; a separate row shows its memory with its defaults."
         )
     if any(mode == "resume" for mode, _ in modes):
-        yield "Resuming is counted from `exec` to the batch that the saving run got next; its samples are compared."
+        yield "Resuming is timed from `exec` to the batch that the saving run took next; its samples are compared."
     if any(mode in ("stall", "resume") for mode, _ in modes):
         yield "Memory and resuming are measured on local files, with pictures-train and speech."
     if content["calibration"]:
         yield (
-            f"Workers (or threads) are what short runs ({_calibrations(results)} of each number) found best, from each "
-            f"storage, on {plan.CALIBRATED_ON} for all pictures and on speech; versions and configurations, below, say "
-            "what was tried."
+            f"The number of workers (or threads) is the best one in short runs ({_calibrations(results)} of each "
+            f"number), per storage, on {plan.CALIBRATED_ON} for all images and on speech. “Versions and "
+            "configurations” lists the numbers that were tried."
         )
     yield from _agreement(results)
     yield from _machines(results)
@@ -202,7 +208,7 @@ def sentences(results: Results) -> Iterator[str]:
 
 
 def _machines(results: Results) -> Iterator[str]:
-    """Which machine measured what, where there were several."""
+    """Yields which machine measured what, if there were several."""
     made: dict[str, set[str]] = {}
     for run in results.content["runs"]:
         where = f"{MODES[run['mode']]} of {run['job']}, {run['storage']}"
@@ -210,14 +216,14 @@ def _machines(results: Results) -> Iterator[str]:
     if len(made) > 1:
         told = ". ".join(f"{machine}: {'; '.join(sorted(places))}" for machine, places in made.items())
         yield (
-            "Several machines, told apart by processor and kernel, measured this; runs that are compared with each "
-            "other are of one of them. "
-            f"{told}. Bare parts were measured on one of them; numbers of workers as found on any of them hold for all."
+            "Several machines, distinguished by processor and kernel, measured this; runs that are compared "
+            f"with each other are of one of them. {told}. Bare parts were measured on one of them; the numbers "
+            "of workers of any of them apply to all."
         )
 
 
 def _seconds(results: Results) -> str:
-    """How long feedstock's rates from S3 were taken."""
+    """Returns how long feedstock's rates from S3 were measured."""
     took = [
         seconds
         for peer in goals.OURS.values()
@@ -249,21 +255,22 @@ def _agreement(results: Results) -> Iterator[str]:
     if rows:
         told = ", ".join(f"{limits[job]} for {job}" for job in rows)
         yield (
-            "Outputs: every row of a small data set is compared with the reference's row of the same sample (PyTorch "
-            "with Pillow; of speech soundfile and torchaudio). The worst row's mean absolute difference is at most "
-            f"{told} (levels of 255; natural logarithms)."
+            "Outputs: every row of a small data set is compared with the reference's row of the same sample "
+            "(PyTorch with Pillow; for speech, soundfile and torchaudio). The worst row's mean absolute "
+            f"difference is at most {told} (levels of 255; natural logarithms)."
         )
     if compared - limits.keys() and "crop_epochs" in settings:
         yield (
-            f"Outputs with random crops: each picture {settings['crop_epochs']} times; crops' means and standard "
-            "deviations, how both are distributed about their picture's, and the means of an 8 × 8 grid of crops are "
-            f"tested against the reference's, each at a confidence of {settings['crop_confidence']:.2%}; of "
-            f"means or deviations {settings['crop_tolerated']['pictures-train']:g} levels of 255 are tolerated, as "
-            "another resampler's. Channels must be in the reference's order."
+            f"Outputs with random crops: each image is cropped {settings['crop_epochs']} times. The crops' means "
+            "and standard deviations, the distributions of both about their image's, and the means of an 8 × 8 "
+            "grid are tested against the reference's, each at a confidence of "
+            f"{settings['crop_confidence']:.2%}. For means and deviations, "
+            f"{settings['crop_tolerated']['pictures-train']:g} levels of 255 are tolerated, as caused by another "
+            "resampler. Channels must be in the reference's order."
         )
     if compared:
         yield (
-            "Outputs are compared from local files, unshuffled and with one worker; one that differs is looked at once "
-            "more, with other random crops."
+            "Outputs are compared from local files, unshuffled and with one worker. If they differ, they are "
+            "compared once more with other random crops."
         )
         yield "Contenders whose outputs differ are shown, and never count as the best peer."

@@ -1,4 +1,4 @@
-"""``docs/benchmarks.md`` from the results; the plots and the results beside it."""
+"""Writes ``docs/benchmarks.md`` from the results, with the plots and the results in a folder next to it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from harness.documentation import linked
 from harness.stored import Results
 
 HEAD = """\
-# feedstock beside what people use
+# Benchmarks: feedstock and other data loaders
 
-Data loaders that teams use, and feedstock: the same pictures and clips, the same outputs, the same cores, each at what
-its own documentation advises. {verdict}
+This page compares feedstock with data loaders that teams use: the same images and audio clips, the same outputs, the
+same cores, each as its own documentation recommends. {verdict}
 
-Made from [{results}]({results}), which all that was measured comes from. To measure anew (it
-installs everything, and goes on where it was stopped), and to make this page from a file of results:
+All figures come from [{results}]({results}). To measure again (which installs everything, and resumes if it was
+stopped), and to make this page from a file of results:
 
 ```sh
-benches/peers/run                # all of it{took}; --help tells of parts
+benches/peers/run                # everything{took}; see --help for parts
 benches/peers/run --parts report --results PATH/TO/results.json --page PATH/TO/{name}
 ```
 """
 
 
 def write(results: Results, path: Path) -> None:
-    """The page, and beside it a folder of its name with plots and results; links are relative."""
+    """Writes the page, and next to it a folder of its name with plots and results. Links are relative."""
     beside = path.parent / path.stem
     drawn = plots.draw(results, beside)
     kept = beside / "results.json"
@@ -40,8 +40,8 @@ def write(results: Results, path: Path) -> None:
             results=f"{path.stem}/results.json", name=path.name, verdict=verdict(found), took=took(results)
         ),
         f"{table.fastest(results)}\n{table.jobs(results)}\n{_machine(results)}",
-        "## What these figures do not say\n\n" + bullets(method.limits(results)),
-        f"## Asked for and measured\n\n{table.asked(found)}",
+        "## Limits of these figures\n\n" + bullets(method.limits(results)),
+        f"## Goals and measurements\n\n{table.asked(found)}",
         *_missed(found),
         f"## Rates\n\n{method.COLUMNS}",
     ]
@@ -65,24 +65,24 @@ def verdict(found: list[goals.Goal]) -> str:
     reached, close = sum(goal.reached is True for goal in judged), sum(goal.close for goal in judged)
     said = f"Of {len(judged)} goals, {reached} are reached"
     if close:
-        said += f" ({close} of the verdicts lie within the rounds' spread)"
+        said += f" ({close} of the verdicts are within the rounds' spread)"
     return f"{said}; {len(found) - len(judged)} are not judged." if len(found) > len(judged) else f"{said}."
 
 
 def took(results: Results) -> str:
-    """How long the runs took."""
+    """Returns how long the runs took."""
     seconds = sum(float(run.get("took_s", 0.0)) for run in results.content["runs"])
-    return f": {seconds / 3600:.1f} hours of runs here, and more for what they need" if seconds else ""
+    return f": {seconds / 3600:.1f} hours of runs here, and more to prepare them" if seconds else ""
 
 
 def _missed(found: list[goals.Goal]) -> Iterator[str]:
-    """Why goals are missed."""
+    """Yields why goals are missed."""
     told = []
     for goal in (goal for goal in found if goal.reached is False):
         why = next((why for part, why in method.REASONS if part in goal.what), "not known.")
         told.append(f"{goal.what}, {goal.found}: {why}")
     if told:
-        yield "## What is missed, and why\n\n" + bullets(iter(told))
+        yield "## Missed goals, and why\n\n" + bullets(iter(told))
 
 
 def _machine(results: Results) -> str:
@@ -99,12 +99,12 @@ def _machine(results: Results) -> str:
     if "pictures" in data:
         facts = data["pictures"]
         each = facts["image_bytes"] / facts["samples"] / 1000
-        said.append(f"Pictures: {facts['used']:,} JPEGs of {each:.0f} kB on average.")
+        said.append(f"Images: {facts['used']:,} JPEGs of {each:.0f} kB on average.")
     if "speech" in data:
         facts = data["speech"]
         each = facts["audio_seconds"] / facts["samples"]
         said.append(
-            f"Speech: {facts['used']:,} of {facts['samples']:,} MP3 clips, whose mean is {each:.1f} s."
+            f"Speech: {facts['used']:,} of {facts['samples']:,} MP3 audio clips, {each:.1f} s on average."
         )
     return " ".join(said) + "\n"
 
@@ -117,7 +117,7 @@ def _configurations(results: Results) -> str:
             parts.append(f"- cannot be installed: {facts['error']}\n")
             continue
         versions = [f"{name} {version}" for name, version in facts["versions"].items()]
-        parts.append(f"- {', '.join(versions)}; reads: {facts['reads']}; hands out: {facts['tensors']}")
+        parts.append(f"- {', '.join(versions)}; reads: {facts['reads']}; delivers: {facts['tensors']}")
         parts += [f"- {linked(line)}" for line in facts["guidance"]]
         calibrated = results.content["calibration"].get(peer, {})
         for job, storage in itertools.product(plan.JOBS, plan.STORAGES):

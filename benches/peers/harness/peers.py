@@ -1,8 +1,8 @@
-"""Who takes part. A new peer changes nothing of what was measured of others, so that this stands by itself."""
+"""The list of peers. It is a separate file, because a new peer changes no figures of others."""
 
 from __future__ import annotations
 
-# Order of the report: ours, then theirs.
+# The order of the report: ours, then theirs.
 PEERS = (
     "feedstock",
     "feedstock_torch",

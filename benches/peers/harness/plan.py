@@ -1,4 +1,4 @@
-"""What is to be run: contenders, jobs, rounds in a random order, and the workers that the calibration found."""
+"""Plans the runs: contenders, jobs, rounds in a random order, and the workers that the calibration found."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from harness.stored import Key, Results
 JOBS = PICTURES + SPEECH
 STORAGES = ("local", "s3")
 
-# Of checks: the reference's random crops are others than the contenders'.
+# Seeds of checks: the reference's random crops differ from the contenders'.
 REFERENCE_SEED, CHECK_SEED = 1001, 7
 
-# The other pictures differ in the last step of their work alone: they take the workers that this job found best.
+# The other image jobs differ only in the last step of their work, so they use the workers that this job found
+# best.
 CALIBRATED_ON = "pictures-train"
 
 BATCH_SIZES = {"pictures-train": 64, "pictures-eval": 64, "pictures-f32": 64, "speech": 32}
@@ -40,7 +41,7 @@ def kind(job: str) -> str:
 
 
 def facts(peer: str) -> dict[str, Any]:
-    """What results keep of a contender's description, so that reports need nothing else."""
+    """Returns what results store of a contender's description, so that reports need nothing else."""
     described = contender(peer)
     return {
         "title": described.title,
@@ -56,7 +57,7 @@ def facts(peer: str) -> dict[str, Any]:
 
 
 def why_not(described: Mapping[str, Any], job: str, storage: str, mode: str = "steady") -> str | None:
-    """Why a contender with these facts has no part in it; None if it has."""
+    """Returns why a contender with these facts does not take part; None if it does."""
     cannot: Mapping[str, str] = described["cannot"]
     if described.get("modes") and mode not in described["modes"]:
         return "this way of using it is not measured for that"
@@ -71,24 +72,24 @@ def why_not(described: Mapping[str, Any], job: str, storage: str, mode: str = "s
 
 
 def numbers(peer: str, cores: int) -> list[int]:
-    """Workers to try."""
+    """Returns the numbers of workers to try."""
     return sorted({max(1, round(cores * share)) for share in contender(peer).numbers})
 
 
 def calibrated_on(job: str) -> str:
-    """The job whose short runs choose the workers of this one."""
+    """Returns the job whose short runs choose the workers of this one."""
     return CALIBRATED_ON if job in PICTURES else job
 
 
 def calibrated(results: Results, peer: str, job: str, storage: str) -> dict[str, Any] | None:
-    """What was found best for this job and storage; None before all choices were tried."""
+    """Returns what was found best for this job and storage; None until all choices were tried."""
     of_peer: dict[str, Any] = results.content["calibration"].get(peer, {})
     found: dict[str, Any] | None = of_peer.get(f"{calibrated_on(job)} {storage}")
     return found if found is not None and "workers" in found else None
 
 
 def workers(results: Results, peer: str, job: str, storage: str, cores: int) -> int:
-    """What the calibration found best, else as many as cores."""
+    """Returns what the calibration found best, else one per core."""
     found = calibrated(results, peer, job, storage)
     return int(found["workers"]) if found else cores
 
@@ -96,7 +97,8 @@ def workers(results: Results, peer: str, job: str, storage: str, cores: int) -> 
 def best_choice(
     choices: list[int], tried: dict[str, list[float]], errors: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """The workers whose runs have the best median; a choice that failed in all its tries is none."""
+    """Returns the workers whose runs have the best median. A choice that failed in all its tries does not
+    count."""
     rates = {workers: statistics.median(found) for workers, found in tried.items() if found}
     failed = [f"{workers}: {told[-1]}" for workers, told in errors.items() if told and workers not in rates]
     best = max(rates, key=lambda workers: rates[workers]) if rates else str(choices[-1])
@@ -108,24 +110,27 @@ def best_choice(
     return kept
 
 
-# A rate is taken in the middle of the first epoch, from local files and from S3 alike. It warms up for more batches
-# than any contender makes ahead while it starts (DataLoaders 2 a worker, Ray 256 MiB), or its rate would be that of
-# emptying a store; and it ends before the last batches, behind which workers have nothing left to do.
+# A rate is measured in the middle of the first epoch, from local files and from S3. It warms up for more
+# batches than any contender makes ahead while it starts (DataLoaders 2 per worker, Ray 256 MiB); otherwise
+# the rate would be that of emptying a buffer. It ends before the last batches, after which workers have
+# nothing left to do.
 WARM_UP_BATCHES = 28
 MEASURED_BATCHES = 56
 LAST_BATCHES = 8
 
-# What a fast contender is through with in a second or two says little on a machine that others use, too: it is measured
-# as many times over, into its next epochs, as begin within this. From S3 it is not: of a second epoch, peers have parts
-# on the local disk.
+# A fast contender finishes in a second or two, which is too short on a machine that is also used by others.
+# It repeats the measurement, into its next epochs, as often as one begins within this time. From S3 it does
+# not: in a second epoch, peers have parts on the local disk.
 LEAST_S = 3.5
 
-# A loader that tells what it reads has read this share, at least, of what it hands out while its rate is taken.
+# Minimum share of the delivered bytes that a loader which reports its reads must have read while its rate was
+# measured.
 MIN_FETCHED_SHARE = 0.9
 
 
 def window(job: str, samples: int) -> tuple[int, int]:
-    """Samples that warm up and samples that are measured; of a small epoch, in the same proportion."""
+    """Returns the samples for warm-up and the samples that are measured; in a small epoch, in the same
+    proportion."""
     whole = WARM_UP_BATCHES + MEASURED_BATCHES + LAST_BATCHES
     share = min(1.0, samples / BATCH_SIZES[job] / whole)
     warm_up, measured = (max(1, int(batches * share)) for batches in (WARM_UP_BATCHES, MEASURED_BATCHES))
@@ -133,8 +138,8 @@ def window(job: str, samples: int) -> tuple[int, int]:
 
 
 def time_left(results: Results, keys: list[Key]) -> float | None:
-    """Seconds that these runs will take, as those took that are alike: of the same contender, else of all; None before
-    any of them."""
+    """Returns the seconds that these runs will take, estimated from similar ones: of the same contender, else
+    of all; None before any of them."""
     took: dict[tuple[str, ...], list[float]] = {}
     for run in results.content["runs"]:
         if "took_s" in run:
@@ -159,7 +164,7 @@ class Turn:
 
 
 def turns(peers: list[str], rounds: int, seed: str) -> Iterator[Turn]:
-    """Rounds interleaved, each in a random order of its own; the same seed makes the same orders."""
+    """Yields rounds, each in its own random order; the same seed makes the same orders."""
     for number in range(1, rounds + 1):
         order = sorted(peers)
         random.Random(f"{seed} {number}").shuffle(order)

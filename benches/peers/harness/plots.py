@@ -12,7 +12,7 @@ OURS, THEIRS, CEILING = "#0b6e4f", "#9aa5b1", "#c8553d"
 
 
 def draw(results: Results, folder: Path) -> dict[tuple[str, str], Path]:
-    """One picture a job and storage with rates, CPU time, first batch and memory; returns what was written."""
+    """Draws one image per job and storage with rates, CPU time, first batch and memory; returns the files."""
     written = {}
     folder.mkdir(parents=True, exist_ok=True)
     for job, storage, _ in table.tables(results):
@@ -22,7 +22,7 @@ def draw(results: Results, folder: Path) -> dict[tuple[str, str], Path]:
 
 
 def bars(results: Results, job: str, storage: str, name: str) -> list[tuple[str, Figure]]:
-    """Contenders and their figures, in the order of rates, slowest first as bars are drawn from below."""
+    """Returns contenders and their figures sorted by rate, slowest first, because bars are drawn from below."""
     found = []
     for peer in results.content["peers"]:
         rate = figure(results.values(job, storage, "steady", peer, "rate"))

@@ -1,4 +1,4 @@
-"""``results.json``: what was run, merged run by run so that an interrupted benchmark goes on where it was."""
+"""Stores ``results.json``, merged run by run so that an interrupted benchmark resumes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from typing import Any
 
 VERSION = 3
 
-# What must be the same of all runs in one file; the sources are all that ``run`` names, tests and READMEs among them.
+# Properties that all runs in one file must share. The sources are all those that ``run`` names, including
+# tests and READMEs.
 SAME_BUILD = ("sources", "profile", "profile_settings", "programs", "s3_server")
 
-# What must be the same of runs that are compared with each other: those of one job, storage and mode.
+# Properties that runs must share if they are compared with each other: those of one job, storage and mode.
 SAME_MACHINE = ("cpu", "kernel")
 
-# What of a file is measured, with a build.
+# The measured parts of a file, which belong to a build.
 MEASURED = ("runs", "agreement", "calibration", "ceilings")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """By rename: a file that is there is whole."""
+    """Writes a file by renaming, so that an existing file is always complete."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     new.replace(path)
@@ -43,11 +44,11 @@ class Key:
 
 
 class Unmixable(ValueError):
-    """The file's runs and those asked for do not belong together."""
+    """The file's runs and the requested ones do not belong together."""
 
 
 class Results:
-    """The file in memory; every change is written at once, whole, in place of the old."""
+    """The file in memory. Every change is written at once, as a whole, in place of the old file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,7 +70,7 @@ class Results:
             found = json.loads(path.read_text())
             if found.get("version") != VERSION:
                 raise Unmixable(
-                    f"{path}: version {found.get('version')!r} is not the {VERSION} that this reads: measure anew"
+                    f"{path}: version must be {VERSION}; got {found.get('version')!r}: measure again"
                 )
             self.content |= found
         self._build = ""
@@ -80,7 +81,7 @@ class Results:
         return any(self.content[part] for part in MEASURED)
 
     def built(self, build: dict[str, Any]) -> None:
-        """Notes build and machine that runs from here on are made with; runs of another build are not mixed with
+        """Stores the build and machine of the runs from here on. Runs of another build are not mixed with
         them."""
         for before in self.content["builds"].values() if self.holds_figures else []:
             differ = [name for name in SAME_BUILD if before.get(name) != build[name]]
@@ -88,7 +89,7 @@ class Results:
                 told = ", ".join(f"{name} {before.get(name)!r}, not {build[name]!r}" for name in differ)
                 raise Unmixable(
                     f"{self.path} holds runs of another build ({told}): "
-                    "give --out another folder, or move the file away"
+                    "set --out to another folder, or move the file away"
                 )
         if not self.holds_figures:
             self.content["builds"] = {}
@@ -98,8 +99,8 @@ class Results:
         self._build = name
 
     def described(self, peer: str, facts: dict[str, Any], references: dict[str, str]) -> bool:
-        """Notes what a contender is. Whether its program is another one than before: then its figures are forgotten,
-        and where it is the reference of a job, all agreements of that job."""
+        """Stores a contender's description, and returns whether its program has changed. If so, its figures
+        are deleted, and if it is the reference of a job, all agreements of that job."""
         before = self.content["peers"].get(peer, {}).get("program", facts["program"])
         self.content["peers"][peer] = facts
         if before == facts["program"]:
@@ -114,7 +115,7 @@ class Results:
         return True
 
     def settle(self, settings: dict[str, Any]) -> None:
-        """Notes what runs are made with; runs made otherwise are not mixed with them."""
+        """Stores the settings of runs. Runs with other settings are not mixed with them."""
         before = self.content["settings"]
         differ = [
             name
@@ -124,7 +125,7 @@ class Results:
         if differ:
             told = ", ".join(f"{name} {before[name]!r}, not {settings[name]!r}" for name in differ)
             raise Unmixable(
-                f"{self.path} holds runs with {told}: give --out another folder, or move the file away"
+                f"{self.path} holds runs with {told}: set --out to another folder, or move the file away"
             )
         self.content["settings"] = before | settings
 
@@ -132,7 +133,7 @@ class Results:
         return next((run for run in self.content["runs"] if _key(run) == key), None)
 
     def again(self, what: str | None, command: dict[str, Any]) -> None:
-        """Begins to repeat what ``command`` is about, or goes on where that was cut off."""
+        """Begins to repeat the runs of ``command``, or resumes that after an interruption."""
         self._repeating = what == "all"
         if what is None:
             return
@@ -141,13 +142,13 @@ class Results:
             self.content["again"] = {"command": command, "what": what, "since": time.time()}
 
     def finished(self) -> None:
-        """What ``again`` began is done."""
+        """Marks the repetition that ``again`` began as done."""
         self.content.pop("again", None)
         self.write()
 
     def is_done(self, facts: dict[str, Any] | None, repeating: bool) -> bool:
-        """Whether a figure (or a failure) need not be made: it is there, and if figures are ``repeating``, it was made
-        since that began. A failure with tries left is none."""
+        """Returns whether a figure (or a failure) exists and need not be made. If figures are ``repeating``,
+        it must be newer than that. A failure with tries left does not count."""
         if facts is None or facts.get("left"):
             return False
         begun = self.content.get("again")
@@ -158,8 +159,8 @@ class Results:
         return bool(begun["what"] == "failed" and "error" not in facts)
 
     def add(self, key: Key, facts: dict[str, Any]) -> None:
-        """Keeps a run; one of the same key is replaced. Runs to be compared with it that another machine made are
-        forgotten where all are repeated; else it is not kept."""
+        """Stores a run, and replaces one of the same key. Runs of another machine that would be compared with
+        it are deleted if all are repeated; otherwise it is not stored."""
         runs = [run for run in self.content["runs"] if _key(run) != key]
         elsewhere = [
             run for run in runs if _compared(run) == _compared(key.__dict__) and self._is_elsewhere(run)
@@ -167,7 +168,7 @@ class Results:
         if elsewhere and not self._repeats(elsewhere):
             raise Unmixable(
                 f"{self.path} holds runs of {key.job}, {key.storage}, {key.mode} that another machine made (build "
-                f"{elsewhere[0]['build']}): --again with all peers measures them anew here; or give --out another "
+                f"{elsewhere[0]['build']}): --again with all peers measures them again here; or set --out to another "
                 "folder"
             )
         self.content["runs"] = [
@@ -177,23 +178,23 @@ class Results:
         self.write()
 
     def builds_of_runs(self) -> dict[str, dict[str, Any]]:
-        """The builds that runs were made with, by name."""
+        """Returns the builds of the runs, by name."""
         used = {run["build"] for run in self.content["runs"]}
         return {name: build for name, build in self.content["builds"].items() if name in used}
 
     def machine_of(self, run: dict[str, Any]) -> tuple[str, ...]:
-        """The machine that made a run: what ``SAME_MACHINE`` names of it."""
+        """Returns the machine that made a run: the properties in ``SAME_MACHINE``."""
         build = self.content["builds"][run["build"]]
         return tuple(str(build[name]) for name in SAME_MACHINE)
 
     def _repeats(self, runs: list[dict[str, Any]]) -> bool:
-        """Whether all of these contenders are being measured anew."""
+        """Returns whether all of these contenders are being measured again."""
         return self._repeating and {run["peer"] for run in runs} <= set(
             self.content["again"]["command"]["peers"]
         )
 
     def _is_elsewhere(self, run: dict[str, Any]) -> bool:
-        """Whether another machine than this made it."""
+        """Returns whether another machine made it."""
         return self.machine_of(run) != self.machine_of({"build": self._build})
 
     def write(self) -> None:
@@ -201,7 +202,7 @@ class Results:
         write_whole(self.path, json.dumps(self.content, indent=1) + "\n")
 
     def runs(self, job: str, storage: str, mode: str, peer: str) -> list[dict[str, Any]]:
-        """In the order of rounds."""
+        """Returns runs in the order of rounds."""
         found = [
             run
             for run in self.content["runs"]
@@ -210,17 +211,17 @@ class Results:
         return sorted(found, key=lambda run: int(run["round"]))
 
     def values(self, job: str, storage: str, mode: str, peer: str, name: str) -> list[float]:
-        """A figure of every round that has it."""
+        """Returns a figure from every round that has it."""
         return [float(run[name]) for run in self.runs(job, storage, mode, peer) if name in run]
 
     def error(self, job: str, storage: str, mode: str, peer: str) -> str | None:
-        """Why the last run gave nothing."""
+        """Returns why the last run has no figure."""
         found = self.runs(job, storage, mode, peer)
         return found[-1].get("error") if found else None
 
 
 def _compared(run: dict[str, Any]) -> tuple[str, ...]:
-    """What it has in common with the runs that it is compared with."""
+    """Returns the properties that it shares with the runs that it is compared with."""
     return run["job"], run["storage"], run["mode"]
 
 
@@ -230,7 +231,7 @@ def _key(run: dict[str, Any]) -> Key:
 
 @dataclass(frozen=True)
 class Figure:
-    """A median, and how far the rounds lie apart."""
+    """A median, and the range of the rounds."""
 
     median: float
     low: float
@@ -239,7 +240,7 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """Of the rounds, as a share of the median."""
+        """Returns the range of the rounds as a share of the median."""
         return (self.high - self.low) / self.median if self.median else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Results as Markdown."""
+"""Formats results as Markdown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from harness.stored import Figure, Results, figure
 
 MIB = 2**20
 
-# Of whom nothing is converted: ours reads clips as they are.
+# Data that are not converted: ours reads audio clips unchanged.
 READ_AS_THEY_ARE = {(peer, "speech") for peer in goals.OURS.values()}
 
 
 def rows(head: Sequence[str], lines: Iterable[Sequence[str]], *, figures: bool = True) -> str:
-    """A Markdown table; all columns but the first are figures, or none is."""
+    """Returns a Markdown table; either all columns but the first are figures, or none is."""
     ruler = ["---", *["---:" if figures else "---"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ruler, *lines)) + "\n"
 
@@ -28,7 +28,8 @@ def shown(value: Figure | None, digits: int = 0, unit: float = 1.0, *, spread: b
 
 
 def tries(runs: list[dict[str, Any]], name: str) -> str:
-    """How many rounds have the figure; how many have none, and how many were tried a second time, where any."""
+    """Returns the number of rounds with the figure and, if any, the numbers of rounds without it and of
+    repeated ones."""
     made, again = sum(name in run for run in runs), sum(int(run.get("tries", 1)) > 1 for run in runs)
     told = [f"{len(runs) - made} failed"] if made < len(runs) else []
     told += [f"{again} tried again"] if again else []
@@ -36,7 +37,7 @@ def tries(runs: list[dict[str, Any]], name: str) -> str:
 
 
 def rates(results: Results, job: str, storage: str) -> str:
-    """All contenders of one job, fastest first, with bare parts above them."""
+    """Returns all contenders of one job, fastest first, with bare parts above them."""
     lines: list[tuple[float, list[str]]] = []
     absent = []
     for peer in results.content["peers"]:
@@ -84,7 +85,7 @@ def rates(results: Results, job: str, storage: str) -> str:
         "processes",
         "threads",
         "workers",
-        *(["server CPU-s a run"] if storage == "s3" else []),
+        *(["server CPU-s per run"] if storage == "s3" else []),
         "rounds",
         "outputs",
     ]
@@ -106,14 +107,14 @@ def rates(results: Results, job: str, storage: str) -> str:
         shares = figure(results.values(job, storage, "steady", peer, "fetched_share"))
         if shares and peer in results.content["peers"]:
             text += (
-                f"\n{goals.title(results, peer)} read {shares.median:.0%} (least {shares.low:.0%}) of the bytes that "
-                "it handed out from storage while its rates were taken.\n"
+                f"\n{goals.title(results, peer)} read {shares.median:.0%} (minimum {shares.low:.0%}) of the bytes "
+                "that it delivered from storage while its rates were measured.\n"
             )
-    return text + ("\nNot in it:\n\n" + "\n".join(absent) + "\n" if absent else "")
+    return text + ("\nNot in this table:\n\n" + "\n".join(absent) + "\n" if absent else "")
 
 
 def beside(results: Results, job: str, storage: str) -> str:
-    """How quiet the machine was."""
+    """Returns how busy the machine was otherwise."""
     runs = [run for peer in results.content["peers"] for run in results.runs(job, storage, "steady", peer)]
     runs = [run for run in runs if "rate" in run]
     others, stolen = figure(run["others_cores"] for run in runs), figure(run["steal_share"] for run in runs)
@@ -121,15 +122,15 @@ def beside(results: Results, job: str, storage: str) -> str:
     if others is None or stolen is None or load is None:
         return ""
     return (
-        f"Beside these {len(runs)} runs, median and worst: "
-        f"others used {others.median:.2f} and {others.high:.2f} cores, "
+        f"During these {len(runs)} runs, median and worst: "
+        f"other processes used {others.median:.2f} and {others.high:.2f} cores, "
         f"{stolen.median:.1%} and {stolen.high:.1%} of the machine's time was stolen; "
         f"load average before them {load.median:.1f} and {load.high:.1f}.{_later(results, job, storage)}"
     )
 
 
 def _later(results: Results, job: str, storage: str) -> str:
-    """Who ran when feedstock's rounds were over, as those do whose program has changed since."""
+    """Returns which contenders ran after feedstock's rounds, as those do whose program has changed since."""
     began = {
         peer: [
             run["began"]
@@ -144,11 +145,11 @@ def _later(results: Results, job: str, storage: str) -> str:
         for peer, times in began.items()
         if ours and times and min(times) > max(ours)
     ]
-    return f" Not in these rounds, but in later ones of their own: {', '.join(later)}." if later else ""
+    return f" Measured later, in separate rounds: {', '.join(later)}." if later else ""
 
 
 def ceilings_of(results: Results, job: str) -> dict[str, float]:
-    """Those that bound this job."""
+    """Returns the ceilings of this job."""
     kept: dict[str, float] = results.content["ceilings"]
     wanted = ["libjpeg-turbo, full decode"] if plan.kind(job) == "pictures" else ["symphonia, MP3 decode"]
     if job == "pictures-train":
@@ -170,7 +171,7 @@ def agreement(results: Results, peer: str, job: str) -> str:
 
 
 def reason(results: Results, peer: str, job: str, storage: str, mode: str = "steady") -> str | None:
-    """Why a contender has no figure; None if it was never meant to."""
+    """Returns why a contender has no figure; None if it was never meant to have one."""
     facts = results.content["peers"][peer]
     if facts["error"]:
         return f"cannot be installed: {facts['error']}"
@@ -179,7 +180,7 @@ def reason(results: Results, peer: str, job: str, storage: str, mode: str = "ste
         return None if why.startswith("this way of using it") else why
     prepared = results.content["prepared"].get(f"{peer} {plan.kind(job)}", {})
     if prepared.get("error"):
-        return f"its own format could not be written: {prepared['error']}"
+        return f"its native format could not be written: {prepared['error']}"
     error = results.error(job, storage, mode, peer)
     return f"failed: {error}" if error else "not run"
 
@@ -212,7 +213,7 @@ def memory(results: Results, job: str) -> str:
         "at rest",
         "running",
         "stalled",
-        "most while stalled",
+        "peak while stalled",
         "growth",
         "mapped files, running",
         "cores busy while stalled",
@@ -235,9 +236,7 @@ def resume(results: Results, job: str) -> str:
         elif (why := reason(results, peer, job, "local", "resume")) and not why.startswith("not run"):
             lines.append((float("inf"), [goals.title(results, peer), "", "–", why, "–"]))
     lines.sort(key=lambda line: line[0])
-    return rows(
-        ["", "tensors", "exec to first batch, s", "that batch", "rounds"], [line for _, line in lines]
-    )
+    return rows(["", "tensors", "exec to first batch, s", "batch", "rounds"], [line for _, line in lines])
 
 
 def prepared(results: Results) -> str:
@@ -257,11 +256,11 @@ def asked(found: list[goals.Goal]) -> str:
         [g.what, g.asked, g.found, str(g.peers), f"**{g.verdict}**" if g.reached is False else g.verdict]
         for g in found
     ]
-    return rows(["", "asked for", "measured (best peer)", "peers", "reached"], lines, figures=False)
+    return rows(["", "goal", "measured (best peer)", "peers", "reached"], lines, figures=False)
 
 
 def fastest(results: Results) -> str:
-    """feedstock's rate over the fastest peer's, at a glance."""
+    """Returns feedstock's rate over the fastest peer's, as an overview."""
     kinds = {kind: (kind, ours) for kind, ours in goals.OURS.items()}
     kinds["files as they are"] = (goals.OF_FILES, goals.AS_THEY_ARE)
     lines = []
@@ -280,11 +279,11 @@ def fastest(results: Results) -> str:
 def jobs(results: Results) -> str:
     sizes = results.content["settings"].get("batch_sizes", plan.BATCH_SIZES)
     lines = [[job, *method.JOBS[job], str(sizes[job])] for job in plan.JOBS]
-    return rows(["job", "work", "a sample", "batch"], lines, figures=False)
+    return rows(["job", "work", "sample", "batch"], lines, figures=False)
 
 
 def tables(results: Results) -> Iterable[tuple[str, str, str]]:
-    """Jobs and storages of which there are rates, with their tables."""
+    """Yields jobs and storages of which there are rates, with their tables."""
     for job in plan.JOBS:
         for storage in plan.STORAGES:
             if any(results.values(job, storage, "steady", peer, "rate") for peer in results.content["peers"]):
@@ -292,7 +291,7 @@ def tables(results: Results) -> Iterable[tuple[str, str, str]]:
 
 
 def others(results: Results) -> Iterable[tuple[str, str]]:
-    """Titles and tables of what else there are results of."""
+    """Yields titles and tables of the other results."""
     for job in plan.JOBS:
         for mode, name, said, made in (
             ("stall", "stalled_bytes", "Memory", memory),
@@ -301,7 +300,7 @@ def others(results: Results) -> Iterable[tuple[str, str]]:
             if any(results.values(job, "local", mode, peer, name) for peer in results.content["peers"]):
                 yield f"{said}, {job}", made(results, job)
     if results.content["prepared"]:
-        yield "Conversion to formats of their own", prepared(results)
+        yield "Conversion to native formats", prepared(results)
 
 
 def sections(results: Results) -> Iterable[tuple[str, str]]:
@@ -311,22 +310,22 @@ def sections(results: Results) -> Iterable[tuple[str, str]]:
 
 
 def markdown(results: Results) -> str:
-    parts = [f"## Asked for and measured\n\n{asked(goals.goals(results))}"]
+    parts = [f"## Goals and measurements\n\n{asked(goals.goals(results))}"]
     parts += [f"## {title}\n\n{text}" for title, text in sections(results)]
     return "\n".join(parts)
 
 
 def summary(results: Results) -> str:
-    """A few lines for a terminal."""
+    """Returns a short summary for a terminal."""
     found = goals.goals(results)
     reached = sum(goal.reached is True for goal in found)
     judged = sum(goal.reached is not None for goal in found)
     marks = {True: "yes", False: "NO", None: "?"}
     lines = []
     for goal in found:
-        lines.append(f"{marks[goal.reached]:>3}  {goal.what}: {goal.found}, asked {goal.asked}")
+        lines.append(f"{marks[goal.reached]:>3}  {goal.what}: {goal.found}, goal {goal.asked}")
         if goal.reached is None:
             lines.append(f"     {goal.verdict}")
     return "\n".join(
-        [*lines, f"{reached} of {judged} judged are reached; {len(found) - judged} are not judged"]
+        [*lines, f"{reached} of {judged} judged goals are reached; {len(found) - judged} are not judged"]
     )

@@ -90,7 +90,7 @@ class TestAgreement:
             in agree.compare("pictures-train", reference, crops(2, corner=4.0)).note
         )
         swapped = agree.compare("pictures-train", reference, crops(2, swapped=True)).note
-        assert swapped.startswith("pictures' channels correlate by -"), swapped
+        assert swapped.startswith("images' channels correlate by -"), swapped
         # Without flips, and with flips of all, pictures keep their bright sides.
         for flipped in (0.0, 0.1, 1.0):
             note = agree.compare("pictures-train", reference, crops(2, flipped=flipped)).note
@@ -102,7 +102,7 @@ class TestAgreement:
     def test_values_that_are_no_numbers_are_refused(self, job: str) -> None:
         rows = {"7": np.zeros((10, 80), np.float32)}
         broken = {"7": np.full((10, 80), np.nan, np.float32)}
-        assert agree.compare(job, rows, broken).note == "sample 7 has values that are no finite numbers"
+        assert agree.compare(job, rows, broken).note == "sample 7 has values that are not finite numbers"
 
     def test_speech_may_differ_by_a_frame_and_a_tenth(self) -> None:
         rows = {"7": np.zeros((10, 80), np.float32)}

@@ -123,7 +123,7 @@ class TestGoals:
         found = judged(made)
         assert "feedstock read only 40% of the data" in found[FASTEST.format("numpy")].verdict
         assert found[FASTEST.format("torch")].reached is False
-        assert "read 95% (least 40%) of the bytes" in table.rates(made, "pictures-train", "local")
+        assert "read 95% (minimum 40%) of the bytes" in table.rates(made, "pictures-train", "local")
 
     def test_not_judged_without_calibration(self, tmp_path: Path) -> None:
         made = results(tmp_path)

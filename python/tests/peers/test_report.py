@@ -28,7 +28,9 @@ class TestReport:
         assert lines[6].startswith("| PyTorch DataLoader, Pillow | torch | 400 ±0% | 3.75 |")
         assert lines[6].endswith("| 5 | agree, 0.10 of 1.50 |")
         assert "- FFCV: cannot be installed: error: no compiler" in text
-        assert "others used 0.25 and 0.25 cores, 2.0% and 2.0% of the machine's time was stolen" in text
+        assert (
+            "other processes used 0.25 and 0.25 cores, 2.0% and 2.0% of the machine's time was stolen" in text
+        )
         assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
     def test_who_failed_with_a_stalled_consumer_is_shown(self, tmp_path: Path) -> None:
@@ -46,7 +48,9 @@ class TestReport:
         for run in made.content["runs"]:
             hour = 12 if run["peer"] == "dali" else run["round"]
             run["began"] = f"2026-01-01T{hour:02}:00:00Z"
-        assert table.beside(made, "pictures-train", "local").endswith(" later ones of their own: DALI, CPU.")
+        assert table.beside(made, "pictures-train", "local").endswith(
+            " Measured later, in separate rounds: DALI, CPU."
+        )
 
     def test_failures_and_second_tries_are_told(self) -> None:
         runs: list[dict[str, Any]] = [{"rate": 1.0}, {"rate": 2.0, "tries": 2}, {"error": "x", "tries": 2}]
@@ -61,7 +65,7 @@ class TestReport:
                 {**run, "server_cpu_s": 1.5, "storage": "s3"},
             )
         lines = table.rates(made, "pictures-train", "s3").splitlines()
-        assert "server CPU-s a run" in lines[0]
+        assert "server CPU-s per run" in lines[0]
         assert "| 1.5 |" in next(line for line in lines if line.startswith("| DALI"))
         assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
@@ -88,12 +92,12 @@ class TestReport:
     def test_method_speaks_of_what_was_run(self, tmp_path: Path) -> None:
         made = results(tmp_path)
         said = " ".join(method.sentences(made))
-        assert "56 batches in the consumer's hands in the middle of the first epoch" in said
+        assert "56 batches that the consumer takes in the middle of the first epoch" in said
         assert "profile release" in said
         assert "Not measured: pictures-train from S3, pictures-eval from local files, " in " ".join(
             method.limits(made)
         )
-        for absent in ("S3", "paused", "Resuming", "every row", "formats of their own"):
+        for absent in ("S3", "paused", "Resuming", "every row", "native formats"):
             assert absent not in said
         made.add(
             stored.Key("pictures-train", "s3", "resume", "feedstock", 1), {"resume_s": 1.0, "right": True}

@@ -125,7 +125,7 @@ class TestResults:
     def test_another_version_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "results.json"
         path.write_text(json.dumps({"version": 1}))
-        with pytest.raises(ValueError, match="version 1"):
+        with pytest.raises(ValueError, match="version must be 3; got 1"):
             stored.Results(path)
 
     def test_calibration_is_of_pictures_or_speech_and_of_a_storage(self, tmp_path: Path) -> None:
