@@ -1,5 +1,5 @@
-# Sourced by scripts/quickstart and scripts/test: finds or installs what the build needs, and chooses where
-# build products go. Installs nothing outside the cache folder unless it runs as root.
+# Sourced by scripts/quickstart and scripts/test: finds or installs what the build needs, and chooses where build
+# products go. It installs nothing outside the cache folder unless it runs as root.
 #
 # Needed: cargo, a C compiler, cmake and nasm (libjpeg-turbo is built from source with its SIMD code).
 
@@ -14,7 +14,7 @@ say() { printf '\n== %s\n' "$*" >&2; }
 die() { printf 'feedstock: %s\n' "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# As root, with Debian's or Ubuntu's package manager.
+# Installs packages as root with Debian's or Ubuntu's package manager.
 apt_install() {
     [ "$(id -u)" = 0 ] && have apt-get || return 1
     say "installing $*"
@@ -22,7 +22,7 @@ apt_install() {
     apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
-# Without root: Debian's package, unpacked into the cache folder. For programs that need nothing but libc.
+# Unpacks Debian's package into the cache folder, without root. For programs that need nothing but libc.
 apt_unpack() {
     have apt-get && have dpkg-deb || return 1
     say "unpacking $1 into $tools"
@@ -34,14 +34,14 @@ apt_unpack() {
         dpkg-deb -x "$1"_*.deb "$tools")
 }
 
-# The PyPI package $1 in a private virtual environment.
+# Installs the PyPI package $1 in a private virtual environment.
 pip_install() {
     have python3 || return 1
     say "installing $1 into $tools"
     python3 -m venv "$tools" && "$tools/bin/pip" install -q "$1"
 }
 
-# PyPI's package named nasm is an assembler for the 6502, so nasm comes from the system's packages only.
+# The PyPI package named nasm is an assembler for the 6502, so nasm comes only from the system's packages.
 have cargo || die "cargo is missing: install Rust 1.94 or later (https://rustup.rs), then run this again"
 have cc || apt_install build-essential || die "a C compiler is missing: install gcc or clang, then run this again"
 have cmake || apt_install cmake || pip_install cmake || die "cmake is missing: install it, then run this again"
@@ -55,7 +55,7 @@ fi
 venv=$cache/venv
 wheels=$cache/wheels
 
-# The virtual environment of tests and examples, with this checkout's package in it.
+# Sets up the virtual environment of tests and examples, with this checkout's package in it.
 set_up_python() {
     have python3 || die "python3 is missing: install Python 3.10 or later, then run this again"
     local wanted=$root/python/requirements-test.txt
@@ -70,11 +70,11 @@ set_up_python() {
     "$venv/bin/uv" pip install -q --python "$venv/bin/python" --no-deps --reinstall "$wheels"/feedstock-*.whl
 }
 
-# The Python package of this checkout, built by the maturin $1 into $wheels.
+# Builds the Python package of this checkout with the maturin $1 into $wheels.
 build_wheel() {
     say "building the Python package"
-    # The tests' wheel is made of what the tests of Rust have compiled; see python/Cargo.toml.
-    # Cargo uses profile.test for tests only, so the wheel gets its settings as those of profile.dev.
+    # The tests' wheel uses the libraries that the tests of Rust have compiled; see python/Cargo.toml. Cargo uses
+    # profile.test for tests only, so the wheel gets those settings as profile.dev.
     local checked how
     checked=$(mktemp --suffix=.toml)
     sed -n '/^\[profile\.test\.package\]$/,/^$/{ s/test/dev/; p }' .cargo/config.toml >"$checked"
@@ -87,7 +87,7 @@ build_wheel() {
     return "$status"
 }
 
-# Every lint: of libraries and programs, then of tests, examples and benches.
+# Runs all lints: of libraries and programs, then of tests, examples and benches.
 lint() {
     say "lints of libraries and programs"
     cargo clippy --locked --workspace --all-features -- -D warnings
