@@ -7,8 +7,10 @@
 //! (`tar_index.rs`), and a store without versions cannot show that a tar was replaced by another one of equal size. So the
 //! header must be intact, and its size and name must be those of the sample. If not, reading fails.
 //!
-//! The header of a long or non-ASCII name may hold a shortened form, since an extended header has the name. Names are
-//! therefore compared if key and name are ASCII and shorter than [`PLAIN_NAME_BYTES`], and sizes below [`PLAIN_SIZE_MAX`].
+//! The header of a long name may hold a shortened form, since an extended header has the name. Names are therefore compared if
+//! key and name are shorter than [`PLAIN_NAME_BYTES`], and sizes below [`PLAIN_SIZE_MAX`]. A character that is not ASCII may
+//! have a placeholder in the header, such as `?` (`alike`). Names that differ only in such characters are compared when an
+//! index is used (`tar_index_full.rs`).
 //! Cost: 512 bytes a payload, which blocks read anyway as the gap between two payloads.
 
 use crate::{Error, ErrorKind, ObjectRef};
@@ -16,7 +18,7 @@ use std::ops::Range;
 
 pub(crate) const HEADER_BYTES: usize = 512;
 /// The field of a name has 100 bytes; writers that shorten a name into it use nearly all of them.
-const PLAIN_NAME_BYTES: usize = 90;
+pub(super) const PLAIN_NAME_BYTES: usize = 90;
 /// Eleven octal digits; larger sizes may be in an extended header.
 const PLAIN_SIZE_MAX: u64 = 1 << 33;
 
@@ -57,25 +59,64 @@ impl Stated<'_> {
             return Err("no member begins there".to_owned());
         };
         let name = header.path_bytes();
-        let name = String::from_utf8_lossy(&name);
         let bytes = self.range.end - self.range.start;
         let has_size = size == bytes || bytes >= PLAIN_SIZE_MAX;
         if has_size && self.has_name(&name) {
             return Ok(());
         }
-        Err(format!("member {name} of {size} bytes begins there"))
+        Err(format!("member {} of {size} bytes begins there", String::from_utf8_lossy(&name)))
     }
 
     /// Whether a member of this name may be the payload.
-    fn has_name(&self, name: &str) -> bool {
-        let is_plain = |text: &str| text.is_ascii() && text.len() < PLAIN_NAME_BYTES;
-        let Some(key) = self.key.filter(|key| is_plain(key) && is_plain(name)) else { return true };
-        let extension = name.strip_prefix(key).and_then(|rest| rest.strip_prefix('.'));
-        extension.is_some_and(|extension| {
-            matches!(self.column, "image" | "audio")
-                || extension.to_ascii_lowercase().replace('.', "_") == self.column
-        })
+    fn has_name(&self, name: &[u8]) -> bool {
+        let Some(key) = self.key.filter(|key| key.len().max(name.len()) < PLAIN_NAME_BYTES) else {
+            return true;
+        };
+        // A key has no dot behind its last slash, and an extension begins there.
+        let file = name.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+        let Some(dot) = name[file..].iter().position(|&byte| byte == b'.').map(|at| at + file) else {
+            return false;
+        };
+        let extension: Vec<u8> = name[dot + 1..]
+            .iter()
+            .map(|byte| if *byte == b'.' { b'_' } else { byte.to_ascii_lowercase() })
+            .collect();
+        alike(key, &name[..dot])
+            && (matches!(self.column, "image" | "audio") || alike(self.column, &extension))
     }
+}
+
+/// Whether a header may have `found` for the name `stated`. Names that are UTF-8 beyond ASCII are compared whole. Else a
+/// character beyond ASCII may stand there in another encoding or as a placeholder, for each of its bytes or once: `?` (Python,
+/// libarchive), `_`, or `%U20AC` (Apache Commons Compress).
+fn alike(stated: &str, found: &[u8]) -> bool {
+    let is_encoded =
+        !found.is_ascii() && std::str::from_utf8(found).is_ok_and(|found| !found.contains('\u{fffd}'));
+    if stated.is_ascii() || is_encoded {
+        return stated.as_bytes() == found;
+    }
+    // The places in `found` up to which the characters so far may reach.
+    let mut reached = vec![0];
+    for c in stated.chars() {
+        let mut next = Vec::new();
+        for at in reached {
+            if c.is_ascii() {
+                next.extend((found.get(at) == Some(&(c as u8))).then_some(at + 1));
+                continue;
+            }
+            let rest = &found[at..];
+            let placeholders = rest.iter().take_while(|byte| !byte.is_ascii() || matches!(byte, b'?' | b'_'));
+            next.extend((1..=placeholders.take(c.len_utf8()).count()).map(|length| at + length));
+            let is_escaped = rest
+                .get(..6)
+                .is_some_and(|text| text.starts_with(b"%U") && text[2..].iter().all(u8::is_ascii_hexdigit));
+            next.extend(is_escaped.then_some(at + 6));
+        }
+        next.sort_unstable();
+        next.dedup();
+        reached = next;
+    }
+    reached.contains(&found.len())
 }
 
 /// The sum of a header's bytes, those of the sum itself as blanks.
@@ -89,8 +130,12 @@ mod tests {
     use super::*;
 
     fn header(name: &str, size: u64) -> Vec<u8> {
+        header_of(name.as_bytes(), size)
+    }
+
+    fn header_of(name: &[u8], size: u64) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
-        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes()); // as it is, with a leading `./`
+        header.as_old_mut().name[..name.len()].copy_from_slice(name); // as it is, with a leading `./`
         header.set_size(size);
         header.set_cksum();
         header.as_bytes().to_vec()
@@ -136,6 +181,40 @@ mod tests {
         let error = stated.check(&header("a/1.seg.png", 700), &tar).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Gone);
         assert!(error.message().contains("s3://b/x.tar.idx"), "{error}");
+    }
+
+    /// As GNU tar (raw bytes), Python and libarchive (`?`), and Commons Compress write them, the last three with the name in
+    /// an extended header.
+    #[test]
+    fn names_beyond_ascii_are_compared() {
+        for (key, column, name) in [
+            ("d/é", "image", &b"d/\xc3\xa9.JPG"[..]),
+            ("d/é", "image", b"d/?.jpg"),
+            ("d/é", "image", b"d/??.jpg"),
+            ("d/é", "image", b"d/\xe9.jpg"),
+            ("d/é", "image", b"d/%U00E9.jpg"),
+            ("größe?_ж", "seg_png", b"gr??e?_?.seg.png"),
+            ("a/0", "fotó", b"a/0.fot?"),
+            ("a/0", "fotó_1", b"a/0.fot\xc3\xb3.1"),
+            ("a/0", "fotó", b"a/0.fot\xf3"),
+        ] {
+            compare(key, column, 700, &header_of(name, 700)).unwrap();
+        }
+        for (key, column, name) in [
+            ("d/é", "image", &b"d/\xc3\xbc.jpg"[..]),
+            ("d/é", "image", b"d/x.jpg"),
+            ("d/é0", "image", b"d/?1.jpg"),
+            ("d/é", "image", b"d/???.jpg"),
+            ("d/é", "image", b"e/?.jpg"),
+            ("d/é", "image", b"d/.jpg"),
+            ("d/e", "image", b"d/\xc3\xa9.jpg"),
+            ("d/e", "image", b"d/?.jpg"),
+            ("a/0", "fotó", b"a/0.fotx"),
+            ("a/0", "fotó", b"a/1.fot?"),
+            ("a/0", "seg", b"a/0.s\xc3\xa9g"),
+        ] {
+            assert!(compare(key, column, 700, &header_of(name, 700)).is_err(), "{key} {column}: {name:?}");
+        }
     }
 
     /// An extended header has the name or the size, so this one need not.

@@ -22,9 +22,13 @@ use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// An index has 8 to 100 bytes for each member: 64 MiB are enough for some 700,000 members with names.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// The part of the deadline that a question for an index may take: an index only saves time, so it must not cost more of it.
+const PATIENCE: u32 = 4;
 /// Indexes that are requested at a time if they were not listed; storage bounds its own requests below that.
 const HEADS: usize = 64;
 
@@ -60,14 +64,15 @@ pub(super) struct TarIndexes(HashMap<String, TarIndex>);
 
 impl TarIndexes {
     /// Finds the indexes in the listing. If the tars were named one by one, requests the first tar's index, and those of the
-    /// others if there is one.
+    /// others if there is one. After a request that fails, no more are sent.
     pub(super) async fn find(sources: &Sources, storage: &Storage) -> Self {
         let tars = &sources.objects;
         let Some(listed) = &sources.indexes else {
             let Some(first) = tars.first() else { return Self(HashMap::new()) };
-            let Some(found) = ask(first, storage).await else { return Self(HashMap::new()) };
+            let has_failed = &AtomicBool::new(false);
+            let Some(found) = ask(first, has_failed, storage).await else { return Self(HashMap::new()) };
             let rest = stream::iter(tars[1..].to_vec()).map(|tar| async move {
-                let index = ask(&tar, storage).await;
+                let index = ask(&tar, has_failed, storage).await;
                 index.map(|index| (tar.uri, index))
             });
             let rest: Vec<_> = rest.buffer_unordered(HEADS).collect().await;
@@ -94,16 +99,35 @@ fn names(tar: &str) -> Option<(String, String)> {
     is_tar.then(|| (format!("{stem}.idx"), format!("{tar}.idx")))
 }
 
-/// The index of a tar that was not listed. If the request fails, the tar is walked.
-async fn ask(tar: &ObjectRef, storage: &Storage) -> Option<TarIndex> {
-    if storage.is_signed(&tar.uri) {
+/// The index of a tar that was not listed. If a request fails, the tar is walked, and so are all others without an index so far.
+async fn ask(tar: &ObjectRef, has_failed: &AtomicBool, storage: &Storage) -> Option<TarIndex> {
+    if storage.is_signed(&tar.uri) || has_failed.load(Ordering::Relaxed) {
         return None; // a signature is valid for one object
     }
     let (full, offsets) = names(&tar.uri)?;
-    match storage.head(&full).await {
-        Ok(index) => Some(TarIndex::Full(index)),
-        Err(_) => storage.head(&offsets).await.ok().map(TarIndex::Offsets),
+    let patience = storage.options().deadline / PATIENCE;
+    let both = futures::future::join(storage.head(&full), storage.head(&offsets));
+    let why = match tokio::time::timeout(patience, both).await {
+        Ok((Ok(index), _)) => return Some(TarIndex::Full(index)),
+        Ok((Err(error), Ok(index))) if is_absent(&error) => return Some(TarIndex::Offsets(index)),
+        Ok((Err(one), Err(other))) if is_absent(&one) && is_absent(&other) => return None,
+        Ok((Err(one), Err(other))) if is_absent(&one) => other.to_string(),
+        Ok((Err(error), _)) => error.to_string(),
+        Err(_) => format!("no answer within {patience:?}"),
+    };
+    if !has_failed.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "{} or {} could not be requested: {why}; the headers in the tars are read instead",
+            shown(&full),
+            shown(&offsets)
+        );
     }
+    None
+}
+
+/// Whether there is no such object, or none that these credentials may see.
+fn is_absent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Gone | ErrorKind::Denied)
 }
 
 /// The members of a tar, and a note if it has an index that was not used.
@@ -139,12 +163,15 @@ pub(super) async fn read(index: &ObjectRef, tar_bytes: u64, storage: &Storage) -
     if index.size > most {
         return unfit(format!("it has {} bytes; the limit for this tar is {most}", index.size));
     }
-    match storage.read(index, 0..index.size).await {
-        Ok(bytes) => Ok(bytes),
-        Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::Denied) => {
+    // Storage requires 64 KiB/s of a read.
+    let patience = storage.options().deadline / PATIENCE + Duration::from_secs(index.size >> 16);
+    match tokio::time::timeout(patience, storage.read(index, 0..index.size)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) if is_absent(&error) || error.kind() == ErrorKind::Retryable => {
             unfit(format!("it cannot be read: {error}"))
         }
-        Err(error) => Err(Problem::Failed(error)),
+        Ok(Err(error)) => Err(Problem::Failed(error)),
+        Err(_) => unfit(format!("it was not read within {patience:?}")),
     }
 }
 

@@ -12,6 +12,7 @@
 //! - the first and the last one;
 //! - those of texts, which are read with the texts;
 //! - the first of each sample, if the index has no names;
+//! - those of names that only an extended header has: over 90 bytes or not ASCII, after a gap of more than one record;
 //! - those after a gap of unusual length, and 8 more if the usual gap is longer than one record (512 bytes). An index that
 //!   skips a member or is wrong about an extended header has such gaps: that of `wds2idx.py` 2.4 is 1,024 bytes short for
 //!   names over 100 bytes in GNU's format.
@@ -22,6 +23,7 @@
 
 use super::Cataloguing;
 use super::guard::guarded;
+use super::tar_header::PLAIN_NAME_BYTES;
 use super::tar_index::{Problem, read, unfit};
 use super::tars::{self, MAX_TEXT_MEMBER_BYTES, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result};
@@ -218,7 +220,12 @@ fn places(parsed: &Parsed, keep: fn(&str) -> bool, size: u64) -> Result<Vec<Plac
         let gap = member.gap.end - member.gap.start;
         // Without a name, the extension decides whether the member is text.
         let is_text = if parsed.has_names { keep(&member.name) } else { keep(&format!("x.{}", member.name)) };
-        let is_proof = i == 0 || i == last || gap != usual || (usual != RECORD_BYTES && i % step == 0);
+        let is_plain = member.name.is_ascii() && member.name.len() < PLAIN_NAME_BYTES;
+        let is_proof = i == 0
+            || i == last
+            || gap != usual
+            || (usual != RECORD_BYTES && i % step == 0)
+            || (gap > RECORD_BYTES && !is_plain);
         if is_text && member.bytes > MAX_TEXT_MEMBER_BYTES {
             return unfit(format!("member {} has {} bytes, too many for text", member.name, member.bytes));
         }

@@ -1,14 +1,16 @@
 //! What it costs to catalog tars in object storage, and that indexes change nothing but the cost.
 
 use crate::format_common::{all_rows, ints, open, options, path, payloads, tar_of, texts};
-use crate::storage_support::with_config;
+use crate::storage_support::{S3, with_config};
 use bytes::Bytes;
 use feedstock_dataset::{BlockId, CatalogStore, Dataset, ErrorKind, OpenOptions, SampleId, StorageOptions};
-use feedstock_testkit::{S3Server, SimulatedObject, SimulatedStore, SparseTar, StaticServer};
+use feedstock_testkit::{
+    Fault, FaultProxy, Rule, S3Server, SimulatedObject, SimulatedStore, SparseTar, StaticServer,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -330,6 +332,49 @@ async fn a_wrong_index_never_gives_the_bytes_of_another_sample() {
     }
 }
 
+/// A tar as Python writes it: the name of a member that is not ASCII is in an extended header, and its own header has `?`.
+fn tar_by_python(names: &[String], bytes: usize) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for name in names {
+        tar.append_pax_extensions([("path", name.as_bytes())]).unwrap();
+        let mut header = tar::Header::new_ustar();
+        let plain: String = name.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect();
+        header.set_path(plain).unwrap();
+        header.set_size(bytes as u64);
+        header.set_cksum();
+        tar.append(&header, name.as_bytes().repeat(bytes).get(..bytes).unwrap()).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+/// The header in front of a payload has `?.jpg` for all of these names, so only the extended ones show that an index is wrong.
+#[tokio::test]
+async fn an_index_that_exchanges_names_beyond_ascii_is_left_out() {
+    let names: Vec<String> = "äëïöüÿáéíóúàèìòùâêîôûçñ".chars().map(|c| format!("{c}.jpg")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.tar"), tar_by_python(&names, 5_000)).unwrap();
+    let walked = open(folder.path()).await.unwrap();
+    // An extended header, its one record, and the header: three records in front of each payload.
+    let index = |names: &[String]| {
+        let line = |(i, name): (usize, &String)| format!("jpg {} 5000 {name}\n", 1536 + i * (1536 + 5120));
+        format!("v1.2 {}\n{}", names.len(), names.iter().enumerate().map(line).collect::<String>())
+    };
+    let mut exchanged = names.clone();
+    exchanged.swap(3, 4);
+    for (stated, is_right) in [(&names, true), (&exchanged, false)] {
+        fs::write(folder.path().join("a.idx"), index(stated)).unwrap();
+        let indexed = open(folder.path()).await.unwrap();
+        let notes = indexed.catalog().notes();
+        assert_eq!(notes.is_empty(), is_right, "{notes:?}");
+        assert_eq!(indexed.catalog().hashes(), walked.catalog().hashes());
+        let rows = all_rows(&indexed).await;
+        let payloads = payloads(&rows, "image");
+        for (key, payload) in texts(&rows, "key").iter().zip(payloads) {
+            assert!(payload.unwrap().starts_with(key.as_bytes()), "{key}");
+        }
+    }
+}
+
 /// Offsets are read if a tar is walked in parts, from 8 MiB on.
 #[tokio::test]
 async fn offsets_that_do_not_fit_their_tar_are_left_out_with_a_note() {
@@ -406,4 +451,48 @@ async fn indexes_of_tars_that_are_named_one_by_one_are_requested() {
         assert!(notes.iter().any(|note| note.contains("a.idx of ")), "{uri}: {notes:?}");
         fs::remove_file(folder.path().join("a.idx")).unwrap();
     }
+}
+
+/// An index only saves time: one that a store cannot send costs less than one deadline in all, however many tars there are.
+#[tokio::test]
+async fn an_index_that_cannot_be_read_neither_fails_nor_delays_the_opening() {
+    let deadline = Duration::from_secs(24);
+    let with_deadline = |config| OpenOptions {
+        storage: with_config(StorageOptions { deadline, ..crate::storage_support::options() }, config),
+        ..options(CatalogStore::Nowhere)
+    };
+    let s3 = S3::start();
+    let folder = tempfile::tempdir().unwrap();
+    let index = write_tar(folder.path(), 20);
+    let tar = Bytes::from(fs::read(folder.path().join("a.tar")).unwrap());
+    for name in ["a", "b", "c"] {
+        s3.put(&format!("data/{name}.tar"), &tar);
+        s3.put(&format!("data/{name}.idx"), &index);
+    }
+    let config = || S3Server::config_at(&s3.proxy.endpoint());
+    let right = Dataset::open_with("s3://bucket/data/", with_deadline(config())).await.unwrap();
+    assert!(right.catalog().notes().is_empty(), "{:?}", right.catalog().notes());
+    // HEAD, which completes the listing, is answered.
+    s3.proxy.inject(Rule::always(Fault::StallMidBody(0, Duration::from_secs(60))).at(".idx"));
+    let began = Instant::now();
+    let walked = Dataset::open_with("s3://bucket/data/", with_deadline(config())).await.unwrap();
+    assert!(began.elapsed() < deadline, "{:?}", began.elapsed());
+    assert_eq!(walked.catalog().hashes(), right.catalog().hashes());
+    let notes = walked.catalog().notes();
+    assert!(notes.iter().any(|note| note.contains("a.idx") && note.contains("3 indexes")), "{notes:?}");
+    // Named one by one, so that nothing is listed.
+    for name in ["b", "c"] {
+        fs::copy(folder.path().join("a.tar"), folder.path().join(format!("{name}.tar"))).unwrap();
+    }
+    let server = StaticServer::start(folder.path()).unwrap();
+    let proxy = FaultProxy::start(&server.endpoint()).unwrap();
+    proxy.inject(Rule::always(Fault::Status(503)).at(".idx"));
+    let began = Instant::now();
+    let uri = format!("{}/{{a,b,c}}.tar", proxy.endpoint());
+    let named = Dataset::open_with(&uri, with_deadline(Vec::new())).await.unwrap();
+    assert!(began.elapsed() < deadline, "{:?}", began.elapsed());
+    assert_eq!(named.len(), 60);
+    let asked: Vec<String> =
+        proxy.log().into_iter().map(|e| e.path).filter(|path| path.contains(".idx")).collect();
+    assert!(asked.len() >= 2 && asked.iter().all(|path| path.contains("a.")), "{asked:?}");
 }
