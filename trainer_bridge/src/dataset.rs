@@ -5,13 +5,13 @@ use crate::{BatchSize, Result};
 use feedstock_dataset::{AudioProbe, OpenOptions, Shuffle, Stop};
 use feedstock_ingest::{RawBatches, RawOptions};
 use feedstock_ops::ChainSpec;
-use feedstock_ops::audio::read_audio_header;
+use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header};
 use std::ops::Deref;
-use std::sync::Arc;
 
 /// Reads a clip's duration out of its header: what [`Dataset::open`] gives to data sets that do not tell durations.
 pub fn audio_probe() -> AudioProbe {
-    Arc::new(|head, total_bytes| read_audio_header(head, total_bytes).ok()?.seconds())
+    let seconds = |head: &[u8], total_bytes| read_audio_header(head, total_bytes).ok()?.seconds();
+    AudioProbe::new(AUDIO_HEADER_VERSION, seconds)
 }
 
 /// An opened data set: where a pipeline begins.

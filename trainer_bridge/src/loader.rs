@@ -218,7 +218,11 @@ impl Loader {
     /// data does not explain: another seed, shuffle, mix or bucketing. `Gone` where the catalog of data that the epoch was
     /// begun with is not kept: with [`OnChange::Remap`], and for a state that was saved after such a remap in its epoch.
     pub fn load_state_with(&mut self, cursor: Cursor, on_change: OnChange) -> Result<()> {
+        let has_other_lengths = self.plan.fingerprint().has_other_lengths(&cursor.fingerprint);
         let cursor = match self.plan.is_of_same_data(&cursor) {
+            true if has_other_lengths && on_change == OnChange::NextEpoch => {
+                self.after_change(cursor, on_change)? // of the same files, whose durations another release reads differently
+            }
             true => cursor,
             false => self.after_change(cursor, on_change)?,
         };

@@ -102,6 +102,14 @@ impl Fingerprint {
         found.blocks.is_some() && (self.catalog, data(self)) == (found.catalog, data(found))
     }
 
+    /// Are both bucketed by one column whose lengths differ?
+    pub fn has_other_lengths(&self, found: &Self) -> bool {
+        match (&self.bucketing, &found.bucketing) {
+            (Some(here), Some(there)) => here.column == there.column && here.lengths != there.lengths,
+            _ => false,
+        }
+    }
+
     /// Refuses a fingerprint that differs in what a caller sets, naming it. What follows from the data may differ: the
     /// catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
     pub fn check_settings(&self, found: &Self) -> Result<()> {
@@ -223,7 +231,8 @@ impl Fingerprint {
                 "lengths",
                 format!("{:016x}", here.lengths),
                 format!("{:016x}", there.lengths),
-                "the lengths that samples are bucketed by changed since",
+                "the lengths that samples are bucketed by changed since, such as durations that another release reads from \
+                 clips' headers; the saved order cannot be made again: load the state with on_change=next_epoch",
             ),
             (
                 "bucketing group",

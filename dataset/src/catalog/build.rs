@@ -5,22 +5,26 @@
 //! holds no ETags, states whether it is still the same. A catalog of more than [`MAX_LISTED_OBJECTS`] objects is listed
 //! only if the caller requests it ([`CatalogCheck::List`]) or one of a few objects differs, because the listing takes
 //! longer than an open may. Otherwise only the tables among its objects (TSVs, manifests) are compared, and the log
-//! states that the rest was not checked.
+//! states that the rest was not checked. A catalog whose own listing was resumed is listed once more at the next opening, since
+//! objects may have appeared or vanished between the two parts of that listing.
 //!
 //! A listing of more than 32,000 objects that was interrupted is resumed by the next open (`storage/journal.rs`), unless the caller
 //! requests a listing or a rebuild.
 
-use super::store::{self, Place, Stored};
+use super::store::{self, Found, Place, Stored};
 use super::{Catalog, CatalogCheck, Content, Objects, VIEW_BYTES, identity};
-use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
-use crate::storage::shown;
+use crate::format::{self, Cataloguing, Choice, Probed, Sources, find_sources};
+use crate::storage::{remove_abandoned, shown};
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// 100 listing requests of 1,000 objects: about five seconds on S3.
 const MAX_LISTED_OBJECTS: usize = 100_000;
 /// Objects of a larger catalog that are compared without a listing.
 const COMPARED_OBJECTS: usize = 16;
+
+/// The file of an interrupted listing in a catalog's folder.
+const JOURNAL: &str = "listing.journal";
 
 /// Opens the catalog of `uri`, and states whether it is stored at `place`; runs on the I/O threads.
 pub(crate) async fn open_or_build(
@@ -32,13 +36,17 @@ pub(crate) async fn open_or_build(
     let mut is_listed_anew = options.catalog.rebuild || options.catalog.check == CatalogCheck::List;
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match store::load(place, storage).await? {
+            Stored::Found(found) if !format::durations_are_current(&found.catalog, options) => {
+                tracing::info!(
+                    uri = shown(uri),
+                    "another release read the durations in the stored catalog from the clips' headers; reading them again"
+                );
+            }
             Stored::Found(mut found) => {
                 if still_fits(uri, options, storage, &mut found.catalog).await? {
-                    if found.converted
-                        && let Err(error) = store::save(&mut found.catalog, place, storage).await
-                    {
-                        tracing::warn!(folder = place.folder(), %error, "the catalog could not be stored in its new form");
-                    }
+                    store_again(&mut found, place, storage).await;
+                    let own = listing_journal(place);
+                    remove_abandoned_journals(|| own.into_iter().collect(), storage).await;
                     return Ok((found.catalog, true));
                 }
                 is_listed_anew = true; // an interrupted listing is older than what was just compared
@@ -55,11 +63,15 @@ pub(crate) async fn open_or_build(
     }
     options.catalog.report("listing", 0, None);
     let journal = place.and_then(listing_journal);
+    if let Some(journal) = journal.clone() {
+        remove_abandoned_journals(move || all_journals(&journal), storage).await;
+    }
     if let Some(path) = journal.as_ref().filter(|_| is_listed_anew) {
         let _absent = std::fs::remove_file(path);
     }
     let choice = Choice {
         layout: options.layout,
+        stored: None,
         split: options.split.as_deref(),
         told: Some(&options.catalog),
         journal: journal.as_deref(),
@@ -78,16 +90,48 @@ pub(crate) async fn open_or_build(
     Ok((catalog, false))
 }
 
+/// Stores what changed in the form of a catalog that fits. What fails costs the next open the same work.
+async fn store_again(found: &mut Found, place: &Place, storage: &Storage) {
+    let was_resumed = std::mem::take(&mut found.catalog.is_resumed);
+    let stored = match (found.converted, was_resumed) {
+        (true, _) => store::save(&mut found.catalog, place, storage).await,
+        (false, true) => store::save_compared(&found.catalog, place, storage).await,
+        (false, false) => Ok(()),
+    };
+    if let Err(error) = stored {
+        tracing::warn!(folder = place.folder(), %error, "the catalog could not be stored in its new form");
+    }
+}
+
 /// The file from which an interrupted listing is resumed; none next to the data, where others may read it.
 fn listing_journal(place: &Place) -> Option<PathBuf> {
-    place.is_cache().then(|| PathBuf::from(place.file("listing.journal")))
+    place.is_cache().then(|| PathBuf::from(place.file(JOURNAL)))
+}
+
+/// The files of all listings in the same cache. There is a folder for each data set, so this takes a few milliseconds.
+fn all_journals(own: &Path) -> Vec<PathBuf> {
+    let cache = own.parent().and_then(Path::parent);
+    let folders = cache.and_then(|cache| std::fs::read_dir(cache).ok());
+    folders.into_iter().flatten().flatten().map(|folder| folder.path().join(JOURNAL)).collect()
+}
+
+/// Removes the files of listings that were interrupted so long ago that they are not resumed. What fails costs space only.
+async fn remove_abandoned_journals(find: impl FnOnce() -> Vec<PathBuf> + Send + 'static, storage: &Storage) {
+    let remove = move || {
+        for path in find() {
+            if let Err(error) = remove_abandoned(&path) {
+                tracing::debug!(path = %path.display(), %error, "an old listing could not be removed");
+            }
+        }
+    };
+    let _ended = storage.io().handle().spawn_blocking(remove).await;
 }
 
 async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
     let (uri, layout, listing) = (sources.uri.clone(), sources.layout, sources.fingerprint());
     let with =
         Cataloguing { storage, options: &options.catalog, block_bytes: options.block_bytes, open: options };
-    let listing_notes = sources.notes.clone();
+    let (listing_notes, is_resumed) = (sources.notes.clone(), sources.is_resumed);
     let draft = format::catalog(sources, &with).await?;
     if draft.blocks.samples() == 0 {
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
@@ -121,6 +165,8 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         null_columns: draft.null_columns,
         hashes,
         listing,
+        is_resumed,
+        probed: Probed::Nothing, // yet
     };
     format::with_durations(catalog, &with).await
 }
@@ -139,6 +185,14 @@ async fn still_fits(
         return Ok(false); // the seekable copies were removed
     }
     let is_large = options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS;
+    if is_large && stored.is_resumed {
+        tracing::info!(
+            uri = shown(uri),
+            objects = objects.len(),
+            "the stored catalog is of a listing that was interrupted and resumed; comparing it with a whole listing, once"
+        );
+    }
+    let is_large = is_large && !stored.is_resumed;
     // In a copy all inodes or ETags differ, so a few objects suffice.
     let some = all.clone().step_by(objects.len().div_ceil(COMPARED_OBJECTS).max(1));
     if is_large && still_there(objects, some, storage).await? {
@@ -150,14 +204,16 @@ async fn still_fits(
              rebuild=True (feedstock catalog --rebuild)"
         );
         if stored.layout == Layout::Folder {
-            return Ok(true); // no file of a folder is a table, and 10⁷ names take seconds to look at
+            // No other file of a folder is a table, and 10⁷ names take seconds to look at.
+            return Ok(
+                !format::may_have_table(uri, options) || !format::has_metadata_table(uri, storage).await?
+            );
         }
         return still_there(objects, all.filter(|&i| format::is_table(objects.name(i))), storage).await;
     }
-    // A `metadata.csv` that was added or removed makes a folder a manifest, or the reverse.
-    let kept = Some(stored.layout).filter(|layout| !matches!(layout, Layout::Folder | Layout::Manifest));
     let choice = Choice {
-        layout: options.layout.or(kept),
+        layout: options.layout,
+        stored: Some(format::Stored { layout: stored.layout, listing: stored.listing }),
         split: options.split.as_deref(),
         told: Some(&options.catalog),
         journal: None, // it is compared with what is there now

@@ -43,6 +43,7 @@ pub(crate) use table::CatalogTable;
 pub(crate) use union::{Union, UnionInput, UnionReader};
 pub(crate) use units::{UnitStore, UnitStoreBuilder};
 
+use crate::format::Probed;
 use crate::format::columns::Mapping;
 use crate::{BlockId, Layout, Result, SampleId};
 use arrow::datatypes::SchemaRef;
@@ -99,7 +100,8 @@ impl Default for CatalogStore {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CatalogCheck {
     /// By listing the objects if the catalog has at most 100,000 of them. A larger catalog is used without a listing,
-    /// and the log states so; only its tables (TSVs, manifests) are compared.
+    /// and the log states so; only its tables (TSVs, manifests) are compared. If a listing that was interrupted and resumed
+    /// made it, it is listed once more at the next opening.
     #[default]
     Auto,
     /// By listing the objects, however many there are: one request for every 1,000 of them.
@@ -221,6 +223,11 @@ pub struct Catalog {
     pub(crate) hashes: DataHashes,
     /// A hash of the listing that it was made of: names, sizes, versions.
     pub(crate) listing: u64,
+    /// That listing was resumed, and was not compared with a later one since: objects that appeared or vanished between its
+    /// parts may be missed.
+    pub(crate) is_resumed: bool,
+    /// Which probe read its durations; not part of the identity.
+    pub(crate) probed: Probed,
 }
 
 impl Catalog {

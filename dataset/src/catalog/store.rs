@@ -6,6 +6,7 @@
 
 use super::{Added, BlockTable, Catalog, CatalogStore, Content, Objects, SampleTable, UnitStore, VIEW_BYTES};
 use super::{files, identity, kept};
+use crate::format::Probed;
 use crate::format::columns::map_columns;
 use crate::format::ipc;
 use crate::storage::endpoints;
@@ -141,6 +142,11 @@ pub(super) struct Index {
     pub(super) content_hash: u64,
     /// The hash of the listing.
     fingerprint: u64,
+    /// As [`Catalog::is_resumed`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_resumed: bool,
+    #[serde(default)]
+    probed: Probed,
     /// Seconds since 1970 when another catalog took its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) superseded: Option<u64>,
@@ -168,10 +174,17 @@ pub(super) struct Table {
     crc32: Option<u32>,
 }
 
-pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage) -> Result<()> {
-    let mut tables = BTreeMap::new();
+/// A catalog's tables as they are written.
+struct Encoded<'a> {
+    tables: Vec<(&'a str, Bytes)>,
+    key: Option<usize>,
+    /// Names of the tables that list the samples.
+    lists: Vec<String>,
+}
+
+fn encode(catalog: &Catalog) -> Result<Encoded<'_>> {
     let whole = |batch: RecordBatch| files::encode(&batch.schema(), &[batch]);
-    let mut written: Vec<(&str, Bytes)> = vec![
+    let mut tables: Vec<(&str, Bytes)> = vec![
         ("objects", whole(catalog.objects.to_batch()?)?),
         ("blocks", whole(catalog.blocks.to_stored()?)?),
         ("schema", files::encode(&catalog.schema, &[])?),
@@ -186,17 +199,17 @@ pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
             let first = |batches: &[RecordBatch]| {
                 batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema)
             };
-            written.push(("samples", files::encode(&first(&metadata), &metadata)?));
-            written.push(("places", files::encode(&first(&places), &places)?));
+            tables.push(("samples", files::encode(&first(&metadata), &metadata)?));
+            tables.push(("places", files::encode(&first(&places), &places)?));
         }
         Content::Units { units, source_schema, added, .. } => {
             if let Some(added) = added {
-                written.push(("added", whole(added.rows().clone())?));
+                tables.push(("added", whole(added.rows().clone())?));
             }
-            written.push(("source", files::encode(source_schema, &[])?));
-            written.push(("unit_index", whole(unit_index(units)?)?));
+            tables.push(("source", files::encode(source_schema, &[])?));
+            tables.push(("unit_index", whole(unit_index(units)?)?));
             if let Some(bytes) = units.bytes() {
-                written.push(("units", bytes.clone()));
+                tables.push(("units", bytes.clone()));
             }
         }
         Content::Union(_) => {
@@ -206,34 +219,53 @@ pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
             ));
         }
     }
-    for (name, bytes) in written {
+    Ok(Encoded { tables, key, lists })
+}
+
+impl Index {
+    fn of(
+        catalog: &Catalog,
+        key: Option<usize>,
+        lists: Vec<String>,
+        tables: BTreeMap<String, Table>,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            uri: catalog.uri.clone(),
+            layout: catalog.layout,
+            block_bytes: catalog.block_bytes,
+            identity: Some(catalog.hashes.identity),
+            blocks: Some(catalog.hashes.blocks),
+            content_hash: catalog.hashes.legacy,
+            fingerprint: catalog.listing,
+            is_resumed: catalog.is_resumed,
+            probed: catalog.probed,
+            superseded: None,
+            base: catalog.objects.base().to_owned(),
+            payload: catalog.payload.clone(),
+            audio: catalog.audio.clone(),
+            key,
+            lists,
+            notes: catalog.notes.clone(),
+            listing_notes: catalog.listing_notes,
+            null_columns: catalog.null_columns.clone(),
+            columns_version: columns_version(catalog.layout),
+            tables,
+        }
+    }
+}
+
+pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage) -> Result<()> {
+    let Encoded { tables: encoded, key, lists } = encode(catalog)?;
+    let mut tables = BTreeMap::new();
+    for (name, bytes) in encoded {
         let extension = if name == "units" { "bin" } else { "arrow" };
         let file = format!("{name}-{:016x}.{extension}", twox_hash::XxHash64::oneshot(0, &bytes));
         let crc32 = (name != "units").then(|| crc32fast::hash(&bytes));
         tables.insert(name.to_owned(), Table { file: file.clone(), bytes: bytes.len() as u64, crc32 });
         storage.write(&place.file(&file), bytes).await?;
     }
-    let index = Index {
-        version: VERSION,
-        uri: catalog.uri.clone(),
-        layout: catalog.layout,
-        block_bytes: catalog.block_bytes,
-        identity: Some(catalog.hashes.identity),
-        blocks: Some(catalog.hashes.blocks),
-        content_hash: catalog.hashes.legacy,
-        fingerprint: catalog.listing,
-        superseded: None,
-        base: catalog.objects.base().to_owned(),
-        payload: catalog.payload.clone(),
-        audio: catalog.audio.clone(),
-        key,
-        lists,
-        notes: catalog.notes.clone(),
-        listing_notes: catalog.listing_notes,
-        null_columns: catalog.null_columns.clone(),
-        columns_version: columns_version(catalog.layout),
-        tables,
-    };
+    let index = Index::of(catalog, key, lists, tables);
     let before = read_index(&place.file(INDEX), storage).await.ok().filter(|old| old.tables != index.tables);
     if let Some(before) = before.clone().filter(|before| before.identity != index.identity) {
         kept::keep(before, place, storage).await?;
@@ -253,6 +285,20 @@ pub(super) async fn write_index(index: &Index, uri: &str, storage: &Storage) -> 
 pub(super) async fn read_index(uri: &str, storage: &Storage) -> Result<Index> {
     let json = read_whole(uri, storage).await?;
     serde_json::from_slice(&json).map_err(|e| Error::config(format!("{uri}: {e}")))
+}
+
+/// Stores that the catalog's listing was compared with a later one, unless another catalog has taken its place meanwhile.
+pub(super) async fn save_compared(catalog: &Catalog, place: &Place, storage: &Storage) -> Result<()> {
+    let index = read_index(&place.file(INDEX), storage).await?;
+    let hashes = DataHashes {
+        identity: index.identity.unwrap_or_default(),
+        blocks: index.blocks.unwrap_or_default(),
+        legacy: index.content_hash,
+    };
+    if (hashes, index.fingerprint) != (catalog.hashes, catalog.listing) {
+        return Ok(());
+    }
+    write_index(&Index { is_resumed: false, ..index }, &place.file(INDEX), storage).await
 }
 
 /// Large units go back to the store once they are written.
@@ -338,74 +384,61 @@ async fn read_table(
     checked.await.map_err(|_| "checking a table was ended".to_owned())?
 }
 
-async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<Found, String> {
-    let tables = index.tables.iter().filter(|(_, table)| table.crc32.is_some());
-    let tables = tables.map(|(name, table)| async move {
-        Ok::<_, String>((name.as_str(), read_table(table, place, storage).await?))
-    });
-    let mut found: BTreeMap<&str, (SchemaRef, Vec<RecordBatch>)> =
-        futures::future::try_join_all(tables).await?.into_iter().collect();
-    let one = |name: &str| -> Result<&RecordBatch, String> {
-        match found.get(name).map(|(_, batches)| batches.as_slice()) {
+/// The tables of one catalog, read and checked.
+struct Tables(BTreeMap<String, (SchemaRef, Vec<RecordBatch>)>);
+
+impl Tables {
+    async fn read(index: &Index, place: &Place, storage: &Storage) -> Result<Self, String> {
+        let tables = index.tables.iter().filter(|(_, table)| table.crc32.is_some());
+        let tables = tables.map(|(name, table)| async move {
+            Ok::<_, String>((name.clone(), read_table(table, place, storage).await?))
+        });
+        Ok(Self(futures::future::try_join_all(tables).await?.into_iter().collect()))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The table that is one batch.
+    fn one(&self, name: &str) -> Result<&RecordBatch, String> {
+        match self.0.get(name).map(|(_, batches)| batches.as_slice()) {
             Some([batch]) => Ok(batch),
             _ => Err(format!("no table {name}")),
         }
-    };
-    let schema_of =
-        |name: &str| found.get(name).map(|(s, _)| s.clone()).ok_or_else(|| format!("no table {name}"));
-    let objects = Objects::from_batch(index.base.clone(), one("objects")?)?;
-    let mut blocks = BlockTable::from_batch(one("blocks")?)?;
-    let has_memory = BlockTable::has_memory(one("blocks")?);
-    let schema = schema_of("schema")?;
+    }
+
+    fn schema_of(&self, name: &str) -> Result<SchemaRef, String> {
+        self.0.get(name).map(|(schema, _)| schema.clone()).ok_or_else(|| format!("no table {name}"))
+    }
+
+    fn take(&mut self, name: &str) -> Vec<RecordBatch> {
+        self.0.remove(name).map(|(_, batches)| batches).unwrap_or_default()
+    }
+}
+
+async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<Found, String> {
+    let mut tables = Tables::read(&index, place, storage).await?;
+    let objects = Objects::from_batch(index.base.clone(), tables.one("objects")?)?;
+    let mut blocks = BlockTable::from_batch(tables.one("blocks")?)?;
+    let has_memory = BlockTable::has_memory(tables.one("blocks")?);
+    let schema = tables.schema_of("schema")?;
     if index.payload.iter().any(|p| schema.index_of(p).is_err())
         || index.payload.len() > schema.fields().len()
     {
         return Err("a payload column is missing from the schema".into());
     }
-    let content = if found.contains_key("samples") {
-        let (metadata, places) =
-            (found.remove("samples").unwrap_or_else(empty).1, found.remove("places").unwrap_or_else(empty).1);
-        let samples =
-            SampleTable::from_batches(metadata, &places, index.payload.len(), objects.len(), index.key)?
-                .with_lists(index.lists)?;
-        if samples.len() != blocks.samples() {
-            return Err(format!("{} samples in {} samples of blocks", samples.len(), blocks.samples()));
-        }
-        Content::Located(samples)
-    } else {
-        let table = index.tables.get("units").ok_or("no units")?;
-        let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
-        let batch = one("unit_index")?;
-        let ends = super::blocks::column::<UInt64Type>(batch, "end")?;
-        let checks = super::blocks::column::<UInt32Type>(batch, "crc32")?;
-        let mut units = UnitStore::stored(ends.to_vec().into(), checks.to_vec().into(), object.clone())?;
-        if object.size <= UNITS_IN_MEMORY_BYTES {
-            let bytes = storage.read(&object, 0..object.size).await.map_err(|e| e.to_string())?;
-            units = units.held(bytes)?;
-        }
-        if !blocks.units_fit(units.len(), objects.len()) {
-            return Err("a block lies in a unit that is not there".into());
-        }
-        let source_schema = schema_of("source")?;
-        let mut mapping = map_columns(&source_schema, &HashMap::new()).map_err(|e| e.to_string())?;
-        let added = match found.contains_key("added") {
-            true => {
-                Some(Added::new(one("added")?.clone(), mapping.schema.fields().len() - mapping.payload.len()))
+    let content = match tables.has("samples") {
+        true => load_samples(&mut tables, &index, &objects, &blocks)?,
+        false => {
+            let table = index.tables.get("units").ok_or("no units")?;
+            let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
+            let units = load_units(&tables, object, storage).await?;
+            if !blocks.units_fit(units.len(), objects.len()) {
+                return Err("a block lies in a unit that is not there".into());
             }
-            false => None,
-        };
-        let columns = added.as_ref().map_or(0, |a| a.rows().num_columns());
-        if mapping.schema.fields().len() + columns != schema.fields().len() {
-            return Err("the columns are not those of the files".into());
+            columns_of_units(&tables, units, &schema, blocks.samples())?
         }
-        if added.as_ref().is_some_and(|a| a.rows().num_rows() as u64 != blocks.samples()) {
-            return Err("the columns that were added have another length".into());
-        }
-        mapping.schema = match &added {
-            Some(added) => added.without(&schema).map_err(|e| e.to_string())?,
-            None => schema.clone(), // with its class names
-        };
-        Content::Units { units, source_schema, mapping: Arc::new(mapping), added }
     };
     if !has_memory {
         blocks = with_memory(blocks, &content, index.layout, index.payload.len(), storage).await?;
@@ -419,17 +452,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
             crate::format::MAX_BLOCK_OBJECTS
         ));
     }
-    let hashes = match (index.identity, index.blocks) {
-        (Some(identity), Some(blocks)) => DataHashes { identity, blocks, legacy: index.content_hash },
-        _ => {
-            let identity = identity::identity(index.layout, None, &objects, &content, storage).await;
-            DataHashes {
-                identity: identity.map_err(|e| e.to_string())?,
-                blocks: identity::blocks(&blocks, index.block_bytes).map_err(|e| e.to_string())?,
-                legacy: index.content_hash,
-            }
-        }
-    };
+    let hashes = hashes_of(&index, &objects, &blocks, &content, storage).await?;
     let catalog = Catalog {
         uri: index.uri,
         layout: index.layout,
@@ -445,8 +468,87 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         null_columns: index.null_columns,
         hashes,
         listing: index.fingerprint,
+        is_resumed: index.is_resumed,
+        probed: index.probed,
     };
     Ok(Found { catalog, converted: index.version != VERSION || !has_memory })
+}
+
+fn load_samples(
+    tables: &mut Tables,
+    index: &Index,
+    objects: &Objects,
+    blocks: &BlockTable,
+) -> Result<Content, String> {
+    let (metadata, places) = (tables.take("samples"), tables.take("places"));
+    let samples =
+        SampleTable::from_batches(metadata, &places, index.payload.len(), objects.len(), index.key)?
+            .with_lists(index.lists.clone())?;
+    if samples.len() != blocks.samples() {
+        return Err(format!("{} samples in {} samples of blocks", samples.len(), blocks.samples()));
+    }
+    Ok(Content::Located(samples))
+}
+
+async fn load_units(tables: &Tables, object: ObjectRef, storage: &Storage) -> Result<UnitStore, String> {
+    let batch = tables.one("unit_index")?;
+    let ends = super::blocks::column::<UInt64Type>(batch, "end")?;
+    let checks = super::blocks::column::<UInt32Type>(batch, "crc32")?;
+    let units = UnitStore::stored(ends.to_vec().into(), checks.to_vec().into(), object.clone())?;
+    if object.size > UNITS_IN_MEMORY_BYTES {
+        return Ok(units);
+    }
+    let bytes = storage.read(&object, 0..object.size).await.map_err(|e| e.to_string())?;
+    units.held(bytes)
+}
+
+/// `schema`: of the data set, with what was added.
+fn columns_of_units(
+    tables: &Tables,
+    units: UnitStore,
+    schema: &SchemaRef,
+    samples: u64,
+) -> Result<Content, String> {
+    let source_schema = tables.schema_of("source")?;
+    let mut mapping = map_columns(&source_schema, &HashMap::new()).map_err(|e| e.to_string())?;
+    let added = match tables.has("added") {
+        true => Some(Added::new(
+            tables.one("added")?.clone(),
+            mapping.schema.fields().len() - mapping.payload.len(),
+        )),
+        false => None,
+    };
+    let columns = added.as_ref().map_or(0, |a| a.rows().num_columns());
+    if mapping.schema.fields().len() + columns != schema.fields().len() {
+        return Err("the columns are not those of the files".into());
+    }
+    if added.as_ref().is_some_and(|a| a.rows().num_rows() as u64 != samples) {
+        return Err("the columns that were added have another length".into());
+    }
+    mapping.schema = match &added {
+        Some(added) => added.without(schema).map_err(|e| e.to_string())?,
+        None => schema.clone(), // with its class names
+    };
+    Ok(Content::Units { units, source_schema, mapping: Arc::new(mapping), added })
+}
+
+/// The stored hashes; those that version 3 lacks are computed.
+async fn hashes_of(
+    index: &Index,
+    objects: &Objects,
+    blocks: &BlockTable,
+    content: &Content,
+    storage: &Storage,
+) -> Result<DataHashes, String> {
+    if let (Some(identity), Some(blocks)) = (index.identity, index.blocks) {
+        return Ok(DataHashes { identity, blocks, legacy: index.content_hash });
+    }
+    let identity = identity::identity(index.layout, None, objects, content, storage).await;
+    Ok(DataHashes {
+        identity: identity.map_err(|e| e.to_string())?,
+        blocks: identity::blocks(blocks, index.block_bytes).map_err(|e| e.to_string())?,
+        legacy: index.content_hash,
+    })
 }
 
 /// The blocks of a catalog that was stored without their memory, which follows from their bytes where nothing is compressed.
@@ -476,10 +578,6 @@ fn blocks_of_many_objects(samples: &SampleTable, blocks: &BlockTable) -> Option<
     ranges
         .map(|range| samples.objects_in(range))
         .find(|files| *files > crate::format::MAX_BLOCK_OBJECTS as usize)
-}
-
-fn empty() -> (SchemaRef, Vec<RecordBatch>) {
-    (Arc::new(Schema::empty()), Vec::new())
 }
 
 fn unit_index(units: &UnitStore) -> Result<RecordBatch> {
@@ -545,6 +643,8 @@ mod tests {
             audio: Vec::new(),
             notes: Vec::new(),
             listing_notes: None,
+            is_resumed: false,
+            probed: Probed::Nothing,
             null_columns: Vec::new(),
             hashes: DataHashes { identity: 7, blocks: 7, legacy: 7 },
             listing: 1,

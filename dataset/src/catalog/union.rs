@@ -9,7 +9,7 @@
 use super::{BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects, VIEW_BYTES};
 use crate::composition::index;
 use crate::dataset::Opened;
-use crate::format::widen;
+use crate::format::{Probed, widen};
 use crate::held::{held_type, named};
 use crate::{BlockId, BlockReader, Error, ErrorKind, Result, SampleId};
 use arrow::array::{ArrayRef, StringViewBuilder, new_null_array};
@@ -108,6 +108,8 @@ impl Union {
                 .flat_map(|part| part.opened.catalog.notes.iter().map(|note| named(part, note)))
                 .collect(),
             listing_notes: None,
+            is_resumed: false,
+            probed: Probed::Nothing,
             schema,
             null_columns: Vec::new(),
             hashes: super::identity::joined(&hashes),

@@ -163,7 +163,16 @@ mod tests {
         let names: Vec<String> = (0..objects).map(|i| format!("{i}.tar")).collect();
         let objects = names.iter().map(|name| ObjectRef { uri: name.clone(), size: 1, etag: None }).collect();
         let (uri, root) = (String::new(), String::new());
-        Sources { uri, layout: Layout::WebDataset, root, objects, names, notes: Vec::new(), indexes: None }
+        Sources {
+            uri,
+            layout: Layout::WebDataset,
+            root,
+            objects,
+            names,
+            notes: Vec::new(),
+            indexes: None,
+            is_resumed: false,
+        }
     }
 
     /// Reads `objects` shards whose results are those of `read`, and returns what is left.

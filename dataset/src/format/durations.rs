@@ -16,25 +16,86 @@
 //! pages, which are read whole or not at all: their whole audio column is read (80 GB of English at 1 Gbit/s: 11 minutes),
 //! by every machine that keeps catalogs of its own; progress and the log tell so, [`Durations::Never`] declines, and a
 //! catalog stored beside the data ([`CatalogStore::Beside`](crate::CatalogStore::Beside)) is read by all. Ogg tells its length at its end alone, so files of it are read whole, up to 8 MiB each.
+//! A catalog notes the version of the probe; durations that another version read are read again when it is opened.
 //! In memory meanwhile: up to 192 MiB. Kept: 8 bytes a sample.
 
 use super::Cataloguing;
 use crate::catalog::{Added, Catalog, Content, DURATION, Places, SampleChunk, SampleTable};
-use crate::{BlockId, BlockReader, Error, ErrorKind, ObjectRef, Result, Storage};
+use crate::{BlockId, BlockReader, Error, ErrorKind, ObjectRef, OpenOptions, Result, Storage};
 use arrow::array::{Array, AsArray, Float64Array, Float64Builder};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Reads a clip's duration in seconds out of its first bytes; the second argument is the clip's whole length in bytes.
-///
-/// Called on I/O threads with 16 KiB, perhaps again with 256 KiB and 8 MiB, or with a whole clip; it must not decode.
-/// `None`, a negative number or one that is not finite mean that it cannot tell.
-pub type AudioProbe = Arc<dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync>;
+/// Reads a clip's duration in seconds out of its first bytes. Cheap to clone.
+#[derive(Clone)]
+pub struct AudioProbe {
+    version: u32,
+    read: Arc<dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync>,
+}
+
+impl AudioProbe {
+    /// A probe that calls `read` with a clip's first bytes and the clip's whole length in bytes: on I/O threads, with 16 KiB,
+    /// perhaps again with 256 KiB and 8 MiB, or with a whole clip. It must not decode. `None`, a negative number or one that is
+    /// not finite mean that the duration is unknown.
+    ///
+    /// `version`, at least 1, is to be raised when `read` returns another duration for the same clip: durations in stored
+    /// catalogs are read again then. The identity of a data set and its order without bucketing stay the same.
+    ///
+    /// # Panics
+    /// If `version` is 0.
+    pub fn new(version: u32, read: impl Fn(&[u8], u64) -> Option<f64> + Send + Sync + 'static) -> Self {
+        assert!(version > 0, "versions of a probe begin at 1");
+        Self { version, read: Arc::new(read) }
+    }
+
+    /// The duration, if there is one.
+    fn seconds(&self, head: &[u8], bytes: u64) -> Option<f64> {
+        (self.read)(head, bytes).filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
+    }
+}
+
+impl fmt::Debug for AudioProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AudioProbe").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// Which probe read durations of a catalog, as the catalog stores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Probed {
+    /// A release stored it that did not note this.
+    #[default]
+    Unknown,
+    /// None: the data set states its durations, has no audio, or no probe was to be asked.
+    Nothing,
+    /// The probe of this version.
+    By(u32),
+}
+
+/// Whether the durations of a stored catalog are those that the probe of `options` reads.
+pub(crate) fn are_current(catalog: &Catalog, options: &OpenOptions) -> bool {
+    let Some(probe) = options.audio_probe.as_ref().filter(|_| options.probes()) else { return true };
+    match catalog.probed {
+        Probed::Nothing => true,
+        Probed::By(version) => version == probe.version,
+        Probed::Unknown => match &catalog.content {
+            Content::Located(_) => catalog.audio.is_empty() || !has_seconds(catalog),
+            Content::Units { added, .. } => added.is_none(),
+            Content::Union(_) => true,
+        },
+    }
+}
+
+fn has_seconds(catalog: &Catalog) -> bool {
+    catalog.schema.field_with_name(DURATION).is_ok_and(|field| field.data_type() == &DataType::Float64)
+}
 
 /// Are durations looked for where a data set of audio does not tell them?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -73,6 +134,7 @@ const BLOCK_READS: usize = 4;
 
 /// The catalog with a column `duration`, where audio has none and headers may be asked.
 pub(crate) async fn with_durations(mut catalog: Catalog, with: &Cataloguing<'_>) -> Result<Catalog> {
+    catalog.probed = Probed::Nothing;
     let Some(probe) = with.open.audio_probe.as_ref().filter(|_| with.open.probes()) else {
         return Ok(catalog);
     };
@@ -101,6 +163,7 @@ pub(crate) async fn with_durations(mut catalog: Catalog, with: &Cataloguing<'_>)
         }
         Content::Union(_) => return Ok(catalog), // its parts have theirs
     };
+    catalog.probed = Probed::By(probe.version);
     if seconds.null_count() > 0 {
         catalog.notes.push(format!(
             "{} of {} samples have no clip, or one whose header does not tell its duration: null",
@@ -163,10 +226,6 @@ fn add(catalog: &mut Catalog, seconds: Float64Array) -> Result<()> {
         Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix has its parts' columns")),
     }
     Ok(())
-}
-
-fn told(probe: &AudioProbe, head: &[u8], bytes: u64) -> Option<f64> {
-    probe(head, bytes).filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
 }
 
 /// Consecutive clips of one object.
@@ -272,7 +331,7 @@ async fn probe_clips(
     let ranges: Vec<Range<u64>> = there.iter().map(|(_, clip)| head(clip, HEAD_BYTES)).collect();
     let heads = storage.read_ranges(&object, &ranges).await?;
     for ((i, clip), head) in there.iter().zip(&heads) {
-        seconds[*i] = told(probe, head, clip.end - clip.start);
+        seconds[*i] = probe.seconds(head, clip.end - clip.start);
     }
     drop(heads);
     let mut read = HEAD_BYTES;
@@ -286,7 +345,7 @@ async fn probe_clips(
                 Error::new(ErrorKind::Bug, "the limit of long reads was closed while it was in use")
             })?;
             let head = storage.read(&object, head(clip, most)).await?;
-            seconds[*i] = told(probe, &head, bytes);
+            seconds[*i] = probe.seconds(&head, bytes);
         }
         read = most;
     }
@@ -318,7 +377,7 @@ async fn of_units(
                 let of = |row: usize| {
                     let payloads = rows.columns().iter().map(|c| c.as_binary_view());
                     let clip = payloads.filter(|p| p.is_valid(row)).map(|p| p.value(row)).next()?;
-                    told(probe, clip, clip.len() as u64)
+                    probe.seconds(clip, clip.len() as u64)
                 };
                 Ok::<Vec<Option<f64>>, Error>((0..rows.num_rows()).map(of).collect())
             }

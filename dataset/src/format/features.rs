@@ -1,6 +1,6 @@
 //! Class names and audio columns out of the features that Hugging Face's `datasets` writes into files.
 
-use super::sources::is_audio;
+use super::kinds::is_audio;
 use serde_json::Value;
 use std::collections::HashMap;
 

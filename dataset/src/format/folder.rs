@@ -6,8 +6,10 @@
 
 use super::Cataloguing;
 use super::columns::{label_field, payload_field};
+use super::kinds::{counted, extension, is_audio};
 use super::located::{BlockCut, Row};
-use super::sources::{Sources, counted, extension, is_audio, shared_split_folder};
+use super::sources::Sources;
+use super::splits::shared_split_folder;
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, Result};
 use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};

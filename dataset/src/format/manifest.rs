@@ -8,8 +8,9 @@
 //! are signed, the catalog is not stored, because a stored one would lack the signatures.
 
 use super::columns::{bug, payload_field};
+use super::kinds::{extension, is_audio, is_picture};
 use super::located::{BlockCut, Row};
-use super::sources::{Sources, extension, is_audio, is_picture, without_query};
+use super::sources::{Sources, without_query};
 use super::{Cataloguing, metadata_table, tars};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::{shown, without_credentials};

@@ -4,7 +4,7 @@
 //! on its top level is read as a manifest: the samples are the table's rows, in their order, with the table's columns. The
 //! names of folders are not classes then; `datasets`, too, drops labels where it finds a table.
 
-use crate::{ObjectRef, Result, Storage};
+use crate::{ErrorKind, ObjectRef, Result, Storage};
 
 /// The column that names the files.
 pub(crate) const FILE_NAME: &str = "file_name";
@@ -18,6 +18,22 @@ const MAX_HEADER_BYTES: u64 = 64 << 10;
 /// Whether the object of this name or URI is named as such a table is.
 pub(crate) fn is_named(name: &str) -> bool {
     file_name(name) == CSV
+}
+
+/// Whether an object of this name, below the URI's folder, describes that folder.
+pub(super) fn is_top(name: &str) -> bool {
+    name == CSV
+}
+
+/// Whether a folder that was not listed has a table that describes it. One request, and another one if there is a table.
+pub(crate) async fn is_in(uri: &str, storage: &Storage) -> Result<bool> {
+    match storage.find(&format!("{}/{CSV}", uri.trim_end_matches('/'))).await {
+        Ok(Some(table)) => names_files(&table, storage).await,
+        Ok(None) => Ok(false),
+        // Stores answer so about a missing object to a caller who may not list.
+        Err(error) if error.kind() == ErrorKind::Denied => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the table that describes a folder's `objects`, given with their names below `root`. Other tables are noted.

@@ -4,19 +4,18 @@
 //! `*.parquet`. Names that start with a dot, and feedstock's own `_feedstock/`, are never data.
 
 use super::common_voice;
+use super::kinds::{Kind, Named, counted, extension, file_name, is_data, is_hidden, kind_of};
 use super::layout::Layout;
 use super::metadata_table;
 use super::pattern::{Pattern, pattern_start};
-use crate::storage::ListingFn;
-use crate::{CatalogOptions, Error, ErrorKind, ObjectRef, Result, Storage};
+use super::splits::{keep_split, one_split};
+use crate::storage::{Listed, ListingFn};
+use crate::{CatalogOptions, Error, ErrorKind, ObjectRef, OpenOptions, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
+use std::iter::once;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Names that mean "a part of the data set, not a class": mixing two of them is never meant.
-const SPLITS: [&str; 9] =
-    ["train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"];
 
 /// The objects of one data set, recognised.
 #[derive(Debug, Clone)]
@@ -33,70 +32,14 @@ pub(crate) struct Sources {
     pub(crate) notes: Vec<String>,
     /// Listed files that may be indexes of the tars; `None` if the tars were named one by one, so nothing was listed.
     pub(crate) indexes: Option<Vec<Named>>,
+    /// A part of the listing is that of an earlier process, which was interrupted: it may be older than the rest.
+    pub(crate) is_resumed: bool,
 }
 
 impl Sources {
     /// A hash of names, sizes and ETags: equal when nothing was added, removed or rewritten.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut hasher = twox_hash::XxHash64::with_seed(0);
-        for (object, name) in self.objects.iter().zip(&self.names) {
-            hasher.write(name.as_bytes());
-            hasher.write_u8(0xff); // no UTF-8 text holds it
-            hasher.write_u64(object.size);
-            hasher.write(object.etag.as_deref().unwrap_or("").as_bytes());
-            hasher.write_u8(0xff);
-        }
-        hasher.finish()
-    }
-}
-
-/// What kind of data an object is, by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Parquet,
-    Tar,
-    Ipc,
-    Picture,
-    Audio,
-    Table,
-    /// A compressed tar.
-    Archive,
-}
-
-/// A name's extension in lower case: what stands after its last dot.
-pub(crate) fn extension(name: &str) -> String {
-    let file = name.rsplit('/').next().unwrap_or(name);
-    file.rsplit_once('.').map_or(String::new(), |(_, ext)| ext.to_ascii_lowercase())
-}
-
-/// Is this the extension of a picture that feedstock reads?
-pub(crate) fn is_picture(extension: &str) -> bool {
-    matches!(extension, "jpg" | "jpeg" | "png" | "webp")
-}
-
-/// Is this the extension of audio that feedstock reads?
-pub(crate) fn is_audio(extension: &str) -> bool {
-    matches!(extension, "mp3" | "flac" | "wav" | "ogg" | "opus" | "m4a" | "aac")
-}
-
-/// Is this the name of a table that tells of other objects: of a TSV, of a manifest?
-pub(crate) fn is_table(name: &str) -> bool {
-    kind_of(name) == Some(Kind::Table) || file_name(name) == "times.txt"
-}
-
-fn kind_of(name: &str) -> Option<Kind> {
-    let lower = file_name(name).to_ascii_lowercase();
-    if lower.ends_with(".tar.gz") || lower.ends_with(".tgz") {
-        return Some(Kind::Archive);
-    }
-    match extension(name).as_str() {
-        "parquet" => Some(Kind::Parquet),
-        "tar" => Some(Kind::Tar),
-        "arrow" | "ipc" | "feather" => Some(Kind::Ipc),
-        "csv" | "tsv" => Some(Kind::Table),
-        ext if is_picture(ext) => Some(Kind::Picture),
-        ext if is_audio(ext) => Some(Kind::Audio),
-        _ => None,
+        hash(self.objects.iter().zip(&self.names))
     }
 }
 
@@ -104,11 +47,56 @@ fn kind_of(name: &str) -> Option<Kind> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Choice<'a> {
     pub(crate) layout: Option<Layout>,
+    /// What a stored catalog was built from; `None` when there is none.
+    pub(crate) stored: Option<Stored>,
     pub(crate) split: Option<&'a str>,
     /// Receives the progress of the listing.
     pub(crate) told: Option<&'a CatalogOptions>,
     /// The file from which a long listing is resumed.
     pub(crate) journal: Option<&'a Path>,
+}
+
+/// What a stored catalog was built from.
+///
+/// Its layout stays when files of other kinds appear, and a note states what a machine without a stored catalog would do. Only
+/// between a folder and a manifest `metadata.csv` decides at each opening, as it does where nothing is stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stored {
+    pub(crate) layout: Layout,
+    /// The fingerprint of its [`Sources`].
+    pub(crate) listing: u64,
+}
+
+impl Stored {
+    /// The layout that stays, and the table if it is a manifest; `None` if its table changed or is gone.
+    fn kept(self, listing: &Listing) -> Option<(Layout, Option<Named>)> {
+        if self.layout != Layout::Manifest {
+            return Some((self.layout, None));
+        }
+        let is_stored = |(name, object): &&Named| {
+            is_data(Layout::Manifest, name) && hash(once((object, name))) == self.listing
+        };
+        let table = listing.objects.iter().find(is_stored)?;
+        let has_files = || listing.objects.iter().any(|(name, _)| is_data(Layout::Folder, name));
+        // The table of a folder is found in it, with its notes.
+        match metadata_table::is_top(&table.0) && has_files() {
+            true => Some((Layout::Folder, None)),
+            false => Some((Layout::Manifest, Some(table.clone()))),
+        }
+    }
+}
+
+/// A hash of names, sizes and ETags.
+fn hash<'a>(objects: impl Iterator<Item = (&'a ObjectRef, &'a String)>) -> u64 {
+    let mut hasher = twox_hash::XxHash64::with_seed(0);
+    for (object, name) in objects {
+        hasher.write(name.as_bytes());
+        hasher.write_u8(0xff); // no UTF-8 text holds it
+        hasher.write_u64(object.size);
+        hasher.write(object.etag.as_deref().unwrap_or("").as_bytes());
+        hasher.write_u8(0xff);
+    }
+    hasher.finish()
 }
 
 impl Choice<'_> {
@@ -126,33 +114,33 @@ pub(super) struct Listing {
     pub(super) objects: Vec<Named>,
     /// All objects below the root, where a pattern had them listed.
     pub(super) below: Option<Vec<Named>>,
+    /// As [`Sources::is_resumed`].
+    pub(super) is_resumed: bool,
 }
-
-/// An object and its name below the root.
-pub(super) type Named = (String, ObjectRef);
 
 impl Listing {
     async fn of(uri: &str, choice: Choice<'_>, storage: &Storage) -> Result<Self> {
-        let (root, objects, below) = match Pattern::parse(uri)? {
+        let (root, listed, below) = match Pattern::parse(uri)? {
             Some(pattern) => {
                 let (objects, below) = pattern.objects(storage).await?;
-                (pattern.root().to_owned(), objects, below)
+                (pattern.root().to_owned(), Listed::from(objects), below)
             }
             None => {
                 let listed = storage
                     .list_telling(uri, usize::MAX, choice.listing(), choice.journal.map(Path::to_owned))
                     .await?;
-                (root_of(uri, &listed), listed, None)
+                (root_of(uri, &listed.objects), listed, None)
             }
         };
-        let objects = named(&root, objects);
+        let objects = named(&root, listed.objects);
         let below = below.map(|below| named(&root, below));
-        Ok(Self { uri: uri.to_owned(), root, objects, below })
+        Ok(Self { uri: uri.to_owned(), root, objects, below, is_resumed: listed.is_resumed })
     }
 
     pub(super) fn sources(self, layout: Layout, objects: Vec<Named>, notes: Vec<String>) -> Sources {
         let (names, objects) = objects.into_iter().unzip();
-        Sources { uri: self.uri, layout, root: self.root, objects, names, notes, indexes: None }
+        let Self { uri, root, is_resumed, .. } = self;
+        Sources { uri, layout, root, objects, names, notes, indexes: None, is_resumed }
     }
 }
 
@@ -173,16 +161,26 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
             ),
         ));
     }
-    let layout = match choice.layout {
-        Some(layout) => layout,
-        None => recognise(uri, &listing.objects, storage).await?,
+    let mut notes = Vec::new();
+    let kept = choice.stored.filter(|_| choice.layout.is_none()).and_then(|stored| stored.kept(&listing));
+    let layout = match (choice.layout, &kept) {
+        (Some(layout), _) => layout,
+        (None, Some((layout, _))) => {
+            if is_recognised_by_names(*layout) {
+                note_other_layout(recognise(uri, &listing.objects, storage).await, *layout, &mut notes)?;
+            }
+            *layout
+        }
+        (None, None) => recognise(uri, &listing.objects, storage).await?,
     };
+    if let Some((Layout::Manifest, Some(table))) = kept {
+        return Ok(listing.sources(Layout::Manifest, vec![table], notes));
+    }
     match layout {
         Layout::CommonVoice => return common_voice::clips::find(listing, choice.split, storage).await,
         Layout::CommonVoiceHf => return common_voice::hf::find(listing, choice.split, storage).await,
         _ => {}
     }
-    let mut notes = Vec::new();
     let is_whole_folder = choice.layout.is_none() && choice.split.is_none() && listing.below.is_none();
     if layout == Layout::Folder
         && is_whole_folder
@@ -234,32 +232,6 @@ fn indexes_listed(listing: &mut Listing, beside: Vec<Named>, data: &[Named]) -> 
 
 fn is_the_object(uri: &str, data: &[Named]) -> bool {
     matches!(data, [(_, only)] if only.uri.trim_end_matches('/') == uri.trim_end_matches('/'))
-}
-
-/// Keeps the objects of one split.
-fn keep_split(uri: &str, layout: Layout, split: &str, data: &mut Vec<Named>) -> Result<()> {
-    match layout {
-        Layout::CommonVoiceTar => return Ok(()), // its splits are inside
-        Layout::Manifest | Layout::IlsvrcTar => {
-            return Err(Error::config(format!(
-                "{uri}: the layout {layout} has no splits; leave the split {split} out, or filter"
-            )));
-        }
-        _ => {}
-    }
-    let mut found: BTreeMap<String, usize> = BTreeMap::new();
-    for (name, _) in data.iter() {
-        *found.entry(split_of(layout, name).unwrap_or("none").to_owned()).or_default() += 1;
-    }
-    data.retain(|(name, _)| split_of(layout, name).is_some_and(|s| s.eq_ignore_ascii_case(split)));
-    if data.is_empty() {
-        let found: Vec<String> = found.iter().map(|(split, n)| format!("{split} ({n} files)")).collect();
-        return Err(Error::config(format!(
-            "{uri}: no files of the split {split}; its files are of: {}",
-            found.join(", ")
-        )));
-    }
-    Ok(())
 }
 
 /// The folder that names are told from: the URI itself, or the folder of the one object it is.
@@ -320,27 +292,9 @@ fn decode(text: &str) -> String {
     String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
 }
 
-fn is_hidden(name: &str) -> bool {
-    name.is_empty()
-        || name.ends_with('/')
-        || name.split('/').any(|part| part.starts_with('.') || part == "_feedstock")
-}
-
-fn is_data(layout: Layout, name: &str) -> bool {
-    match (layout, kind_of(name)) {
-        (Layout::HfParquet, kind) => kind == Some(Kind::Parquet),
-        (Layout::Folder, kind) => matches!(kind, Some(Kind::Picture | Kind::Audio)),
-        (Layout::WebDataset | Layout::IlsvrcTar, kind) => kind == Some(Kind::Tar),
-        // `datasets` also leaves indices and transform results behind, as cache-*.arrow
-        (Layout::ArrowIpc, kind) => kind == Some(Kind::Ipc) && !file_name(name).starts_with("cache-"),
-        (Layout::Manifest, kind) => matches!(kind, Some(Kind::Table | Kind::Parquet)),
-        (Layout::CommonVoiceTar, kind) => matches!(kind, Some(Kind::Tar | Kind::Archive)),
-        (Layout::CommonVoice | Layout::CommonVoiceHf, _) => true, // they look for themselves
-    }
-}
-
-fn file_name(name: &str) -> &str {
-    name.rsplit('/').next().unwrap_or(name)
+/// Whether the data set is a whole folder, which `metadata.csv` would make a manifest.
+pub(crate) fn may_have_table(uri: &str, options: &OpenOptions) -> bool {
+    options.layout.is_none() && options.split.is_none() && pattern_start(uri).is_none()
 }
 
 async fn recognise(uri: &str, listed: &[Named], storage: &Storage) -> Result<Layout> {
@@ -409,6 +363,26 @@ async fn layout_of_tar(name: &str, object: &ObjectRef, storage: &Storage) -> Res
     })
 }
 
+/// Whether names show that a data set has this layout; tars and Common Voice's tables are read for it.
+fn is_recognised_by_names(layout: Layout) -> bool {
+    matches!(layout, Layout::Folder | Layout::Manifest | Layout::HfParquet | Layout::ArrowIpc)
+}
+
+/// Notes that a machine without the stored catalog would not read the data as that catalog's `layout`.
+fn note_other_layout(recognised: Result<Layout>, layout: Layout, notes: &mut Vec<String>) -> Result<()> {
+    let other = match recognised {
+        Ok(recognised) if recognised == layout => return Ok(()),
+        Ok(recognised) => format!("reads them as {recognised}"),
+        Err(error) if error.kind() == ErrorKind::BadConfig => format!("fails: {error}"),
+        Err(error) => return Err(error),
+    };
+    notes.push(format!(
+        "read as {layout}, as in the stored catalog; a machine without one {other}. Remove the files that appeared, or name the \
+         layout on all machines"
+    ));
+    Ok(())
+}
+
 fn note_ignored(layout: Layout, beside: &[(String, ObjectRef)], notes: &mut Vec<String>) {
     if layout != Layout::Folder || beside.is_empty() {
         return;
@@ -438,76 +412,9 @@ fn note_partitions(names: &[String], notes: &mut Vec<String>) {
     ));
 }
 
-/// The split that an object's name tells: its first folder, or a word of its file name (`beans-train-00000-of-…`).
-fn split_of(layout: Layout, name: &str) -> Option<&str> {
-    let folder = name.split_once('/').map(|(folder, _)| folder);
-    if let Some(split) = folder.filter(|f| is_split(f)) {
-        return Some(split);
-    }
-    if layout == Layout::Folder {
-        return None;
-    }
-    let file = file_name(name);
-    file.split(['-', '.', '_']).find(|word| is_split(word))
-}
-
-fn is_split(name: &str) -> bool {
-    SPLITS.contains(&name.to_ascii_lowercase().as_str())
-}
-
-/// Refuses to mix splits.
-fn one_split(uri: &str, layout: Layout, names: &[String]) -> Result<()> {
-    let mut splits: BTreeMap<&str, usize> = BTreeMap::new();
-    for name in names {
-        match split_of(layout, name) {
-            Some(split) => *splits.entry(split).or_default() += 1,
-            None => return Ok(()), // not all of it is splits: then these are classes or plain names
-        }
-    }
-    if splits.len() < 2 {
-        return Ok(());
-    }
-    let found: Vec<String> = splits.iter().map(|(split, n)| format!("{split} ({n} files)")).collect();
-    let base = uri.trim_end_matches('/');
-    let (first, _) = splits.first_key_value().unwrap_or((&"train", &0));
-    let example = match names[0].starts_with(&format!("{first}/")) {
-        true => format!("{base}/{first}"),
-        false => format!("{base}/{}*", &names[0][..names[0].rfind(first).unwrap_or(0) + first.len()]),
-    };
-    Err(Error::config(format!(
-        "{uri} holds several splits: {}; choose one by its split, or as {example}",
-        found.join(", ")
-    )))
-}
-
-/// The part of `names` that is one split's folder, if all lie in it: classes are then one level deeper.
-pub(crate) fn shared_split_folder(names: &[String]) -> Option<&str> {
-    let (folder, _) = names.first()?.split_once('/')?;
-    let shared = names.iter().all(|n| n.split_once('/').is_some_and(|(f, _)| f == folder));
-    (is_split(folder) && shared).then_some(folder)
-}
-
-pub(crate) fn counted(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn splits_are_told_by_folder_and_by_file_name() {
-        let names = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-        let mixed = names(&["data/train-00000-of-00002.parquet", "data/validation-00000-of-00001.parquet"]);
-        let error = one_split("s3://b/x", Layout::HfParquet, &mixed).unwrap_err();
-        assert!(error.message().contains("train (1 files), validation (1 files)"), "{error}");
-        assert!(error.message().contains("s3://b/x/data/train*"), "{error}");
-        let error = one_split("x", Layout::Folder, &names(&["train/a/1.jpg", "val/a/1.jpg"])).unwrap_err();
-        assert!(error.message().contains("as x/train"), "{error}");
-        one_split("x", Layout::Folder, &names(&["dev/1.jpg", "other/1.jpg", "test/1.jpg"])).unwrap();
-        assert_eq!(shared_split_folder(&names(&["train/a/1.jpg", "train/b/1.jpg"])), Some("train"));
-        assert_eq!(shared_split_folder(&names(&["a/1.jpg", "a/2.jpg"])), None);
-    }
 
     #[test]
     fn names_are_told_from_the_uri_and_decoded_where_encoded() {

@@ -78,6 +78,13 @@ impl Resumed {
     }
 }
 
+/// The objects that a listing by several listers found, in no order.
+pub(super) struct FannedOut {
+    pub(super) objects: Vec<ObjectMeta>,
+    /// Some of them were found by a listing that was interrupted: up to an hour ago.
+    pub(super) is_resumed: bool,
+}
+
 enum Failure {
     Ended(Ended),
     Unordered,
@@ -102,14 +109,14 @@ impl Shared {
 }
 
 impl Store {
-    /// All objects below `prefix`, in no order. `journal`: the file from which the listing is resumed.
+    /// All objects below `prefix`. `journal`: the file from which the listing is resumed.
     pub(super) async fn fan_out(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
         prefix: &str,
         journal: Option<PathBuf>,
         seen: &Seen,
-    ) -> Result<Vec<ObjectMeta>, Ended> {
+    ) -> Result<FannedOut, Ended> {
         let (above, prefixes) = self.levels(pages, prefix, seen).await?;
         let mut can_split = self.lists_from_any_key();
         let mut resumed = self.resume(prefix, &prefixes, journal.filter(|_| can_split)).await;
@@ -119,7 +126,9 @@ impl Store {
             match self.list_ranges(pages, ranges, resumed.journal.as_ref(), seen).await {
                 Ok(below) => {
                     resumed.remove_journal().await;
-                    return Ok([above, resumed.objects, below].into_iter().flatten().collect());
+                    let is_resumed = !resumed.known.is_empty();
+                    let objects = [above, resumed.objects, below].into_iter().flatten().collect();
+                    return Ok(FannedOut { objects, is_resumed });
                 }
                 Err(Failure::Ended(ended)) => return Err(ended),
                 Err(Failure::Unordered) => {

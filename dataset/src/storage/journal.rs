@@ -9,13 +9,14 @@
 //!
 //! A resumed listing states for each key what was there when its page came, as every listing does. A file is resumed up to
 //! [`MAX_AGE`] after its first page, however often it was resumed before.
+//! A file that nothing was added to for that long is removed when its catalog, or a new one in the same cache, is opened.
 //! Cost: about 80 bytes a key on disk until the listing is complete; 10⁷ keys take 0.8 GB.
 
 use super::key_span::KeySpan;
 use object_store::ObjectMeta;
 use object_store::path::Path as Key;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -160,12 +161,39 @@ fn create(path: &Path, head: &str, lines: &[String]) -> io::Result<Option<File>>
         std::fs::create_dir_all(folder)?;
     }
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-    if file.try_lock().is_err() || file.metadata()?.len() > 0 {
+    if !locked(&file)? || file.metadata()?.len() > 0 {
         return Ok(None);
     }
     begin(&file, head)?;
     lines.iter().try_for_each(|line| file.write_all(line.as_bytes()))?;
     Ok(Some(file))
+}
+
+/// Locks the file; `false` if another process has it. A file system without locks is an error, as another process could write
+/// the file at the same time.
+fn locked(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => {
+            let why = format!("the file cannot be locked, which a file system without locks causes: {error}");
+            Err(io::Error::new(error.kind(), why))
+        }
+    }
+}
+
+/// Removes the file at `path` if its listing can no longer be resumed and no process has it. Blocks.
+pub(crate) fn remove_abandoned(path: &Path) -> io::Result<()> {
+    let file = match OpenOptions::new().read(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let is_old = file.metadata()?.modified()?.elapsed().is_ok_and(|age| age > MAX_AGE);
+    match is_old && locked(&file)? {
+        true => std::fs::remove_file(path),
+        false => Ok(()),
+    }
 }
 
 /// Writes the place that is listed, and the time in seconds since 1970.
@@ -185,7 +213,7 @@ fn is_recent(began: &[u8]) -> bool {
 fn read(path: &Path, head: &str) -> io::Result<Option<(File, Vec<Listed>)>> {
     let file = OpenOptions::new().read(true).append(true).open(path)?;
     let began = Instant::now();
-    while file.try_lock().is_err() {
+    while !locked(&file)? {
         if began.elapsed() > LOCK_WAIT {
             return Ok(None);
         }
@@ -288,6 +316,34 @@ mod tests {
         let found = Journal::open(&path, "s3://b/d").1;
         assert!(!found.is_empty() && found.len() < spans.len());
         assert_eq!(found, spans[..found.len()]);
+    }
+
+    #[test]
+    fn abandoned_files_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("listing.journal");
+        remove_abandoned(&path).unwrap();
+        filled(&path, JOURNALED_PAGES);
+        remove_abandoned(&path).unwrap();
+        assert!(path.exists(), "it can be resumed");
+        let touch = |file: &File| file.set_modified(std::time::SystemTime::now() - 2 * MAX_AGE).unwrap();
+        let (journal, _) = Journal::open(&path, "s3://b/d");
+        touch(&File::options().append(true).open(&path).unwrap());
+        remove_abandoned(&path).unwrap();
+        assert!(path.exists(), "it is in use");
+        drop(journal);
+        remove_abandoned(&path).unwrap();
+        assert!(!path.exists());
+    }
+
+    /// A descriptor of a path alone cannot be locked, as on a network file system without locks.
+    #[test]
+    fn a_file_that_cannot_be_locked_is_not_taken_for_one_in_use() {
+        use std::os::unix::fs::OpenOptionsExt;
+        const O_PATH: i32 = 0o10_000_000;
+        let path_only = OpenOptions::new().read(true).custom_flags(O_PATH).open("/").unwrap();
+        let error = locked(&path_only).unwrap_err();
+        assert!(error.to_string().contains("cannot be locked"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! Cost: a page is full but for the last of each range. A split is allowed for every [`PAGES_PER_SPLIT`] pages, and
 //! [`FREE_SPLITS`] more: n keys below one prefix take at most n/1,000 × 1.25 + 18 pages.
 
+use super::key_distance::{Page, shared};
 use super::key_span::KeySpan;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,9 +29,6 @@ const LEAST_PAGES: f64 = 2.0;
 const LEAST_LEAP_PAGES: f64 = 16.0;
 /// A later one goes this many times as far as the first key is away: ten leaps are a factor of a million.
 const LEAP: f64 = 3.0;
-/// Characters that estimates look at, from the first one that differs: twelve digits.
-const WEIGHED_CHARS: usize = 12;
-
 /// What a lister does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
@@ -83,22 +81,14 @@ struct Range {
     listed: usize,
     /// The first key of the range that it was cut from, and so on.
     origin: Option<String>,
-    /// It is being listed.
-    is_open: bool,
-}
-
-/// A page that was not the last of its range.
-struct Page {
-    first: String,
-    last: String,
-    keys: usize,
 }
 
 /// All ranges of one listing.
 pub(super) struct KeyRanges {
     ranges: Vec<Range>,
     waiting: VecDeque<usize>,
-    open: usize,
+    /// Those that are being listed: one for each lister at work.
+    open: Vec<usize>,
     /// Characters that keys have.
     seen: BTreeSet<char>,
     splits: usize,
@@ -118,20 +108,19 @@ impl KeyRanges {
             last_page: None,
             listed: 0,
             origin: None,
-            is_open: false,
         };
         let ranges: Vec<Range> = spans.into_iter().map(range).collect();
         let waiting = (0..ranges.len()).collect();
         #[expect(clippy::cast_precision_loss, reason = "1,000")]
         let page_keys = page_keys as f64;
-        let (open, splits, full_pages) = (0, 0, 0);
+        let (open, splits, full_pages) = (Vec::new(), 0, 0);
         Self { ranges, waiting, open, seen: BTreeSet::new(), splits, full_pages, can_split, page_keys }
     }
 
     /// What a lister that is free does.
     pub(super) fn next(&mut self) -> Next {
         if self.waiting.is_empty() {
-            if self.open == 0 {
+            if self.open.is_empty() {
                 return Next::Done;
             }
             match self.split() {
@@ -140,16 +129,15 @@ impl KeyRanges {
             }
         }
         let Some(range) = self.waiting.pop_front() else { return Next::Wait };
-        self.open += 1;
-        let one = &mut self.ranges[range];
-        one.is_open = true;
+        self.open.push(range);
+        let one = &self.ranges[range];
         Next::List { range, prefix: Arc::clone(&one.prefix), after: one.after.clone() }
     }
 
     /// A page of `range` has come; `more`: the store has another one.
     pub(super) fn on_page(&mut self, range: usize, keys: &[Key<'_>], more: bool) -> Result<Taken, Unordered> {
+        assert!(self.open.contains(&range), "a page of a range that is not listed");
         let one = &mut self.ranges[range];
-        assert!(one.is_open, "a page of a range that is not listed");
         let before = one.last_page.as_ref().map(|page| page.last.as_str()).or(one.after.as_deref());
         if self.can_split && !is_sorted(before, keys) {
             return Err(Unordered);
@@ -169,8 +157,7 @@ impl KeyRanges {
                 }
             }
         } else {
-            one.is_open = false;
-            self.open -= 1;
+            self.open.retain(|&open| open != range);
         }
         let reached = one.last_page.as_ref().map(|page| page.last.clone()).or_else(|| one.after.clone());
         let through = if goes_on { reached } else { one.until.clone() };
@@ -182,10 +169,10 @@ impl KeyRanges {
         if !self.can_split || self.splits >= FREE_SPLITS + self.full_pages / PAGES_PER_SPLIT {
             return None;
         }
-        let open = self.ranges.iter().enumerate().filter(|(_, range)| range.is_open);
-        let mut open: Vec<(f64, usize)> = open.map(|(i, range)| (Self::keys_left(range), i)).collect();
+        let open = self.open.iter().map(|&i| (Self::keys_left(&self.ranges[i]), i));
+        let mut open: Vec<(f64, usize)> = open.collect();
         open.retain(|(left, _)| *left >= LEAST_PAGES * self.page_keys);
-        open.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        open.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let (lower, middle) = open.into_iter().find_map(|(_, i)| Some((i, self.middle(&self.ranges[i])?)))?;
         self.splits += 1;
         let lower = &mut self.ranges[lower];
@@ -196,7 +183,6 @@ impl KeyRanges {
             last_page: None,
             listed: 0,
             origin: lower.origin.clone(),
-            is_open: false,
         };
         self.ranges.push(upper);
         Some(self.ranges.len() - 1)
@@ -246,56 +232,6 @@ impl KeyRanges {
         };
         (c..=end).skip(1).chain(self.seen.range(c..).find(|seen| **seen > end).copied())
     }
-}
-
-impl Page {
-    /// How far a key above the last one is from it, in multiples of what this page covers.
-    fn pages_to(&self, key: &str) -> f64 {
-        self.in_pages(distance(&self.last, key, &self.last))
-    }
-
-    /// How far the last key is from one below it.
-    fn pages_from(&self, key: &str) -> f64 {
-        self.in_pages(distance(key, &self.last, &self.last))
-    }
-
-    fn in_pages(&self, distance_covered: f64) -> f64 {
-        distance_covered / distance(&self.first, &self.last, &self.last).max(f64::MIN_POSITIVE)
-    }
-}
-
-/// An estimate of how far two texts are apart, as a fraction. What stands at a place of `like` is one of the digits there: one of
-/// ten digits, 26 letters, or 64 other characters around it.
-fn distance(low: &str, high: &str, like: &str) -> f64 {
-    let (mut low, mut high) = (low.chars(), high.chars());
-    let (mut sum, mut unit, mut compared) = (0.0, 1.0, 0);
-    for around in like.chars() {
-        let (least, digits) = match around {
-            '0'..='9' => ('0', 10.0),
-            'a'..='z' => ('a', 26.0),
-            'A'..='Z' => ('A', 26.0),
-            other => (char::from_u32(u32::from(other).saturating_sub(32)).unwrap_or(other), 64.0),
-        };
-        let digit = |c: Option<char>| {
-            c.map_or(0.0, |c| f64::from(u32::from(c)) - f64::from(u32::from(least))).clamp(0.0, digits)
-        };
-        let (below, above) = (low.next(), high.next());
-        unit /= digits;
-        if below != above || compared > 0 {
-            sum += (digit(above) - digit(below)) * unit;
-            compared += 1;
-        }
-        if compared == WEIGHED_CHARS || digit(above) >= digits {
-            break; // a character above all digits says nothing of what follows it
-        }
-    }
-    sum
-}
-
-/// The length in bytes of the start that two texts share, in whole characters.
-fn shared(a: &str, b: &str) -> usize {
-    let pairs = a.char_indices().zip(b.chars());
-    pairs.take_while(|((_, x), y)| x == y).last().map_or(0, |((at, x), _)| at + x.len_utf8())
 }
 
 /// Do the keys rise, from above `before`? A mark without its slash may come later than it seems.

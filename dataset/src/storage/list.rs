@@ -1,7 +1,7 @@
 //! What is there: listings and single objects.
 
 use super::failure::Verdict;
-use super::fan_out::{LISTERS, PAGE_KEYS};
+use super::fan_out::{FannedOut, LISTERS, PAGE_KEYS};
 use super::fetch::{blocking, path};
 use super::progress::Progress;
 use super::retry::{Ended, within};
@@ -9,7 +9,8 @@ use super::seen::{ListingFn, Seen};
 use super::store::{Backend, Remote, Store};
 use super::uri::{Location, Scheme};
 use super::version::{has_etag, version};
-use super::walk::{self, Watch};
+use super::walk;
+use super::walk_step::Watch;
 use super::{Fault, ObjectRef};
 use crate::{Error, ErrorKind, Result};
 use feedstock_base::shown;
@@ -28,8 +29,23 @@ const LISTING_STALLS: u32 = 10;
 /// 4,096 shards of 256 MiB are a terabyte, and at 16 at once cost some 10 s.
 const PIN_MAX: usize = 4_096;
 
+/// The objects that a listing found, sorted bytewise by key.
+#[derive(Default)]
+pub(crate) struct Listed {
+    pub(crate) objects: Vec<ObjectRef>,
+    /// A part of the listing is that of an earlier process, up to an hour old: what appeared or vanished since may be missed.
+    pub(crate) is_resumed: bool,
+}
+
+impl From<Vec<ObjectRef>> for Listed {
+    /// A listing of this moment.
+    fn from(objects: Vec<ObjectRef>) -> Self {
+        Self { objects, is_resumed: false }
+    }
+}
+
 impl Store {
-    /// Everything below `at` or the object itself, at most `limit`, sorted bytewise by key. `told`: receives the number of
+    /// Everything below `at` or the object itself, at most `limit`. `told`: receives the number of
     /// objects found so far. `journal`: the file from which a long listing is resumed.
     pub(super) async fn list(
         &self,
@@ -37,11 +53,11 @@ impl Store {
         limit: usize,
         told: Option<ListingFn>,
         journal: Option<PathBuf>,
-    ) -> Result<Vec<ObjectRef>> {
+    ) -> Result<Listed> {
         let what = format!("listing of {}", shown(&at.uri_of(&at.key)));
         let seen = Seen::new(&what, told);
         let listed = self.list_here(at, limit, &what, journal, &seen).await?;
-        seen.finish(listed.len() as u64);
+        seen.finish(listed.objects.len() as u64);
         Ok(listed)
     }
 
@@ -52,21 +68,24 @@ impl Store {
         what: &str,
         journal: Option<PathBuf>,
         seen: &Arc<Seen>,
-    ) -> Result<Vec<ObjectRef>> {
+    ) -> Result<Listed> {
         let Backend::Remote(remote) = &self.backend else {
-            return self.list_files(at, limit, what, seen).await;
+            return Ok(self.list_files(at, limit, what, seen).await?.into());
         };
         if self.scheme == Scheme::Http {
-            return self.list_http(remote, at, limit, what).await;
+            return Ok(self.list_http(remote, at, limit, what).await?.into());
         }
         let prefix = at.folder_key();
+        let anew = |objects| FannedOut { objects, is_resumed: false };
         let listed = match &remote.pages {
-            Some(pages) if limit <= PAGE_KEYS => self.first_pages(pages, &prefix, limit, seen).await,
+            Some(pages) if limit <= PAGE_KEYS => {
+                self.first_pages(pages, &prefix, limit, seen).await.map(anew)
+            }
             Some(pages) => self.fan_out(pages, &prefix, journal, seen).await,
-            None => self.list_stream(remote, &prefix).await,
+            None => self.list_stream(remote, &prefix).await.map(anew),
         };
-        let mut metas = match listed {
-            Ok(metas) => metas,
+        let FannedOut { objects: mut metas, is_resumed } = match listed {
+            Ok(found) => found,
             Err(mut ended) => {
                 if ended.failure.verdict == Verdict::Missing {
                     ended.failure.verdict = Verdict::NoStore; // an empty prefix is no error, so the bucket is missing
@@ -83,7 +102,7 @@ impl Store {
         if objects.is_empty() && !at.key.is_empty() && !at.key.ends_with('/') {
             objects.extend(self.find(at).await?);
         }
-        self.pin(at, objects).await
+        Ok(Listed { objects: self.pin(at, objects).await?, is_resumed })
     }
 
     async fn list_files(

@@ -28,6 +28,7 @@ mod fan_out;
 mod fetch;
 mod head;
 mod journal;
+mod key_distance;
 mod key_ranges;
 mod key_span;
 mod limiter;
@@ -49,6 +50,7 @@ mod stores;
 mod uri;
 mod version;
 mod walk;
+mod walk_step;
 mod web;
 mod write;
 
@@ -66,6 +68,8 @@ pub(crate) use failure::local_error;
 pub use feedstock_base::hide_urls;
 pub(crate) use feedstock_base::shown;
 use futures::{StreamExt, TryStreamExt};
+pub(crate) use journal::remove_abandoned;
+pub(crate) use list::Listed;
 use retry::Shared;
 use secret::Cleaner;
 pub(crate) use seen::ListingFn;
@@ -213,7 +217,7 @@ impl Storage {
 
     /// The first `limit` objects of [`list`](Self::list), for recognising layouts of huge folders.
     pub async fn list_some(&self, uri: &str, limit: usize) -> Result<Vec<ObjectRef>> {
-        self.list_telling(uri, limit, None, None).await
+        Ok(self.list_telling(uri, limit, None, None).await?.objects)
     }
 
     /// As [`list_some`](Self::list_some); `told` receives the number of objects found so far. A long listing of a store is kept
@@ -224,11 +228,11 @@ impl Storage {
         limit: usize,
         told: Option<ListingFn>,
         kept_at: Option<PathBuf>,
-    ) -> Result<Vec<ObjectRef>> {
+    ) -> Result<Listed> {
         let (store, at) = self.store(uri)?;
         let mut found = self.0.io.run(async move { store.list(&at, limit, told, kept_at).await }).await?;
         if self.0.signed.complete(uri) != uri {
-            found.iter_mut().for_each(|object| object.uri = without_credentials(&object.uri));
+            found.objects.iter_mut().for_each(|object| object.uri = without_credentials(&object.uri));
         }
         Ok(found)
     }
@@ -244,6 +248,12 @@ impl Storage {
             true => found,
             false => ObjectRef { uri: without_credentials(&found.uri), ..found },
         })
+    }
+
+    /// As [`head`](Self::head), for an object that is usually not there: `None`, for one request.
+    pub(crate) async fn find(&self, uri: &str) -> Result<Option<ObjectRef>> {
+        let (store, at) = self.store(uri)?;
+        self.0.io.run(async move { store.find(&at).await }).await
     }
 
     /// Exactly `range` of exactly this version of the object.

@@ -5,81 +5,17 @@
 //! folder is seen when its turn comes. A walk of the first few files has one: it must not look at the others.
 
 use super::failure::Fault;
-use super::local::{Found, TEMP_MARK, found};
-use super::progress::Progress;
-use super::seen::Seen;
+use super::local::{Found, found};
+use super::walk_step::{Above, There, Watch, below, enter, read};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::fs::{self, Metadata};
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Threads of one walk: they wait for the file system, so their number does not follow the CPUs.
 pub(crate) const WALKERS: usize = 8;
 /// Names that one thread looks at in a row.
 const RUN_NAMES: usize = 256;
-
-/// Asks for a file's metadata; another function in tests.
-pub(crate) type StatFn = fn(&str) -> io::Result<Metadata>;
-
-/// What a walk reports, and when it stops.
-#[derive(Clone)]
-pub(crate) struct Watch {
-    pub(crate) progress: Arc<Progress>,
-    pub(crate) seen: Arc<Seen>,
-    /// No caller waits for the result any more.
-    pub(crate) is_abandoned: Arc<AtomicBool>,
-    pub(crate) stat: StatFn,
-}
-
-/// What is at a path.
-enum There {
-    File(Found),
-    Folder,
-    /// What holds no samples, or is no longer there.
-    Nothing,
-}
-
-impl Watch {
-    fn goes_on(&self) -> Result<(), Fault> {
-        match self.is_abandoned.load(Ordering::Relaxed) {
-            true => Err(Fault::Refused("the walk was abandoned".into())),
-            false => Ok(()),
-        }
-    }
-
-    /// A name of a folder was read. Names are what progress is counted in: a large folder has them long before its files are
-    /// looked at.
-    fn on_name(&self) -> Result<(), Fault> {
-        self.progress.add(1);
-        self.goes_on()
-    }
-
-    fn look(&self, path: String) -> Result<There, Fault> {
-        self.progress.add(0);
-        self.seen.add(1);
-        self.goes_on()?;
-        match (self.stat)(&path) {
-            Ok(meta) if meta.is_file() => Ok(There::File(found(path, &meta))),
-            Ok(meta) if meta.is_dir() => Ok(There::Folder),
-            Ok(_) => Ok(There::Nothing), // a socket or device
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(There::Nothing), // removed meanwhile, or a dangling link
-            Err(e) => Err(named(&path, e)),
-        }
-    }
-}
-
-/// Returns the fault. If access is denied, its text names the path: the error of a listing names only the listing's root.
-fn named(path: &str, error: io::Error) -> Fault {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            Fault::Io(io::Error::new(error.kind(), format!("{path}: {error}")))
-        }
-        _ => error.into(),
-    }
-}
 
 /// The files below `root`, or `root` itself when it is one; at most `limit`, in bytewise order of their paths.
 pub(crate) fn list(root: &str, limit: usize, watch: &Watch) -> Result<Vec<Found>, Fault> {
@@ -95,30 +31,6 @@ pub(crate) fn list(root: &str, limit: usize, watch: &Watch) -> Result<Vec<Found>
     let mut out = Vec::new();
     first(base, limit, None, watch, &mut out)?;
     Ok(out)
-}
-
-/// A folder and those above it, by (device, inode), so that a link to one of them ends the walk.
-struct Above {
-    id: (u64, u64),
-    next: Option<Arc<Above>>,
-}
-
-/// `folder` below `above`.
-fn enter(folder: &str, above: Option<Arc<Above>>) -> Result<Arc<Above>, Fault> {
-    let meta = fs::metadata(folder)?;
-    let id = (meta.dev(), meta.ino());
-    let mut next = above.as_ref();
-    while let Some(one) = next {
-        if one.id == id {
-            return Err(Fault::Refused(format!("{folder} links to a folder above itself; remove the link")));
-        }
-        next = one.next.as_ref();
-    }
-    Ok(Arc::new(Above { id, next: above }))
-}
-
-fn below(folder: &str, name: &str) -> String {
-    if folder == "/" { format!("/{name}") } else { format!("{folder}/{name}") }
 }
 
 /// Depth first, each folder sorted as if its subfolders' names ended with `/`: that makes the whole sorted. A link to a folder
@@ -144,21 +56,6 @@ fn first(
             There::File(file) => out.push(file),
             There::Folder => names.push(Reverse(name + "/")),
             There::Nothing => {}
-        }
-    }
-    Ok(())
-}
-
-/// Calls `on_name` with each name in `folder` and whether it is a subfolder's. Links are not followed.
-fn read(folder: &str, watch: &Watch, mut on_name: impl FnMut(String, bool)) -> Result<(), Fault> {
-    for entry in fs::read_dir(folder).map_err(|e| named(folder, e))? {
-        let entry = entry?;
-        watch.on_name()?;
-        let name = entry.file_name().into_string().map_err(|name| {
-            Fault::Refused(format!("{folder}: the file name {name:?} is not UTF-8; rename it"))
-        })?;
-        if !name.contains(TEMP_MARK) {
-            on_name(name, entry.file_type()?.is_dir());
         }
     }
     Ok(())
@@ -325,10 +222,15 @@ impl Drop for Unfinished<'_> {
 mod tests {
     use super::super::limiter::Limiter;
     use super::super::local::write;
+    use super::super::progress::Progress;
     use super::super::retry::{Shared, until_done};
     use super::super::secret::Cleaner;
+    use super::super::seen::Seen;
+    use super::super::walk_step::StatFn;
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::fs::Metadata;
+    use std::io;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
     fn watch(stat: StatFn) -> Watch {

@@ -1,7 +1,7 @@
 //! Stored catalogs: reopened, refused when the data changed, rebuilt when damaged.
 
 use crate::format_common::*;
-use feedstock_dataset::{CatalogCheck, CatalogOptions, CatalogStore, Dataset, OpenOptions};
+use feedstock_dataset::{CatalogCheck, CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use std::path::{Path, PathBuf};
@@ -174,6 +174,11 @@ async fn above_a_hundred_thousand_objects_a_listing_is_requested() {
     }
     let copied = open_checked(data.path(), &store, CatalogCheck::Auto).await;
     copied.block_reader().fetch(feedstock_dataset::BlockId(0), u64::MAX).await.unwrap();
+    // a machine without a stored catalog reads the folder by this table, so this one must, too
+    let first = copied.catalog().objects().name(0).to_owned();
+    std::fs::write(data.path().join("metadata.csv"), format!("file_name,score\n{first},7\n")).unwrap();
+    let by_table = open_checked(data.path(), &store, CatalogCheck::Auto).await;
+    assert_eq!((by_table.len(), by_table.catalog().layout()), (1, Layout::Manifest));
 }
 
 /// Every file of a stored catalog, bent, cut and removed in turn: the rows are always right.
@@ -253,6 +258,50 @@ async fn notes_about_other_files_are_those_of_the_listing() {
     }
     let renewed = notes().await;
     assert!(!renewed.contains("ignored"), "{renewed}");
+}
+
+/// Files of another kind appear. Where a catalog is stored, the data set stays what it was, and a note states what a machine
+/// without one does.
+#[tokio::test]
+async fn the_layout_of_a_stored_catalog_stays_when_other_files_appear() {
+    for (table, layout) in
+        [("", Layout::Folder), ("metadata.csv", Layout::Manifest), ("list.csv", Layout::Manifest)]
+    {
+        let (root, cache, elsewhere) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = CatalogStore::Cache(cache.path().into());
+        let pictures = if table == "list.csv" { elsewhere.path() } else { root.path() };
+        for i in 1..4 {
+            std::fs::write(pictures.join(format!("{i}.jpg")), picture(i, 500)).unwrap();
+        }
+        match table {
+            "" => {}
+            "metadata.csv" => std::fs::write(root.path().join(table), "file_name,score\n2.jpg,7\n").unwrap(),
+            _ => {
+                let rows = format!("image\n{}\n", path(&pictures.join("2.jpg")));
+                std::fs::write(root.path().join(table), rows).unwrap();
+            }
+        }
+        let is_noted = |dataset: &Dataset| {
+            dataset.catalog().notes().iter().any(|note| note.contains("a machine without one"))
+        };
+        let before = open_counted(root.path(), &store, false).await.0;
+        assert_eq!((before.catalog().layout(), is_noted(&before)), (layout, false), "{table}");
+        let stray = root.path().join("stray.parquet");
+        write_parquet(&stray, 0..5);
+        let (after, read) = open_counted(root.path(), &store, false).await;
+        assert_eq!((after.catalog().hashes(), read), (before.catalog().hashes(), 0), "{table}");
+        assert!(is_noted(&after), "{table}: {:?}", after.catalog().notes());
+        let fresh = open(root.path()).await.map(|fresh| fresh.catalog().layout());
+        match table {
+            "list.csv" => assert_eq!(fresh.unwrap(), Layout::HfParquet),
+            _ => assert!(fresh.unwrap_err().message().contains("several layouts"), "{table}"),
+        }
+        std::fs::remove_file(stray).unwrap();
+        let (later, read) = open_counted(root.path(), &store, false).await;
+        assert_eq!((later.catalog().hashes(), read), (before.catalog().hashes(), 0), "{table}");
+        assert!(!is_noted(&later), "{table}");
+    }
 }
 
 #[tokio::test]

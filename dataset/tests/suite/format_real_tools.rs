@@ -7,7 +7,6 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::array_value_to_string;
 use feedstock_dataset::{AudioProbe, CatalogStore, Dataset, Layout, OpenOptions};
 use std::path::Path;
-use std::sync::Arc;
 
 fn samples(name: &str) -> std::path::PathBuf {
     Path::new("tests/real_tools/samples").canonicalize().unwrap().join(name)
@@ -77,7 +76,7 @@ async fn audio_by_webdataset() {
 /// The header tells what `soundfile` wrote: STREAMINFO's sample rate (20 bits) and number of samples (36 bits).
 #[tokio::test]
 async fn durations_of_real_clips_come_from_their_headers() {
-    let probe: AudioProbe = Arc::new(|head, _| {
+    let probe = AudioProbe::new(1, |head: &[u8], _| {
         let info = head.strip_prefix(b"fLaC")?.get(14..22)?;
         let bits = u64::from_be_bytes(info.try_into().ok()?);
         Some((bits & 0xf_ffff_ffff) as f64 / (bits >> 44) as f64)

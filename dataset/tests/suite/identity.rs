@@ -5,7 +5,7 @@ use crate::storage_support::with_config;
 use arrow::array::{ArrayRef, DictionaryArray, StringArray};
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
-use feedstock_dataset::{CatalogStore, Cursor, Dataset, Layout, OpenOptions, Position, Shuffle};
+use feedstock_dataset::{AudioProbe, CatalogStore, Cursor, Dataset, Layout, OpenOptions, Position, Shuffle};
 use feedstock_testkit::S3Server;
 use parquet::arrow::ArrowWriter;
 use std::fs::{File, FileTimes};
@@ -185,7 +185,7 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
         let options = |store| {
             let mut options = OpenOptions { block_bytes: 4096, ..options(store) };
             options.storage = with_config(options.storage, server.config());
-            options.audio_probe = Some(Arc::new(|_: &[u8], _| panic!("there is no audio"))); // as the command has one
+            options.audio_probe = Some(AudioProbe::new(1, |_: &[u8], _| panic!("there is no audio"))); // as the command has one
             options
         };
         let uri = format!("s3://corpus/{kind}{}{file}", if file.is_empty() { "" } else { "/" });

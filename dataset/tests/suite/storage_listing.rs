@@ -2,9 +2,11 @@
 
 use crate::storage_support::{options, storage, with_config};
 use feedstock_dataset::{CatalogCheck, CatalogOptions, CatalogStore, Dataset, OpenOptions};
-use feedstock_testkit::{KeyServer, KeyServerOptions, S3Server};
+use feedstock_testkit::{KeyServer, KeyServerOptions, Keys, S3Server};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PAGE_KEYS: u64 = 1_000;
@@ -146,6 +148,46 @@ async fn an_interrupted_listing_is_resumed() {
     assert!(journals(&catalogs).is_empty(), "the listing is complete");
     let whole = opened(&server, &tempfile::tempdir().unwrap(), CatalogCheck::Auto).await;
     assert_eq!((resumed.len(), resumed.catalog().hashes()), (150_000, whole.catalog().hashes()));
+}
+
+/// 150,000 images, of which one, on the first page, is replaced by one of another name.
+struct Renamed(Arc<AtomicBool>);
+
+const RENAMED: u64 = 500;
+
+impl Keys for Renamed {
+    fn len(&self) -> u64 {
+        150_000
+    }
+
+    fn key(&self, index: u64) -> String {
+        let renamed = if index == RENAMED && self.0.load(Ordering::Relaxed) { "_renamed" } else { "" };
+        format!("data/img_{index:08}{renamed}.jpg")
+    }
+}
+
+/// A catalog of this size is not compared with a listing otherwise.
+#[tokio::test]
+async fn a_large_catalog_of_a_resumed_listing_is_compared_at_the_next_opening() {
+    for is_renamed_between in [true, false] {
+        let (renamed, catalogs) = (Arc::new(AtomicBool::new(false)), tempfile::tempdir().unwrap());
+        let how = KeyServerOptions { latency: LATENCY, ..KeyServerOptions::default() };
+        let server = KeyServer::start(Renamed(Arc::clone(&renamed)), how).unwrap();
+        let open = async || {
+            let begun = server.listings();
+            let opened = opened(&server, &catalogs, CatalogCheck::Auto).await;
+            let object = opened.catalog().objects().get(RENAMED as usize);
+            (object.uri.contains("renamed"), server.listings() - begun)
+        };
+        interrupted(&server, &catalogs, 70).await;
+        assert_eq!(journals(&catalogs).len(), 1);
+        renamed.store(is_renamed_between, Ordering::Relaxed);
+        assert!(!open().await.0, "it is resumed, from what was there before");
+        let (is_found, pages) = open().await;
+        assert!(pages >= 150, "it is listed: {pages} pages");
+        assert_eq!(is_found, is_renamed_between);
+        assert_eq!(open().await, (is_renamed_between, 0), "it was compared");
+    }
 }
 
 /// A caller who requests a comparison with the storage gets what is there now.

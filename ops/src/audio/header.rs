@@ -81,6 +81,10 @@ pub fn leading_tag_bytes(head: &[u8]) -> u64 {
     id3_bytes(head)
 }
 
+/// Raised when [`read_audio_header`] returns another duration for the same clip: durations in stored catalogs are read again. 2:
+/// AAC of the encoder FAAC is shorter by the encoder's delay.
+pub const AUDIO_HEADER_VERSION: u32 = 2;
+
 /// Reads what `head`, the first bytes of a clip of `total_bytes`, says. Nothing is decoded.
 ///
 /// Give it at least 4 KiB behind the [`leading_tag_bytes`] (with `total_bytes` less what was left out), or the whole

@@ -37,7 +37,7 @@ pub use add_noise::{AddNoise, add_noise};
 pub use decode::{DecodeAudio, decode_audio, decode_channels, decode_mono, decode_mono_warned};
 pub use feature_major::{FeatureMajor, feature_major};
 pub use global_mvn::{GlobalMvn, global_mvn};
-pub use header::{AudioFormat, AudioHeader, leading_tag_bytes, read_audio_header};
+pub use header::{AUDIO_HEADER_VERSION, AudioFormat, AudioHeader, leading_tag_bytes, read_audio_header};
 pub use log_mel::{FloorBy, Log, LogMel, log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper};
 pub use mel::{MelNorm, MelScale};
 pub use mfcc::{Mfcc, mfcc};

@@ -341,13 +341,21 @@ fn what_differs_from_the_saved_bucketing_is_named() {
         ("bucketing window", plan.clone().bucketed(&lengths, Some(77), StepSize::Rows(10)).unwrap()),
         (
             "lengths",
-            plan.clone().bucketed(&Lengths::new("duration", changed), None, StepSize::Rows(10)).unwrap(),
+            plan.clone()
+                .bucketed(&Lengths::new("duration", changed.clone()), None, StepSize::Rows(10))
+                .unwrap(),
         ),
     ];
     for (field, other) in foreign {
         let message = other.regrouped_as(&cursor).unwrap_err().to_string();
         assert!(message.contains(&format!("its {field} is")), "{field}: {message}");
     }
+    let other = plan.clone().bucketed(&Lengths::new("duration", changed), None, StepSize::Rows(10)).unwrap();
+    assert!(other.fingerprint().has_other_lengths(bucketed.fingerprint()));
+    assert!(!bucketed.fingerprint().has_other_lengths(bucketed.fingerprint()));
+    let error = other.regrouped_as(&cursor).unwrap_err().to_string();
+    assert!(error.contains("on_change=next_epoch"), "{error}");
+    assert_eq!(other.next_epoch_of(&cursor).unwrap(), other.cursor(1, Position(0)));
     let unbucketed = plan.cursor(0, Position(20));
     assert!(!serde_json::to_string(&unbucketed).unwrap().contains("bucketing"), "old cursors still load");
     assert!(bucketed.check(&unbucketed).unwrap_err().to_string().contains("its bucketing is off"));

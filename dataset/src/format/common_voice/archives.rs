@@ -5,7 +5,8 @@
 //! place; finding its members costs one pass over it in object storage (headers stand between the clips), and a seek a
 //! clip on a local disk (50,000 clips in about a second). Samples stand as their clips lie in the tar.
 
-use super::super::sources::{Sources, extension, is_audio};
+use super::super::kinds::{extension, is_audio};
+use super::super::sources::Sources;
 use super::super::{Cataloguing, archive, tars};
 use super::clips::{note_several, parse_durations};
 use super::rows::{Part, Place, RowOrder, draft, find_clips};

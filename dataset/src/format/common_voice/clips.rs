@@ -4,7 +4,8 @@
 //! (`…/{de,fr}/train.tsv`, `…/*/train.tsv`). Of a folder with several TSVs a split is chosen; of a release, in all its
 //! locales. TSVs, durations and clips are the catalog's objects, so a changed TSV builds it anew.
 
-use super::super::sources::{Listing, Named, Sources, counted, extension, is_audio, named, split_root};
+use super::super::kinds::{Named, counted, extension, is_audio};
+use super::super::sources::{Listing, Sources, named, split_root};
 use super::super::{CATALOG_READS, Cataloguing, tars};
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::tsv::{self, Durations};

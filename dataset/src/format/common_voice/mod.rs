@@ -27,8 +27,8 @@ pub(super) mod hf;
 mod rows;
 mod tsv;
 
+use super::kinds::{Named, extension, is_audio};
 use super::layout::Layout;
-use super::sources::{Named, extension, is_audio};
 use crate::{Error, ObjectRef, Result, Storage};
 use std::collections::{BTreeMap, HashSet};
 

@@ -3,8 +3,8 @@
 use super::super::columns::{bug, payload_field};
 use super::super::json::widen;
 use super::super::json_kind::unify;
+use super::super::kinds::{counted, extension, is_audio};
 use super::super::located::{BlockCut, Row};
-use super::super::sources::{counted, extension, is_audio};
 use super::tsv::{Durations, Table, file_name};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, ErrorKind, Result};

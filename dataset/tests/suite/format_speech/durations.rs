@@ -146,6 +146,40 @@ async fn own_durations_are_kept_and_probing_can_be_declined() {
     assert_eq!(open_probed(root.path(), CatalogStore::Nowhere).await.1, 0);
 }
 
+/// A catalog stores which version of the probe read its durations.
+#[tokio::test]
+async fn another_version_of_the_probe_reads_durations_again() {
+    for layout in ["folder", "parquet", "webdataset"] {
+        let (root, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(layout, root.path());
+        let open = async |version: u32| {
+            let asked = Arc::new(AtomicU64::new(0));
+            let counter = Arc::clone(&asked);
+            let probe = AudioProbe::new(version, move |_: &[u8], _| {
+                counter.fetch_add(1, Ordering::Relaxed);
+                Some(f64::from(version))
+            });
+            let store = CatalogStore::Cache(cache.path().into());
+            let options = OpenOptions { audio_probe: Some(probe), ..options(store) };
+            let dataset = Dataset::open_with(path(root.path()), options).await.unwrap();
+            let seconds = floats(&all_rows(&dataset).await, "duration");
+            assert_eq!(seconds, vec![Some(f64::from(version)); 50], "{layout}");
+            (dataset.catalog().hashes(), asked.load(Ordering::Relaxed))
+        };
+        let (hashes, asked) = open(1).await;
+        assert_eq!((asked, open(1).await), (50, (hashes, 0)), "{layout}");
+        assert_eq!(open(2).await, (hashes, 50), "{layout}: the identity stays");
+        assert_eq!(open(2).await, (hashes, 0), "{layout}");
+        // As releases stored it that noted no version.
+        let index =
+            std::fs::read_dir(cache.path()).unwrap().next().unwrap().unwrap().path().join("catalog.json");
+        let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&index).unwrap()).unwrap();
+        assert!(json.as_object_mut().unwrap().remove("probed").is_some());
+        std::fs::write(&index, json.to_string()).unwrap();
+        assert_eq!(open(3).await, (hashes, 50), "{layout}");
+    }
+}
+
 /// A list of durations that lacks some clips, and a language without one: headers tell the others, and no more is read.
 #[tokio::test]
 async fn durations_that_are_not_listed_come_from_headers() {
@@ -209,7 +243,7 @@ async fn headers_behind_long_tags_are_found() {
     };
     let members: Vec<(String, Vec<u8>)> = (0..6).map(|i| (format!("{i}.mp3"), bytes_of(i))).collect();
     put(root.path(), "x.tar", tar_of(&members));
-    let tagged: AudioProbe = Arc::new(|head, _| {
+    let tagged = AudioProbe::new(1, |head: &[u8], _| {
         let at = head.windows(4).position(|w| w == b"CLIP")?;
         Some(f64::from_le_bytes(head.get(at + 4..at + 12)?.try_into().ok()?))
     });

@@ -22,7 +22,7 @@ fn clip(i: u64, seconds: f64) -> Vec<u8> {
 fn probe() -> (AudioProbe, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let counter = asked.clone();
-    let probe: AudioProbe = Arc::new(move |head, total| {
+    let probe = AudioProbe::new(1, move |head: &[u8], total| {
         counter.fetch_add(1, Ordering::Relaxed);
         assert!(head.len() as u64 <= total);
         let seconds = head.strip_prefix(b"CLIP")?.get(..8)?;

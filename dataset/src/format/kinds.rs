@@ -1,0 +1,84 @@
+//! What an object is by its name: a Parquet file, a tar, a picture, a table.
+
+use super::layout::Layout;
+use crate::ObjectRef;
+
+/// An object and its name below the root.
+pub(super) type Named = (String, ObjectRef);
+
+/// What kind of data an object is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Parquet,
+    Tar,
+    Ipc,
+    Picture,
+    Audio,
+    Table,
+    /// A compressed tar.
+    Archive,
+}
+
+/// A name's extension in lower case: what stands after its last dot.
+pub(crate) fn extension(name: &str) -> String {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    file.rsplit_once('.').map_or(String::new(), |(_, ext)| ext.to_ascii_lowercase())
+}
+
+/// Is this the extension of a picture that feedstock reads?
+pub(crate) fn is_picture(extension: &str) -> bool {
+    matches!(extension, "jpg" | "jpeg" | "png" | "webp")
+}
+
+/// Is this the extension of audio that feedstock reads?
+pub(crate) fn is_audio(extension: &str) -> bool {
+    matches!(extension, "mp3" | "flac" | "wav" | "ogg" | "opus" | "m4a" | "aac")
+}
+
+/// Is this the name of a table that tells of other objects: of a TSV, of a manifest?
+pub(crate) fn is_table(name: &str) -> bool {
+    kind_of(name) == Some(Kind::Table) || file_name(name) == "times.txt"
+}
+
+pub(super) fn kind_of(name: &str) -> Option<Kind> {
+    let lower = file_name(name).to_ascii_lowercase();
+    if lower.ends_with(".tar.gz") || lower.ends_with(".tgz") {
+        return Some(Kind::Archive);
+    }
+    match extension(name).as_str() {
+        "parquet" => Some(Kind::Parquet),
+        "tar" => Some(Kind::Tar),
+        "arrow" | "ipc" | "feather" => Some(Kind::Ipc),
+        "csv" | "tsv" => Some(Kind::Table),
+        ext if is_picture(ext) => Some(Kind::Picture),
+        ext if is_audio(ext) => Some(Kind::Audio),
+        _ => None,
+    }
+}
+
+pub(super) fn is_hidden(name: &str) -> bool {
+    name.is_empty()
+        || name.ends_with('/')
+        || name.split('/').any(|part| part.starts_with('.') || part == "_feedstock")
+}
+
+pub(super) fn is_data(layout: Layout, name: &str) -> bool {
+    match (layout, kind_of(name)) {
+        (Layout::HfParquet, kind) => kind == Some(Kind::Parquet),
+        (Layout::Folder, kind) => matches!(kind, Some(Kind::Picture | Kind::Audio)),
+        (Layout::WebDataset | Layout::IlsvrcTar, kind) => kind == Some(Kind::Tar),
+        // `datasets` also leaves indices and transform results behind, as cache-*.arrow
+        (Layout::ArrowIpc, kind) => kind == Some(Kind::Ipc) && !file_name(name).starts_with("cache-"),
+        (Layout::Manifest, kind) => matches!(kind, Some(Kind::Table | Kind::Parquet)),
+        (Layout::CommonVoiceTar, kind) => matches!(kind, Some(Kind::Tar | Kind::Archive)),
+        (Layout::CommonVoice | Layout::CommonVoiceHf, _) => true, // they look for themselves
+    }
+}
+
+pub(super) fn file_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+pub(crate) fn counted(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
