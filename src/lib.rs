@@ -54,9 +54,12 @@ pub use feedstock_ops::{
 };
 pub use feedstock_trainer_bridge::{
     Batch, BatchSize, Dataset, DeviceOptions, DeviceTensor, Element, Error, ErrorKind, FeatureFinish,
-    FeatureNorm, Finish, FinishType, Ledger, Loader, Local, Mix, Next, NullValue, Nulls, Numbers, OnChange,
-    OnError, PictureFinish, PictureLayout, Pipeline, Place, RankBuilder, RankIterator, RankStats, Result,
-    SkipReport, Skipped, StreamHandle, Tensor, Warned, WarningReport, Workers, use_address_on,
+    FeatureNorm, Finish, FinishType, Ledger, Loader, Local, MixupCutmix, Next, NullValue, Nulls, Numbers,
+    OnChange, OnError, PictureFinish, PictureLayout, Pipeline, Place, RankBuilder, RankIterator, RankStats,
+    Result, SkipReport, Skipped, StreamHandle, Tensor, Warned, WarningReport, Workers, use_address_on,
 };
+/// The former name of [`MixupCutmix`].
+#[deprecated(since = "0.2.0", note = "renamed to MixupCutmix")]
+pub type Mix = MixupCutmix;
 #[cfg(feature = "cuda")]
 pub use feedstock_trainer_bridge::{TensorView, compile_kernels, offer_libraries};

@@ -27,7 +27,7 @@ mod warnings;
 pub use batch::{Batch, Tensor};
 pub use dataset::{Dataset, audio_probe};
 pub use feedstock_device::finish::{
-    FeatureFinish, FeatureNorm, Finish, FinishType, Mix, PictureFinish, PictureLayout,
+    FeatureFinish, FeatureNorm, Finish, FinishType, MixupCutmix, PictureFinish, PictureLayout,
 };
 #[cfg(feature = "cuda")]
 pub use feedstock_device::offer_libraries;

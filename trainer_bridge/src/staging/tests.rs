@@ -6,7 +6,7 @@ use feedstock_dataset::{CatalogOptions, CatalogStore, Cursor, OpenOptions, Rank,
 use feedstock_device::Device;
 use feedstock_device::Place;
 use feedstock_device::driver::{Driver, Host, Simulated};
-use feedstock_device::finish::{Finish, FinishType, Mix, PictureFinish, PictureLayout};
+use feedstock_device::finish::{Finish, FinishType, MixupCutmix, PictureFinish, PictureLayout};
 use feedstock_device::handles::{Address, StreamId};
 use feedstock_device::tensor::{DeviceTensor, StreamHandle, use_address_on};
 use feedstock_ops::{SampleSeed, decode_image, random_resized_crop};
@@ -85,7 +85,7 @@ pub(super) fn expected(pipeline: &Pipeline, options: &DeviceOptions) -> Vec<Hash
 pub(super) fn finished() -> Finish {
     let mut finish = PictureFinish::default();
     (finish.dtype, finish.layout, finish.flip) = (FinishType::BF16, PictureLayout::ChannelsLast, 0.5);
-    finish.mix = Some(Mix::default());
+    finish.mix = Some(MixupCutmix::default());
     Finish::Picture(finish)
 }
 
@@ -541,7 +541,7 @@ fn what_is_wrong_with_kernels_or_labels_is_told_before_anything_runs() {
     driver.refuse("load_kernels", 1);
     loader(&pipeline, options.clone(), driver.clone()).unwrap(); // without kernels to run
     for (labels, is_there) in [("label", true), ("image_path", false), ("nothing", false), ("image", false)] {
-        let (mut finish, mut mix) = (PictureFinish::default(), Mix::default());
+        let (mut finish, mut mix) = (PictureFinish::default(), MixupCutmix::default());
         labels.clone_into(&mut mix.labels);
         finish.mix = Some(mix);
         let options = DeviceOptions::host().finish("image", Finish::Picture(finish));

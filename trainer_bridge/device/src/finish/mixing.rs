@@ -21,7 +21,7 @@ const LEAST_ALPHA: f64 = 0.01;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
-pub struct Mix {
+pub struct MixupCutmix {
     /// Mixup's weights are Beta(α, α); 0 for none. Default 0.2.
     pub mixup_alpha: f64,
     /// CutMix's kept areas are Beta(α, α); 0 for none. Default 1.
@@ -34,7 +34,7 @@ pub struct Mix {
     pub labels: String,
 }
 
-impl Default for Mix {
+impl Default for MixupCutmix {
     fn default() -> Self {
         Self {
             mixup_alpha: 0.2,
@@ -46,10 +46,10 @@ impl Default for Mix {
     }
 }
 
-/// A [`Mix`] that fits.
+/// A [`MixupCutmix`] that fits.
 #[derive(Debug, Clone)]
 pub struct Mixing {
-    mix: Mix,
+    mix: MixupCutmix,
     height: usize,
     width: usize,
 }
@@ -65,7 +65,7 @@ pub struct Drawn {
     pub label_weight: f32,
 }
 
-impl Mix {
+impl MixupCutmix {
     /// For pictures of this height and width.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ fn single(value: f64) -> f32 {
 mod tests {
     use super::*;
 
-    fn mixing(mix: Mix) -> Mixing {
+    fn mixing(mix: MixupCutmix) -> Mixing {
         mix.compile((32, 48)).unwrap()
     }
 
@@ -194,7 +194,7 @@ mod tests {
     fn weights_are_beta() {
         // Variance of Beta(α, α): 1 / (4 (2α + 1)).
         for alpha in [0.2, 1.0, 4.0] {
-            let mix = mixing(Mix { mixup_alpha: alpha, cutmix_alpha: 0.0, ..Mix::default() });
+            let mix = mixing(MixupCutmix { mixup_alpha: alpha, cutmix_alpha: 0.0, ..MixupCutmix::default() });
             let weights: Vec<f64> = (0..20_000).map(|p| f64::from(mix.draw(1, 0, p).label_weight)).collect();
             let mean = weights.iter().sum::<f64>() / 20_000.0;
             let variance = weights.iter().map(|w| (w - mean).powi(2)).sum::<f64>() / 20_000.0;
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_cut_is_as_large_as_its_labels_weight_says() {
-        let mix = mixing(Mix { mixup_alpha: 0.0, ..Mix::default() });
+        let mix = mixing(MixupCutmix { mixup_alpha: 0.0, ..MixupCutmix::default() });
         let mut areas = 0.0;
         for position in 0..2000 {
             let drawn = mix.draw(3, 1, position);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn shares_are_kept_and_draws_belong_to_the_step() {
-        let mix = mixing(Mix { probability: 0.5, ..Mix::default() });
+        let mix = mixing(MixupCutmix { probability: 0.5, ..MixupCutmix::default() });
         let drawn: Vec<Drawn> = (0..4000).map(|p| mix.draw(7, 2, p)).collect();
         let plain = drawn.iter().filter(|d| d.partner(0, 4) == 0).count();
         let cut = drawn.iter().filter(|d| d.cut[2] > d.cut[0]).count();
@@ -233,10 +233,10 @@ mod tests {
     #[test]
     fn misfits_are_named() {
         for (mix, word) in [
-            (Mix { mixup_alpha: -1.0, ..Mix::default() }, "mixup_alpha"),
-            (Mix { cutmix_alpha: f64::NAN, ..Mix::default() }, "cutmix_alpha"),
-            (Mix { probability: 1.5, ..Mix::default() }, "probability"),
-            (Mix { mixup_alpha: 0.0, cutmix_alpha: 0.0, ..Mix::default() }, "both 0"),
+            (MixupCutmix { mixup_alpha: -1.0, ..MixupCutmix::default() }, "mixup_alpha"),
+            (MixupCutmix { cutmix_alpha: f64::NAN, ..MixupCutmix::default() }, "cutmix_alpha"),
+            (MixupCutmix { probability: 1.5, ..MixupCutmix::default() }, "probability"),
+            (MixupCutmix { mixup_alpha: 0.0, cutmix_alpha: 0.0, ..MixupCutmix::default() }, "both 0"),
         ] {
             assert!(mix.compile((8, 8)).unwrap_err().to_string().contains(word));
         }

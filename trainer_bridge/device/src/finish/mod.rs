@@ -2,7 +2,7 @@
 
 mod mixing;
 
-pub use mixing::{Drawn, Mix, Mixing};
+pub use mixing::{Drawn, Mixing, MixupCutmix};
 
 use crate::element::Real;
 use crate::kernels::{BY_DATA_SET, BY_UTTERANCE, Mask};
@@ -76,7 +76,7 @@ pub struct PictureFinish {
     /// Mirrors each picture with this probability, drawn as by `horizontal_flip` behind the chain's last op. Default 0.
     pub flip: f64,
     /// Mixes pairs of rows (mixup, CutMix). Default not.
-    pub mix: Option<Mix>,
+    pub mix: Option<MixupCutmix>,
 }
 
 /// Statistics that features are normalised with.
