@@ -78,8 +78,8 @@ build_wheel() {
     local checked how
     checked=$(mktemp --suffix=.toml)
     sed -n '/^\[profile\.test\.package\]$/,/^$/{ s/test/dev/; p }' .cargo/config.toml >"$checked"
-    how=(--profile dev --features shared-build --config "$checked")
-    [ "${FEEDSTOCK_RELEASE:-}" = 1 ] && how=(--release)
+    how=(--profile dev --features shared-build,test-hooks --config "$checked")
+    [ "${FEEDSTOCK_RELEASE:-}" = 1 ] && how=(--release) # as users get it
     rm -rf "$wheels"
     local status=0
     (cd "$root/python" && "$1" build --locked -q "${how[@]}" --out "$wheels") || status=$?

@@ -22,7 +22,7 @@ def measure(report: Report, data: fs.Dataset, options: Any) -> None:
     pixels = ROWS * 224 * 224 * 3
     for dtype, size in (("float32", 4), ("float16", 2), ("bfloat16", 2)):
         for layout in ("planes", "channels_last"):
-            for mixing in (None, fs.mix(mixup_alpha=1.0, cutmix_alpha=0)):
+            for mixing in (None, fs.mixup_cutmix(mixup_alpha=1.0, cutmix_alpha=0)):
                 finish = {"image": fs.finish_pictures(dtype, layout=layout, flip=0.5, mix=mixing)}
                 rate = kernel_rate(pipeline, finish, pixels * (1 + size), "pictures_")
                 name = f"kernel: {dtype} {layout}{', mixup (input read twice)' if mixing else ''}"

@@ -6,35 +6,43 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use std::time::Duration;
 
-/// A rank that the world does not have.
+/// Returns the error for a rank that the world does not have.
 pub(crate) fn rank_out_of_range(py: Python<'_>, rank: u32, world_size: u32) -> PyErr {
     config(py, format!("rank must be below world_size={world_size}; got {rank}"))
 }
 
-/// A batch size from the arguments that Python users name it by; `None` where none is given.
-pub(crate) fn batch_size(
-    py: Python<'_>,
+/// The arguments by which `Pipeline.batch` and `Loader.reconfigure` describe a batch size: a dict, made by
+/// `feedstock._check.batch_sizes`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct BatchSizes {
     batch_size: Option<u64>,
     global_batch_size: Option<u64>,
     total: Option<f64>,
     global_total: Option<f64>,
     max_rows: Option<u64>,
-) -> PyResult<Option<BatchSize>> {
-    let size = match (batch_size, global_batch_size, total, global_total) {
-        (None, None, None, None) => return Ok(None),
-        (Some(rows), None, None, None) => BatchSize::per_rank(rows),
-        (None, Some(rows), None, None) => BatchSize::global(rows),
-        (None, None, Some(total), None) => BatchSize::per_rank_total(total),
-        (None, None, None, Some(total)) => BatchSize::global_total(total),
-        _ => {
-            let message = "only one of batch_size, global_batch_size, total and global_total may be given";
-            return Err(config(py, message));
-        }
-    };
-    Ok(Some(max_rows.map_or(size, |rows| size.max_rows(rows))))
 }
 
-/// The storage options of `settings`: those with a field of their own, and object_store's keys.
+impl BatchSizes {
+    /// Returns the batch size; `None` if no size is given. Two sizes are a `ConfigError`.
+    pub(crate) fn one(&self, py: Python<'_>) -> PyResult<Option<BatchSize>> {
+        let size = match (self.batch_size, self.global_batch_size, self.total, self.global_total) {
+            (None, None, None, None) => return Ok(None),
+            (Some(rows), None, None, None) => BatchSize::per_rank(rows),
+            (None, Some(rows), None, None) => BatchSize::global(rows),
+            (None, None, Some(total), None) => BatchSize::per_rank_total(total),
+            (None, None, None, Some(total)) => BatchSize::global_total(total),
+            _ => {
+                let message =
+                    "only one of batch_size, global_batch_size, total and global_total may be given";
+                return Err(config(py, message));
+            }
+        };
+        Ok(Some(self.max_rows.map_or(size, |rows| size.max_rows(rows))))
+    }
+}
+
+/// Returns the storage options of `settings`: those with a field in [`StorageOptions`], and object_store's keys.
 pub(crate) fn storage(settings: &Bound<'_, PyDict>) -> PyResult<StorageOptions> {
     let mut options = StorageOptions::default();
     for (key, value) in settings {

@@ -3,9 +3,9 @@
 //! ```text
 //! feedstock/*.py  (recipes, iteration, adapters)  ──▶  this module  ──▶  the façade
 //! ```
-//! Nothing is decided here that users of Rust would miss. Invariants: no call that may wait holds the interpreter's
-//! lock; what was opened in one process is never touched in another (see [`process`]); memory of a batch is freed when
-//! the last view of it is, whoever holds it.
+//! This module decides nothing that the Rust API lacks. Invariants: no call that may wait holds the interpreter's lock;
+//! objects opened in one process are never touched in another (see [`process`]); the memory of a batch is freed together
+//! with its last view.
 
 mod arguments;
 mod arrow_c;
@@ -23,13 +23,13 @@ mod values;
 
 use pyo3::prelude::*;
 
-/// The `feedstock` command with these arguments, the program's name first; returns its exit code.
+/// Runs the `feedstock` command with these arguments, the program's name first; returns its exit code.
 #[pyfunction]
 fn command(py: Python<'_>, arguments: Vec<String>) -> u8 {
     py.detach(|| feedstock_cli::main(arguments.into_iter().map(Into::into)))
 }
 
-/// Checks a chain of ops, given as JSON, as far as that needs no file: what it refers to is loaded with a loader.
+/// Checks a chain of ops, given as JSON, as far as possible without files. A loader loads the files that ops refer to.
 #[pyfunction]
 fn check_ops(py: Python<'_>, ops: &str) -> PyResult<()> {
     let spec = pipeline::chain(ops)?;
@@ -39,32 +39,32 @@ fn check_ops(py: Python<'_>, ops: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// Checks the description of a finish, given as JSON, as far as that needs no column.
+/// Checks the description of a finish, given as JSON, as far as possible without the column.
 #[pyfunction]
 fn check_finish(py: Python<'_>, finish: &str) -> PyResult<()> {
     pipeline::finish_from(py, finish).map(drop)
 }
 
-/// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0) and keeps them in the cache; the
-/// bytes of the result.
+/// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0), stores them in the cache, and
+/// returns their size in bytes.
 #[pyfunction]
 fn compile_kernels(py: Python<'_>, capability: u32) -> PyResult<usize> {
     errors::call(py, || feedstock::compile_kernels(capability))
 }
 
-/// Names files of NVIDIA's run-time compiler and JPEG decoder that the system does not know.
+/// Adds files of NVIDIA's run-time compiler and JPEG decoder that the system's loader does not find.
 #[pyfunction]
 fn offer_libraries(files: Vec<std::path::PathBuf>) {
     feedstock::offer_libraries(files);
 }
 
-/// Says that `stream` uses the batch that has `address` in its memory; whether one that is held has.
+/// Registers `stream` as a user of the batch whose memory contains `address`; returns whether there is such a batch.
 #[pyfunction]
 fn use_address_on(py: Python<'_>, address: u64, stream: u64) -> PyResult<bool> {
     errors::call(py, || feedstock::use_address_on(address, feedstock::StreamHandle(stream)))
 }
 
-/// The op that one of the library's presets stands for, as JSON with all its parameters.
+/// Returns the op of a preset as JSON with all its parameters.
 #[pyfunction]
 fn preset(py: Python<'_>, name: &str) -> PyResult<String> {
     let op = match name {
@@ -76,16 +76,17 @@ fn preset(py: Python<'_>, name: &str) -> PyResult<String> {
     serde_json::to_string(&op).map_err(|e| errors::config(py, format!("{name}: {e}")))
 }
 
-/// CPU threads of a loader whose pipeline names no number.
+/// Returns the CPU threads of a loader whose pipeline sets no number.
 #[pyfunction]
 fn default_threads() -> usize {
     feedstock::ingest::default_threads()
 }
 
-/// Panics in the library, for tests of what becomes of panics.
+/// Panics inside a call, for the test that a panic becomes an `InternalError`.
+#[cfg(feature = "test-hooks")]
 #[pyfunction]
 fn panic(py: Python<'_>, message: &str) -> PyResult<()> {
-    #[expect(clippy::panic, reason = "what it is for")]
+    #[expect(clippy::panic, reason = "its purpose")]
     errors::call(py, || panic!("{message}"))
 }
 
@@ -111,6 +112,7 @@ fn _feedstock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(use_address_on, module)?)?;
     module.add_function(wrap_pyfunction!(preset, module)?)?;
     module.add_function(wrap_pyfunction!(default_threads, module)?)?;
+    #[cfg(feature = "test-hooks")]
     module.add_function(wrap_pyfunction!(panic, module)?)?;
     Ok(())
 }

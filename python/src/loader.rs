@@ -1,6 +1,6 @@
 //! One rank's batches, for `feedstock/_loader.py`.
 
-use crate::arguments::{batch_size, rank_out_of_range};
+use crate::arguments::{BatchSizes, rank_out_of_range};
 use crate::batch::Batch;
 use crate::errors::{SIGNALS_EVERY, call, config, in_python};
 use crate::process::Own;
@@ -13,7 +13,7 @@ use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A wait this long is told once, with its reason.
+/// A longer wait is reported once, as a warning with its reason.
 const SLOW_WAIT: Duration = Duration::from_secs(10);
 
 /// One rank's batches.
@@ -25,18 +25,18 @@ impl Loader {
         Self(Own::new(Mutex::new(loader)))
     }
 
-    /// Runs `f` on the loader, without the interpreter's lock: another thread may have the loader and wait.
+    /// Runs `f` on the loader without the interpreter's lock, because another thread may hold the loader and wait.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
         f: impl FnOnce(&mut feedstock::Loader) -> feedstock::Result<T> + Send,
     ) -> PyResult<T> {
         let loader = self.0.get(py)?;
-        // What a panic left behind is an ended run at worst, which says so.
+        // A panic leaves an ended run at worst, whose calls return an error.
         call(py, || f(&mut loader.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// The batch where it is to be; if it cannot go there, it counts as not delivered.
+    /// Copies the batch to its fixed addresses. If that fails, the batch counts as not delivered.
     fn settled(&self, py: Python<'_>, mut batch: feedstock::Batch, stream: Option<u64>) -> PyResult<Batch> {
         let Some(stream) = stream else { return Ok(Batch::new(batch)) };
         self.with(py, |loader| {
@@ -49,17 +49,17 @@ impl Loader {
     }
 
     fn warn(&self, py: Python<'_>, since: Instant, stacklevel: i32) -> PyResult<()> {
-        let told = self.with(py, |loader| {
+        let state = self.with(py, |loader| {
             let run = loader.run();
             Ok(run.map(|run| (run.stats().held, run.stats().slots, run.waiting().to_string())))
         })?;
-        let Some((held, slots, waiting)) = told else { return Ok(()) };
+        let Some((held, slots, waiting)) = state else { return Ok(()) };
         let seconds = since.elapsed().as_secs();
         let text = match held >= slots {
             true => format!(
                 "no batch for {seconds} s: all {slots} slots are held by batches, or views of them, that are still \
-                 alive; drop them, copy what you keep, or raise slots with Pipeline.options(slots=...), the buffers of a \
-                 device with depth="
+                 alive; drop them, copy what you keep, or raise slots with Pipeline.options(slots=...) (on a device: \
+                 raise depth in Pipeline.loader(depth=...))"
             ),
             false => {
                 format!("no batch for {seconds} s: {waiting}; {held} of {slots} slots are held by the caller")
@@ -84,26 +84,26 @@ fn json(py: Python<'_>, cursor: &Cursor) -> PyResult<(u64, u64, String)> {
 
 #[pymethods]
 impl Loader {
-    /// The next batch; None at the epoch's end. Answers Ctrl-C while it waits. A warning about a long wait names the
-    /// line of the caller `stacklevel` frames up, as `warnings.warn` counts them.
-    /// Where addresses are fixed, the batch is copied there in the order of `stream`.
+    /// Returns the next batch, or None at the epoch's end. Responds to Ctrl-C while it waits. A warning about a long wait
+    /// names the caller's line `stacklevel` frames up, as `warnings.warn` counts them. If addresses are fixed, the batch is
+    /// copied there in the order of `stream`.
     #[pyo3(signature = (stacklevel, stream = None))]
     fn next(&self, py: Python<'_>, stacklevel: i32, stream: Option<u64>) -> PyResult<Option<Batch>> {
-        let (since, mut told) = (Instant::now(), false);
+        let (since, mut warned) = (Instant::now(), false);
         loop {
             match self.with(py, |loader| loader.next_within(SIGNALS_EVERY))? {
                 Next::Batch(batch) => return self.settled(py, batch, stream).map(Some),
                 Next::EpochEnd => return Ok(None),
                 Next::Pending => py.check_signals()?,
             }
-            if since.elapsed() >= SLOW_WAIT && !std::mem::replace(&mut told, true) {
+            if since.elapsed() >= SLOW_WAIT && !std::mem::replace(&mut warned, true) {
                 self.warn(py, since, stacklevel)?;
             }
         }
     }
 
-    /// (True, what `next` would return) if that can be had within `seconds`, else (False, None). The caller works on earlier
-    /// batches meanwhile, so this does not count as a separate wait.
+    /// Returns (True, what `next` would return) if that is there within `seconds`, else (False, None). The caller works on
+    /// earlier batches meanwhile, so this does not count as a separate wait.
     fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<(bool, Option<Batch>)> {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Ok(match self.with(py, |loader| loader.next_ahead(timeout))? {
@@ -113,7 +113,7 @@ impl Loader {
         })
     }
 
-    /// Counts `seconds` as waited for the caller's own functions.
+    /// Counts `seconds` as time waited for functions of `map_python`.
     fn add_function_wait(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         self.with(py, |loader| {
@@ -122,22 +122,22 @@ impl Loader {
         })
     }
 
-    /// Begins to fetch and decode; hands out nothing.
+    /// Begins to fetch and decode. Delivers nothing.
     fn start_prefetch(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, feedstock::Loader::start_prefetch)
     }
 
-    /// After an epoch's last batch: goes on to the next epoch.
+    /// Goes on to the next epoch if the last batch of an epoch was delivered.
     fn begin_epoch(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(py, |loader| Ok(loader.begin_epoch()))
     }
 
-    /// (epoch, position, cursor as JSON) of the next batch.
+    /// Returns (epoch, position, cursor as JSON) of the next batch.
     fn state(&self, py: Python<'_>) -> PyResult<(u64, u64, String)> {
         json(py, &self.with(py, |loader| Ok(loader.state()))?)
     }
 
-    /// As `state`, after the batch whose next_position is `position`.
+    /// Like `state`, after the batch whose `next_position` is `position`.
     fn state_at(&self, py: Python<'_>, epoch: u64, position: u64) -> PyResult<(u64, u64, String)> {
         json(py, &self.with(py, |loader| Ok(loader.state_at(epoch, Position(position))))?)
     }
@@ -146,7 +146,7 @@ impl Loader {
     fn load_state(&self, py: Python<'_>, cursor: &str, on_change: &str) -> PyResult<()> {
         let on_change = on_change.parse().map_err(|e| config(py, format!("on_change {e}")))?;
         let cursor: Cursor = serde_json::from_str(cursor)
-            .map_err(|e| config(py, format!("state_dict: this is no cursor of feedstock: {e}")))?;
+            .map_err(|e| config(py, format!("state_dict: its cursor is not one of feedstock's: {e}")))?;
         self.with(py, |loader| loader.load_state_with(cursor, on_change))
     }
 
@@ -158,7 +158,7 @@ impl Loader {
         self.with(py, |loader| loader.seek(epoch, step))
     }
 
-    /// Leaves out what is left of `epoch`.
+    /// Skips the rest of `epoch`.
     fn abandon_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.with(py, |loader| {
             loader.abandon_epoch(epoch);
@@ -166,26 +166,16 @@ impl Loader {
         })
     }
 
-    #[pyo3(signature = (rank, world_size, batch_size, global_batch_size, total, global_total))]
-    #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/_loader.py")]
-    fn reconfigure(
-        &self,
-        py: Python<'_>,
-        rank: u32,
-        world_size: u32,
-        batch_size: Option<u64>,
-        global_batch_size: Option<u64>,
-        total: Option<f64>,
-        global_total: Option<f64>,
-    ) -> PyResult<()> {
+    #[expect(clippy::needless_pass_by_value, reason = "how PyO3 passes a converted argument")]
+    fn reconfigure(&self, py: Python<'_>, rank: u32, world_size: u32, sizes: BatchSizes) -> PyResult<()> {
         if rank >= world_size {
             return Err(rank_out_of_range(py, rank, world_size));
         }
-        let size = self::batch_size(py, batch_size, global_batch_size, total, global_total, None)?;
+        let size = sizes.one(py)?;
         self.with(py, |loader| loader.reconfigure(Rank::new(rank, world_size), size))
     }
 
-    /// Ends what runs; the next batch starts it again, where it was.
+    /// Ends the run. The next batch starts another one at the same position.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |loader| {
             loader.stop();
@@ -198,12 +188,12 @@ impl Loader {
         Ok(ranks.into_iter().map(|samples| samples.into_iter().map(|sample| sample.0).collect()).collect())
     }
 
-    /// Steps of `epoch`; None where it never ends.
+    /// Returns the steps of `epoch`; None if it never ends.
     fn steps_in(&self, py: Python<'_>, epoch: u64) -> PyResult<Option<u64>> {
         self.with(py, |loader| Ok((!loader.is_endless()).then(|| loader.steps_in(epoch))))
     }
 
-    /// Steps from here to the epoch's end; None where it never ends.
+    /// Returns the steps from `position` to the end of `epoch`; None if it never ends.
     fn steps_after(&self, py: Python<'_>, epoch: u64, position: u64) -> PyResult<Option<u64>> {
         self.with(py, |loader| {
             let cursor = loader.state_at(epoch, Position(position));
@@ -211,7 +201,7 @@ impl Loader {
         })
     }
 
-    /// (rank, world size, rows over all ranks or None where a total bounds them).
+    /// Returns (rank, world size, rows over all ranks); the rows are None if a total bounds them.
     fn share(&self, py: Python<'_>) -> PyResult<(u32, u32, Option<u64>)> {
         self.with(py, |loader| {
             let rows = match loader.shape().size {
@@ -222,58 +212,58 @@ impl Loader {
         })
     }
 
-    /// Where batches arrive: `cpu`, `cuda:0` …
+    /// Returns the device of batches: `cpu`, `cuda:0` …
     fn place(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.place().to_string()))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.with(py, |loader| Ok(loader.stats()))?;
-        let told = PyDict::new(py);
-        let Some(stats) = stats else { return Ok(told) };
+        let values = PyDict::new(py);
+        let Some(stats) = stats else { return Ok(values) };
         let engine = stats.engine;
-        told.set_item("samples", engine.samples)?;
-        told.set_item("bad_samples", engine.bad_samples)?;
-        told.set_item("steps", engine.steps)?;
-        told.set_item("fetched_blocks", engine.fetched)?;
-        told.set_item("refetched_blocks", engine.refetched)?;
-        told.set_item("fetched_bytes", engine.fetched_bytes)?;
-        told.set_item("fetch_seconds", engine.fetch_time.as_secs_f64())?;
-        told.set_item("ops_seconds", engine.ops_time.as_secs_f64())?;
-        told.set_item("hedges", engine.hedges)?;
-        told.set_item("hedged_samples", engine.hedged_samples)?;
-        told.set_item("resident_bytes", engine.resident_bytes)?;
-        told.set_item("peak_resident_bytes", engine.peak_resident_bytes)?;
-        told.set_item("waited_seconds", stats.waited.as_secs_f64())?;
-        told.set_item("waited_map_python_seconds", stats.waited_for_functions.as_secs_f64())?;
-        told.set_item("ready_batches", stats.ready)?;
-        told.set_item("held_batches", stats.held)?;
-        told.set_item("slots", stats.slots)?;
-        Ok(told)
+        values.set_item("samples", engine.samples)?;
+        values.set_item("bad_samples", engine.bad_samples)?;
+        values.set_item("steps", engine.steps)?;
+        values.set_item("fetched_blocks", engine.fetched)?;
+        values.set_item("refetched_blocks", engine.refetched)?;
+        values.set_item("fetched_bytes", engine.fetched_bytes)?;
+        values.set_item("fetch_seconds", engine.fetch_time.as_secs_f64())?;
+        values.set_item("ops_seconds", engine.ops_time.as_secs_f64())?;
+        values.set_item("hedges", engine.hedges)?;
+        values.set_item("hedged_samples", engine.hedged_samples)?;
+        values.set_item("resident_bytes", engine.resident_bytes)?;
+        values.set_item("peak_resident_bytes", engine.peak_resident_bytes)?;
+        values.set_item("waited_seconds", stats.waited.as_secs_f64())?;
+        values.set_item("waited_map_python_seconds", stats.waited_for_functions.as_secs_f64())?;
+        values.set_item("ready_batches", stats.ready)?;
+        values.set_item("held_batches", stats.held)?;
+        values.set_item("slots", stats.slots)?;
+        Ok(values)
     }
 
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(ledger) = self.with(py, |loader| Ok(loader.ledger()))? else { return Ok(None) };
-        let told = PyDict::new(py);
-        told.set_item("epoch", ledger.epoch)?;
-        told.set_item("planned", ledger.planned.samples)?;
-        told.set_item("delivered", ledger.delivered.samples)?;
-        told.set_item("padded", ledger.padded)?;
-        told.set_item("substituted", ledger.substituted)?;
-        told.set_item("digest_planned", ledger.planned.to_string())?;
-        told.set_item("digest_delivered", ledger.delivered.to_string())?;
-        told.set_item("exact", ledger.is_exact())?;
-        Ok(Some(told))
+        let values = PyDict::new(py);
+        values.set_item("epoch", ledger.epoch)?;
+        values.set_item("planned", ledger.planned.samples)?;
+        values.set_item("delivered", ledger.delivered.samples)?;
+        values.set_item("padded", ledger.padded)?;
+        values.set_item("substituted", ledger.substituted)?;
+        values.set_item("digest_planned", ledger.planned.to_string())?;
+        values.set_item("digest_delivered", ledger.delivered.to_string())?;
+        values.set_item("exact", ledger.is_exact())?;
+        Ok(Some(values))
     }
 
-    /// (how many in all, [(sample id, epoch, reason) of the first 8,192]).
+    /// Returns (number of samples, [(sample id, epoch, reason) of the first 8,192]).
     fn skip_report(&self, py: Python<'_>) -> PyResult<(u64, Vec<Skipped>)> {
         let report = self.with(py, |loader| Ok(loader.skip_report()))?;
         let skipped = report.samples.into_iter().map(|one| (one.sample.0, one.epoch, in_python(one.reason)));
         Ok((report.count, skipped.collect()))
     }
 
-    /// ({kind: number of samples}, [(sample id, epoch, kinds) of the first 8,192]).
+    /// Returns ({kind: number of samples}, [(sample id, epoch, kinds) of the first 8,192]).
     fn warning_report(&self, py: Python<'_>) -> PyResult<(BTreeMap<&'static str, u64>, Vec<Warned>)> {
         let report = self.with(py, |loader| Ok(loader.warning_report()))?;
         let counts = report.counts.into_iter().map(|(warning, samples)| (warning.as_str(), samples));

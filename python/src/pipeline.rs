@@ -1,6 +1,6 @@
-//! The pipeline's settings, one method each; `feedstock/_pipeline.py` keeps the recipe.
+//! The pipeline's settings, one method for each; `feedstock/_pipeline.py` keeps the recipe.
 
-use crate::arguments::{batch_size, rank_out_of_range};
+use crate::arguments::{BatchSizes, rank_out_of_range};
 use crate::errors::{call, call_long, config};
 use crate::fleet::Members;
 use crate::loader::Loader;
@@ -10,21 +10,21 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 use std::time::Duration;
 
-/// A pipeline. Immutable: every method makes a new one.
+/// A pipeline. Immutable: every method returns a new one.
 #[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Pipeline(Own<feedstock::Pipeline>);
 
-/// A chain of ops from its JSON.
+/// Parses a chain of ops from JSON.
 pub(crate) fn chain(ops: &str) -> PyResult<ChainSpec> {
     serde_json::from_str(ops).map_err(|e| Python::attach(|py| config(py, format!("ops: {e}"))))
 }
 
-/// A finish from its JSON.
+/// Parses a finish from JSON.
 pub(crate) fn finish_from(py: Python<'_>, json: &str) -> PyResult<Finish> {
     serde_json::from_str(json).map_err(|e| config(py, format!("finish: {e}")))
 }
 
-/// What nulls become, as Python writes it.
+/// Converts the Python value that states what nulls become.
 fn nulls_from(to: &Bound<'_, PyAny>) -> PyResult<Nulls> {
     if let Ok(flag) = to.cast::<PyBool>() {
         return Ok(Nulls::Value(NullValue::Flag(flag.is_true())));
@@ -37,8 +37,9 @@ fn nulls_from(to: &Bound<'_, PyAny>) -> PyResult<Nulls> {
         };
     }
     if to.is_instance_of::<PyInt>() {
-        let number =
-            to.extract().map_err(|_| config(to.py(), format!("nulls: {to} is no value of any column")))?;
+        let number = to
+            .extract()
+            .map_err(|_| config(to.py(), format!("nulls: {to} does not fit a column of any type")))?;
         return Ok(Nulls::Value(NullValue::Whole(number)));
     }
     Ok(Nulls::Value(NullValue::Real(to.extract()?)))
@@ -61,8 +62,7 @@ impl Pipeline {
 
 #[pymethods]
 impl Pipeline {
-    // A pipeline pickled by a release without keys calls it without one.
-    #[pyo3(signature = (column, output, ops, pad_value, key=None))]
+    #[pyo3(signature = (column, output, ops, pad_value, key = None))]
     fn map(
         &self,
         py: Python<'_>,
@@ -121,21 +121,10 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.lengths_from(column))
     }
 
-    #[pyo3(signature = (batch_size, global_batch_size, total, global_total, max_rows, tail))]
-    #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/_pipeline.py")]
-    fn batch(
-        &self,
-        py: Python<'_>,
-        batch_size: Option<u64>,
-        global_batch_size: Option<u64>,
-        total: Option<f64>,
-        global_total: Option<f64>,
-        max_rows: Option<u64>,
-        tail: &str,
-    ) -> PyResult<Self> {
-        let size = self::batch_size(py, batch_size, global_batch_size, total, global_total, max_rows)?;
-        let size = size.ok_or_else(|| {
-            config(py, "batch() needs batch_size, global_batch_size, total or global_total")
+    #[expect(clippy::needless_pass_by_value, reason = "how PyO3 passes a converted argument")]
+    fn batch(&self, py: Python<'_>, sizes: BatchSizes, tail: &str) -> PyResult<Self> {
+        let size = sizes.one(py)?.ok_or_else(|| {
+            config(py, "batch() needs one of batch_size, global_batch_size, total and global_total")
         })?;
         let tail = match tail {
             "drop" => Tail::Drop,
@@ -154,7 +143,7 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.on_error(policy))
     }
 
-    /// Sets what nulls become: of `column`, or of all others for None. `to` is "list", "mask", or a value.
+    /// Sets what nulls in `column` become; None sets it for all other columns. `to` is "list", "mask" or a value.
     #[pyo3(signature = (column, to))]
     fn nulls(&self, py: Python<'_>, column: Option<&str>, to: &Bound<'_, PyAny>) -> PyResult<Self> {
         let nulls = nulls_from(to)?;
@@ -168,7 +157,7 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.epochs(epochs))
     }
 
-    #[pyo3(signature = (threads, slots, budget_bytes, decoder_memory, deadline))]
+    #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, decoder_memory = None, deadline = None))]
     fn options(
         &self,
         py: Python<'_>,
@@ -189,20 +178,32 @@ impl Pipeline {
         })
     }
 
-    /// The recipe, as JSON.
+    /// Slots of each loader: the option, or its default.
+    #[getter]
+    fn slots(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.0.get(py)?.slot_count())
+    }
+
+    /// The option `threads`; None if the default applies.
+    #[getter]
+    fn threads(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        Ok(self.0.get(py)?.thread_limit())
+    }
+
+    /// Returns the recipe as JSON.
     fn spec(&self, py: Python<'_>) -> PyResult<String> {
         let spec = self.0.get(py)?.spec();
         serde_json::to_string(&spec).map_err(|e| config(py, format!("cannot write the recipe: {e}")))
     }
 
-    /// Has workers make the rows.
+    /// Has workers on other machines prepare the rows.
     fn workers(&self, py: Python<'_>, members: &Members) -> PyResult<Self> {
         let workers = members.workers();
         self.with(py, |pipeline| pipeline.workers(workers))
     }
 
-    /// Has batches go to a device: CUDA's `ordinal`, or host memory for None. `finish` is (output, JSON) of each column,
-    /// `nvjpeg` the share of JPEGs that the device decodes.
+    /// Has batches go to a device: CUDA's `ordinal`, or host memory for None. `finish` holds (output, JSON) for each
+    /// column; `nvjpeg` is the share of JPEGs that the device decodes, 0 to 1.
     #[pyo3(signature = (ordinal, depth, fixed, finish, nvjpeg))]
     fn device(
         &self,

@@ -92,8 +92,8 @@ def test_finished_speech_is_the_chains_own(common_voice):
 
 def test_mixed_rows_come_with_both_labels(bytes_only):
     plain = tensors(bytes_only.loader(device="cpu", finish=finish()))
-    mixup = finish(mix=fs.mix(mixup_alpha=0.4, cutmix_alpha=0))
-    cutmix = finish(mix=fs.mix(mixup_alpha=0, cutmix_alpha=1.0))
+    mixup = finish(mix=fs.mixup_cutmix(mixup_alpha=0.4, cutmix_alpha=0))
+    cutmix = finish(mix=fs.mixup_cutmix(mixup_alpha=0, cutmix_alpha=1.0))
     for bare, mixed, cut in zip(
         plain,
         tensors(bytes_only.loader(device="cpu", finish=mixup)),
@@ -360,16 +360,16 @@ def test_misfits_are_named_before_anything_runs(bytes_only, on_cpu, common_voice
     refused("got 'tpu'", device="tpu")
     refused("got True", device=True)
     refused("got -1", device=-1)
-    refused("name it", finish=finish())
-    refused("name it", static=True)
+    refused("need a device", finish=finish())
+    refused("need a device", static=True)
     refused("no such mapped column", device="cpu", finish={"picture": fs.finish_pictures()})
     refused("leave the ops that finish does", on_cpu, device="cpu", finish=finish())
     refused("depth", device="cpu", depth=0)
     refused("1 to 64", device="cpu", depth=65)
     refused("flip 1.5", device="cpu", finish={"image": fs.finish_pictures(flip=1.5)})
-    refused("both 0", device="cpu", finish=finish(mix=fs.mix(mixup_alpha=0, cutmix_alpha=0)))
+    refused("both 0", device="cpu", finish=finish(mix=fs.mixup_cutmix(mixup_alpha=0, cutmix_alpha=0)))
     refused("features", device="cpu", finish={"image": fs.finish_features()})
-    mixed = finish(mix=fs.mix(labels="image_path"))
+    mixed = finish(mix=fs.mixup_cutmix(labels="image_path"))
     refused("no column 'image_path' of numbers", device="cpu", finish=mixed)
     refused("numpy has no bfloat16", device="cpu", finish=finish("bfloat16"), output="numpy")
     with pytest.raises(fs.ConfigError, match="float99"):
@@ -381,7 +381,10 @@ def test_misfits_are_named_before_anything_runs(bytes_only, on_cpu, common_voice
 
 
 def test_descriptions_are_values():
-    one, other = fs.finish_pictures("bfloat16", mix=fs.mix()), fs.finish_pictures("bfloat16", mix=fs.mix())
+    one, other = (
+        fs.finish_pictures("bfloat16", mix=fs.mixup_cutmix()),
+        fs.finish_pictures("bfloat16", mix=fs.mixup_cutmix()),
+    )
     assert one == other == pickle.loads(pickle.dumps(one))
     assert len({one, other, fs.finish_pictures()}) == 2
     assert json.loads(one.to_json())["dtype"] == "bfloat16"
@@ -501,7 +504,7 @@ def test_gpu_results_are_the_chains_own(bytes_only, on_cpu, dtype):
 
 @needs_gpu
 def test_gpu_mixing_and_speech_equal_host_memory(bytes_only, common_voice):
-    mixed = finish("float16", mix=fs.mix())
+    mixed = finish("float16", mix=fs.mixup_cutmix())
     for ours, theirs in zip(
         tensors(bytes_only.loader(device="cuda:0", finish=mixed)),
         tensors(bytes_only.loader(device="cpu", finish=mixed)),
@@ -604,3 +607,17 @@ def test_gpu_misuse_is_told(bytes_only):
         bytes_only.loader(device=far)
     with pytest.raises(fs.ConfigError, match="host memory only"):
         bytes_only.loader(device="cuda:0", output="numpy")
+
+
+def test_mix_is_a_deprecated_name_of_mixup_cutmix():
+    """``Dataset.mix`` mixes data sets."""
+    with pytest.warns(DeprecationWarning, match=r"fs\.mix was renamed to fs\.mixup_cutmix") as warned:
+        former = fs.mix(mixup_alpha=0.4, labels="class")
+    assert warned[0].filename == __file__
+    assert former == fs.mixup_cutmix(mixup_alpha=0.4, labels="class")
+    with pytest.warns(DeprecationWarning, match=r"fs\.Mix was renamed to fs\.MixupCutmix"):
+        assert fs.Mix is fs.MixupCutmix
+    with pytest.warns(DeprecationWarning, match=r"fs\.MixupCutmix"):
+        assert fs.finish.Mix is fs.MixupCutmix  # where earlier releases pickled it
+    with pytest.raises(AttributeError, match="Mox"):
+        _ = fs.Mox

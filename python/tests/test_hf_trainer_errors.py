@@ -26,23 +26,47 @@ def job(imagenet: Path, tmp_path: Path) -> Job:
 
 
 def test_a_collator_has_nothing_to_do(job: Job) -> None:
-    with pytest.raises(fs.ConfigError, match="data_collator has nothing to do"):
+    with pytest.raises(fs.ConfigError, match="data_collator does not apply"):
         FeedstockTrainer(Model(), arguments(job), default_data_collator, pipeline(job))
-    with pytest.raises(fs.ConfigError, match="data_collator has nothing to do"):
+    with pytest.raises(fs.ConfigError, match="data_collator does not apply"):
         FeedstockTrainer(
             Model(), arguments(job), data_collator=default_data_collator, eval_dataset=pipeline(job)
         )
 
 
 def test_a_data_set_has_no_batches(job: Job) -> None:
-    with pytest.raises(fs.ConfigError, match=r"give dataset\.batch"):
+    with pytest.raises(fs.ConfigError, match=r"give a pipeline: dataset\.batch"):
         FeedstockTrainer(Model(), arguments(job), train_dataset=fs.Dataset(job.data))
 
 
 def test_batch_sizes_agree(job: Job) -> None:
     trainer = FeedstockTrainer(Model(), arguments(job), train_dataset=pipeline(job).batch(10))
-    with pytest.raises(fs.ConfigError, match=r"10 rows a step, but per_device_train_batch_size makes it 20"):
+    with pytest.raises(
+        fs.ConfigError, match=r"10 rows a step for 1 processes, but per_device_train_batch_size is 20"
+    ):
         trainer.train()
+
+
+def test_loaders_get_the_options_that_trainer_does_not_decide(job: Job) -> None:
+    options: fs.LoaderOptions = {"device": "cpu", "finish": {"image": fs.finish_pictures("float16")}}
+    made = FeedstockTrainer(
+        Model(),
+        arguments(job),
+        train_dataset=pipeline(job),
+        eval_dataset=pipeline(job).batch(8),
+        loader_options=options,
+    )
+    for loader in (made.get_train_dataloader().loader, made.get_eval_dataloader().loader):
+        batches = iter(loader)
+        held = [next(batches), next(batches)]  # as many as Trainer holds without accumulation
+        assert [str(batch["image"].dtype) for batch in held] == ["torch.float16"] * 2
+    with pytest.raises(fs.ConfigError, match="must not have output, static, which Trainer decides"):
+        FeedstockTrainer(
+            Model(),
+            arguments(job),
+            train_dataset=pipeline(job),
+            loader_options={"output": "numpy", "static": True},
+        )
 
 
 def test_batch_size_is_not_searched_for(job: Job) -> None:
@@ -59,7 +83,7 @@ def test_a_checkpoint_without_a_place_is_refused(job: Job) -> None:
     del state["stateful_callbacks"]["LoaderState"]
     path.write_text(json.dumps(state))
     again = FeedstockTrainer(Model(), arguments(job), train_dataset=pipeline(job))
-    with pytest.raises(fs.ConfigError, match="holds no place in the data"):
+    with pytest.raises(fs.ConfigError, match="has no position in the data"):
         again.train(resume_from_checkpoint=str(path.parent))
 
 
@@ -76,7 +100,7 @@ def test_an_epoch_that_trainer_computes_wrong_is_refused(job: Job) -> None:
     }
     larger = Job(**more, per_device=100)
     trainer = FeedstockTrainer(Model(), arguments(larger), train_dataset=pipeline(larger))
-    with pytest.raises(fs.ConfigError, match="stands in epoch 0 of the data, but Trainer, with 2 steps"):
+    with pytest.raises(fs.ConfigError, match="is of epoch 0 of the data, but Trainer, with 2 steps"):
         trainer.train(resume_from_checkpoint=str(Path(job.folder, "out", "checkpoint-4")))
 
 

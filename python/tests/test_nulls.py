@@ -123,7 +123,7 @@ def test_a_list_may_be_asked_for(silent: Path) -> None:
     [
         ({"label": 1.5}, r"'label' \(Int64\) must be an integer; got 1.5"),
         ({"label": 2**63}, "in its type's range"),
-        ({"label": 2**130}, "no value of any column"),
+        ({"label": 2**130}, "does not fit a column of any type"),
         ({"score": True}, r"'score' \(Float32\) must be a number; got true"),
         ({"score": 1e300}, "in its type's range"),
         ({"flag": 0}, r"'flag' \(Boolean\) must be true or false; got 0"),

@@ -89,9 +89,9 @@ def test_sets_that_are_not_split_and_sets_that_restart(labels: fs.Pipeline) -> N
 def test_what_cannot_be_configured_is_said(labels: fs.Pipeline) -> None:
     with pytest.raises(fs.ConfigError, match=r"datasets\['train'\] is a Dataset, which has no batches"):
         configure(DataConfig(), 2, train=labels.dataset)
-    with pytest.raises(fs.ConfigError, match="restart names 'val', which is no pipeline but list"):
+    with pytest.raises(fs.ConfigError, match="restart must name pipelines; got 'val', which is of type list"):
         configure(DataConfig(restart=["val"]), 2, val=[1, 2])
-    with pytest.raises(fs.ConfigError, match="restart is a list of names"):
+    with pytest.raises(fs.ConfigError, match="restart must be a list of names"):
         DataConfig(restart="val")
     with pytest.raises(fs.ConfigError, match="output must be .*; got 'pandas'"):
         DataIterator(labels, output="pandas")  # type: ignore[arg-type]
@@ -162,7 +162,9 @@ def test_torch_batches(pipeline: fs.Pipeline) -> None:
     assert batch["image"].dtype == batch["label"].dtype == torch.float64
     assert (batch["sample_ids"].dtype, batch["valid"].dtype) == (torch.int64, torch.bool)
     assert next(iter(it.iter_torch_batches(device="meta")))["image"].device.type == "meta"
-    with pytest.raises(fs.ConfigError, match="dtypes names 'picture', but the batch has image, "):
+    with pytest.raises(
+        fs.ConfigError, match=r"dtypes must name columns of the batch \(image, .*; got 'picture'"
+    ):
         next(iter(it.iter_torch_batches(dtypes={"picture": torch.float16})))
     with pytest.raises(fs.ConfigError, match="exclude each other"):
         it.iter_torch_batches(dtypes=torch.float16, collate_fn=lambda batch: batch)
@@ -203,15 +205,15 @@ def test_batches_in_rays_formats(pipeline: fs.Pipeline) -> None:
 
 def test_sizes_and_order_are_the_pipelines(labels: fs.Pipeline) -> None:
     it = DataIterator(labels)
-    with pytest.raises(fs.ConfigError, match="the order is the pipeline's"):
+    with pytest.raises(fs.ConfigError, match="the pipeline sets the order"):
         it.iter_torch_batches(local_shuffle_buffer_size=100)
     assert len(next(iter(it.iter_torch_batches(batch_size=40)))["label"]) == 40
     assert it.batch_size == 40
     it.iter_batches(drop_last=True)
     it.iter_batches(drop_last=False)  # 5 × 40 samples: there is no last, incomplete batch
-    with pytest.raises(fs.ConfigError, match=r"drop_last=False contradicts .* say batch\(…, tail='pad'\)"):
+    with pytest.raises(fs.ConfigError, match=r"drop_last=False contradicts .* use batch\(…, tail='pad'\)"):
         it.iter_batches(batch_size=16, drop_last=False)
-    with pytest.raises(fs.ConfigError, match=r"drop_last=True contradicts .* say batch\(…, tail='drop'\)"):
+    with pytest.raises(fs.ConfigError, match=r"drop_last=True contradicts .* use batch\(…, tail='drop'\)"):
         DataIterator(labels.batch(16, tail="pad")).iter_batches(drop_last=True)
 
 

@@ -299,6 +299,12 @@ impl Pipeline {
         self
     }
 
+    /// Returns the number that [`slots`](Self::slots) set, or its default.
+    #[must_use]
+    pub fn slot_count(&self) -> usize {
+        self.slots
+    }
+
     /// CPU threads that work for this pipeline at once, at most, at least 1: all its ranks in this process share them.
     /// They belong to the one pool of the process, which has as many threads as its largest pipeline. Default: the CPUs
     /// that the process may use (affinity, cgroup quota), divided by the environment's `LOCAL_WORLD_SIZE`. Another number
@@ -310,6 +316,12 @@ impl Pipeline {
         }
         self.threads = Some(threads);
         self
+    }
+
+    /// Returns the number that [`threads`](Self::threads) set; `None` if the default applies.
+    #[must_use]
+    pub fn thread_limit(&self) -> Option<usize> {
+        self.threads
     }
 
     /// Bytes of blocks held in memory for each rank of this process, as they lie in memory: decompressed, images and audio

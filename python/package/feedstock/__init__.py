@@ -1,5 +1,5 @@
-"""feedstock streams training data out of object storage, decodes and augments it on CPUs, and hands every data-parallel
-rank its batches, in an order that is a pure function of (data set, seed, epoch).
+"""feedstock streams training data from object storage, decodes and augments it on CPUs, and delivers batches to every
+data-parallel rank, in an order that is a pure function of (data set, seed, epoch).
 
     import feedstock as fs
 
@@ -19,12 +19,15 @@ Adapters: ``feedstock.torch``, ``feedstock.lightning``, ``feedstock.huggingface`
 ``feedstock.adaptive``.
 """
 
+from typing import TYPE_CHECKING
+
 from feedstock._dataset import Dataset
 from feedstock._device import record_stream
 from feedstock._feedstock import Batch, Table, Tensor, __version__
 from feedstock._loader import Loader
+from feedstock._options import LoaderOptions
 from feedstock._pipeline import Pipeline
-from feedstock._workers import Workers
+from feedstock._workers import Workers, WorkerSource
 from feedstock.errors import (
     ConfigError,
     DeniedError,
@@ -35,7 +38,7 @@ from feedstock.errors import (
     RetryableError,
     SampleError,
 )
-from feedstock.finish import Finish, Mix, finish_features, finish_pictures, mix
+from feedstock.finish import Finish, MixupCutmix, finish_features, finish_pictures, mix, mixup_cutmix
 from feedstock.ops import (
     Op,
     add_noise,
@@ -83,13 +86,15 @@ __all__ = [
     "GoneError",
     "InternalError",
     "Loader",
-    "Mix",
+    "LoaderOptions",
+    "MixupCutmix",
     "Op",
     "Pipeline",
     "RetryableError",
     "SampleError",
     "Table",
     "Tensor",
+    "WorkerSource",
     "Workers",
     "__version__",
     "add_noise",
@@ -108,6 +113,7 @@ __all__ = [
     "log_mel_whisper",
     "mfcc",
     "mix",
+    "mixup_cutmix",
     "normalize",
     "pad_seconds",
     "rand_augment",
@@ -129,3 +135,12 @@ __all__ = [
     "utterance_mvn",
     "volume",
 ]
+
+if not TYPE_CHECKING:  # or type checkers would accept any name
+
+    def __getattr__(name):
+        if name == "Mix":
+            from feedstock import finish
+
+            return finish.Mix  # warns that it was renamed
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

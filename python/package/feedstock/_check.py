@@ -1,4 +1,4 @@
-"""Checks of arguments. Their errors read "must be …; got …"."""
+"""Checks of arguments. Their messages have the form "NAME must be …; got …"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 2**63 - 1
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """``value`` as an int, if it is an integer (of any type, numpy's included) of at least ``least``."""
+    """Returns ``value`` as an int if it is an integer of any type, numpy's included, and at least ``least``."""
     number: int | None = None
     with contextlib.suppress(TypeError):
         number = operator.index(value)
@@ -27,7 +27,7 @@ def _bound(number: int | None) -> str:
 
 
 def real(name: str, value: Any, bounds: str, holds: Callable[[float], bool]) -> float:
-    """``value`` as a float, if it is a number for which ``holds``; ``bounds`` says so in an error."""
+    """Returns ``value`` as a float if it is a number for which ``holds``; ``bounds`` describes that in the error."""
     if not isinstance(value, str):
         with contextlib.suppress(TypeError, ValueError):
             if holds(number := float(value)):
@@ -43,5 +43,23 @@ def one_of(name: str, value: Any, choices: Collection[Any]) -> None:
 
 
 def whole_or_none(name: str, value: Any, least: int = 0) -> int | None:
-    """As ``whole``, where None stands for the default."""
+    """Like ``whole``; returns None for None, which stands for the default."""
     return None if value is None else whole(name, value, least)
+
+
+def batch_sizes(
+    *,
+    batch_size: Any = None,
+    global_batch_size: Any = None,
+    total: float | None = None,
+    global_total: float | None = None,
+    max_rows: Any = None,
+) -> dict[str, float | None]:
+    """Returns the arguments that describe a batch size as the native module takes them, rows checked."""
+    return {
+        "batch_size": whole_or_none("batch_size", batch_size, 1),
+        "global_batch_size": whole_or_none("global_batch_size", global_batch_size, 1),
+        "total": total,
+        "global_total": global_total,
+        "max_rows": whole_or_none("max_rows", max_rows, 1),
+    }

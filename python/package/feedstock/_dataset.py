@@ -1,72 +1,89 @@
-"""Which samples: opening, filtering, mixing and concatenating data sets."""
+"""Data sets: opening, filtering, mixing and concatenating them."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec
 
 from feedstock import _feedstock
 from feedstock._check import one_of, whole, whole_or_none
+from feedstock._pipeline import Pipeline
 from feedstock.errors import ConfigError
-from feedstock.ops import Op
-
-if TYPE_CHECKING:
-    from feedstock._pipeline import Pipeline
 
 Progress = Callable[[str, int, "int | None"], None]
+P = ParamSpec("P")
+
+
+def _begins(
+    method: Callable[Concatenate[Pipeline, P], Pipeline],
+) -> Callable[Concatenate[Dataset, P], Pipeline]:
+    """Returns a method of ``Dataset`` that makes a pipeline and calls the method of ``Pipeline``."""
+
+    def begun(self: Dataset, /, *args: P.args, **keywords: P.kwargs) -> Pipeline:
+        return method(self.pipeline(), *args, **keywords)
+
+    functools.update_wrapper(begun, method)
+    return begun
 
 
 class Dataset:
-    """A data set in storage: which samples there are, and which of them and of their columns are wanted.
+    """Opens a data set in object storage or on disk, and selects samples and columns.
 
-    Opens ``uri`` at once: a folder or prefix, one object, or a pattern such as ``"s3://bucket/train-{000..099}.tar"``
-    (``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` or a path). The layout is recognised, or named. The
-    first opening lists the objects and builds a catalog, which is stored. Later ones compare it with a new listing, if
-    it has at most 100,000 objects.
+    The first opening lists the objects and builds a catalog, which is stored. Later openings compare a catalog of up to
+    100,000 objects with a new listing.
 
     Immutable: ``filter``, ``columns`` and ``named`` return a new data set. Picklable: unpickling opens it again.
 
     Args:
-        uri: Where it is.
+        uri: A folder or prefix, one object, or a pattern such as ``"s3://bucket/train-{000..099}.tar"``. Schemes:
+            ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` and paths.
         layout: ``"parquet"``, ``"folder"``, ``"webdataset"``, ``"ilsvrc"``, ``"ipc"``, ``"manifest"``,
             ``"common_voice"``, ``"common_voice_tar"`` or ``"common_voice_hf"``; default: recognised.
-        split: Where a place holds several: ``"train"``, ``"dev"``, ``"validated"`` …
-        columns: Keep only these; default all.
-        durations: ``"auto"`` (default) reads clips' lengths from their headers when the data set has no table of
-            them, once, when the catalog is built; ``"never"`` does not.
+        split: The split to open if there are several: ``"train"``, ``"dev"``, ``"validated"`` …
+        columns: The columns to keep; default: all.
+        durations: ``"auto"`` (default) reads durations from the headers of audio files, once, when the catalog is
+            built, if the data set has no table of them. ``"never"`` does not.
         storage: Settings of the store: ``endpoint``, ``region``, ``anonymous``, ``path_style``, ``deadline`` (seconds
-            that an operation may go on without progress, default 120), ``stall_timeout`` (seconds without an answer,
-            default 20), ``max_concurrency``, and any key of
-            object_store (``aws_access_key_id`` …). They override the environment (``AWS_*``, ``GOOGLE_*``,
-            ``AZURE_*``). They are pickled with the data set, secrets included.
-        catalog: Where the catalog is kept: a folder, ``"beside"`` the data, or only in ``"memory"``; default
-            ``$FEEDSTOCK_CACHE/catalogs``, else ``~/.cache/feedstock/catalogs``
-            (below ``$XDG_CACHE_HOME`` where that is set).
+            that an operation may take without progress, default 120), ``stall_timeout`` (seconds without a response,
+            default 20), ``max_concurrency``, and any key of object_store (``aws_access_key_id`` …). They override the
+            environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``). They are pickled with the data set, secrets included.
+        catalog: Where the catalog is stored: a folder, ``"beside"`` for a file next to the data, or only in
+            ``"memory"``. Default: ``$FEEDSTOCK_CACHE/catalogs``, else ``~/.cache/feedstock/catalogs`` (in
+            ``$XDG_CACHE_HOME`` if that is set).
         check: How a stored catalog is compared with the storage. ``"auto"`` (default) lists the objects if the catalog
-            has at most 100,000; a larger one is used without a listing, with a warning in the log. ``"list"`` always
+            has at most 100,000; a larger one is used without a listing, and a warning is logged. ``"list"`` always
             lists them, with one request per 1,000 objects.
-        rebuild: Builds the catalog anew even if a stored one fits; default ``False``.
-        disk_cache: (folder, bytes): keeps fetched blocks on local disk; default not. The ranks of a machine and its
-            data sets may name one folder: each reads what any of them has fetched, and the bytes bound them together.
-        block_bytes: Encoded bytes that one read aims at, default 4 MiB. Other blocks are another order.
-        bad_shards: ``"raise"`` (default): a Parquet file, IPC file or WebDataset tar that cannot be catalogued, for
-            example because its footer is damaged, is a ConfigError. ``"skip"``: it is left out, with a warning in the
-            log and a note of the catalog. So is a Parquet or IPC file whose schema differs from that of most files.
-            The rest is another data set than the whole: a cursor of one does not fit the other, and ranks of which
-            some could read the shard raise an error. Cataloguing reads footers and headers. Damage in pages, in
-            values or in payloads is found when they are read, and raises an error with ``"skip"``, too; samples
-            that do not decode follow ``on_error``. Failures of the storage never leave a shard out.
-        progress: Called with (stage, done, total or None) while the catalog is built, from another thread; default: a
-            line on standard error where that is a terminal; ``False``: nothing.
+        rebuild: ``True`` builds the catalog again even if a stored one is valid; default ``False``.
+        disk_cache: (folder, bytes): caches fetched blocks on local disk; default: no cache. The ranks and data sets of
+            a machine may share one folder. Each then reads what any of them has fetched, and the limit is for all
+            together.
+        block_bytes: The target size of one read in encoded bytes; default 4 MiB. Another size is another order.
+        bad_shards: The reaction to a Parquet file, IPC file or WebDataset tar that cannot be catalogued, for example
+            because its footer is damaged. ``"raise"`` (default): ConfigError. ``"skip"``: the shard is left out, with
+            a warning in the log and a note in the catalog. So is a Parquet or IPC file whose schema differs from that
+            of most files. The result is another data set: cursors of one do not fit the other, and ranks of which only
+            some could read the shard raise an error. Cataloguing reads footers and headers only. Damage in pages,
+            values or payloads raises an error when it is read, with ``"skip"``, too; samples that do not decode
+            follow ``on_error``. A failure of the storage never leaves a shard out.
+        progress: Called from another thread with (stage, done, total or None) while the catalog is built. Default: a
+            status line if standard error is a terminal. ``False``: no progress.
 
     Raises:
-        GoneError: Nothing is there.
-        DeniedError: The storage refuses.
-        ConfigError: The objects are no data set, or an option does not fit.
+        GoneError: There is nothing at the URI.
+        DeniedError: The storage denies access.
+        ConfigError: The objects are not a data set, or an option is not valid.
+
+    Example:
+        >>> data = fs.Dataset(images, columns=["image", "label"])
+        >>> len(data), data.schema["label"], len(data.filter("label >= 0"))
+        (8, 'Int64', 8)
+        >>> list(next(iter(data.batch(2).loader())))
+        ['image', 'label']
     """
 
     _native: _feedstock.Dataset
@@ -112,8 +129,8 @@ class Dataset:
 
     def _open(self, uri: str, arguments: dict[str, Any], progress: Progress | None) -> None:
         self._native = _feedstock.Dataset.open(uri, **arguments, progress=progress)
-        # The resolved URI, because the process that unpickles this may run in another folder. The catalog is rebuilt
-        # only once.
+        # The resolved URI, because the process that unpickles this may run in another folder. `rebuild` applies only
+        # once.
         self._recipe = ("open", self._native.opened_uri(), {**arguments, "rebuild": False})
 
     @classmethod
@@ -123,11 +140,28 @@ class Dataset:
         *,
         stop: Literal["first_exhausted", "all_exhausted", "never"] = "first_exhausted",
     ) -> Dataset:
-        """Mixes data sets by weight: of every so many positions, each has a share that is its weight's, exactly.
+        """Mixes data sets by weight.
 
-        ``stop``: an epoch ends before the first part would repeat, once every part was seen whole (smaller ones
-        repeat, shuffled anew), or never. The mix has the parts' columns and ``dataset``, each part's name. For each
-        sample of each part once an epoch, see ``concat``.
+        Positions are divided into cycles, which have at least 1,024 of them. In each cycle, every part has exactly its
+        weight's share, rounded to whole samples. The mix has the parts' columns, and ``dataset`` with the name of each
+        sample's part. To deliver each sample of each part once an epoch, use ``concat``.
+
+        Args:
+            parts: Pairs of data set and weight. Weights are above 0 and need not add up to 1.
+            stop: When an epoch ends. ``"first_exhausted"`` (default): before the first part would repeat.
+                ``"all_exhausted"``: when every part was delivered completely; smaller parts repeat, shuffled anew.
+                ``"never"``: not at all.
+
+        Raises:
+            ConfigError: No parts, a weight that is not a finite number above 0, a part that is a mix, two parts of one
+                name, or columns of one name whose types differ.
+
+        Example:
+            >>> one, other = fs.Dataset(images).named("one"), fs.Dataset(images).named("other")
+            >>> mixed = fs.Dataset.mix([(one, 3), (other, 1)], stop="never").shuffle(seed=7)
+            >>> batch = next(iter(mixed.batch(1024).loader()))
+            >>> batch["dataset"].count("one"), batch["dataset"].count("other")
+            (768, 256)
         """
         parts = list(parts)
         one_of("stop", stop, ("first_exhausted", "all_exhausted", "never"))
@@ -136,24 +170,30 @@ class Dataset:
 
     @classmethod
     def concat(cls, parts: Iterable[Dataset]) -> Dataset:
-        """Joins data sets end to end: every sample of every part is in each epoch exactly once.
+        """Joins data sets end to end: each epoch has every sample of every part exactly once.
 
         Like ``torch.utils.data.ConcatDataset`` and ``datasets.concatenate_datasets``. The result has the order of one
-        data set: ``shuffle`` shuffles samples of all parts with each other. Without it, the parts come in sequence.
+        data set: ``shuffle`` shuffles samples of all parts together. Without it, the parts follow one another.
 
-        - Columns: those of the parts by name, null where a part lacks one, widened where number or text types differ,
-          and ``dataset``, each part's name.
-        - Filters of the parts hold, and the result can be filtered.
+        - Columns: all columns of the parts, by name. Values are null if a part lacks the column, and widened if types
+          of numbers or text differ. ``dataset`` has the name of each sample's part.
+        - Filters of the parts apply, and the result can be filtered.
         - A concatenation of concatenations is the concatenation of all their parts. A concatenation can be part of a
           mix, with one weight. A mix cannot be part of a concatenation.
         - The same parts in another sequence are another data set: a saved state of one does not load into the other.
 
         Args:
-            parts: The data sets. Two of the same URI need names of their own (``named``).
+            parts: The data sets. Two of the same URI need different names (``named``).
 
         Raises:
-            ConfigError: No parts, a part that is a mix, two parts of one name, or columns of one name that do not go
-                together. The message names the part and the column.
+            ConfigError: No parts, a part that is a mix, two parts of one name, or columns of one name whose types
+                cannot be combined. The message names the part and the column.
+
+        Example:
+            >>> one, other = fs.Dataset(images).named("one"), fs.Dataset(images).named("other")
+            >>> joined = fs.Dataset.concat([one, other])
+            >>> len(joined), len(joined.filter("dataset = 'other'"))
+            (16, 8)
         """
         parts = list(parts)
         for part in parts:
@@ -168,44 +208,58 @@ class Dataset:
         return dataset
 
     def filter(self, sql: str) -> Dataset:
-        """Keeps the samples for which the SQL expression over the catalog's columns is true, as ``"label < 100"`` or
-        ``"duration < 20 and locale = 'de'"``. Successive filters are ANDed."""
+        """Keeps the samples for which an SQL expression over the catalog's columns is true.
+
+        Successive filters are combined with AND.
+
+        Args:
+            sql: For example ``"label < 100"`` or ``"duration < 20 and locale = 'de'"``.
+
+        Raises:
+            ConfigError: The expression is not valid.
+        """
         return self._made(self._native.filter(sql), ("filter", self, sql))
 
     def columns(self, names: Sequence[str]) -> Dataset:
-        """Keeps only these columns in batches, in this order; only they are read."""
+        """Keeps only these columns, in this order. Other columns are not read."""
         return self._made(self._native.columns(list(names)), ("columns", self, list(names)))
 
     def named(self, name: str) -> Dataset:
-        """The same data set with a name for the column ``dataset`` of a mix or a concatenation; default its URI."""
+        """Names the data set in the column ``dataset`` of a mix or a concatenation; default: its URI."""
         return self._made(self._native.named(name), ("named", self, name))
 
     def sql(self, query: str) -> _feedstock.Table:
-        """Runs a query over the table ``catalog``, as ``"select label, count(*) from catalog group by label"``, of all
-        samples, filtered or not. For ``pyarrow.table(result)`` or ``polars.DataFrame(result)``."""
+        """Runs a query over the table ``catalog``, which has all samples, whatever the filters.
+
+        Args:
+            query: For example ``"select label, count(*) from catalog group by label"``.
+
+        Returns:
+            A table for ``pyarrow.table(result)`` or ``polars.DataFrame(result)``.
+        """
         return self._native.sql(query)
 
     def doctor(
         self, samples: int | None = None, *, threads: int | None = None, listed: int = 100
     ) -> dict[str, Any]:
-        """Decodes the samples and reports what would be refused or is unusual, and how good the layout is.
+        """Decodes the samples and reports those that are bad or unusual, and the quality of the layout.
 
-        Every column of encoded samples is decoded whole, with the default limits. Samples that cannot be decoded are
-        part of the report, not exceptions.
+        Every column of encoded samples is decoded completely, with the default limits. Samples that cannot be decoded
+        are part of the report, not exceptions.
 
         Args:
             samples: Number of samples to read, in evenly spaced runs of 64; default all.
             threads: CPU threads; default: this rank's share of the CPUs (all, divided by ``LOCAL_WORLD_SIZE``).
-            listed: Refused samples to list by name, per column; default 100. All are counted.
+            listed: Bad samples to list by name, per column; default 100. All are counted.
 
         Returns:
             ``examined``; ``columns``, each with ``refused``, ``refusals`` (``sample``, ``name``, ``reason``),
             ``formats``, ``rates``, ``width``, ``height``, ``seconds`` and ``unusual``; ``unreadable`` blocks; and
-            ``layout`` with ``advice``. The same as ``feedstock doctor URI --json`` prints.
+            ``layout`` with ``advice``. ``feedstock doctor URI --json`` prints the same.
 
         Raises:
             ConfigError: ``samples`` or ``threads`` is below 1, or no column holds encoded samples.
-            DeniedError: The storage refuses.
+            DeniedError: The storage denies access.
             RetryableError: The storage failed.
         """
         report = self._native.doctor(
@@ -217,41 +271,24 @@ class Dataset:
 
     @property
     def schema(self) -> dict[str, str]:
-        """Names and Arrow types of all columns that there are."""
+        """The names and Arrow types of all columns."""
         return dict(self._native.schema())
 
     @property
     def uri(self) -> str:
-        """The URI that it was opened by. A URL lacks its user name, its password, and what signs it."""
+        """The URI that the data set was opened with, without user name, password and signature."""
         return self._native.uri()
 
     def __len__(self) -> int:
-        """Samples that the filters keep."""
+        """Returns the number of samples that the filters keep."""
         return self._native.samples()
 
-    def map(
-        self,
-        column: str,
-        *ops: Op | Iterable[Op],
-        output: str | None = None,
-        pad_value: float = 0.0,
-        key: str | None = None,
-    ) -> Pipeline:
-        """Begins a pipeline: see ``Pipeline.map``."""
-        return self.pipeline().map(column, *ops, output=output, pad_value=pad_value, key=key)
-
-    def shuffle(self, seed: int = 0, **options: Any) -> Pipeline:
-        """Begins a pipeline: see ``Pipeline.shuffle``."""
-        return self.pipeline().shuffle(seed, **options)
-
-    def batch(self, batch_size: int | None = None, **options: Any) -> Pipeline:
-        """Begins a pipeline: see ``Pipeline.batch``."""
-        return self.pipeline().batch(batch_size, **options)
+    map = _begins(Pipeline.map)
+    shuffle = _begins(Pipeline.shuffle)
+    batch = _begins(Pipeline.batch)
 
     def pipeline(self) -> Pipeline:
-        """A pipeline over this data set: its order, one sample a batch, no column mapped."""
-        from feedstock._pipeline import Pipeline
-
+        """Returns a pipeline over this data set: not shuffled, no column mapped, batches of one sample."""
         return Pipeline(self)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -279,16 +316,16 @@ def _rebuild(step: str, *arguments: Any) -> Dataset:
 def _reporter(progress: Progress | Literal[False] | None) -> Progress | None:
     if progress is not None:
         return progress or None
-    return _StatusLine().tell if sys.stderr is not None and sys.stderr.isatty() else None
+    return _StatusLine().show if sys.stderr is not None and sys.stderr.isatty() else None
 
 
 class _StatusLine:
-    """One line on a terminal, from the first second on."""
+    """A status line on a terminal, shown after the first second."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + 1.0
 
-    def tell(self, stage: str, done: int, total: int | None) -> None:
+    def show(self, stage: str, done: int, total: int | None) -> None:
         now = time.monotonic()
         if now < self._next:
             return

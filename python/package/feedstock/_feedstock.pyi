@@ -1,4 +1,4 @@
-"""The native module: see the package's classes for how to use it."""
+"""The native module. The package's classes are its public interface."""
 
 from collections.abc import Iterator, KeysView
 from typing import Any
@@ -9,13 +9,14 @@ __version__: str
 
 _Ids = np.ndarray[Any, np.dtype[np.uint64]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
+_BatchSizes = dict[str, float | None]  # made by feedstock._check.batch_sizes
 
 class Tensor:
     """A column of a batch as a tensor on the CPU, or on the loader's device: rows first.
 
-    It views the batch's memory: nothing is copied by ``numpy()``, ``torch()`` or ``__dlpack__``, and the memory is not
-    used for another batch while any view lives; a device's not before the streams that used it have passed that place
-    either.
+    ``numpy()``, ``torch()`` and ``__dlpack__`` return views of the batch's memory and copy nothing. The memory is not
+    used for another batch while a view is alive; memory of a device not before the streams that used it have passed
+    that point.
     """
 
     @property
@@ -24,20 +25,20 @@ class Tensor:
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> str:
-        """As numpy and torch spell it: ``uint8``, ``float32``, ``int64`` …"""
+        """The element type in numpy's and torch's spelling: ``uint8``, ``float32``, ``int64`` …"""
     @property
     def lengths(self) -> list[int] | None:
-        """The rows' own lengths along ``padded_axis`` (samples, frames); None where rows are equal by nature."""
+        """The lengths of the rows along ``padded_axis`` (samples, frames, tokens); None if all rows have one length."""
     @property
     def padded_axis(self) -> int | None: ...
     @property
     def nbytes(self) -> int: ...
     @property
     def device(self) -> str:
-        """Where it lies: ``cpu``, ``cuda:0`` …"""
+        """The tensor's device: ``cpu``, ``cuda:0`` …"""
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements from one entry of an axis to the next."""
+        """Elements from one entry of each axis to the next."""
     def __len__(self) -> int: ...
     def __dlpack__(
         self,
@@ -50,35 +51,35 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]: ...
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A view as a numpy array; an error for what is on a GPU, or bfloat16."""
+        """Returns a writable view as a numpy array; ConfigError on a GPU, and for bfloat16."""
     def torch(self) -> Any:
-        """A view as a torch.Tensor; of a tensor on a GPU, for torch's current stream there."""
+        """Returns a view as a torch.Tensor; on a GPU, for torch's current stream there."""
 
 class Batch:
     """One rank's share of one global step: a mapping from column to ``Tensor`` (numbers) or list (all else).
 
-    It holds one slot of the pipeline, or one buffer of its device, until it, and every view taken from it, is gone.
+    It holds one slot of the pipeline, or one buffer of its device, until the batch and every view of it are dropped.
     """
 
     @property
     def epoch(self) -> int: ...
     @property
     def position(self) -> int:
-        """The first global position of its step."""
+        """The first global position of the batch's step."""
     @property
     def next_position(self) -> int: ...
     @property
     def num_rows(self) -> int:
-        """Rows, padding and substitutes included."""
+        """The number of rows, padding and substitutes included."""
     @property
     def sample_ids(self) -> _Ids:
-        """The sample that each row stands for: uint64 [rows]."""
+        """The id of each row's sample: uint64 [rows]."""
     @property
     def valid(self) -> _Flags:
-        """bool [rows]: False for padding and for substitutes of unusable samples, which losses leave out."""
+        """bool [rows]: False for padding and for substitutes of unusable samples. Leave these rows out of the loss."""
     def __getitem__(self, name: str) -> Any: ...
     def __len__(self) -> int:
-        """Columns, not rows: see ``num_rows``."""
+        """The number of columns. For rows see ``num_rows``."""
     def __contains__(self, name: object) -> bool: ...
     def __iter__(self) -> Iterator[str]: ...
     def keys(self) -> KeysView[str]: ...
@@ -86,18 +87,20 @@ class Batch:
     def items(self) -> list[tuple[str, Any]]: ...
     def get(self, name: str, default: Any = None) -> Any: ...
     def numpy(self, *, ids: bool = False) -> dict[str, Any]:
-        """Numpy arrays (views) and lists; ``ids=True`` adds "sample_ids" (uint64) and "valid" (bool)."""
+        """Returns numpy arrays (views) and lists; ``ids=True`` adds "sample_ids" (uint64) and "valid" (bool)."""
     def torch(self, *, ids: bool = False) -> dict[str, Any]:
-        """Torch tensors (views) and lists; ``ids=True`` adds "sample_ids" (int64) and "valid" (bool)."""
+        """Returns torch tensors (views) and lists; ``ids=True`` adds "sample_ids" (int64) and "valid" (bool)."""
     def record_stream(self, stream: Any) -> None:
-        """Says that ``stream`` (a torch.cuda.Stream, or CUDA's number of one) uses the batch, beside the stream for
-        which its tensors were taken: it waits for the data, and the memory is not used again before it has passed the
-        place where the last view is dropped. Nothing for a batch in host memory."""
+        """Registers ``stream`` (a torch.cuda.Stream, or its CUDA handle as a number) as a further user of the batch.
+
+        The stream waits for the data. The memory is used again only after the stream has passed the point where the
+        last view is dropped. Does nothing for a batch in host memory.
+        """
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
     def __arrow_c_schema__(self) -> Any: ...
 
 class Table:
-    """The result of a query: ``pyarrow.table(result)``, ``polars.DataFrame(result)``."""
+    """The result of a query, for ``pyarrow.table(result)`` and ``polars.DataFrame(result)``."""
 
     def __len__(self) -> int: ...
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
@@ -142,26 +145,24 @@ class Pipeline:
     def seed(self, seed: int) -> Pipeline: ...
     def bucket_by(self, column: str, window: int | None) -> Pipeline: ...
     def lengths_from(self, column: str) -> Pipeline: ...
-    def batch(
-        self,
-        batch_size: int | None,
-        global_batch_size: int | None,
-        total: float | None,
-        global_total: float | None,
-        max_rows: int | None,
-        tail: str,
-    ) -> Pipeline: ...
+    def batch(self, sizes: _BatchSizes, tail: str) -> Pipeline: ...
     def on_error(self, policy: str, max_fraction: float) -> Pipeline: ...
     def nulls(self, column: str | None, to: str | bool | int | float) -> Pipeline: ...
     def epochs(self, epochs: int) -> Pipeline: ...
     def options(
         self,
-        threads: int | None,
-        slots: int | None,
-        budget_bytes: int | None,
-        decoder_memory: int | None,
-        deadline: float | None,
+        threads: int | None = None,
+        slots: int | None = None,
+        budget_bytes: int | None = None,
+        decoder_memory: int | None = None,
+        deadline: float | None = None,
     ) -> Pipeline: ...
+    @property
+    def slots(self) -> int:
+        """Slots of each loader: the option, or its default."""
+    @property
+    def threads(self) -> int | None:
+        """The option ``threads``; None if the default applies."""
     def spec(self) -> str: ...
     def workers(self, members: Members) -> Pipeline: ...
     def device(
@@ -181,22 +182,14 @@ class Loader:
     def set_epoch(self, epoch: int) -> None: ...
     def seek(self, epoch: int, step: int) -> None: ...
     def abandon_epoch(self, epoch: int) -> None: ...
-    def reconfigure(
-        self,
-        rank: int,
-        world_size: int,
-        batch_size: int | None,
-        global_batch_size: int | None,
-        total: float | None,
-        global_total: float | None,
-    ) -> None: ...
+    def reconfigure(self, rank: int, world_size: int, sizes: _BatchSizes) -> None: ...
     def stop(self) -> None: ...
     def samples_in(self, epoch: int, step: int) -> list[list[int]]: ...
     def steps_in(self, epoch: int) -> int | None: ...
     def steps_after(self, epoch: int, position: int) -> int | None: ...
     def share(self) -> tuple[int, int, int | None]: ...
     def place(self) -> str:
-        """Where batches arrive: ``cpu``, ``cuda:0`` …"""
+        """The device of batches: ``cpu``, ``cuda:0`` …"""
     def stats(self) -> dict[str, Any]: ...
     def ledger(self) -> dict[str, Any] | None: ...
     def skip_report(self) -> tuple[int, list[tuple[int, int, str]]]: ...
@@ -223,15 +216,15 @@ class Worker:
     ) -> None: ...
     @property
     def address(self) -> str:
-        """``host:port``, really bound."""
+        """``host:port``; the host is the advertised one if one was given."""
     def status(self) -> str:
         """JSON: ``version``, ``protocol``, ``instance``, ``draining``, ``streams``, ``plans``, ``samples``, …"""
     def drain(self, timeout: float) -> bool:
-        """Takes no new streams and tells ranks; True once all streams have gone."""
+        """Accepts no new streams and asks ranks to move theirs; True if all have moved within ``timeout`` seconds."""
     def stop(self) -> None: ...
 
 class Members:
-    """Who serves; shared by all loaders that were given it."""
+    """The list of workers, shared by all loaders that were given it."""
 
     def __init__(
         self,
@@ -244,28 +237,34 @@ class Members:
         local: str,
     ) -> None: ...
     def set(self, addresses: list[str]) -> None:
-        """Streams move at the next step."""
+        """Replaces the list of workers. Streams move at the next step."""
     def addresses(self) -> list[str]: ...
     def status(self, address: str) -> str:
-        """How the worker at an address is, as JSON."""
+        """Returns the status of the worker at an address as JSON."""
 
 def fleet_identity(names: list[str]) -> dict[str, str]:
-    """A new authority, and signed by it certificates for servers and clients: "ca", "server_cert", "server_key",
-    "client_cert", "client_key" (PEM), and a random "token"."""
+    """Makes an authority, certificates that it signs, and a random "token".
+
+    The others are "ca", "server_cert", "server_key", "client_cert" and "client_key" (PEM).
+    """
 
 def command(arguments: list[str]) -> int: ...
 def check_ops(ops: str) -> None: ...
 def check_finish(finish: str) -> None: ...
 def compile_kernels(capability: int) -> int:
-    """Compiles the finishing kernels for GPUs of a compute capability (90 for 9.0) and keeps them in the cache; the
-    bytes of the result."""
+    """Compiles the finishing kernels for GPUs of a compute capability (90 for 9.0) and stores them in the cache.
+
+    Returns:
+        Their size in bytes.
+    """
 
 def offer_libraries(files: list[str]) -> None:
-    """Names files of NVIDIA's run-time compiler and JPEG decoder that the system does not know."""
+    """Adds files of NVIDIA's run-time compiler and JPEG decoder that the system's loader does not find."""
 
 def use_address_on(address: int, stream: int) -> bool:
-    """Says that ``stream`` uses the batch that has ``address`` in its memory; whether one that is held has."""
+    """Registers ``stream`` as a user of the batch whose memory contains ``address``; False if there is none."""
 
 def preset(name: str) -> str: ...
 def default_threads() -> int: ...
-def panic(message: str) -> None: ...
+def panic(message: str) -> None:
+    """Only in the tests' wheel."""

@@ -6,19 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from feedstock._check import one_of, whole, whole_or_none
+from feedstock._check import batch_sizes, one_of, whole, whole_or_none
+from feedstock._loader import Loader
+from feedstock._options import LoaderOptions, takes_loader_options
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from feedstock import _feedstock
     from feedstock._dataset import Dataset
-    from feedstock._loader import Loader
-    from feedstock._workers import Workers
-    from feedstock.finish import Finish
 
-_Step = tuple[str, tuple[Any, ...]]
+#: A method of the native pipeline, and its arguments.
+_Step = tuple[str, dict[str, Any]]
+_Functions = tuple[tuple[Callable[[Any], Any], int | None], ...]
 
 #: What nulls of a column become.
 NullsOf = Literal["list", "mask"] | bool | int | float
@@ -27,26 +30,22 @@ NullsOf = Literal["list", "mask"] | bool | int | float
 class Pipeline:
     """A data set, the ops on its columns, an order, and batches. Made by ``Dataset.map``, ``.shuffle`` or ``.batch``.
 
-    Immutable: every method returns a new pipeline; those made from one share its threads. Picklable, if its Python
-    functions are: it is a recipe, and unpickling opens the data set again.
+    Immutable: every method returns a new pipeline. Pipelines that were made from one another share threads. Picklable
+    if its Python functions are: the pickle is a recipe, and unpickling opens the data set again.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._native = dataset._native.pipeline()
         self._steps: tuple[_Step, ...] = ()
-        self._functions: tuple[tuple[Callable[[Any], Any], int | None], ...] = ()
+        self._functions: _Functions = ()
 
-    def _with(self, method: str, *arguments: Any) -> Pipeline:
-        return self._changed(
-            getattr(self._native, method)(*arguments), (*self._steps, (method, arguments)), self._functions
-        )
+    def _with(self, method: str, **arguments: Any) -> Pipeline:
+        native = getattr(self._native, method)(**arguments)
+        return self._changed(native, (*self._steps, (method, arguments)), self._functions)
 
     def _changed(
-        self,
-        native: _feedstock.Pipeline,
-        steps: tuple[_Step, ...],
-        functions: tuple[tuple[Callable[[Any], Any], int | None], ...],
+        self, native: _feedstock.Pipeline, steps: tuple[_Step, ...], functions: _Functions
     ) -> Pipeline:
         pipeline = Pipeline.__new__(Pipeline)
         pipeline.dataset, pipeline._native = self.dataset, native
@@ -61,32 +60,58 @@ class Pipeline:
         pad_value: float = 0.0,
         key: str | None = None,
     ) -> Pipeline:
-        """Runs each sample's encoded bytes or text in ``column`` through ``ops``, on the pipeline's threads.
+        """Runs the encoded bytes or text of ``column`` through ops, sample by sample, on the pipeline's threads.
 
-        The result is the batch's tensor ``output`` (default: the column's own name); one column may be mapped several
-        times. Rows of their own lengths (waveforms, features, tokens) are padded with ``pad_value`` to the longest of
-        the batch, and their lengths stand in the column ``<output>_length``. Columns without a map ride along.
+        One column may be mapped several times, to different outputs. Unmapped columns are passed on unchanged.
 
-        The first map of a column draws its randomness as if it were the only one. Every further map of that column
-        draws by the name of its output, so that two random crops of one image differ. ``key`` overrides both: maps with
-        equal keys draw the same for a sample, whatever columns they read (the same crop of an image and of its mask).
+        Args:
+            column: A column of encoded images, audio or text.
+            *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined.
+            output: The name of the resulting tensor [rows, …]; default: ``column``.
+            pad_value: Variable-length rows (waveforms, features, tokens) are padded with this value to the longest of
+                the batch; default 0. The column ``<output>_length`` (int64 [rows]) has their lengths.
+            key: Names the random numbers of this map. Maps with equal keys draw the same numbers for a sample, whatever
+                columns they read: the same crop of an image and of its mask. Default: the first map of a column draws
+                as the only one would; each further map draws by the name of its output, so that two random crops of
+                one image differ.
+
+        Raises:
+            ConfigError: An argument is not valid. Names of columns are checked when a loader is made.
+
+        Example:
+            >>> chain = [fs.decode_image(), fs.random_resized_crop(24), fs.to_chw()]
+            >>> pipeline = fs.Dataset(images).map("image", chain, output="pixels").batch(2)
+            >>> batch = next(iter(pipeline.loader()))
+            >>> batch["pixels"].shape, batch["pixels"].dtype
+            ((2, 3, 24, 24), 'uint8')
         """
         if key is not None and (not isinstance(key, str) or not key):
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
-        return self._with("map", column, output or column, chain_json(ops), float(pad_value), key)
+        return self._with(
+            "map",
+            column=column,
+            output=output or column,
+            ops=chain_json(ops),
+            pad_value=float(pad_value),
+            key=key,
+        )
 
     def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:
-        """Runs ``fn(batch)`` on every batch, in this process, on a pool of ``num_threads`` threads (default 1), order
-        kept; the loader yields what it returns. With ``output="numpy"`` or ``"torch"`` it gets that dict. On a GPU it
-        works on the stream that is torch's current one where the loader is iterated, as what it returns is used there.
+        """Runs ``fn(batch)`` on every batch in this process; the loader yields the results, in order.
 
-        Every function has a separate pool, and a pool begins with its batches in order. With one thread, ``fn`` runs
-        on one batch at a time, in order, whatever other functions asked for. With several functions, each gets the
-        result of the one before it.
+        Each function has a separate thread pool. With one thread, ``fn`` runs on one batch at a time, in order. Of
+        several functions, each gets the result of the one before it. Batches in functions hold slots, so the loader
+        gets more: the sum of all functions' threads, plus one. Functions that hold the GIL run one at a time with any
+        number of threads; prefer ops.
 
-        The batches under way, in addition to the one that you have, are the sum of all functions' threads, plus one
-        result that waits. Each holds a slot, so the pipeline gets that many more. Functions that do not let go of the
-        GIL run one at a time whatever the number of threads: prefer ops.
+        On a GPU, ``fn`` runs on torch's current stream of the thread that iterates the loader.
+
+        Args:
+            fn: Gets what the loader's ``output`` states: ``fs.Batch``, or a dict of arrays or tensors.
+            num_threads: Threads of this function, at least 1; default 1.
+
+        Raises:
+            TypeError: ``fn`` is not callable.
         """
         if not callable(fn):
             raise TypeError(f"fn must be a function of a batch; got {fn!r}")
@@ -101,34 +126,44 @@ class Pipeline:
         lanes: int | None = None,
         full: bool = False,
     ) -> Pipeline:
-        """Shuffles anew in every epoch, as a pure function of (data set, seed, epoch).
+        """Shuffles every epoch anew, as a pure function of (data set, seed, epoch).
 
-        Blocks are permuted and samples shuffled inside windows of ``window`` samples (default: what fits 512 MiB of
-        encoded bytes). ``full=True`` draws every sample on its own instead, for storage with cheap random reads.
-        ``lanes``: strands of the order that ranks share out, default up to 64; large jobs set a multiple of the largest
-        world size they plan. The seed is also that of the ops' randomness, unless ``seed()`` sets another.
+        Blocks are permuted, and samples are shuffled inside windows.
+
+        Args:
+            seed: At least 0; default 0. Also seeds the ops' random numbers, unless ``seed()`` sets another seed.
+            window: Samples in a window; default: the number that fits in 512 MiB of encoded bytes.
+            lanes: Strands of the order that ranks divide among themselves; default: up to 64. For large jobs, set a
+                multiple of the largest planned world size.
+            full: ``True`` draws every sample independently, for storage with fast random reads; default ``False``.
         """
         return self._with(
             "shuffle",
-            "full" if full else "window",
-            whole("seed", seed),
-            whole_or_none("window", window, 1),
-            whole_or_none("lanes", lanes, 1),
+            kind="full" if full else "window",
+            seed=whole("seed", seed),
+            window=whole_or_none("window", window, 1),
+            lanes=whole_or_none("lanes", lanes, 1),
         )
 
     def seed(self, seed: int) -> Pipeline:
-        """Seeds the ops' randomness; default the shuffle's seed."""
-        return self._with("seed", whole("seed", seed))
+        """Seeds the ops' random numbers; default: the seed of ``shuffle``."""
+        return self._with("seed", seed=whole("seed", seed))
 
     def bucket_by(self, column: str, *, window: int | None = None) -> Pipeline:
-        """Puts samples of like length into one batch, by the numeric ``column`` of the catalog (``"duration"``): inside
-        windows of ``window`` samples (default the shuffle's) they are sorted, cut into global batches, and the batches
-        shuffled. All ranks get the same bucket at a step, and the same number of steps."""
-        return self._with("bucket_by", column, whole_or_none("window", window, 1))
+        """Puts samples of similar length into one batch.
+
+        Inside each window, samples are sorted by length and cut into global batches; then the batches are shuffled. At
+        a step, all ranks get the same bucket. All ranks take the same number of steps.
+
+        Args:
+            column: A numeric column of the catalog, such as ``"duration"``.
+            window: Samples in a window; default: that of ``shuffle``.
+        """
+        return self._with("bucket_by", column=column, window=whole_or_none("window", window, 1))
 
     def lengths_from(self, column: str) -> Pipeline:
-        """The numeric column of lengths that batches of a total go by, where they are not bucketed."""
-        return self._with("lengths_from", column)
+        """Sets the numeric column of lengths for batches that a total bounds, if they are not bucketed."""
+        return self._with("lengths_from", column=column)
 
     def batch(
         self,
@@ -140,65 +175,90 @@ class Pipeline:
         max_rows: int | None = None,
         tail: Literal["drop", "pad"] = "drop",
     ) -> Pipeline:
-        """Sets the batch size; one of:
+        """Sets the batch size, by exactly one of the first four arguments.
 
         Args:
-            batch_size: Rows for each rank.
-            global_batch_size: Rows over all ranks; their shares differ by at most one.
-            total: As many rows for each rank as keep rows × longest length at or below it, in the unit of the lengths'
-                column (seconds, frames, tokens); see ``bucket_by`` and ``lengths_from``.
-            global_total: Likewise over all ranks: the same global batches for any world size.
-            max_rows: Rows that a total may gather; default 1,024 for each rank, 65,536 over all.
-            tail: ``"drop"`` leaves out the epoch's last, incomplete global batch; ``"pad"`` fills it with samples from
-                the epoch's start, marked False in ``batch.valid``, so that evaluation counts each sample once.
+            batch_size: Rows for each rank, at least 1.
+            global_batch_size: Rows over all ranks; the ranks' shares differ by at most one row.
+            total: Bounds rows × longest length for each rank, in the unit of the column of lengths (seconds, frames,
+                tokens). See ``bucket_by`` and ``lengths_from``.
+            global_total: The same bound over all ranks: the same global batches for any world size.
+            max_rows: The most rows that a total may collect; default 1,024 for each rank, 65,536 over all.
+            tail: The epoch's last, incomplete global batch. ``"drop"`` (default) leaves it out. ``"pad"`` fills it with
+                samples from the epoch's start, marked False in ``batch.valid``, so that evaluation counts each sample
+                once.
+
+        Raises:
+            ConfigError: None or several of the sizes are given, or one is not valid.
+
+        Example:
+            >>> data = fs.Dataset(images)  # 8 samples
+            >>> [batch.num_rows for batch in data.batch(3).loader()]
+            [3, 3]
+            >>> [int(batch.valid.sum()) for batch in data.batch(3, tail="pad").loader()]
+            [3, 3, 2]
         """
         one_of("tail", tail, ("drop", "pad"))
-        return self._with(
-            "batch",
-            whole_or_none("batch_size", batch_size, 1),
-            whole_or_none("global_batch_size", global_batch_size, 1),
-            total,
-            global_total,
-            whole_or_none("max_rows", max_rows, 1),
-            tail,
+        sizes = batch_sizes(
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            total=total,
+            global_total=global_total,
+            max_rows=max_rows,
         )
+        return self._with("batch", sizes=sizes, tail=tail)
 
     def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Pipeline:
-        """What becomes of samples that cannot be decoded. ``"raise"`` (the default) stops with the sample's name;
-        ``"skip"`` fills the row with the batch's nearest good one, marks it False in ``batch.valid``, lists it in
-        ``loader.skip_report()``, and stops past ``max_fraction`` of an epoch's samples. Ranks stay in step."""
-        one_of("on_error", policy, ("raise", "skip"))
-        return self._with("on_error", policy, max_fraction)
-
-    def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Pipeline:
-        """What becomes of missing values in columns of numbers or flags: one form in every batch.
+        """Sets what happens to samples that cannot be decoded.
 
         Args:
-            nulls: For all columns, or by column as in ``{"label": -1}``. Settings by column override one for all.
+            policy: ``"raise"`` (default): SampleError, with the sample's name. ``"skip"``: the row is filled with the
+                nearest good sample of the batch, marked False in ``batch.valid``, and listed in
+                ``loader.skip_report()``. Ranks stay in step.
+            max_fraction: With ``"skip"``: SampleError if more than this share of an epoch's samples was skipped;
+                default 0.01.
 
-                - ``"list"``: the column is a Python list with ``None`` in every batch (in Arrow, a column with nulls).
-                - a value: a tensor in which it stands for nulls. It must fit the column's type: ``True`` or ``False``
-                  for flags, an integer in range for integers, a number for floats.
-                - ``"mask"``: a tensor with 0 for nulls, and a second one of flags and the same shape,
-                  ``"<column>_mask"``: ``True`` where a value is present. For all columns, it adds flags to those
-                  that may have nulls by their schema.
+        Example:
+            >>> data = fs.Dataset(damaged)  # 8 images, one of which is not an image
+            >>> pipeline = data.map("image", fs.decode_image(), fs.resize((8, 8))).batch(8)
+            >>> loader = pipeline.on_error("skip", max_fraction=0.2).loader()
+            >>> int(next(iter(loader)).valid.sum()), loader.skip_report()["count"]
+            (7, 1)
+        """
+        one_of("on_error", policy, ("raise", "skip"))
+        return self._with("on_error", policy=policy, max_fraction=max_fraction)
+
+    def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Pipeline:
+        """Sets what missing values become in columns of numbers or flags: the same form in every batch.
 
         Without a setting, a column is a list in every batch if statistics prove nulls: the null counts of Parquet
         footers, tables in memory, or a part of a mix or a concatenation that lacks the column. If a filter keeps only
         some of a data set's samples, its counts prove nothing. Every other column is a tensor in every batch, and a
         sample with a null in it is a bad sample: see ``on_error``.
 
-        Wrong names and values raise ``ConfigError`` when the loader is made.
+        Args:
+            nulls: A setting for all columns, or a dict by column, such as ``{"label": -1}``. Settings by column have
+                precedence.
+
+                - ``"list"``: the column is a Python list with ``None`` (in Arrow, a column with nulls).
+                - A value: the column is a tensor with this value for nulls. It must fit the column's type: ``True`` or
+                  ``False`` for flags, an integer in range for integers, a number for floats.
+                - ``"mask"``: the column is a tensor with 0 for nulls, and ``"<column>_mask"`` is a tensor of flags of
+                  the same shape, ``True`` where a value is present. As the setting for all columns, it adds flags to
+                  the columns that may have nulls by their schema.
+
+        Raises:
+            ConfigError: A setting is not valid. Columns and values are checked when a loader is made.
         """
         changed = self
         settings = nulls.items() if isinstance(nulls, Mapping) else [(None, nulls)]
         for column, to in settings:
-            changed = changed._with("nulls", column, _plain(to))
+            changed = changed._with("nulls", column=column, to=_plain(to))
         return changed
 
     def epochs(self, epochs: int) -> Pipeline:
-        """Ends after so many epochs, so that nothing is prefetched beyond them; default: goes on."""
-        return self._with("epochs", whole("epochs", epochs, 1))
+        """Ends after this number of epochs, at least 1, so that later ones are not prefetched; default: no end."""
+        return self._with("epochs", epochs=whole("epochs", epochs, 1))
 
     def options(
         self,
@@ -209,129 +269,101 @@ class Pipeline:
         decoder_memory: int | None = None,
         deadline: float | None = None,
     ) -> Pipeline:
-        """Resources.
+        """Bounds threads, memory and waiting.
 
-        A loader's memory grows by at most ``budget_bytes`` + slots + 200 MB + ``threads`` × ``decoder_memory``. With
+        The memory of a loader is at most ``budget_bytes`` + slots + 200 MB + ``threads`` × ``decoder_memory``. With
         the defaults and 8 threads: 1 GiB + 4 batches + 200 MB + 512 MiB.
 
         Args:
-            threads: CPU threads that work for this pipeline's loaders at once, at most; they belong to the one pool of
-                the process. Default: the CPUs that Ray assigned, if more than 1; else the CPUs that the process may use
-                (affinity, cgroup quota), divided by ``LOCAL_WORLD_SIZE``.
-            slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 with you.
+            threads: The most CPU threads that work for this pipeline's loaders at a time. They belong to the one pool
+                of the process. Default: the CPUs that Ray assigned, if more than 1; else the CPUs that the process may
+                use (affinity, cgroup quota), divided by ``LOCAL_WORLD_SIZE``.
+            slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 in use.
             budget_bytes: Bytes of fetched blocks in memory for each loader, decompressed (images and audio stay
                 encoded); default 1 GiB, twice the default shuffle window.
-            decoder_memory: Bytes of working memory that each CPU thread may take for one sample: the decoded image or
-                waveform, and what the decoder and ops keep beside it. Default 64 MiB, a 22-megapixel RGB image. A
-                sample that needs more borrows the rest from ``budget_bytes`` until it is decoded. One that needs more
-                than ``decoder_memory`` and half of ``budget_bytes`` is a bad sample, subject to ``on_error``.
-            deadline: Seconds that a batch is waited for before an error says what it waits for; default 300.
-        """
-        options = (
-            whole_or_none("threads", threads, 1),
-            whole_or_none("slots", slots, 2),  # one is read while one is written
-            whole_or_none("budget_bytes", budget_bytes),
-            whole_or_none("decoder_memory", decoder_memory),
-            deadline,
-        )
-        if all(value is None for value in options):
-            return self
-        return self._with("options", *options)
-
-    def loader(
-        self,
-        rank: int = 0,
-        world_size: int = 1,
-        *,
-        workers: str | Workers | _feedstock.Members | None = None,
-        output: Literal["batch", "numpy", "torch"] = "batch",
-        restart: bool = False,
-        device: Any = None,
-        finish: Mapping[str, Finish] | None = None,
-        depth: int = 2,
-        static: bool = False,
-        nvjpeg: float = 0.0,
-    ) -> Loader:
-        """One rank's batches. ``feedstock.torch.loader`` takes rank and world size from torch.
-
-        Args:
-            rank: This process's place in the data-parallel group.
-            world_size: Ranks in that group.
-            workers: Who makes the rows; default this process's own threads. ``"host:port,…"``, ``"dns:name:port"`` or
-                ``Workers`` with a token and certificates; ``"ray"`` for the fleet of this Ray job. The batches are the
-                same bytes.
-            output: What is yielded: ``Batch``, or a dict of numpy arrays or torch tensors (views) and lists, with
-                ``"sample_ids"`` and ``"valid"`` added.
-            restart: Every ``iter()`` begins an epoch at its start, as evaluation wants it; default: an unfinished
-                epoch goes on where it was left.
-            device: Where batches arrive: ``"cuda:0"``, a torch.device, or ``"cuda"`` for this process's: torch's
-                current one where it was set, else that of torchrun's LOCAL_RANK; default host memory. Numeric columns
-                are tensors on that device then, copied from page-locked memory while the model computes. Where the
-                machine has no CUDA, they stay in host memory, and a warning says so once. ``"cpu"`` is host memory
-                without a warning.
-            finish: By mapped column, what is done to it on the device: ``{"image": fs.finish_pictures("bfloat16")}``.
-            depth: Batches on the device ahead of the one that you have.
-            static: Every batch has the same addresses for as long as the loader lives, as CUDA graphs need them: the
-                next batch overwrites the one before it, in the order of torch's current stream. Batches must be of one
-                shape.
-            nvjpeg: The share of JPEGs that NVIDIA's nvJPEG decodes on the device, 0.0 to 1.0, by the chip's own engine
-                where it has one; the CPU decodes the others. For chains of ``decode_image``, then
-                ``random_resized_crop``, or ``resize`` and a crop, then at most ``horizontal_flip``. Which pictures is
-                a pure function of seed, epoch and sample; progressive and other unusual JPEGs stay with the CPU.
-                Pixels differ from the CPU's by two levels at most on an H100. Where there is no CUDA, the CPU decodes
-                all.
+            decoder_memory: Bytes of working memory of each CPU thread for one sample: the decoded image or waveform,
+                and what the decoder and ops need in addition. Default 64 MiB, a 22-megapixel RGB image. A sample that
+                needs more borrows the rest from ``budget_bytes`` until it is decoded. One that needs more than
+                ``decoder_memory`` and half of ``budget_bytes`` is a bad sample: see ``on_error``.
+            deadline: Seconds until waiting for a batch becomes an error that states the reason; default 300.
 
         Raises:
-            ConfigError: Anything about the pipeline that does not fit, before anything runs.
+            ConfigError: A number is out of range.
+
+        Example:
+            >>> pipeline = fs.Dataset(images).batch(4).options(threads=2, slots=3)
+            >>> with pipeline.loader() as loader:
+            ...     batch = next(iter(loader))
+            ...     loader.stats()["slots"]
+            3
         """
-        from feedstock._loader import Loader
+        options = {
+            "threads": whole_or_none("threads", threads, 1),
+            "slots": whole_or_none("slots", slots, 2),  # one is read while one is written
+            "budget_bytes": whole_or_none("budget_bytes", budget_bytes),
+            "decoder_memory": whole_or_none("decoder_memory", decoder_memory),
+            "deadline": deadline,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        return self._with("options", **given) if given else self
 
-        options: dict[str, Any] = {"output": output, "restart": restart}
-        options |= {"device": device, "finish": finish, "depth": depth, "static": static}
-        options["nvjpeg"] = nvjpeg
-        if workers == "ray":
-            from feedstock.ray import find
+    @takes_loader_options()
+    def loader(self, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]) -> Loader:
+        """Makes the loader of one rank. ``feedstock.torch.loader`` takes rank and world size from torch.
 
-            fleet = find()
-            serving = cast("_feedstock.Members", fleet.members())
-            loader = Loader(self, rank, world_size, workers=serving, **options)
-            fleet.watch(loader)
-            return loader
-        return Loader(self, rank, world_size, workers=workers, **options)
+        Args:
+            rank: This process's rank in the data-parallel group; default 0.
+            world_size: Ranks in that group; default 1.
+            **options: See ``LoaderOptions``.
+
+        Raises:
+            ConfigError: The pipeline or an option is not valid. Nothing runs then.
+            TypeError: An option is unknown.
+
+        Example:
+            >>> pipeline = fs.Dataset(images).map("image", fs.decode_image(), fs.resize((32, 32))).batch(2)
+            >>> loader = pipeline.loader(rank=1, world_size=2, output="numpy")
+            >>> batch = next(iter(loader))
+            >>> batch["image"].shape, batch["sample_ids"].dtype, len(loader)
+            ((2, 32, 32, 3), dtype('uint64'), 2)
+        """
+        return Loader(self, rank, world_size, **options)
 
     def spec(self) -> str:
-        """What is done to which samples, in which order, as JSON: for clients of Arrow Flight, who tell it to a worker
-        with ``DoAction("describe", …)`` and then read its lanes. Python functions are not part of it."""
+        """Returns the recipe as JSON: which samples, ops and order.
+
+        For clients of Arrow Flight, which send it to a worker with ``DoAction("describe", …)`` and then read its lanes.
+        Python functions are not part of it.
+        """
         return self._native.spec()
 
     @property
-    def _has_threads(self) -> bool:
-        """Did ``options`` name a number of threads?"""
-        return any(method == "options" and arguments[0] is not None for method, arguments in self._steps)
-
-    @property
-    def _slots(self) -> int:
-        given = [arguments[1] for method, arguments in self._steps if method == "options" and arguments[1]]
-        return given[-1] if given else 4
-
-    @property
     def _batch(self) -> dict[str, Any]:
-        """What ``batch`` was given last, but for the rows."""
-        given = [arguments for method, arguments in self._steps if method == "batch"]
-        total, global_total, max_rows, tail = given[-1][2:] if given else (None, None, None, "drop")
-        return {"total": total, "global_total": global_total, "max_rows": max_rows, "tail": tail}
+        """What ``batch`` was given last, except for the rows."""
+        sizes, tail = batch_sizes(), "drop"
+        for method, arguments in self._steps:
+            if method == "batch":
+                sizes, tail = arguments["sizes"], arguments["tail"]
+        return {**{name: sizes[name] for name in ("total", "global_total", "max_rows")}, "tail": tail}
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild, (self.dataset, self._steps, self._functions)
 
     def __repr__(self) -> str:
-        steps = [f".{method}({', '.join(map(repr, arguments))})" for method, arguments in self._steps]
+        steps = [f".{method}({_shown(arguments)})" for method, arguments in self._steps]
         steps += [f".map_python({function!r})" for function, _ in self._functions]
         return f"Pipeline({self.dataset!r}){''.join(steps)}"
 
 
+def _shown(arguments: Mapping[str, Any]) -> str:
+    flat = {**arguments.get("sizes", {}), **arguments}
+    return ", ".join(
+        f"{name}={value!r}" for name, value in flat.items() if value is not None and name != "sizes"
+    )
+
+
 def _plain(nulls: Any) -> NullsOf:
-    """A setting of ``nulls`` without numpy's types."""
+    """Returns a setting of ``nulls`` without numpy's types."""
     if isinstance(nulls, str):
         one_of("nulls", nulls, ("list", "mask"))
         return cast("NullsOf", nulls)
@@ -344,8 +376,32 @@ def _plain(nulls: Any) -> NullsOf:
     raise ConfigError(f"nulls must be 'list', 'mask' or a value; got {nulls!r}")
 
 
-def _rebuild(dataset: Dataset, steps: tuple[_Step, ...], functions: Any) -> Pipeline:
+# The arguments of steps in pickles of releases that stored them without names.
+_POSITIONAL = {
+    "map": ("column", "output", "ops", "pad_value", "key"),
+    "shuffle": ("kind", "seed", "window", "lanes"),
+    "seed": ("seed",),
+    "bucket_by": ("column", "window"),
+    "lengths_from": ("column",),
+    "batch": ("batch_size", "global_batch_size", "total", "global_total", "max_rows", "tail"),
+    "on_error": ("policy", "max_fraction"),
+    "nulls": ("column", "to"),
+    "epochs": ("epochs",),
+    "options": ("threads", "slots", "budget_bytes", "deadline"),
+}
+
+
+def _named(method: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    named = dict(zip(_POSITIONAL[method], arguments, strict=False))
+    if method == "batch":
+        tail = named.pop("tail")
+        return {"sizes": named, "tail": tail}
+    return named
+
+
+def _rebuild(dataset: Dataset, steps: Iterable[tuple[str, Any]], functions: _Functions) -> Pipeline:
     pipeline = Pipeline(dataset)
     for method, arguments in steps:
-        pipeline = pipeline._with(method, *arguments)
+        named = _named(method, arguments) if isinstance(arguments, tuple) else arguments
+        pipeline = pipeline._with(method, **named)
     return pipeline._changed(pipeline._native, pipeline._steps, functions)

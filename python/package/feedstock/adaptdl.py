@@ -1,17 +1,19 @@
-"""feedstock under AdaptDL: a data loader with AdaptDL's face, whose checkpoints continue at the sample.
+"""AdaptDL: a data loader with AdaptDL's interface, whose checkpoints continue at the next sample.
 
 ```text
  AdaptDL: which replicas, what batch size, when to stop ──▶ AdaptDLLoader ──▶ Loader.reconfigure, state_dict
           its checkpoint directory                      ◀── the cursor, after the last optimizer step
 ```
-AdaptDL's own loader gives each replica every K-th index of a shuffled list, and repeats a sample where K does
-not divide the rest; here the order is feedstock's, so that replicas may come and go in the midst of an epoch
-and every sample is still delivered once.
+AdaptDL's loader gives each replica every K-th index of a shuffled list, and repeats a sample if K does not divide the
+rest. Here feedstock sets the order: replicas may join and leave in the middle of an epoch, and every sample is still
+delivered once.
 
-AdaptDL 0.2.11 is its last release. It predates two changes elsewhere, which this module tells instead of
-failing late: torch ≥ 2.6 refuses its checkpoints unless TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 is set (they hold
-numpy arrays), and with numpy ≥ 1.24 it can only choose batch sizes with gradient_accumulation=True. Without
-AdaptDL, `feedstock.adaptive` does the same from `torch.distributed` alone.
+AdaptDL 0.2.11 is its last release. It predates two changes in other packages, which this module reports early:
+
+- torch ≥ 2.6 rejects its checkpoints, which contain numpy arrays, unless TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 is set.
+- With numpy ≥ 1.24 it can choose batch sizes only with gradient_accumulation=True.
+
+`feedstock.adaptive` does the same without AdaptDL, with `torch.distributed` only.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import numpy as np
 import torch
 
 from feedstock import ConfigError
+from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
 
 try:
     import adaptdl.checkpoint
@@ -39,13 +42,16 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from feedstock import Loader, Pipeline
 
 __all__ = ["AdaptDLLoader"]
 
-SYNC_STEPS = 100  # optimizer steps between looks at AdaptDL's batch size; AdaptDL refits it every 30 s
+SYNC_STEPS = 100  # optimizer steps between requests for AdaptDL's batch size, which AdaptDL refits every 30 s
 
 
+@documents_loader_options
 class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
     """Batches of this replica, for use inside `adaptdl.torch.remaining_epochs_until`.
 
@@ -58,28 +64,33 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
         for batch in loader:
             ...
     ```
-    pipeline: with `batch(…)`, whose `tail` is kept.
-    batch_size: rows of a step over all replicas, before autoscaling; each replica takes the same number,
-    rounded up.
-    output: as `Pipeline.loader`.
-    epochs: "data": a loop over the loader is one pass over the data, whatever the batch size. "progress":
-    AdaptDL's
-    rule, if the batch size is autoscaled: a loop ends when as much progress was made as one pass makes at
-    `batch_size`. The next goes on in the order where it ended, so that passes stay whole.
-    sync_steps: optimizer steps between looks at the batch size that AdaptDL wants.
 
-    The cursor is saved in AdaptDL's checkpoint as of the last optimizer step: micro-batches whose gradients a
-    restart threw away come again.
+    AdaptDL's checkpoint contains the cursor of the last optimizer step. Micro-batches whose gradients a restart
+    discarded are delivered again.
+
+    Args:
+        pipeline: The pipeline; the `tail` of its `batch(…)` applies.
+        batch_size: Rows of a step over all replicas, before autoscaling. Each replica takes the same number, rounded
+            up.
+        epochs: `"data"` (default): a loop over the loader is one pass over the data, whatever the batch size.
+            `"progress"`: AdaptDL's rule, if the batch size is autoscaled: a loop ends when it has made the progress of
+            one pass at `batch_size`. The next loop continues in the order, so that passes stay complete.
+        sync_steps: Optimizer steps between requests for AdaptDL's batch size; default 100.
+        **options: See `LoaderOptions`; the default of `output` is `"torch"`.
+
+    Raises:
+        ConfigError: An argument is not valid.
     """
 
+    @takes_loader_options(output="torch", without=("restart",))
     def __init__(
         self,
         pipeline: Pipeline,
         batch_size: int,
         *,
-        output: Literal["batch", "numpy", "torch"] = "torch",
         epochs: Literal["data", "progress"] = "data",
         sync_steps: int = SYNC_STEPS,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         _check_weights_only()
         if epochs not in ("data", "progress"):
@@ -94,7 +105,7 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
         super().__init__(batch_size)
         self._by_progress = epochs == "progress"
         self._sync_steps = sync_steps
-        self._loader = pipeline.loader(adaptdl.env.replica_rank(), replicas, output=output)
+        self._loader = pipeline.loader(adaptdl.env.replica_rank(), replicas, **options)
         self._loader.reconfigure(global_batch_size=-(-batch_size // replicas) * replicas)
         self._samples = len(pipeline.dataset)
         self._checkpoint = _LoaderState(self._loader)
@@ -102,11 +113,11 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
 
     @property
     def loader(self) -> Loader:
-        """The loader inside, for `stats()`, `ledger()` and so on. Do not iterate it beside this one."""
+        """The inner loader, for `stats()`, `ledger()` and so on. Do not iterate it while you iterate this one."""
         return self._loader
 
     def __len__(self) -> int:
-        """Batches of a whole pass over the data, at the present batch size."""
+        """Returns the batches of a whole pass over the data at the current batch size."""
         return len(self._loader)
 
     def autoscale_batch_size(
@@ -115,22 +126,28 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
         local_bsz_bounds: tuple[int | None, int | None] | None = None,
         gradient_accumulation: bool = False,
     ) -> None:
-        """Lets AdaptDL choose the batch size, up to `max_batch_size` rows over all replicas; see its
-        documentation.
+        """Lets AdaptDL choose the batch size.
 
-        Raises ConfigError without `gradient_accumulation` where numpy no longer has what AdaptDL asks of it
-        for that.
+        Args:
+            max_batch_size: The most rows over all replicas.
+            local_bsz_bounds: The fewest and most rows of a replica; default: no bounds.
+            gradient_accumulation: Whether AdaptDL may accumulate gradients; default `False`.
+
+        Raises:
+            ConfigError: `gradient_accumulation` is false, and numpy lacks a name that AdaptDL then uses.
         """
         if not gradient_accumulation and not hasattr(np, "int"):
             raise ConfigError(
-                f"AdaptDL 0.2 cannot choose a batch size without gradient accumulation under numpy {np.__version__} "
-                "(it uses numpy.int, which 1.24 removed): set gradient_accumulation=True, or use "
-                "feedstock.adaptive"
+                f"AdaptDL 0.2 cannot choose a batch size without gradient accumulation with numpy {np.__version__} "
+                "(it uses numpy.int, which 1.24 removed); set gradient_accumulation=True, or use feedstock.adaptive"
             )
         super().autoscale_batch_size(max_batch_size, local_bsz_bounds, gradient_accumulation)
 
     def __iter__(self) -> Iterator[Any]:
-        """One loop, or what a restart left of it. Replicas stop for a checkpoint between two batches."""
+        """Yields the batches of one loop, or of its rest after a restart.
+
+        Replicas stop for a checkpoint between two batches.
+        """
         elastic = self._elastic
         with elastic.context():
             if elastic.skipdone():
@@ -146,7 +163,7 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
                 yield from self._pass(epoch, None)
 
     def _pass(self, pass_: int, epoch: int | None) -> Iterator[Any]:
-        """What is left of a pass over the data; with `epoch`, up to that epoch's progress."""
+        """Yields the rest of a pass over the data; with `epoch`, up to that epoch's progress."""
         loader, elastic = self._loader, self._elastic
         loader.set_epoch(pass_)
         self._sync(rows_left=None)
@@ -164,7 +181,7 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
                 with elastic.profile(self.training and not first):
                     batch = next(batches)
                     yield batch
-                    del batch  # or it would keep its slot while the next is waited for
+                    del batch  # or it would keep its slot while this waits for the next
                     if elastic.is_optim_step():
                         self._checkpoint.commit()
                         elastic.current_index = self._checkpoint.position
@@ -174,8 +191,9 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
                 return
 
     def _step_parts(self, left: int) -> Iterator[int]:
-        """The micro-batches of one optimizer step: fewer where the pass ends, so that none waits for the next
-        pass.
+        """Yields the micro-batches of one optimizer step.
+
+        They are fewer at the end of a pass, so that none waits for the next pass.
         """
         state = self._elastic._state
         decided = state.accumulation_steps
@@ -186,9 +204,11 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
             state.accumulation_steps = decided
 
     def _sync(self, rows_left: int | None) -> bool:
-        """Collective: takes the batch size that AdaptDL wants, whether it changed.
+        """Applies AdaptDL's batch size; returns whether it changed. Collective.
 
-        rows_left: in the pass under way. A batch larger than that would end it and lose the rest: not now.
+        Args:
+            rows_left: Rows left in the pass. A larger batch size is not applied yet, because it would end the pass and
+                lose its rest.
         """
         elastic = self._elastic
         before = elastic._state.current_local_bsz, elastic._state.accumulation_steps
@@ -202,7 +222,7 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
         return True
 
     def _is_done(self, epoch: int | None) -> bool:
-        """AdaptDL's end of an epoch: the progress of so many steps of the initial batch size."""
+        """Returns whether AdaptDL's progress has reached the end of an epoch: its steps at the initial batch size."""
         assert epoch is not None, "AdaptDL makes progress within its epochs"
         return bool(get_progress() >= self._samples * (epoch + 1) / self._elastic.batch_size)
 
@@ -210,7 +230,7 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
 class _LoaderState(adaptdl.checkpoint.State):  # type: ignore[misc]
     """The cursor in AdaptDL's checkpoint."""
 
-    # AdaptDL knows a state by its name, and programs make their loaders in the same order after a restart.
+    # AdaptDL identifies a state by its name, and programs make their loaders in the same order after a restart.
     _made: ClassVar[collections.Counter[int | None]] = collections.Counter()
 
     def __init__(self, loader: Loader) -> None:
@@ -222,29 +242,27 @@ class _LoaderState(adaptdl.checkpoint.State):  # type: ignore[misc]
         self.commit()
 
     def commit(self) -> None:
-        """What was delivered up to here is in the model."""
+        """Remembers the position: the model contains all batches up to here."""
         self._committed = self._loader.state_dict()
 
     @property
     def position(self) -> int:
-        """Samples of the epoch that are in the model, of all replicas."""
+        """Samples of the epoch that the model contains, of all replicas."""
         return int(self._committed["position"])
 
     def save(self, fileobj: IO[bytes]) -> None:
-        """Called by AdaptDL in the replica of rank 0."""
+        """Writes the state. AdaptDL calls it in the replica of rank 0."""
         fileobj.write(json.dumps(self._committed).encode())
 
     def load(self, fileobj: IO[bytes]) -> None:
-        """Called by AdaptDL in every replica, at its start."""
+        """Reads the state. AdaptDL calls it in every replica at its start."""
         saved = json.loads(fileobj.read())
         self._loader.load_state_dict(saved)
         self._restored_epoch = int(saved["epoch"])
         self.commit()
 
     def take_restored(self, epoch: int) -> bool:
-        """Once after a restart: whether what is left of this epoch is too short for one batch of these
-        replicas.
-        """
+        """Returns, once after a restart, whether the rest of this epoch is shorter than one batch of these replicas."""
         restored, self._restored_epoch = self._restored_epoch, None
         return restored == epoch and self._loader.epoch > epoch
 
@@ -256,8 +274,10 @@ def _rows(loader: Loader) -> int:
 
 
 def _check_weights_only() -> None:
-    """AdaptDL's checkpoints are pickles with numpy arrays in them; torch.load refuses those unless told,
-    since 2.6.
+    """Checks that torch will load AdaptDL's checkpoints, which are pickles with numpy arrays.
+
+    Raises:
+        ConfigError: torch is 2.6 or later, and the environment does not allow them.
     """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     set_ = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0")
@@ -267,6 +287,6 @@ def _check_weights_only() -> None:
         and set_.lower() not in ("1", "y", "yes", "true")
     ):
         raise ConfigError(
-            f"torch {torch.__version__} will refuse AdaptDL's checkpoints at the next restart: set "
-            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment of every replica; the files are this job's own"
+            f"torch {torch.__version__} will reject AdaptDL's checkpoints at the next restart; set "
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the environment of every replica (this job wrote the files)"
         )

@@ -1,30 +1,31 @@
-"""What becomes of a column on the loader's device, so that only bytes cross the bus.
+"""Finishing: work on a column that the loader's device does, so that only 8-bit pixels are copied to it.
 
     loader = pipeline.loader(
         device="cuda", finish={"image": fs.finish_pictures("bfloat16", layout="channels_last", flip=0.5)}
     )
 
-Finishing runs on the device, by kernels that are compiled when they are first used; in host memory where there is none.
-Its results are those of the same ops at the chain's end, rounded to the type that is asked for: leave these ops out of
-``map``.
+Kernels on the device do the work; they are compiled when they are first used. Without a device, the CPU does it in host
+memory. The results are those of the same ops at the end of ``map``, rounded to the requested dtype, so leave these ops
+out of ``map``.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+import warnings
+from typing import TYPE_CHECKING, Any, Literal
 
 from feedstock import _feedstock
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 
-__all__ = ["Finish", "Mix", "finish_features", "finish_pictures", "mix"]
+__all__ = ["Finish", "MixupCutmix", "finish_features", "finish_pictures", "mixup_cutmix"]
 
 _Type = Literal["float32", "float16", "bfloat16"]
 
 
 class _Described:
-    """Something that is its description in JSON: equal and hashable by content, and picklable."""
+    """A description in JSON: equal and hashable by content, and picklable."""
 
     __slots__ = ("_json",)
 
@@ -32,7 +33,7 @@ class _Described:
         self._json = text
 
     def to_json(self) -> str:
-        """The description."""
+        """Returns the description."""
         return self._json
 
     def __eq__(self, other: object) -> bool:
@@ -49,35 +50,46 @@ class _Described:
 
 
 class Finish(_Described):
-    """How a column is finished; see ``finish_pictures`` and ``finish_features``."""
+    """How a column is finished. Made by ``finish_pictures`` and ``finish_features``."""
 
 
-class Mix(_Described):
-    """How rows are mixed; see ``mix``."""
+class MixupCutmix(_Described):
+    """How the rows of a batch are mixed. Made by ``mixup_cutmix``."""
 
 
-def mix(
+def mixup_cutmix(
     *,
     mixup_alpha: float = 0.2,
     cutmix_alpha: float = 1.0,
     probability: float = 1.0,
     switch_probability: float = 0.5,
     labels: str = "label",
-) -> Mix:
-    """Mixup and CutMix: every row is mixed with the row before it, by one weight a batch, as torchvision's ``MixUp``
-    and ``CutMix`` do. Weight and box belong to (seed, epoch, position): all ranks draw the same.
+) -> MixupCutmix:
+    """Mixup (Zhang et al., ICLR 2018) and CutMix (Yun et al., ICCV 2019) over the rows of a batch.
 
-    The batch gets two columns: ``<labels>_partner``, the labels of the rows that were mixed in, and ``mix_weight``
-    (float32 [rows]), the weight of the rows' own: ``w * loss(y, label) + (1 - w) * loss(y, label_partner)``.
+    Every row is mixed with the row before it, by one weight for the batch, as torchvision's ``MixUp`` and ``CutMix``
+    do. Weight and box are functions of (seed, epoch, position), so all ranks draw the same.
+
+    The batch gets two columns: ``<labels>_partner``, the label of the row that was mixed in, and ``mix_weight``
+    (float32 [rows]), the weight of the row's own label. The loss is
+    ``w * loss(y, label) + (1 - w) * loss(y, label_partner)``.
 
     Args:
-        mixup_alpha: Mixup's weights are Beta(alpha, alpha); 0 for none.
-        cutmix_alpha: The areas that CutMix keeps are Beta(alpha, alpha); 0 for none.
-        probability: The share of batches that are mixed.
-        switch_probability: Of these, the share that gets CutMix, where both are on.
-        labels: The column of labels.
+        mixup_alpha: Mixup draws its weights from Beta(alpha, alpha); 0 turns it off; default 0.2.
+        cutmix_alpha: CutMix draws the areas that it keeps from Beta(alpha, alpha); 0 turns it off; default 1.
+        probability: The share of batches that are mixed; default 1.
+        switch_probability: If both are on: the share of mixed batches that get CutMix; default 0.5.
+        labels: The column of labels; default ``"label"``.
+
+    Example:
+        >>> finish = fs.finish_pictures(mix=fs.mixup_cutmix(mixup_alpha=0.4, cutmix_alpha=0))
+        >>> data = fs.Dataset(images, columns=["image", "label"])
+        >>> pipeline = data.map("image", fs.decode_image(), fs.resize((8, 8))).batch(4)
+        >>> batch = next(iter(pipeline.loader(device="cpu", finish={"image": finish})))
+        >>> batch["image"].shape, batch["mix_weight"].shape, sorted(batch)
+        ((4, 3, 8, 8), (4,), ['image', 'label', 'label_partner', 'mix_weight'])
     """
-    return Mix(
+    return MixupCutmix(
         json.dumps(
             {
                 "mixup_alpha": mixup_alpha,
@@ -90,22 +102,54 @@ def mix(
     )
 
 
+def mix(
+    *,
+    mixup_alpha: float = 0.2,
+    cutmix_alpha: float = 1.0,
+    probability: float = 1.0,
+    switch_probability: float = 0.5,
+    labels: str = "label",
+) -> MixupCutmix:
+    """Deprecated: the former name of ``mixup_cutmix``. (``Dataset.mix`` mixes data sets.)"""
+    warnings.warn("fs.mix was renamed to fs.mixup_cutmix", DeprecationWarning, stacklevel=2)
+    return mixup_cutmix(
+        mixup_alpha=mixup_alpha,
+        cutmix_alpha=cutmix_alpha,
+        probability=probability,
+        switch_probability=switch_probability,
+        labels=labels,
+    )
+
+
+if not TYPE_CHECKING:  # or type checkers would accept any name
+
+    def __getattr__(name):
+        if name == "Mix":  # the former name, also in pickles
+            warnings.warn("fs.Mix was renamed to fs.MixupCutmix", DeprecationWarning, stacklevel=2)
+            return MixupCutmix
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def finish_pictures(
     dtype: _Type = "float32",
     *,
     layout: Literal["planes", "channels_last"] = "planes",
     normalize: Op | None = None,
     flip: float = 0.0,
-    mix: Mix | None = None,
+    mix: MixupCutmix | None = None,
 ) -> Finish:
-    """Pictures (uint8, height × width × 3) as models take them: [rows, 3, height, width].
+    """Finishes images: from uint8 [rows, height, width, 3] to normalized [rows, 3, height, width].
 
     Args:
-        dtype: The element type.
-        layout: ``"planes"`` (NCHW) or ``"channels_last"``, the same shape with the channels of a pixel side by side.
-        normalize: ``fs.normalize(mean, std)``; default ImageNet's.
-        flip: Mirrors each picture with this probability, drawn as by ``horizontal_flip`` at the chain's end.
-        mix: Mixup and CutMix over the batch: ``fs.mix()``.
+        dtype: The element type; default ``"float32"``.
+        layout: The layout in memory: ``"planes"`` (NCHW, default) or ``"channels_last"``; the shape is the same.
+        normalize: ``fs.normalize(mean, std)``; default: the mean and deviation of ImageNet.
+        flip: The probability that an image is mirrored, drawn as by ``fs.horizontal_flip`` at the end of ``map``;
+            default 0.
+        mix: ``fs.mixup_cutmix()``; default: images are not mixed.
+
+    Raises:
+        ConfigError: An argument is not valid.
     """
     described: dict[str, Any] = {"finish": "picture", "dtype": dtype, "layout": layout, "flip": flip}
     if normalize is not None:
@@ -118,12 +162,15 @@ def finish_pictures(
 def finish_features(
     dtype: _Type = "float32", *, normalize: Op | None = None, spec_augment: Op | None = None
 ) -> Finish:
-    """Log-mel features (float32) as models take them; padding stays as it is.
+    """Finishes features (float32 [rows, frames, features]), such as log-mel spectrograms. Padding is not changed.
 
     Args:
-        dtype: The element type.
-        normalize: ``fs.utterance_mvn()`` or ``fs.global_mvn(mean, std)``.
-        spec_augment: ``fs.spec_augment(…)``.
+        dtype: The element type; default ``"float32"``.
+        normalize: ``fs.utterance_mvn()`` or ``fs.global_mvn(mean, std)``; default: not normalized.
+        spec_augment: ``fs.spec_augment(…)``; default: not masked.
+
+    Raises:
+        ConfigError: An argument is not valid.
     """
     described: dict[str, Any] = {"finish": "features", "dtype": dtype}
     if normalize is not None:

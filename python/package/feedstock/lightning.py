@@ -1,20 +1,22 @@
-"""Feedstock under Lightning: a `LightningDataModule` made of pipelines.
+"""Lightning: a `LightningDataModule` made of pipelines.
 
     FeedstockDataModule(train=pipeline, val=pipeline)
-        train_dataloader ─▶ a Loader that goes on from epoch to epoch, from fit to fit, and from checkpoints
-        val_dataloader   ─▶ a Loader that begins anew whenever Lightning iterates it
+        train_dataloader ─▶ a Loader that continues from epoch to epoch, from fit to fit, and from checkpoints
+        val_dataloader   ─▶ a Loader that starts an epoch whenever Lightning iterates it
 
-A `Loader` given straight to `Trainer.fit` trains every sample once an epoch, too. What the data module adds is what
-Lightning leaves open (2.6): the rank and world size of the strategy, also where model-parallel ranks share their data;
-the loader's state in checkpoints that were saved at an epoch's end, or where `estimated_stepping_batches` is used,
-which Lightning saves but does not restore; and resuming with another world size or batch size, where Lightning would
-count the epoch's remaining steps in old batches.
+A `Loader` that is given to `Trainer.fit` directly also trains on every sample once an epoch. The data module adds what
+Lightning 2.6 lacks:
+
+- Rank and world size of the strategy, also for model-parallel ranks, which share their data.
+- The loader's state in checkpoints at an epoch's end, and with `estimated_stepping_batches`. Lightning saves it there,
+  but does not restore it.
+- Resuming with another world size or batch size. Lightning would count the epoch's remaining steps in old batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 try:
     from lightning.pytorch import Callback, LightningDataModule
@@ -22,62 +24,69 @@ except ModuleNotFoundError:  # the same under its older name
     from pytorch_lightning import Callback, LightningDataModule
 
 from feedstock._agreement import of_all_ranks
+from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
 from feedstock.errors import ConfigError
 from feedstock.torch import Coordinates
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
+    from typing_extensions import Unpack
 
     from feedstock import Loader, Pipeline
 
 __all__ = ["FeedstockDataModule"]
 
 
+@documents_loader_options
 class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightning is not checked
     """Pipelines as Lightning's training, validation, test and prediction data.
 
-    Loaders are made on each rank when Lightning asks for them, with the strategy's data-parallel rank and world size.
-    Batches are plain dicts, which Lightning moves to the device: column name to `torch.Tensor`, or to a `list` for
-    strings, bytes and nested values, with `"sample_ids"` (int64 [rows]) and `"valid"` (bool [rows]) added.
+    Each rank makes its loaders when Lightning requests them, with the strategy's data-parallel rank and world size.
+    The default of `output` is `"torch"`: batches are plain dicts, which Lightning moves to the device.
 
-    The training loader keeps its place: a second `Trainer.fit` of the same trainer goes on, a new trainer begins at
-    epoch 0, or where the checkpoint of `ckpt_path` was taken, in the middle of an epoch or at its end. World size and
-    batch size may have changed since. Checkpoints hold the state under this class's name; a subclass that is renamed
-    between saving and loading loses it, as with any data module.
+    The training loader keeps its position. A second `Trainer.fit` of the same trainer continues. A new trainer begins
+    at epoch 0, or where the checkpoint of `ckpt_path` was saved, in the middle of an epoch or at its end. World size
+    and batch size may differ. Checkpoints hold the state under this class's name; a subclass that is renamed between
+    saving and loading loses it, as with any data module.
 
     Args:
-        train: The training data, usually shuffled. Several data sets: `Dataset.concat` or `Dataset.mix`.
-        val, test, predict: One pipeline, or several for as many `dataloader_idx`. Evaluation counts every sample once
-            with `batch(tail="pad")` if the steps leave out rows where `valid` is False.
-        output: As for `feedstock.torch.loader`. With `"batch"` the module's `transfer_batch_to_device` has to know
-            `feedstock.Batch`.
+        train: The training data, usually shuffled. For several data sets use `Dataset.concat` or `Dataset.mix`.
+        val: One pipeline, or one for each `dataloader_idx`. For metrics that count every sample once, use
+            `batch(n, tail="pad")` and leave out rows where `valid` is False.
+        test: As `val`.
+        predict: As `val`.
+        **options: See `LoaderOptions`. They apply to all loaders. With `output="batch"`, the module's
+            `transfer_batch_to_device` must handle `feedstock.Batch`.
     """
 
+    @takes_loader_options(output="torch", without=("restart",))
     def __init__(
         self,
         train: Pipeline | None = None,
         val: Pipeline | Sequence[Pipeline] | None = None,
         test: Pipeline | Sequence[Pipeline] | None = None,
         predict: Pipeline | Sequence[Pipeline] | None = None,
-        *,
-        output: Literal["batch", "numpy", "torch"] = "torch",
+        **options: Unpack[LoaderOptions],
     ) -> None:
         super().__init__()
         self.pipelines = {"train": train, "val": val, "test": test, "predict": predict}
-        self.output = output
+        self.output = options["output"]
+        self._options = options
         self.train_loader: Loader | None = None
-        """The loader of the latest `Trainer.fit` on this rank, for its `ledger()`, `stats()` and `skip_report()`."""
+        """The loader of the latest `Trainer.fit` on this rank, for `ledger()`, `stats()` and `skip_report()`."""
         self._trainer_of_loader: Any = None
         self._restored: dict[str, Any] | None = None
 
     def train_dataloader(self) -> Loader:
-        """The training loader: the same one for as long as the trainer is the same."""
+        """Returns the training loader: the same one while the trainer is the same."""
         pipeline = self.pipelines["train"]
         if pipeline is None or isinstance(pipeline, Sequence):
-            raise ConfigError("FeedstockDataModule needs train=, one pipeline, for Trainer.fit")
+            raise ConfigError(
+                "train must be one pipeline, for Trainer.fit: FeedstockDataModule(train=pipeline)"
+            )
         if self.train_loader is None or self._trainer_of_loader is not self.trainer:
             rank, world_size = self._coordinates()
-            self.train_loader = pipeline.loader(rank, world_size, output=self.output)
+            self.train_loader = pipeline.loader(rank, world_size, **self._options)
             self.train_loader._agreement = of_all_ranks()
             self._trainer_of_loader = self.trainer
             if self.trainer is not None:
@@ -88,7 +97,7 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         return self.train_loader
 
     def val_dataloader(self) -> list[Loader]:
-        """Loaders that begin at an epoch's start at every `iter()`: sanity checking draws from them first."""
+        """Returns loaders that start an epoch at every `iter()`."""
         return self._evaluation_loaders("val")
 
     def test_dataloader(self) -> list[Loader]:
@@ -100,18 +109,18 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         return self._evaluation_loaders("predict")
 
     def state_dict(self) -> dict[str, Any]:
-        """The training loader's state: a few hundred bytes, equal on all ranks."""
+        """Returns the training loader's state: a few hundred bytes, equal on all ranks."""
         if self.train_loader is not None:
             return {"train": self.train_loader.state_dict()}
         return {} if self._restored is None else {"train": self._restored}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken. Does nothing for `validate`, `test` and `predict` of a checkpoint."""
+        """Continues where `state_dict` was saved. Does nothing for `validate`, `test` and `predict` of a checkpoint."""
         if "train" not in state_dict or (self.trainer is not None and self.trainer.state.fn != "fit"):
             return
         self._restored = state_dict["train"]
         if self.train_loader is not None and self._trainer_of_loader is self.trainer:
-            self.train_dataloader()  # Lightning has it already, and will not ask again
+            self.train_dataloader()  # Lightning has the loader and will not request it again
 
     def _evaluation_loaders(self, stage: str) -> list[Loader]:
         pipelines = self.pipelines[stage]
@@ -119,15 +128,14 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
             return []
         pipelines = pipelines if isinstance(pipelines, Sequence) else [pipelines]
         rank, world_size = self._coordinates()
-        loaders = [
-            pipeline.loader(rank, world_size, output=self.output, restart=True) for pipeline in pipelines
-        ]
+        options: LoaderOptions = {**self._options, "restart": True}
+        loaders = [pipeline.loader(rank, world_size, **options) for pipeline in pipelines]
         for loader in loaders:
             loader._agreement = of_all_ranks()
         return loaders
 
     def _coordinates(self) -> Coordinates:
-        """What the strategy would tell a `DistributedSampler`: for model parallelism, the data-parallel group's."""
+        """Returns what the strategy gives a `DistributedSampler`; with model parallelism, the data-parallel group's."""
         places = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         return Coordinates(0, 1) if places is None else Coordinates(places["rank"], places["num_replicas"])
 
@@ -135,9 +143,9 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
 class _AlignProgress(Callback):  # type: ignore[misc]
     """Makes Lightning's count of an epoch's steps agree with the loader's.
 
-    After resuming in the middle of an epoch, Lightning's is of batches as they were when the checkpoint was saved, and
-    it ends the epoch when that count reaches `len(loader)`: at a wrong place if the global batch size has changed.
-    Where there is no length, it looks a batch ahead to see the end; that batch would count as delivered.
+    After resuming in the middle of an epoch, Lightning counts batches of the size at which the checkpoint was saved,
+    and ends the epoch when the count reaches `len(loader)`: too early or too late if the global batch size has changed.
+    Without a length, it requests one batch ahead to see the end; that batch would count as delivered.
     """
 
     def __init__(self, data: FeedstockDataModule) -> None:
@@ -152,18 +160,18 @@ class _AlignProgress(Callback):  # type: ignore[misc]
             steps = len(loader)
         except TypeError as endless:
             raise ConfigError(
-                "a mix that never stops has no length, so Lightning would draw a batch ahead of the one it trains "
+                "a mix that never stops has no length, so Lightning would request a batch ahead of the one it trains "
                 "on, and a resumed run would leave that batch out; give Trainer(limit_train_batches=n), the number "
-                "of steps that Lightning shall call an epoch"
+                "of steps of an epoch"
             ) from endless
         if not fit.restarting:
             return
         progress = fit.epoch_loop.batch_progress
         done = steps - loader.steps_left
         if loader.position == 0 and progress.is_last_batch:
-            done = steps  # saved behind an epoch's last batch: the loader's state is the next one's start
+            done = steps  # saved after an epoch's last batch: the loader's state is the next epoch's start
         elif loader.position == 0 and progress.current.ready > 0:
-            # what was left of the epoch is less than one of today's batches: the loader has gone on to the next
+            # The rest of the epoch is less than one batch of the new size: the loader has gone on to the next epoch.
             fit.epoch_progress.increment_processed()
             fit.epoch_progress.increment_completed()
         shift = done - progress.current.ready

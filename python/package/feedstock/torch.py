@@ -1,45 +1,46 @@
-"""Feedstock under PyTorch: which data-parallel rank this process is, and the loader of that rank.
+"""PyTorch: this process's data-parallel rank, and the loader of that rank.
 
     DeviceMesh ── the data-parallel dimensions ──┐
     process group, torch.distributed ────────────┼──▶ Coordinates(rank, world_size) ──▶ Pipeline.loader
     RANK, WORLD_SIZE as torchrun sets them ──────┘
 
-Data is split over the data-parallel ranks and over nothing else: the tensor-, context- and pipeline-parallel peers of
-one data-parallel rank compute one forward pass together, so all of them must be given the same batches. A
-`DeviceMesh` says who is whose peer; without one every process is a data-parallel rank of its own.
+Only data-parallel ranks divide the data. The tensor-, context- and pipeline-parallel peers of a data-parallel rank
+compute one forward pass together, so all of them get the same batches. A `DeviceMesh` states which processes are peers.
+Without one, every process is a separate data-parallel rank.
 
-There is little else here because little is needed: the loader is an iterable with `state_dict` and
-`load_state_dict`, so `torch.distributed.checkpoint` saves it beside the model and torchdata takes it for `Stateful`.
+The loader needs no further adapter: it is an iterable with `state_dict` and `load_state_dict`, so
+`torch.distributed.checkpoint` saves it together with the model, and torchdata treats it as `Stateful`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch.distributed as dist
 
 from feedstock._agreement import TIMEOUT_SECONDS, Agreement
+from feedstock._options import LoaderOptions, takes_loader_options
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
+    from typing_extensions import Unpack
 
     from feedstock import Loader, Pipeline
-    from feedstock.finish import Finish
 
 __all__ = ["DATA_DIMS", "MODEL_DIMS", "Coordinates", "coordinates", "loader"]
 
-#: Names of mesh dimensions over which data is split, as PyTorch's documentation, TorchTitan, Accelerate, DeepSpeed
-#: and Lightning use them. All that occur in a mesh count: replicated and sharded data parallelism both split data.
+#: Names of mesh dimensions that divide the data, from PyTorch's documentation, TorchTitan, Accelerate, DeepSpeed and
+#: Lightning. All that occur in a mesh count: replicated and sharded data parallelism both divide data.
 DATA_DIMS = frozenset(
     ("dp", "ddp", "dp_replicate", "dp_shard", "replicate", "shard", "batch", "data", "data_parallel")
 )
 
-#: Names of mesh dimensions whose ranks work on the same samples. In neither list are those that mean different things
-#: in different frameworks: `ep` may or may not lie inside data parallelism, and `fsdp` may include context parallelism.
+#: Names of mesh dimensions whose ranks work on the same samples. Names that differ in meaning between frameworks are in
+#: neither list: `ep` may or may not be inside data parallelism, and `fsdp` may include context parallelism.
 MODEL_DIMS = frozenset(
     ("tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline", "model")
 ) | frozenset(
@@ -48,12 +49,12 @@ MODEL_DIMS = frozenset(
 
 
 class Coordinates(NamedTuple):
-    """One data-parallel rank: what `Pipeline.loader` takes."""
+    """A data-parallel rank, as `Pipeline.loader` takes it."""
 
     rank: int
     """0 to world_size - 1. Processes that share it get identical batches."""
     world_size: int
-    """How many data-parallel ranks there are, at most the number of processes."""
+    """The number of data-parallel ranks, at most the number of processes."""
 
 
 def coordinates(
@@ -62,98 +63,91 @@ def coordinates(
     group: ProcessGroup | None = None,
     data_dims: str | Sequence[str] | None = None,
 ) -> Coordinates:
-    """The data-parallel coordinates of this process. Makes no collective call.
+    """Returns the data-parallel coordinates of this process. Makes no collective call.
 
-    Where they come from, first match:
+    The first that applies:
 
-    1. `mesh`: the position of this process along `data_dims`, counted in the mesh's own order of dimensions. Without
-       `data_dims`, all dimensions whose names are in `DATA_DIMS`; a mesh with a dimension that is neither there nor
-       in `MODEL_DIMS` is an error rather than a guess. A mesh of one dimension without a name is data-parallel.
+    1. `mesh`: the position of this process along `data_dims`, in the mesh's order of dimensions.
     2. `group`: rank and size in this process group.
-    3. `torch.distributed`, if it is initialised: the default group.
+    3. `torch.distributed`, if it is initialized: the default group.
     4. The environment: `RANK` and `WORLD_SIZE`, as `torchrun` sets them.
     5. Rank 0 of 1.
 
+    Args:
+        mesh: The device mesh; default: none.
+        group: The process group that divides the data; default: none.
+        data_dims: Names of the mesh's dimensions that divide the data. Default: all whose names are in `DATA_DIMS`; a
+            dimension that is neither there nor in `MODEL_DIMS` is an error. A mesh with a single unnamed dimension is
+            data-parallel.
+
     Raises:
-        ConfigError: this process is not in the mesh or the group, or the mesh's data-parallel dimensions are unclear.
+        ConfigError: This process is not in the mesh or the group, or the mesh's data-parallel dimensions are unclear.
     """
     if mesh is not None:
         if group is not None:
-            raise ConfigError(
-                "a mesh and a process group were both given; give the one that data is split over"
-            )
+            raise ConfigError("mesh and group were both given; give only the one that divides the data")
         return _in_mesh(mesh, data_dims)
     if data_dims is not None:
-        raise ConfigError("data_dims names dimensions of a mesh, but there is no mesh; give mesh=")
+        raise ConfigError("data_dims names dimensions of a mesh, but no mesh was given; give mesh=")
     if group is not None or (dist.is_available() and dist.is_initialized()):
         rank = dist.get_rank(group)
         if rank < 0:
             raise ConfigError(
-                "this process is not in the process group that was given; make its loader from a group or mesh it is in"
+                "this process is not in the process group that was given; give a group or mesh that contains it"
             )
         return Coordinates(rank, dist.get_world_size(group))
     return _in_environment()
 
 
+@takes_loader_options(output="torch")
 def loader(
     pipeline: Pipeline,
     mesh: DeviceMesh | None = None,
     *,
     group: ProcessGroup | None = None,
     data_dims: str | Sequence[str] | None = None,
-    output: Literal["batch", "numpy", "torch"] = "torch",
-    restart: bool = False,
-    device: Any = None,
-    finish: Mapping[str, Finish] | None = None,
-    depth: int = 2,
-    static: bool = False,
-    nvjpeg: float = 0.0,
     compare_timeout: float = TIMEOUT_SECONDS,
+    **options: Unpack[LoaderOptions],
 ) -> Loader:
-    """The loader of this process's data-parallel rank.
+    """Makes the loader of this process's data-parallel rank. The default of `output` is `"torch"`.
 
-    Make it after `init_process_group` or `init_device_mesh`; it makes no collective call. Every process must describe
-    the same pipeline. At the first batch, the processes compare what they are about to load, through the process
-    group's store: data set and order (the plan's fingerprint), epoch, position, ops, batch size and world size. If two
-    differ, all of them raise `ConfigError`, which names the ranks and what differs.
+    Call it after `init_process_group` or `init_device_mesh`; it makes no collective call. Every process must describe
+    the same pipeline. At the first batch, the processes compare their loaders through the process group's store: data
+    set and order (the plan's fingerprint), epoch, position, ops, batch size and world size. If two differ, all of them
+    raise `ConfigError`, which names the ranks and the differences.
 
     Args:
-        pipeline: What to load; its batch size counts rows per data-parallel rank unless `global_batch_size` was given.
-        mesh, group, data_dims: As for `coordinates`.
-        output: `"torch"`: a plain `dict` of column name to `torch.Tensor` or, for strings, bytes and nested values,
-            `list`; with `"sample_ids"` (int64) and `"valid"` (bool) added, one entry a row. The default here, because
-            frameworks that move batches to a device know how to rebuild a `dict`. `"batch"`: `feedstock.Batch`.
-            `"numpy"`: as `"torch"` with arrays.
-        restart: Begin an epoch anew at every `iter()`, for evaluation. By default iterating goes on where it stopped.
-        device, finish, depth, static, nvjpeg: Batches on a GPU: as for `Pipeline.loader`.
+        pipeline: The pipeline. Its `batch_size` counts rows for each data-parallel rank.
+        mesh: The device mesh; see `coordinates`.
+        group: The process group that divides the data; see `coordinates`.
+        data_dims: Names of the mesh's dimensions that divide the data; see `coordinates`.
         compare_timeout: Seconds, at least 0, that the first batch waits for the other processes of the mesh or the
-            group. Default 30. Where some of them never ask this loader for a batch, the others log a warning after
-            that time and go on. 0: nothing is compared.
+            group; default 30. If some of them have not requested a batch of this loader by then, the others log a
+            warning and continue. 0: nothing is compared.
+        **options: See `LoaderOptions`.
 
     Raises:
-        ConfigError: as `coordinates` and `Pipeline.loader`; among others if the data set holds less than one global
+        ConfigError: As for `coordinates` and `Pipeline.loader`; for example if the data set holds less than one global
             batch and the tail is dropped.
+
+    Example:
+        >>> import feedstock.torch
+        >>> pipeline = fs.Dataset(images).map("image", fs.decode_image(), fs.resize((8, 8))).batch(4)
+        >>> loader = feedstock.torch.loader(pipeline)
+        >>> batch = next(iter(loader))
+        >>> batch["image"].shape, batch["valid"].dtype
+        (torch.Size([4, 8, 8, 3]), torch.bool)
     """
     if not compare_timeout >= 0:
         raise ConfigError(f"compare_timeout must be a number of seconds >= 0; got {compare_timeout!r}")
     rank, world_size = coordinates(mesh, group=group, data_dims=data_dims)
-    made = pipeline.loader(
-        rank,
-        world_size,
-        output=output,
-        restart=restart,
-        device=device,
-        finish=finish,
-        depth=depth,
-        static=static,
-        nvjpeg=nvjpeg,
-    )
+    made = pipeline.loader(rank, world_size, **options)
     made._agreement = Agreement(_members(mesh, group), compare_timeout)
     return made
 
 
 def _members(mesh: DeviceMesh | None, group: ProcessGroup | None) -> list[int] | None:
-    """Ranks in the default group of the processes that make the loader; None where there is no group yet."""
+    """Returns the ranks, in the default group, of the processes that make the loader; None if there is no group."""
     if mesh is not None:
         return [int(rank) for rank in mesh.mesh.flatten().tolist()]
     if group is not None:
@@ -165,14 +159,14 @@ def _in_mesh(mesh: DeviceMesh, data_dims: str | Sequence[str] | None) -> Coordin
     place = mesh.get_coordinate()
     if place is None:
         raise ConfigError(
-            f"rank {dist.get_rank()} is not in the mesh that was given ({mesh}); only its ranks can load from it"
+            f"rank {dist.get_rank()} is not in the mesh that was given ({mesh}); give a mesh that contains it"
         )
     names = mesh.mesh_dim_names
     if names is None:
         if data_dims is not None or mesh.ndim != 1:
             raise ConfigError(
-                f"the {mesh.ndim}-dimensional mesh has no dimension names, so which of them data is split over is "
-                "unknown; name them in init_device_mesh(mesh_dim_names=...)"
+                f"the {mesh.ndim}-dimensional mesh has no dimension names, so it is unknown which of them divide the "
+                "data; name them with init_device_mesh(mesh_dim_names=...)"
             )
         return Coordinates(place[0], mesh.size(0))
     chosen = _chosen_dims(names, data_dims)
@@ -191,8 +185,8 @@ def _chosen_dims(names: Sequence[str], data_dims: str | Sequence[str] | None) ->
         return chosen
     if unclear := [name for name in names if name not in DATA_DIMS and name not in MODEL_DIMS]:
         raise ConfigError(
-            f"whether data is split over mesh dimensions {unclear} (of {list(names)}) is unknown; give "
-            'data_dims=, for example data_dims=("dp",)'
+            f"it is unknown whether mesh dimensions {unclear} (of {list(names)}) divide the data; name those that do, "
+            'for example data_dims=("dp",)'
         )
     return DATA_DIMS.intersection(names)
 

@@ -6,20 +6,19 @@ Accelerate::
 
     batches = loader(accelerator, pipeline)      # this rank's, registered for checkpointing
     model, optimizer = accelerator.prepare(model, optimizer)
-    for batch in batches: …                      # dictionaries of tensors
-    accelerator.save_state(folder)               # the place in the data goes along
+    for batch in batches: …                      # dicts of tensors
+    accelerator.save_state(folder)               # saves the position in the data, too
 
 Trainer::
 
     from feedstock.huggingface import FeedstockTrainer
 
     trainer = FeedstockTrainer(model, args, train_dataset=pipeline)
-    trainer.train(resume_from_checkpoint=True)   # goes on with the next sample, and reads none of those
-    before it
+    trainer.train(resume_from_checkpoint=True)   # continues with the next sample and reads none before it
 
-or ``class MyTrainer(TrainerMixin, SomeTrainer)`` for a trainer of one's own.
+For a custom trainer: ``class MyTrainer(TrainerMixin, SomeTrainer)``.
 
-``import feedstock.huggingface`` needs neither package; ``loader`` needs Accelerate, the rest transformers:
+``import feedstock.huggingface`` imports neither package. ``loader`` needs Accelerate, and the rest needs transformers:
 ``pip install 'feedstock[huggingface]'``.
 """
 

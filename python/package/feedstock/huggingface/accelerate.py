@@ -1,64 +1,62 @@
-"""Accelerate: this process's loader, whose place is saved with the rest of the state.
+"""Accelerate: this process's loader, whose position is saved with the rest of the state.
 
-``Accelerator.prepare`` touches torch's DataLoader, modules, optimizers and schedulers, and passes everything
-else. A loader is a plain iterable, so it may be given to ``prepare`` or not. Wrapping one in a torch
-``DataLoader`` is what must not be done: ``prepare`` would shard what is sharded already, and a part of the
-rows would never be read.
+``Accelerator.prepare`` changes torch's DataLoader, modules, optimizers and schedulers, and returns everything else
+unchanged. A loader is a plain iterable, so it may be given to ``prepare`` or not. Do not wrap it in a torch
+``DataLoader``: ``prepare`` would shard it again, and some rows would never be read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from .. import torch as feedstock_torch
 from .._agreement import of_all_ranks
+from .._options import LoaderOptions, takes_loader_options
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from typing_extensions import Unpack
 
     from .. import Loader, Pipeline
 
 
 def coordinates(accelerator: Accelerator) -> feedstock_torch.Coordinates:
-    """The data-parallel rank of this process: by the accelerator's device mesh if it has one (its tensor-,
-    context- and sequence-parallel peers get the same batches), or its process index."""
+    """Returns the data-parallel rank of this process: by the accelerator's device mesh, else its process index.
+
+    Tensor-, context- and sequence-parallel peers in the mesh get the same batches.
+    """
     mesh = accelerator.torch_device_mesh
     if mesh is None:
         return feedstock_torch.Coordinates(accelerator.process_index, accelerator.num_processes)
-    # named, since the mesh also carries flattened joins of its dimensions
+    # By name, because the mesh also has flattened joins of its dimensions.
     names = [name for name in mesh.mesh_dim_names or () if name in ("dp_replicate", "dp_shard")]
     return feedstock_torch.coordinates(mesh, data_dims=names) if names else feedstock_torch.Coordinates(0, 1)
 
 
-def loader(
-    accelerator: Accelerator,
-    pipeline: Pipeline,
-    *,
-    output: Literal["batch", "numpy", "torch"] = "torch",
-    restart: bool = False,
-) -> Loader:
-    """The loader of this process's data-parallel rank, registered with ``register_for_checkpointing``.
+@takes_loader_options(output="torch")
+def loader(accelerator: Accelerator, pipeline: Pipeline, **options: Unpack[LoaderOptions]) -> Loader:
+    """Makes the loader of this process's data-parallel rank and registers it with ``register_for_checkpointing``.
 
-    Batches are on the CPU; move them with ``accelerate.utils.send_to_device(batch, accelerator.device)``.
-    ``accelerator.accumulate(model)`` counts steps and knows no end of an epoch here: let
-    ``gradient_accumulation_steps`` divide ``len(loader)``, or the epoch's last gradients are applied with the
-    next epoch's first. In evaluation take rows where ``batch["valid"]`` and ``accelerator.gather``;
-    ``gather_for_metrics`` knows the padding of torch's DataLoader only.
+    The default of ``output`` is ``"torch"``. Without ``device``, batches are on the CPU; move them with
+    ``accelerate.utils.send_to_device(batch, accelerator.device)``.
+
+    ``accelerator.accumulate(model)`` counts steps and does not see an epoch's end. Let
+    ``gradient_accumulation_steps`` divide ``len(loader)``, or the epoch's last gradients are applied with the next
+    epoch's first. For evaluation, use the rows where ``batch["valid"]`` is true and ``accelerator.gather``;
+    ``gather_for_metrics`` handles the padding of torch's DataLoader only.
 
     Args:
-        accelerator: made by every process, as always; its device mesh, if any, says who shares batches.
-        pipeline: what to load; ``batch(n)`` is rows for each data-parallel rank, as torch's ``batch_size``.
-        output: ``"torch"`` (default): a dictionary from column to tensor, with ``sample_ids`` (i64) and
-            ``valid`` (bool); ``"numpy"``; or ``"batch"``, feedstock's own.
-        restart: for evaluation: every ``iter()`` begins an epoch anew. Such a loader is not registered: it
-            has no place to keep.
+        accelerator: The accelerator, which every process makes. Its device mesh, if any, states which processes share
+            batches.
+        pipeline: The pipeline. Its ``batch_size`` counts rows for each data-parallel rank.
+        **options: See ``LoaderOptions``. A loader with ``restart=True`` has no position to save and is not registered.
 
     Raises:
-        ConfigError: as ``Pipeline.loader``.
+        ConfigError: As for ``Pipeline.loader``.
     """
     rank, world_size = coordinates(accelerator)
-    made = pipeline.loader(rank, world_size, output=output, restart=restart)
+    made = pipeline.loader(rank, world_size, **options)
     made._agreement = of_all_ranks()
-    if not restart:
+    if not options["restart"]:
         accelerator.register_for_checkpointing(made)
     return made

@@ -1,4 +1,4 @@
-"""What Trainer iterates, and the callback that keeps its place."""
+"""The loaders that Trainer iterates, and the callback that saves their position."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-#: A batch as feedstock makes it, to one as the model takes it.
+#: From a batch of feedstock to the arguments of the model.
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class TrainerLoader:
-    """What Trainer iterates: the loader of this process's rank, its batches as the model's arguments.
+    """The loader of this process's rank, whose batches are the model's arguments.
 
-    Not torch's DataLoader, so Accelerate leaves it alone.
+    It is not a torch DataLoader, so Accelerate does not change it.
     """
 
     def __init__(self, loader: Loader, prepare: Prepare, dataset: Dataset | None = None) -> None:
@@ -44,41 +44,42 @@ class TrainerLoader:
 
     @property
     def batch_size(self) -> int | None:
-        """Rows for this process, ``None`` where batches are bounded by a total."""
+        """Rows of this process's batches; ``None`` if a total bounds them."""
         return self.loader.batch_size
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's."""
+        """Returns the loader's state."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The loader's; the next ``set_epoch`` must then agree with it."""
+        """Loads the loader's state. The next ``set_epoch`` must agree with it."""
         self.loader.load_state_dict(dict(state))
         self._resumed = True
 
     def set_epoch(self, epoch: int) -> None:
-        """The loader's, but for a resumed one it may not move.
+        """Goes to an epoch; a resumed loader must be in that epoch already.
 
-        Trainer computes the epoch from its count of updates. If an epoch has another number of updates than
-        when the checkpoint was written, that is not where the data stands, and following it would leave
-        samples out.
+        Trainer computes the epoch from its count of updates. If an epoch has another number of updates than when the
+        checkpoint was written, the result is not the epoch of the loader, and using it would leave samples out.
+
+        Raises:
+            ConfigError: The loader was resumed in another epoch.
         """
         resumed, self._resumed = self._resumed, False
         if resumed and epoch != self.loader.epoch:
             raise ConfigError(
-                f"the checkpoint stands in epoch {self.loader.epoch} of the data, but Trainer, with "
-                f"{len(self)} steps an epoch now, computes epoch {epoch}: the global batch was another when it "
-                "was written. Keep it over a change of world size with batch(global_batch_size=…), and keep "
-                "gradient_accumulation_steps"
+                f"the checkpoint is of epoch {self.loader.epoch} of the data, but Trainer, with {len(self)} steps an "
+                f"epoch now, computes epoch {epoch}: the global batch size has changed since. Keep it when the world "
+                "size changes, with batch(global_batch_size=…), and keep gradient_accumulation_steps"
             )
         self.loader.set_epoch(epoch)
 
 
 class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
-    """Carries the loader's state into Trainer's checkpoints and back. :class:`TrainerMixin` adds it.
+    """Saves the loader's state in Trainer's checkpoints and restores it. :class:`TrainerMixin` adds it.
 
-    It reads what a checkpoint holds from ``TrainerState``, so it does not need
-    ``restore_callback_states_from_checkpoint``, and does no harm with it.
+    It reads a checkpoint's state from ``TrainerState``, with and without
+    ``restore_callback_states_from_checkpoint``.
     """
 
     def __init__(self, loader_state: dict[str, Any] | None = None) -> None:
@@ -86,15 +87,15 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
         self.loader: TrainerLoader | None = None
 
     def state(self) -> dict[str, Any]:
-        """For ``trainer_state.json``: the batches that were delivered by now, which at a save are those
-        trained on."""
+        """Returns the entry for ``trainer_state.json``: the position after the delivered batches, all of which were
+        trained on when Trainer saves."""
         state = self.loader_state if self.loader is None else self.loader.state_dict()
         return {"args": {"loader_state": state}, "attributes": {}}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Puts the loader where the checkpoint stood."""
+        """Moves the loader to the position of the checkpoint."""
         loader = kwargs.get("train_dataloader")
         self.loader = loader if isinstance(loader, TrainerLoader) else None
         if self.loader is None:
@@ -105,14 +106,14 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
             self.loader.load_state_dict(loader_state)
         elif state.global_step > 0:
             raise ConfigError(
-                f"the checkpoint of step {state.global_step} holds no place in the data: it was not written "
-                "by a TrainerMixin. Start from its weights alone, or name another checkpoint"
+                f"the checkpoint of step {state.global_step} has no position in the data, because no TrainerMixin "
+                "wrote it; start from its weights only, or use another checkpoint"
             )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The epoch as a fraction, of the whole epoch also where it was resumed."""
+        """Sets the epoch as a fraction of the whole epoch, also after a resume."""
         if self.loader is not None:
             loader = self.loader.loader
             state.epoch = loader.epoch + 1 - loader.steps_left / len(loader)
@@ -120,23 +121,22 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Lets go of the loader, so that another ``train()`` does not begin with its end."""
+        """Drops the loader, so that the next ``train()`` does not begin at its end."""
         self.loader = None
 
 
 class EvalLoader:
-    """Evaluation: every iteration is the whole set once, and rows that are not valid (padding of the last
-    step, and substitutes under ``on_error("skip")``) are left out of what Trainer gathers.
+    """A loader for evaluation: every iteration is the whole data set once.
 
-    Trainer's own ``gather_for_metrics`` cuts torch's padding off the end of the last batch, and knows no
-    other.
+    Rows that are not valid (padding of the last step, and substitutes of ``on_error="skip"``) are removed from what
+    Trainer gathers. Trainer's ``gather_for_metrics`` removes only torch's padding at the end of the last batch.
     """
 
     def __init__(self, loader: Loader, prepare: Prepare, dataset: Dataset, accelerator: Accelerator) -> None:
         self.loader = loader
-        self.dataset = dataset  #: Trainer reads its length: the number of samples evaluated
+        self.dataset = dataset  #: Trainer reads its length, the number of evaluated samples
         self.batch_size = loader.batch_size
-        self.end_of_dataloader = False  #: as Accelerate's data loaders tell it, for batch_eval_metrics
+        self.end_of_dataloader = False  #: as in Accelerate's data loaders, for batch_eval_metrics
         self.remainder = 0
         self._prepare = prepare
         self._accelerator = accelerator
@@ -153,7 +153,7 @@ class EvalLoader:
             batches = map(self._prepared, self.loader)
             for step in range(1, steps + 1):
                 self.end_of_dataloader = step == steps
-                yield next(batches)  # not by a name, which would hold the batch and its slot
+                yield next(batches)  # without a variable, which would hold the batch and its slot
         finally:
             accelerator.gradient_state._remove_dataloader(self)
 
@@ -162,8 +162,11 @@ class EvalLoader:
         return self._prepare(batch)
 
     def gather(self, data: Any) -> Any:
-        """The valid rows of all processes, of tensors (nested in lists, tuples and dictionaries) of the step
-        that was yielded last."""
+        """Returns the valid rows of all processes.
+
+        Args:
+            data: Tensors of the last step, nested in lists, tuples and dicts.
+        """
         gathered = self._accelerator.gather(data)
         valid = self._valid
         if valid is None or valid.all():

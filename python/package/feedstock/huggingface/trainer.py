@@ -1,14 +1,13 @@
-"""``transformers.Trainer`` over feedstock's loader.
+"""``transformers.Trainer`` with feedstock's loader.
 
-Trainer's own way back into the middle of an epoch is to read and drop the batches before it
-(``skip_first_batches``, which takes torch's DataLoader only). Here the place is part of the checkpoint:
+To resume in the middle of an epoch, Trainer reads and drops the batches before it (``skip_first_batches``, for torch's
+DataLoader only). Here the position is part of the checkpoint:
 
-    save      trainer_state.json ◀── LoaderState.state() ◀── loader.state_dict()       after an optimizer step
-    resume    trainer_state.json ──▶ LoaderState.on_train_begin ──▶ loader.load_state_dict()    before the
-    first batch
+    save      trainer_state.json ◀── LoaderState.state() ◀── loader.state_dict()              after an optimizer step
+    resume    trainer_state.json ──▶ LoaderState.on_train_begin ──▶ loader.load_state_dict()  before the first batch
 
-``ignore_data_skip=True`` tells Trainer not to skip; it then believes that the resumed epoch has all its
-steps, so ``TrainerMixin._run_epoch`` tells it how many are left.
+With ``ignore_data_skip=True``, Trainer does not skip batches, and assumes that the resumed epoch has all its steps.
+``TrainerMixin._run_epoch`` corrects that number.
 """
 
 from __future__ import annotations
@@ -21,50 +20,58 @@ from transformers import Trainer
 
 from .. import ConfigError, Dataset, Loader, Pipeline
 from .._agreement import of_all_ranks
+from .._options import DEFAULTS, LoaderOptions
 from .accelerate import coordinates
 from .loaders import EvalLoader, LoaderState, TrainerLoader
 
 if TYPE_CHECKING:
-    from transformers import Trainer as _Base  # what a mixin stands before
+    from transformers import Trainer as _Base  # the class that follows a mixin
 else:
     _Base = object
 
 
 class TrainerMixin(_Base):  # type: ignore[misc]
-    """Makes a Trainer take a :class:`feedstock.Pipeline`: ``class MyTrainer(TrainerMixin, SomeTrainer)``.
+    """Makes a Trainer accept a :class:`feedstock.Pipeline`: ``class MyTrainer(TrainerMixin, SomeTrainer)``.
 
-    ``train_dataset`` may be a pipeline or a :class:`feedstock.Loader`; ``eval_dataset``, ``evaluate`` and
-    ``predict`` take pipelines (and dictionaries of them, as ever). Anything else is left to Trainer.
-    ``args.ignore_data_skip`` is set: the place in the data comes from the checkpoint instead.
+    ``train_dataset`` may be a pipeline or a :class:`feedstock.Loader`. ``eval_dataset``, ``evaluate`` and ``predict``
+    accept pipelines, and dicts of them. Trainer handles everything else. ``args.ignore_data_skip`` is set, because the
+    checkpoint has the position in the data.
 
-    Batches reach the model as ``prepare_batch`` makes them. Sizes are the pipeline's, so
-    ``per_device_train_batch_size`` must agree with it, and samplers and ``dataloader_*`` arguments do not
-    apply to it. Keep ``batch(global_batch_size=…)`` if the world size may change between a checkpoint and its
-    resume.
+    ``prepare_batch`` converts batches to the model's arguments. The pipeline sets the batch size:
+    ``per_device_train_batch_size`` must agree with it, and samplers and ``dataloader_*`` arguments do not apply. Use
+    ``batch(global_batch_size=…)`` if the world size may change between a checkpoint and its resume.
 
-    For evaluation use ``batch(n, tail="pad")``: each sample is seen, and predictions and metrics leave
-    padding out. (The loss that a model computes itself is a mean over its batch, padding included, as with
-    torch's DataLoader.)
+    For evaluation use ``batch(n, tail="pad")``: each sample is evaluated, and predictions and metrics leave padding
+    out. (A loss that the model computes is a mean over its batch, padding included, as with torch's DataLoader.)
+
+    Args:
+        *args: As for Trainer.
+        loader_options: :class:`feedstock.LoaderOptions` of all loaders, such as ``{"workers": "ray"}``. Trainer sets
+            ``output`` and ``restart``, and holds several batches at a time, so ``static`` is not possible.
+        **kwargs: As for Trainer.
 
     Raises:
-        ConfigError: a pipeline together with ``data_collator`` or ``auto_find_batch_size``; a batch size that
-            differs from Trainer's; a resume whose epoch cannot be told.
+        ConfigError: A pipeline together with ``data_collator`` or ``auto_find_batch_size``; a batch size that differs
+            from Trainer's; a resume whose epoch is ambiguous; an option of ``loader_options`` that Trainer sets.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, loader_options: LoaderOptions | None = None, **kwargs: Any) -> None:
+        self._loader_options: LoaderOptions = {**(loader_options or {})}
+        if fixed := [name for name in ("output", "restart", "static") if name in self._loader_options]:
+            raise ConfigError(f"loader_options must not have {', '.join(fixed)}, which Trainer decides")
         bound = inspect.signature(super().__init__).bind(*args, **kwargs)
         given = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         train, evaluation = given.get("train_dataset"), given.get("eval_dataset")
         sets = [train, *(evaluation.values() if isinstance(evaluation, dict) else [evaluation])]
         if any(_is_ours(data) for data in sets) and given.get("data_collator") is not None:
             raise ConfigError(
-                "data_collator has nothing to do for a pipeline, whose batches are complete: leave it out, "
-                "and use Pipeline.map, Pipeline.map_python or prepare_batch"
+                "data_collator does not apply to a pipeline, whose batches are complete; leave it out, and use "
+                "Pipeline.map, Pipeline.map_python or prepare_batch"
             )
         if not _is_ours(train):
             super().__init__(*args, **kwargs)
             return
-        # Trainer asks for the length of what it is to sample from; ours are in the loader
+        # Trainer requests the length of a data set that it samples from; ours is in the loader.
         named = bound.arguments if "train_dataset" in bound.arguments else bound.arguments["kwargs"]
         named["train_dataset"] = None
         super().__init__(*bound.args, **bound.kwargs)
@@ -74,25 +81,27 @@ class TrainerMixin(_Base):  # type: ignore[misc]
     def _prepare_to_resume(self) -> None:
         if self.args.gradient_accumulation_steps > 1 and not hasattr(super(), "_run_epoch"):
             raise ConfigError(
-                "gradient_accumulation_steps over 1 needs transformers 5, whose Trainer has _run_epoch"
+                "gradient_accumulation_steps > 1 needs transformers 5, whose Trainer has _run_epoch"
             )
         if self.args.auto_find_batch_size:
-            raise ConfigError("auto_find_batch_size cannot change the pipeline's batch size: set it to False")
+            raise ConfigError("auto_find_batch_size cannot change the pipeline's batch size; set it to False")
         self.args.ignore_data_skip = True
         states = [
             callback for callback in self.callback_handler.callbacks if isinstance(callback, LoaderState)
         ]
         for state in states:
-            state.loader = None  # what a train() left that ended with an error says nothing about the next
+            state.loader = None  # of a train() that ended with an error
         if not states:
             self.add_callback(LoaderState())
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A batch, from column to tensor or list with ``sample_ids`` and ``valid``, as the model's arguments.
+        """Converts a batch to the model's arguments. Override it for other models.
 
-        By default, and as Trainer does with data sets: what ``forward`` has no argument for is left out
-        (unless ``args.remove_unused_columns`` is off), and ``label`` is called ``labels`` where ``forward``
-        calls it so. Override it for more.
+        By default, and as Trainer does with data sets: columns without an argument of ``forward`` are left out, unless
+        ``args.remove_unused_columns`` is off. ``label`` becomes ``labels`` if ``forward`` has that argument.
+
+        Args:
+            batch: From column to tensor or list, with ``sample_ids`` and ``valid``.
         """
         self._set_signature_columns_if_needed()
         taken = self._signature_columns or []
@@ -103,19 +112,17 @@ class TrainerMixin(_Base):  # type: ignore[misc]
         return {name: value for name, value in batch.items() if name in taken}
 
     def get_train_dataloader(self) -> Any:
-        """This process's loader, new for each ``train()`` if a pipeline was given."""
+        """Returns this process's loader; a new one for each ``train()`` if a pipeline was given."""
         if not _is_ours(self.train_dataset):
             return super().get_train_dataloader()
         self._prepare_to_resume()
         loader, dataset = self._loader(self.train_dataset, restart=False)
-        if (
-            loader.global_batch_size is not None
-        ):  # where a total bounds batches, Trainer's number is of no use
+        if loader.global_batch_size is not None:  # no total bounds the batches
             self._check_batch_size(loader, self._train_batch_size, "per_device_train_batch_size")
         return TrainerLoader(loader, self.prepare_batch, dataset)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """As Trainer's; for a pipeline, a loader that begins anew each time."""
+        """Returns Trainer's loader; for a pipeline, one that starts an epoch at each iteration."""
         data = eval_dataset if eval_dataset is not None else self.eval_dataset
         if isinstance(eval_dataset, str):
             data = self.eval_dataset[eval_dataset]
@@ -128,49 +135,57 @@ class TrainerMixin(_Base):  # type: ignore[misc]
         return self._eval_loader(test_dataset)
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer's; it gathers the valid rows only."""
+        """Runs Trainer's loop, with valid rows only."""
         if isinstance(dataloader, EvalLoader):
-            self.gather_function = dataloader.gather  # Trainer sets its own again when it is done
+            self.gather_function = dataloader.gather  # Trainer restores its function afterwards
         return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def _eval_loader(self, data: Any) -> EvalLoader:
         if isinstance(data, Loader):
             raise ConfigError(
-                "evaluation takes a pipeline, which it reads from the start each time: give that"
+                "evaluation needs a pipeline, which it reads from the start each time; got a Loader"
             )
         loader, _ = self._loader(data, restart=True)
         self._check_batch_size(loader, self.args.eval_batch_size, "per_device_eval_batch_size")
         return EvalLoader(loader, self.prepare_batch, data.dataset, self.accelerator)
 
     def _loader(self, data: Any, *, restart: bool) -> tuple[Loader, Dataset | None]:
-        # Trainer takes all batches of an update before the first is trained on, while it still holds those of
-        # the update before; beside them one is to be ready and one being written
-        slots = 2 * self.args.gradient_accumulation_steps + 2
+        # Trainer takes all batches of an update before it trains on the first, while it still holds those of the
+        # update before. In addition, one batch is ready and one is being written.
+        held = 2 * self.args.gradient_accumulation_steps
+        slots = held + 2
         if isinstance(data, Loader):
-            if data.pipeline._slots < slots:
+            found = data.pipeline._native.slots
+            if found < slots:
                 raise ConfigError(
-                    f"Trainer holds up to {slots - 2} batches at once with gradient_accumulation_steps="
-                    f"{self.args.gradient_accumulation_steps}, and the loader has {data.pipeline._slots} "
-                    f"slots: make it of pipeline.options(slots={slots}), or give the pipeline"
+                    f"the loader needs at least {slots} slots, because Trainer holds up to {held} batches at once with "
+                    f"gradient_accumulation_steps={self.args.gradient_accumulation_steps}; got {found}. Make it of "
+                    f"pipeline.options(slots={slots}), or give Trainer the pipeline"
                 )
             return data, None
         rank, world_size = coordinates(self.accelerator)
-        pipeline = data.options(slots=max(slots, data._slots))
-        made = pipeline.loader(rank, world_size, output="torch", restart=restart)
+        pipeline = data.options(slots=max(slots, data._native.slots))
+        options: LoaderOptions = {**self._loader_options, "output": "torch", "restart": restart}
+        if options.get("device") is not None:
+            options["depth"] = options.get("depth", DEFAULTS["depth"]) + held
+        made = pipeline.loader(rank, world_size, **options)
         made._agreement = of_all_ranks()
         return made, data.dataset
 
     def _check_batch_size(self, loader: Loader, expected: int, argument: str) -> None:
-        # by all ranks' rows, so that all ranks come to the same result
+        # By the rows of all ranks, so that all ranks get the same result.
         if loader.global_batch_size != expected * loader.world_size:
             raise ConfigError(
-                f"the pipeline gives {loader.world_size} processes {loader.global_batch_size} rows a step, but "
-                f"{argument} makes it {expected} for each, which Trainer reports and scales by: make them equal"
+                f"the pipeline has {loader.global_batch_size} rows a step for {loader.world_size} processes, but "
+                f"{argument} is {expected} for each process, which Trainer reports and scales by; make them equal"
             )
 
     def _run_epoch(self, **kwargs: Any) -> Any:
-        """One epoch. The first after a resume has fewer steps: Trainer must know, or it takes the end of the
-        data for an accumulation that goes on, and the last gradients are not applied."""
+        """Runs one epoch.
+
+        The first epoch after a resume has fewer steps. Without that number, Trainer would take the end of the data for
+        an unfinished accumulation and not apply the last gradients.
+        """
         loader = kwargs["train_dataloader"]
         if isinstance(loader, TrainerLoader) and kwargs["epoch"] == kwargs["epochs_trained"]:
             loader.set_epoch(kwargs["epoch"])
@@ -182,10 +197,10 @@ class TrainerMixin(_Base):  # type: ignore[misc]
 
 
 class FeedstockTrainer(TrainerMixin, Trainer):  # type: ignore[misc]
-    """``transformers.Trainer`` that takes pipelines. See :class:`TrainerMixin`."""
+    """A ``transformers.Trainer`` that accepts pipelines. See :class:`TrainerMixin`."""
 
 
 def _is_ours(data: object) -> bool:
     if isinstance(data, Dataset):
-        raise ConfigError("a Dataset has no batches: give dataset.batch(…)")
+        raise ConfigError("a Dataset has no batches; give a pipeline: dataset.batch(…)")
     return isinstance(data, Pipeline | Loader)

@@ -1,4 +1,4 @@
-"""Ray: the loader under Ray Train.
+"""Ray: loaders for Ray Train, and fleets of workers on a Ray cluster.
 
     import feedstock as fs
     from feedstock.ray import DataConfig
@@ -10,11 +10,11 @@
         dataset_config=DataConfig(),
     )
 
-and in ``train_loop``: ``loader = ray.train.get_dataset_shard("train")``, a :class:`DataIterator`.
+In ``train_loop``, ``ray.train.get_dataset_shard("train")`` returns a :class:`DataIterator`.
 
-:class:`Fleet` puts the work on other machines of the cluster; ``find()`` finds the fleet of this job.
+:class:`Fleet` prepares batches on other machines of the cluster; ``find()`` returns the fleet of this job.
 
-``import feedstock.ray`` needs no Ray. All but :class:`DataIterator` do, when they are first named:
+``import feedstock.ray`` does not import Ray. All names except :class:`DataIterator` import it when they are first used:
 ``pip install 'feedstock[ray]'``.
 """
 
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     needed, module = _NEEDS_RAY[name]
     try:
-        importlib.import_module(needed)  # what is missing is told apart from what our own module may lack
+        importlib.import_module(needed)  # first, so that an import that our module lacks raises another error
     except ImportError as error:
         what = "Ray Train" if needed == "ray.train" else "Ray"
         raise ImportError(

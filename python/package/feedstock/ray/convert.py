@@ -1,6 +1,6 @@
-"""From a batch to what a training function asks for: tensors, arrays, tables, on a device.
+"""Conversions of batches: to tensors, arrays and tables, and to a device.
 
-What ``map_python`` makes is the user's own: it passes as it is, but for tensors that are to be moved.
+Results of ``map_python`` that are not a ``Batch`` are passed on unchanged, except for tensors that are moved.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from .. import Batch, ConfigError
 if TYPE_CHECKING:
     import torch
 
-#: Added by ``ids=True``; their types are feedstock's, not the data's.
+#: Columns that ``ids=True`` adds; feedstock sets their types.
 _ADDED = frozenset(("sample_ids", "valid"))
 
 
 class Batches:
-    """An iterable whose every ``iter()`` starts anew, as Ray's ``iter_batches`` returns."""
+    """An iterable that calls ``start`` at every ``iter()``, as the result of Ray's ``iter_batches`` does."""
 
     def __init__(self, start: Callable[[], Iterator[Any]]) -> None:
         self._start = start
@@ -28,32 +28,33 @@ class Batches:
 
 
 def unchanged(batch: Any) -> Any:
+    """Returns the batch."""
     return batch
 
 
 def numpy_columns(batch: Any) -> Any:
-    """A dictionary from column to array, or to a list for strings, bytes and nested columns."""
+    """Returns a dict from column to array, or to a list for strings, bytes and nested columns."""
     return batch.numpy(ids=True) if isinstance(batch, Batch) else batch
 
 
 def torch_columns(batch: Any) -> Any:
-    """A dictionary from column to tensor, or to a list for what has no tensor type."""
+    """Returns a dict from column to tensor, or to a list for columns without a tensor type."""
     return batch.torch(ids=True) if isinstance(batch, Batch) else batch
 
 
 def arrow_table(batch: Any) -> Any:
-    """A ``pyarrow.Table``, without a copy."""
+    """Returns a ``pyarrow.Table``, without a copy."""
     import pyarrow
 
     if not isinstance(batch, Batch):
         raise ConfigError(
-            f"map_python made {type(batch).__name__}, which is no table: take batch_format='numpy'"
+            f"map_python returned {type(batch).__name__}, which is not a table; use batch_format='numpy'"
         )
     return pyarrow.Table.from_batches([pyarrow.record_batch(batch)])
 
 
 def pandas_frame(batch: Any) -> Any:
-    """A ``pandas.DataFrame``; rows of tensors become arrays in an object column."""
+    """Returns a ``pandas.DataFrame``; rows of tensors become arrays in an object column."""
     return arrow_table(batch).to_pandas()
 
 
@@ -72,7 +73,7 @@ FORMATS: dict[str, Callable[[Any], Any]] = {
 
 
 def torch_with(dtypes: torch.dtype | Mapping[str, torch.dtype] | None) -> Callable[[Any], Any]:
-    """:func:`torch_columns`, with all or some of the pipeline's columns in other types."""
+    """Returns :func:`torch_columns` with all or some of the pipeline's columns converted to other dtypes."""
     if dtypes is None:
         return torch_columns
     by_column = dtypes if isinstance(dtypes, Mapping) else None
@@ -81,21 +82,21 @@ def torch_with(dtypes: torch.dtype | Mapping[str, torch.dtype] | None) -> Callab
         columns = torch_columns(batch)
         if not isinstance(columns, dict):
             raise ConfigError(
-                f"map_python made {type(columns).__name__}: convert its types there, not by dtypes"
+                f"dtypes needs a dict of columns, and map_python returned {type(columns).__name__}; convert there"
             )
         for name in (by_column or {}).keys() - columns.keys():
-            raise ConfigError(f"dtypes names {name!r}, but the batch has {', '.join(columns)}")
+            raise ConfigError(f"dtypes must name columns of the batch ({', '.join(columns)}); got {name!r}")
         for name, value in columns.items():
-            wanted = by_column.get(name) if by_column is not None else None if name in _ADDED else dtypes
-            if wanted is not None and hasattr(value, "to"):
-                columns[name] = value.to(wanted)
+            dtype = by_column.get(name) if by_column is not None else None if name in _ADDED else dtypes
+            if dtype is not None and hasattr(value, "to"):
+                columns[name] = value.to(dtype)
         return columns
 
     return convert
 
 
 def collated(collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``collate_fn`` on the batch in the form that it takes, by Ray's classes."""
+    """Returns ``collate_fn`` applied to the batch in the form that its class of Ray's states; default: arrays."""
     from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 
     convert = numpy_columns
@@ -107,7 +108,7 @@ def collated(collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Move:
-    """Moves the tensors of dictionaries, lists and tuples to a device; leaves everything else."""
+    """Moves the tensors of dicts, lists and tuples to a device; returns everything else unchanged."""
 
     def __init__(self, device: str | torch.device, pin_memory: bool) -> None:
         import torch
@@ -121,7 +122,7 @@ class Move:
     def __call__(self, value: Any) -> Any:
         if isinstance(value, self._tensor):
             value = value.pin_memory() if self._pin else value
-            # from memory of a slot the copy must be over before the slot is given back; torch looks after its own
+            # A copy from a slot must end before the slot is returned; torch tracks copies of the memory that it owns.
             return value.to(self._device, non_blocking=self._pin)
         if isinstance(value, dict):
             return {name: self(part) for name, part in value.items()}
@@ -131,11 +132,11 @@ class Move:
             isinstance(part, self._tensor | dict | list | tuple) for part in value
         ):
             return type(value)(map(self, value))
-        return value  # a list of strings is not walked
+        return value  # also a list of strings
 
 
 def _train_device() -> torch.device | None:
-    """The device that Ray Train gave this worker; none outside one."""
+    """Returns the device that Ray Train gave this worker; None outside of a worker."""
     import sys
 
     if "ray.train" not in sys.modules:

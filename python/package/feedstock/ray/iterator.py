@@ -1,4 +1,4 @@
-"""One rank's loader in the shape of Ray's ``DataIterator``."""
+"""One rank's loader with the interface of Ray's ``DataIterator``."""
 
 from __future__ import annotations
 
@@ -6,72 +6,75 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from .. import Batch, ConfigError, Loader, Pipeline, Workers
+from .. import Batch, ConfigError, Loader, Pipeline
+from .._check import one_of
+from .._options import LoaderOptions, Output, documents_loader_options, takes_loader_options
 from .convert import CONVERT, FORMATS, Batches, Move, collated, torch_with
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from typing_extensions import Unpack
 
-Output = Literal["batch", "numpy", "torch"]
 Format = Literal["default", "numpy", "pandas", "pyarrow"]
 
-# Ray's names for what a pipeline already is, and where that is said.
+# Ray's methods that a pipeline makes unnecessary, and what to use instead.
 _ELSEWHERE = {
     "iter_rows": "iterate and index the batch's rows",
     "iter_tf_batches": "use output='numpy'",
     "iter_jax_batches": "use output='numpy'",
-    "materialize": "a pipeline streams; read the data set's files with what wrote them",
+    "materialize": "a pipeline streams; read the data set's files with the library that wrote them",
     "to_tf": "use output='numpy'",
     "to_torch": "iterate, or use iter_torch_batches()",
 }
 
 
+@documents_loader_options
 class DataIterator:
-    """What ``ray.train.get_dataset_shard(name)`` returns: the loader of this worker's rank.
+    """The loader of a Ray Train worker's rank: the result of ``ray.train.get_dataset_shard(name)``.
 
-    It has the face of :class:`feedstock.Loader` (iteration, ``len``, ``set_epoch``, ``state_dict``, …) and
-    that of Ray's ``DataIterator`` (``iter_torch_batches``, ``iter_batches``, ``stats``, ``schema``), so
-    that a training function for Ray Data needs no other loop, and one that saves ``state_dict()`` resumes
-    where its checkpoint stood.
+    It has the methods of :class:`feedstock.Loader` (iteration, ``len``, ``set_epoch``, ``state_dict``, …) and of Ray's
+    ``DataIterator`` (``iter_torch_batches``, ``iter_batches``, ``stats``, ``schema``). A training function for Ray Data
+    needs no other loop. One that saves ``state_dict()`` resumes where the checkpoint was saved.
 
-    Two differences from Ray Data's: iterating goes on where the last iteration stopped (an epoch that was
-    left in the middle is finished, a finished one is followed by the next), and the rows of a batch and their
-    shuffle are the pipeline's, the same for every world size.
+    It differs from Ray Data in two ways. Iterating continues where the last iteration stopped: an unfinished epoch is
+    finished, and the next one follows. The pipeline sets batches and shuffling, which are the same for every world
+    size.
 
-    ``get_dataset_shard`` returns the same object each time in one worker; a restarted or resized group of
-    workers gets new ones, at the start of epoch 0, to be moved by ``load_state_dict``. The loader is opened
-    when it is first needed, in the process that needs it; until then the object pickles.
+    ``get_dataset_shard`` returns the same object each time in one worker. A restarted or resized group of workers gets
+    new objects at the start of epoch 0, to be moved by ``load_state_dict``. The loader is opened when it is first
+    needed, in the process that needs it. Until then the object can be pickled.
+
+    Args:
+        pipeline: The pipeline.
+        rank: The rank; default 0.
+        world_size: The number of ranks; default 1.
+        **options: See ``LoaderOptions``. The default of ``output`` is ``"torch"``.
     """
 
+    @takes_loader_options(output="torch")
     def __init__(
         self,
         pipeline: Pipeline | _Recipe,
         rank: int = 0,
         world_size: int = 1,
-        *,
-        output: Output = "torch",
-        restart: bool = False,
-        workers: str | Workers | None = None,
+        **options: Unpack[LoaderOptions],
     ) -> None:
-        if output not in ("batch", "numpy", "torch"):
-            raise ConfigError(f"output must be 'batch', 'numpy' or 'torch'; got {output!r}")
+        one_of("output", options["output"], tuple(CONVERT))
         self._recipe = pipeline if isinstance(pipeline, _Recipe) else _Recipe(pipeline)
         self._rank, self._world_size = rank, world_size
-        self._output: Output = output
-        self._restart = restart
-        self._workers = workers
+        self._options = options
+        self._output: Output = options["output"]
         self._loader: Loader | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._loader is not None:
             raise TypeError(
-                "this DataIterator is open: its loader has threads and a position, which cannot be pickled; "
+                "an open DataIterator cannot be pickled, because its loader has threads and a position; "
                 "send state_dict() instead"
             )
-        place = self._rank, self._world_size
-        return _unpickle, (self._recipe, *place, self._output, self._restart, self._workers)
+        return _unpickle, (self._recipe, self._rank, self._world_size, self._options)
 
     def __repr__(self) -> str:
         loader = self._loader
@@ -80,44 +83,42 @@ class DataIterator:
 
     @property
     def loader(self) -> Loader:
-        """The :class:`feedstock.Loader` below, opened now if it was not.
+        """The :class:`feedstock.Loader`, which is opened now if it was not.
 
-        It yields :class:`feedstock.Batch`; with ``map_python``, what its functions make of what ``output``
-        says.
+        It yields :class:`feedstock.Batch`; with ``map_python``, the results of its functions.
         """
         with self._lock:
             if self._loader is None:
                 pipeline = self._recipe.pipeline()
-                # functions of map_python take what `output` says; without them every form is made of a Batch
-                output = self._output if pipeline._functions else "batch"
-                self._loader = pipeline.loader(
-                    self._rank, self._world_size, workers=self._workers, output=output, restart=self._restart
-                )
+                options = self._options
+                if not pipeline._functions:  # every form is made of a Batch
+                    options = {**options, "output": "batch"}
+                self._loader = pipeline.loader(self._rank, self._world_size, **options)
             return self._loader
 
-    # The face of feedstock.Loader
+    # The methods of feedstock.Loader
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch, or the rest of an unfinished one, as ``output`` says."""
+        """Returns an iterator over an epoch, or the rest of one, whose batches have the form ``output``."""
         return map(CONVERT[self._output], self.loader)  # unlike a generator, keeps no batch and so no slot
 
     def __len__(self) -> int:
-        """Steps of the whole current epoch, the same on all ranks."""
+        """Returns the steps of the whole current epoch, the same on all ranks."""
         return len(self.loader)
 
     @property
     def rank(self) -> int:
-        """The rank it reads for; 0 where the data set is not split."""
+        """The rank; 0 if the data set is not split."""
         return self._rank
 
     @property
     def world_size(self) -> int:
-        """The number of ranks it is split among; 1 where it is not."""
+        """The number of ranks; 1 if the data set is not split."""
         return self._world_size
 
     @property
     def steps_left(self) -> int:
-        """Steps of the current epoch still to come."""
+        """The remaining steps of the current epoch."""
         return self.loader.steps_left
 
     @property
@@ -127,30 +128,32 @@ class DataIterator:
 
     @property
     def position(self) -> int:
-        """The place in the epoch's order of the next global batch, in samples."""
+        """The position of the next global batch in the epoch's order, in samples."""
         return self.loader.position
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of a batch of one rank; ``None`` where batches are bounded by a total."""
+        """Rows of this rank's batches; ``None`` if a total bounds them."""
         return self.loader.batch_size
 
     @property
     def global_batch_size(self) -> int | None:
-        """Rows of all ranks' batches of a step; ``None`` where batches are bounded by a total."""
+        """Rows of a step over all ranks; ``None`` if a total bounds the batches."""
         return self.loader.global_batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of ``epoch``, unless the next batch is already one of it."""
+        """Goes to the start of ``epoch``, unless the next batch belongs to it."""
         self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Under 1 KB, JSON; the same on all ranks, and good for every world size. See
-        ``feedstock.Loader``."""
+        """Returns the position as a JSON-serializable dict under 1 KB: the same on all ranks, valid for any world size.
+
+        See ``feedstock.Loader.state_dict``.
+        """
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from ``state_dict()`` of any rank of any earlier group of workers."""
+        """Continues at ``state_dict()`` of any rank of any earlier group of workers."""
         self.loader.load_state_dict(dict(state))
 
     def seek(self, step: int) -> None:
@@ -158,23 +161,23 @@ class DataIterator:
         self.loader.seek(step)
 
     def start_prefetch(self) -> None:
-        """Begins to fetch and decode now, for a training function that still builds its model."""
+        """Begins to fetch and decode, for example while the training function builds its model."""
         self.loader.start_prefetch()
 
     def samples_in(self, step: int, epoch: int | None = None) -> list[np.ndarray]:
-        """The sample ids of a step, u64, one array for each rank."""
+        """Returns the sample ids of a step: one array (uint64 [rows]) for each rank."""
         return self.loader.samples_in(step, epoch)
 
     def ledger(self) -> dict[str, Any] | None:
-        """What this rank was promised and got in the current epoch; ``None`` before anything runs."""
+        """Returns the proof of exactly-once delivery; see ``feedstock.Loader.ledger``."""
         return self.loader.ledger()
 
     def close(self) -> None:
-        """Ends the loader's threads; iterating again goes on where it was left."""
+        """Stops the loader and frees its memory. Iterating again continues at the same position."""
         if self._loader is not None:
             self._loader.close()
 
-    # The face of Ray's DataIterator
+    # The methods of Ray's DataIterator
 
     def iter_torch_batches(
         self,
@@ -189,29 +192,30 @@ class DataIterator:
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
     ) -> Batches:
-        """Batches as dictionaries of tensors, on ``device``; each iteration is one epoch or the rest of one.
+        """Returns an iterable of batches as dicts of tensors on ``device``. Each iteration is an epoch or its rest.
 
-        Strings, bytes and other columns without a tensor type are lists. ``sample_ids`` (i64) and ``valid``
-        (bool) are added.
+        Strings, bytes and other columns without a tensor type are lists. ``sample_ids`` (int64) and ``valid`` (bool)
+        are added.
 
         Args:
-            prefetch_batches: no effect; the pipeline prepares ahead, see ``Pipeline.options(slots=…)``.
-            batch_size: rows of a batch of this rank. ``None`` (default) is the pipeline's; another number
-                changes it from here on, and must then be given on all ranks.
-            dtypes: of all tensors of the pipeline's columns, or by column.
-            device: ``"auto"`` is the device that Ray Train gave this worker, or the CPU outside one.
-            collate_fn: gets the batch as NumPy arrays by column (a ``pyarrow.Table`` or ``pandas.DataFrame``
-                if it is Ray's ``ArrowBatchCollateFn`` or ``PandasBatchCollateFn``); tensors in what it
-                returns are moved.
-            drop_last: decides nothing, the pipeline's ``tail`` does; one that contradicts it is an error.
-            local_shuffle_buffer_size, local_shuffle_seed: refused, since the pipeline's ``shuffle`` decides.
-            pin_memory: page-locks tensors before they are moved; no effect without CUDA.
+            prefetch_batches: No effect; see ``Pipeline.options(slots=…)``.
+            batch_size: Rows of this rank's batches; default: those of the pipeline. Another number changes it from here
+                on, and must be given on all ranks.
+            dtypes: The dtype of all tensors of the pipeline's columns, or a dict by column; default: unchanged.
+            device: The device; ``"auto"`` (default): the one that Ray Train gave this worker, or the CPU outside of a
+                worker.
+            collate_fn: A function of the batch as NumPy arrays by column (a ``pyarrow.Table`` or ``pandas.DataFrame``
+                for Ray's ``ArrowBatchCollateFn`` or ``PandasBatchCollateFn``). Tensors in its result are moved.
+            drop_last: Must agree with the pipeline's ``tail`` if given.
+            local_shuffle_buffer_size: Must be ``None``; the pipeline's ``shuffle`` sets the order.
+            local_shuffle_seed: Must be ``None``.
+            pin_memory: Page-locks tensors before they are moved; default ``False``. No effect without CUDA.
 
         Raises:
-            ConfigError: arguments that contradict each other or the pipeline.
+            ConfigError: Arguments contradict each other or the pipeline.
         """
         if collate_fn is not None and dtypes is not None:
-            raise ConfigError("collate_fn and dtypes exclude each other: convert in collate_fn")
+            raise ConfigError("collate_fn and dtypes exclude each other; convert in collate_fn")
         self._prepare(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         collate = torch_with(dtypes) if collate_fn is None else collated(collate_fn)
         move = Move(device, pin_memory)
@@ -231,10 +235,13 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Batches:
-        """Batches as NumPy arrays by column (``"default"``, ``"numpy"``), ``"pyarrow"`` tables or
-        ``"pandas"`` frames.
+        """Returns an iterable of batches. Each iteration is an epoch or its rest.
 
-        ``None`` is ``"pyarrow"``. The other arguments are those of :meth:`iter_torch_batches`.
+        Args:
+            batch_format: NumPy arrays by column (``"default"``, ``"numpy"``), ``"pyarrow"`` tables or ``"pandas"``
+                frames. ``None`` means ``"pyarrow"``.
+
+        The other arguments are those of :meth:`iter_torch_batches`.
         """
         self._prepare(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         convert = FORMATS.get(batch_format or "pyarrow")
@@ -245,13 +252,13 @@ class DataIterator:
         return Batches(lambda: map(convert, self.loader))
 
     def stats(self) -> str:
-        """The loader's statistics as text, a line each; ``loader.stats()`` has the numbers."""
+        """Returns the loader's statistics as text, one line for each. ``loader.stats()`` returns numbers."""
         return "\n".join(f"{name}: {value}" for name, value in self.loader.stats().items())
 
     def schema(self) -> Any:
-        """Columns and their Arrow types, as a ``ray.data.Schema`` (``names``, ``types``, ``base_schema``).
+        """Returns columns and their Arrow types as a ``ray.data.Schema`` (``names``, ``types``, ``base_schema``).
 
-        Reads one batch of the data set, with a loader of its own.
+        Reads one batch of the data set with a separate loader.
         """
         import pyarrow
         from ray.data import Schema
@@ -260,7 +267,7 @@ class DataIterator:
             batch = next(iter(probe))
         if not isinstance(batch, Batch):
             raise ConfigError(
-                f"map_python makes {type(batch).__name__}, which has no columns: there is no schema"
+                f"there is no schema: map_python returned {type(batch).__name__}, which has no columns"
             )
         return Schema(pyarrow.record_batch(batch).schema)
 
@@ -279,8 +286,8 @@ class DataIterator:
     ) -> None:
         if local_shuffle_buffer_size is not None or local_shuffle_seed is not None:
             raise ConfigError(
-                "local_shuffle_buffer_size and local_shuffle_seed have no place here: the order is the "
-                "pipeline's, the same for every world size; use pipeline.shuffle(seed=…, window=…)"
+                "local_shuffle_buffer_size and local_shuffle_seed must be None: the pipeline sets the order, the same "
+                "for every world size; use pipeline.shuffle(seed=…, window=…)"
             )
         loader = self.loader
         if batch_size is not None and batch_size != loader.batch_size:
@@ -291,24 +298,22 @@ class DataIterator:
     def _check_tail(self, drop_last: bool) -> None:
         step = self.loader.global_batch_size
         if step is None:
-            raise ConfigError("drop_last has no meaning for batches bounded by a total: leave it out")
+            raise ConfigError("drop_last must be None for batches that a total bounds")
         planned, samples = len(self.loader) * step, len(self._recipe.pipeline().dataset)
         if (drop_last and planned > samples) or (not drop_last and planned < samples):
             tail = "drop" if drop_last else "pad"
             raise ConfigError(
                 f"drop_last={drop_last} contradicts the pipeline, whose epoch has {planned} rows for {samples} "
-                f"samples: leave it out, or say batch(…, tail={tail!r}) in the pipeline"
+                f"samples; leave it out, or use batch(…, tail={tail!r}) in the pipeline"
             )
 
 
-def _unpickle(
-    recipe: _Recipe, rank: int, world_size: int, output: Output, restart: bool, workers: str | Workers | None
-) -> DataIterator:
-    return DataIterator(recipe, rank, world_size, output=output, restart=restart, workers=workers)
+def _unpickle(recipe: _Recipe, rank: int, world_size: int, options: LoaderOptions) -> DataIterator:
+    return DataIterator(recipe, rank, world_size, **options)
 
 
 class _Recipe:
-    """A pipeline, pickled once and opened where it is needed: the actor that hands it on need not open it."""
+    """A pipeline that is pickled once and opened where it is needed; actors that pass it on do not open it."""
 
     def __init__(self, pipeline: Pipeline | bytes) -> None:
         self._pipeline = pipeline
@@ -324,6 +329,6 @@ class _Recipe:
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._pipeline, bytes):
             return _Recipe, (self._pipeline,)
-        from ray import cloudpickle  # also takes the lambdas of map_python
+        from ray import cloudpickle  # which also pickles the lambdas of map_python
 
         return _Recipe, (cloudpickle.dumps(self._pipeline),)

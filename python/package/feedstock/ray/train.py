@@ -1,9 +1,8 @@
-"""Ray Train's door for data: one :class:`DataIterator` for each rank.
+"""Ray Train's configuration of data: one :class:`DataIterator` for each rank.
 
-Ray calls ``configure()`` in an actor of its own, on the controller's node, each time it starts a group of
-workers: at first, after a failure, and after a resize, with the world size of that group. Nothing is read
-there and nothing is coordinated: what each rank gets is (pipeline, rank, world size), and it opens the data
-set itself.
+Ray calls ``configure()`` in a separate actor on the controller's node each time it starts a group of workers: at first,
+after a failure, and after a resize, with the world size of that group. Nothing is read or coordinated there: each rank
+gets (pipeline, rank, world size) and opens the data set.
 """
 
 from __future__ import annotations
@@ -13,47 +12,44 @@ from typing import Any, Literal
 
 import ray.train
 
-from .. import ConfigError, Dataset, Pipeline, Workers
-from .iterator import DataIterator, Output
+from .. import ConfigError, Dataset, Pipeline
+from .._options import LoaderOptions, chosen, documents_loader_options, takes_loader_options
+from .iterator import DataIterator
 
 
+@documents_loader_options
 class DataConfig(ray.train.DataConfig):  # type: ignore[misc]
     """Gives each Ray Train worker the loader of its rank.
 
         TorchTrainer(loop, datasets={"train": pipeline, "val": evaluation}, dataset_config=DataConfig(restart=["val"]))
 
-    Args:
-        datasets_to_split: ``"all"``, or the names of those to split among the workers; each worker gets the
-            whole of the others (rank 0 of 1). As in Ray.
-        output: what iterating yields: ``"torch"`` (default, as ``iter_torch_batches`` does), ``"numpy"`` or
-            ``"batch"``.
-        restart: the names of those whose every iteration is an epoch from its start: evaluation sets.
-        workers: who makes the rows, as ``Pipeline.loader`` takes it: ``"ray"`` for the job's fleet (``Fleet``), or
-            addresses; default the ranks' own machines.
-        **ray_options: Ray's own, for Ray Data's data sets that stand beside the pipelines.
+    ``datasets`` may contain pipelines and Ray Data's data sets; Ray handles the latter. Pipelines are pickled as
+    recipes: names, options, and the functions of ``map_python`` by cloudpickle.
 
-    ``datasets`` may mix pipelines with Ray Data's data sets; the latter are left to Ray. Pipelines are
-    pickled on their way, as a recipe: names, options, and the functions of ``map_python`` by cloudpickle.
+    Args:
+        datasets_to_split: As in Ray: ``"all"`` (default), or the names of those that are split among the workers. Each
+            worker gets all of the others (rank 0 of 1).
+        restart: The names of evaluation sets: those that start an epoch at every iteration; default: none.
+        **options: See ``LoaderOptions``. They apply to all loaders; the default of ``output`` is ``"torch"``. Other
+            keywords are those of ``ray.train.DataConfig``, for Ray Data's data sets.
 
     Raises:
-        ConfigError: a data set without batches, or a name in ``restart`` that names no pipeline.
+        ConfigError: A data set has no batches, or ``restart`` names something other than a pipeline.
     """
 
+    @takes_loader_options(output="torch", without=("restart",), others=True)
     def __init__(
         self,
         datasets_to_split: Literal["all"] | list[str] = "all",
         *,
-        output: Output = "torch",
         restart: Collection[str] = (),
-        workers: str | Workers | None = None,
-        **ray_options: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(datasets_to_split, **ray_options)
+        self._options = chosen(options)
+        super().__init__(datasets_to_split, **{k: v for k, v in options.items() if k not in self._options})
         if isinstance(restart, str):
-            raise ConfigError(f"restart is a list of names, not one string: restart=[{restart!r}]")
-        self._output: Output = output
+            raise ConfigError(f"restart must be a list of names; got {restart!r}: restart=[{restart!r}]")
         self._restart = frozenset(restart)
-        self._workers = workers
 
     def configure(
         self,
@@ -63,31 +59,32 @@ class DataConfig(ray.train.DataConfig):  # type: ignore[misc]
         worker_node_ids: Any,
         **kwargs: Any,
     ) -> list[dict[str, Any]]:
-        """One dictionary a rank, from names to :class:`DataIterator` (or Ray's own iterators)."""
+        """Returns a dict for each rank, from names to :class:`DataIterator` (or Ray's iterators)."""
         ours = {name: data for name, data in datasets.items() if _is_ours(name, data)}
         theirs = {name: data for name, data in datasets.items() if name not in ours}
         for name in self._restart & theirs.keys():
             raise ConfigError(
-                f"restart names {name!r}, which is no pipeline but {type(theirs[name]).__name__}"
+                f"restart must name pipelines; got {name!r}, which is of type {type(theirs[name]).__name__}"
             )
         shards: list[dict[str, Any]] = [{} for _ in range(world_size)]
         if theirs:
             shards = super().configure(theirs, world_size, worker_handles, worker_node_ids, **kwargs)
         for name, pipeline in ours.items():
             split = self._datasets_to_split == "all" or name in self._datasets_to_split
+            loader_options: LoaderOptions = {**self._options, "restart": name in self._restart}
             for rank, shard in enumerate(shards):
                 shard[name] = DataIterator(
                     pipeline,
                     rank=rank if split else 0,
                     world_size=world_size if split else 1,
-                    output=self._output,
-                    restart=name in self._restart,
-                    workers=self._workers,
+                    **loader_options,
                 )
         return shards
 
 
 def _is_ours(name: str, data: object) -> bool:
     if isinstance(data, Dataset):
-        raise ConfigError(f"datasets[{name!r}] is a Dataset, which has no batches: give dataset.batch(…)")
+        raise ConfigError(
+            f"datasets[{name!r}] is a Dataset, which has no batches; give a pipeline: dataset.batch(…)"
+        )
     return isinstance(data, Pipeline)

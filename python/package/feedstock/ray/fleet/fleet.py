@@ -20,53 +20,64 @@ from .policy import Scaling
 from .sources import allowed, settings
 from .spec import Identity, Local, Native, Spec, Timing, controller_name
 
-#: For the end of the interpreter, when nobody reads any more.
+#: Draining at the interpreter's end, when no loader reads any more.
 EXIT_SECONDS = 5.0
 
 
 class Fleet(FleetHandle):
-    """Workers on a Ray cluster that make a pipeline's batches.
+    """Starts workers on a Ray cluster that prepare a pipeline's batches.
 
         with Fleet(pipeline, min_workers=2, max_workers=16, cpus_per_worker=8) as fleet:
             TorchTrainer(train, train_loop_config={"fleet": fleet}, …).fit()
 
-    and in ``train``: ``config["fleet"].loader(rank, world_size)``, or ``pipeline.loader(…, workers="ray")``.
+    In ``train``, call ``config["fleet"].loader(rank, world_size)``, or give any loader ``workers=fleet`` or
+    ``workers="ray"``.
 
-    Workers are Ray actors. The fleet starts them, replaces those that are lost, on other nodes if it can, and keeps
-    their number between the bounds by how long ranks wait. What finds no room waits in Ray's queue, from which the
-    autoscaler takes its orders; a worker too many is drained and ended, so that its node becomes idle. Returns before
-    workers are there: ``wait()`` waits for them.
+    Workers are Ray actors. The fleet starts them, replaces lost ones (on other nodes if possible), and adjusts their
+    number between the bounds to the time that ranks wait. Workers without room wait in Ray's queue, which makes the
+    autoscaler add nodes. A surplus worker is drained and ended, so that its node becomes idle. The constructor returns
+    before workers serve; ``wait()`` waits for them.
 
-    It ends with ``shutdown()``, with the ``with`` block, with the process that made it, and when neither that process
-    nor any rank was heard of for ``lease_seconds``.
+    A fleet ends with ``shutdown()``, with the ``with`` block, with the process that made it, and when neither that
+    process nor a rank has renewed its lease for ``lease_seconds``.
 
     Args:
-        pipeline: What ranks will read; it says where workers may read.
-        min_workers, max_workers: The bounds; ``max_workers`` defaults to ``min_workers``: a fixed size.
-        cpus_per_worker: CPUs that a worker reserves with Ray, and its threads.
-        placement: ``"SPREAD"`` over nodes, so that a lost one costs little, or ``"PACK"`` onto few.
-        resources: More of Ray's logical resources that a worker reserves; ``{WORKER_RESOURCE: 1}`` keeps the workers
-            on nodes that have that resource.
-        memory_bytes: A worker's bound on memory, also reserved with Ray; default the worker's own, nothing reserved.
+        pipeline: The pipeline that ranks will load.
+        min_workers: The fewest workers; default 1.
+        max_workers: The most workers; default: ``min_workers``, a fixed size.
+        cpus_per_worker: CPUs that a worker reserves with Ray, and its threads; default 1.
+        placement: ``"SPREAD"`` over nodes (default), so that a lost node costs little; or ``"PACK"`` onto few.
+        resources: Further logical resources of Ray that a worker reserves. ``{WORKER_RESOURCE: 1}`` keeps the workers
+            on nodes that have that resource. Default: none.
+        memory_bytes: The memory of a worker, also reserved with Ray. Default: the worker's default, not reserved.
         decoder_memory: Bytes of working memory that each CPU thread of a worker may take for one sample; default 64
             MiB. A larger sample borrows the rest from ``memory_bytes``. The pipeline's own option decides which samples
             are too large.
-        threads: CPU threads of a worker, if not as many as ``cpus_per_worker``.
-        scaling: When the size changes.
-        local: Whether ranks' own machines decode: ``"never"``; as a ``"fallback"``, when no worker is there; or
-            ``"share"``, always, beside the workers.
-        name: Of the fleet; a job with several gives each its own. ``find(name)`` finds it.
-        allow: URI prefixes that workers may read, if not those that the pipeline names.
-        storage: Settings of the workers' stores, if not those of the pipeline's data set. Credentials may stand there,
+        threads: CPU threads of a worker; default: ``cpus_per_worker``.
+        scaling: When the number of workers changes; default: ``Scaling()``.
+        local: Whether ranks' machines prepare rows, too: ``"never"``; ``"fallback"`` (default) while no worker serves;
+            or ``"share"`` as one of the workers.
+        name: The fleet's name for ``find(name)``; required if a job has several fleets.
+        allow: URI prefixes that workers may read; default: those that the pipeline names.
+        storage: Settings of the workers' stores; default: those of the pipeline's data sets. Credentials may be here,
             or in the workers' environment: ``runtime_env={"env_vars": …}``, instance roles.
-        runtime_env: Ray's, for workers; default the job's.
-        tls: Encrypts, and lets only this fleet's ranks and workers speak, by certificates made for it. ``False``, for
-            networks that do so themselves, leaves the token.
-        lease_seconds: Without a renewal for this long, workers are drained and end.
-        drain_seconds: So long a worker that is to end waits for its streams to go elsewhere.
+        runtime_env: The workers' Ray runtime environment; default: the job's.
+        tls: ``True`` (default) encrypts connections, and admits only this fleet's ranks and workers, with certificates
+            that are made for it. ``False`` uses the token only, for networks that encrypt connections.
+        lease_seconds: Workers are drained and end after this time without a renewal; default 60.
+        drain_seconds: How long an ending worker waits until its streams have moved; default 30.
 
     Raises:
-        ConfigError: Options that contradict each other, or a fleet of that name that is already there.
+        ConfigError: Options contradict each other, or there is already a fleet of that name.
+
+    Example:
+        >>> from feedstock.ray import Fleet
+        >>> pipeline = fs.Dataset(images).map("image", fs.decode_image(), fs.resize((8, 8))).batch(4)
+        >>> with Fleet(pipeline, min_workers=1) as fleet:
+        ...     fleet.wait()
+        ...     loader = pipeline.loader(workers=fleet)
+        ...     sum(batch.num_rows for batch in loader)
+        8
     """
 
     def __init__(
@@ -94,7 +105,7 @@ class Fleet(FleetHandle):
         _timing: Timing | None = None,
     ) -> None:
         if isinstance(allow, str):
-            raise ConfigError(f"allow is a list of URI prefixes, not one string: allow=[{allow!r}]")
+            raise ConfigError(f"allow must be a list of URI prefixes; got {allow!r}: allow=[{allow!r}]")
         least = whole("min_workers", min_workers, 0)
         if not ray.is_initialized():
             ray.init()
@@ -130,8 +141,8 @@ class Fleet(FleetHandle):
         _live.append(self)
 
     def _start(self, spec: Spec, identity: Identity) -> Any:
-        # On its owner's node, which it would not outlive elsewhere, and which cannot become idle while the job runs.
-        # (A soft wish is not heard: an actor that reserves nothing goes to any node.)
+        # On its owner's node, without which it would end anyway, and which cannot become idle while the job runs. A
+        # soft affinity has no effect: Ray places an actor that reserves nothing on any node.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options: dict[str, Any] = {
             "name": controller_name(spec.name),
@@ -146,16 +157,20 @@ class Fleet(FleetHandle):
             return ray.remote(Controller).options(**options).remote(spec, identity)
         except ValueError as error:
             raise ConfigError(
-                f"there is already a fleet {spec.name!r} in this job (Ray's namespace {self._namespace!r}): "
-                "shut it down, or give this one another name"
+                f"there is already a fleet {spec.name!r} in this job (Ray namespace {self._namespace!r}); shut it "
+                "down, or give this one another name"
             ) from error
 
     def handle(self) -> FleetHandle:
-        """What ranks need of it; pickling the fleet sends this."""
+        """Returns the handle for ranks. Pickling the fleet pickles its handle."""
         return FleetHandle(self._name, self._namespace, self._recipe)
 
     def shutdown(self, drain_seconds: float | None = None) -> None:
-        """Drains and ends the workers (at most for ``drain_seconds``, default the fleet's), then the controller."""
+        """Drains and ends the workers, then the controller.
+
+        Args:
+            drain_seconds: The longest time for draining; default: that of the fleet.
+        """
         if self._ended:
             return
         self._ended = True
@@ -169,7 +184,7 @@ class Fleet(FleetHandle):
         ) + self._spec.timing.worker
         try:
             ray.get(self._controller.shutdown.remote(drain_seconds), timeout=2 * patience)
-        except ray.exceptions.RayError:  # it cannot: so do it here
+        except ray.exceptions.RayError:  # the controller cannot do it
             self._kill()
         with contextlib.suppress(Exception):
             ray.kill(self._controller, no_restart=True)
@@ -185,11 +200,11 @@ class Fleet(FleetHandle):
         self.shutdown()
 
 
-#: Without this, a fleet that nobody holds a reference to would end: Ray counts them.
+#: Ray counts references to actors: without this list, a fleet would end when the program drops its object.
 _live: list[Fleet] = []
 
 
-@atexit.register  # after Ray's own, which was registered first and so comes last
+@atexit.register  # runs before Ray's handler, which was registered first
 def _end_all() -> None:
     for fleet in list(_live):
         with contextlib.suppress(Exception):

@@ -1,30 +1,33 @@
-"""A fleet as everyone but its owner sees it; it travels by the name of its controller."""
+"""Handles of a fleet for all processes except its owner. A handle is pickled as the name of the fleet's controller."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
 from ... import ConfigError, Pipeline, RetryableError
+from ..._options import LoaderOptions, takes_loader_options
 from ..iterator import _Recipe
 from .renewal import PATIENCE_SECONDS, Renewal, renewal
 from .spec import SERVER_NAME, Credentials, controller_name
 
 if TYPE_CHECKING:
-    from ... import Loader
-    from .spec import NativeMembers
+    from typing_extensions import Unpack
 
-#: The name of a fleet that was given none.
+    from ... import Loader, _feedstock
+    from ..._workers import Watched
+
+#: The name of a fleet that was made without one.
 DEFAULT_NAME = "default"
 
 
 class FleetHandle:
-    """Loaders of a fleet's pipeline, and who its workers are. Picklable, with Ray or without: it holds names.
+    """A fleet's workers, and loaders of its pipeline. Made by ``Fleet.handle()`` and ``find()``.
 
-    Made by ``Fleet.handle()`` or ``find()``; the latter knows no pipeline, so that ``loader`` is then the pipeline's:
-    ``pipeline.loader(…, workers="ray")``.
+    It is a ``feedstock.WorkerSource``: ``pipeline.loader(workers=handle)``. A handle of ``find()`` has no pipeline, so
+    it has no ``loader``. Picklable with and without Ray, because it holds names only.
     """
 
     def __init__(self, name: str, namespace: str, recipe: _Recipe | None = None) -> None:
@@ -34,73 +37,87 @@ class FleetHandle:
 
     @property
     def name(self) -> str:
-        """Of the fleet, in its namespace of Ray."""
+        """The fleet's name in its Ray namespace."""
         return self._name
 
-    def loader(self, rank: int = 0, world_size: int = 1, **options: Any) -> Loader:
-        """One rank's batches, made by the fleet: the same bytes as ``Pipeline.loader``, which takes the same
-        ``options``.
+    @takes_loader_options()
+    def loader(self, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]) -> Loader:
+        """Makes the loader of one rank, whose rows the fleet prepares. Batches are those of ``Pipeline.loader``.
 
-        As long as the loader lives it renews the fleet's lease and reports how long it waited.
+        While the loader is alive, it renews the fleet's lease and reports how long it waits.
+
+        Args:
+            rank: This process's rank in the data-parallel group; default 0.
+            world_size: Ranks in that group; default 1.
+            **options: See ``LoaderOptions``. ``workers`` must be left out.
+
+        Raises:
+            ConfigError: The handle has no pipeline, or an option is not valid.
         """
         if self._recipe is None:
             raise ConfigError(
-                f"fleet {self._name!r} was found by its name and knows no pipeline: "
-                "use pipeline.loader(…, workers='ray')"
+                f"fleet {self._name!r} was found by its name and has no pipeline; use "
+                "pipeline.loader(…, workers='ray')"
             )
-        if "workers" in options:
-            raise ConfigError("workers= is the fleet itself: leave it out, or use pipeline.loader(…)")
-        loader = self._recipe.pipeline().loader(rank, world_size, **{"workers": self.members(), **options})
-        self.watch(loader)
-        return loader
+        if options["workers"] is not None:
+            raise ConfigError("workers= is the fleet itself; leave it out, or use pipeline.loader(…)")
+        with_workers: LoaderOptions = {**options, "workers": self}
+        return self._recipe.pipeline().loader(rank, world_size, **with_workers)
 
-    def members(self) -> NativeMembers:
-        """The workers as loaders take them (``workers=``), kept up to date while a loader is watched; one object for
-        all loaders of a process."""
-        return self._bond().members()
+    def members(self) -> _feedstock.Members:
+        """Returns the list of workers: one for all loaders of a process, kept up to date while a loader is watched."""
+        return cast("_feedstock.Members", self._bond().members())
 
-    def watch(self, loader: Loader) -> None:
-        """Reports how long ``loader`` waited, and renews the lease, while it is alive."""
+    def watch(self, loader: Watched) -> None:
+        """Renews the lease and reports how long ``loader`` waits, while it is alive."""
         self._bond().watch(loader)
 
     def addresses(self) -> list[str]:
-        """``host:port`` of every worker that serves now."""
+        """Returns ``host:port`` of every worker that serves now."""
         found: list[str] = self.status()["addresses"]
         return found
 
     @property
     def address(self) -> str:
-        """The same in one string, as ``workers=`` takes it outside of Ray."""
+        """The addresses in one string, for ``workers=`` outside of Ray."""
         return ",".join(self.addresses())
 
     @property
     def token(self) -> str:
-        """The secret that workers ask for. For trainers outside of Ray; those inside get it by themselves."""
+        """The workers' token, for trainers outside of Ray. Trainers in Ray get it automatically."""
         return self.credentials.token
 
     @property
     def credentials(self) -> Credentials:
-        """Token, authority, certificate and key, in PEM, for trainers outside of Ray; certificates name
-        ``server_name``."""
+        """Token, authority, certificate and key (PEM), for trainers outside of Ray. See ``server_name``."""
         return self._bond().joined.credentials
 
     @property
     def server_name(self) -> str:
-        """The one name in the workers' certificates, whatever their addresses."""
+        """The name in all workers' certificates, whatever their addresses."""
         return SERVER_NAME
 
     def status(self) -> dict[str, Any]:
-        """Size, workers (``phase``, ``node``, ``pid``, ``address``, ``streams``, ``samples``), ranks, the share of time
-        that they waited, samples a second, the last failure."""
+        """Returns the fleet's status.
+
+        Returns:
+            Among others ``size``; ``workers``, each with ``phase``, ``node``, ``pid``, ``address``, ``streams`` and
+            ``samples``; ``ranks``; ``waited_share``, the share of time that ranks waited; ``samples_per_second``; and
+            ``failure``, the last one.
+        """
         found: dict[str, Any] = ray.get(self._actor().status.remote(), timeout=PATIENCE_SECONDS)
         return found
 
     def wait(self, workers: int = 1, timeout: float = 600.0) -> None:
-        """Returns when so many workers serve. Loaders need not wait: they begin with those that are there.
+        """Waits until workers serve. Loaders need not wait: they begin with the workers that are there.
+
+        Args:
+            workers: The number of workers; default 1.
+            timeout: The longest wait in seconds; default 600.
 
         Raises:
-            ConfigError: Workers end because of an option, so that waiting is of no use.
-            RetryableError: Not within ``timeout`` seconds.
+            ConfigError: Workers end because of an option, so waiting would not help.
+            RetryableError: The workers do not serve within ``timeout``.
         """
         begin = time.monotonic()
         while len((status := self.status())["addresses"]) < workers:
@@ -111,7 +128,7 @@ class FleetHandle:
                 failure = f"; the last failure: {status['failure']}" if status["failure"] else ""
                 raise RetryableError(
                     f"{len(status['addresses'])} of {workers} workers of fleet {self._name!r} serve after "
-                    f"{timeout:g} s; Ray was asked for {asked} more, see `ray status` for what it lacks{failure}"
+                    f"{timeout:g} s; {asked} more were requested from Ray, see `ray status` for what it lacks{failure}"
                 )
             time.sleep(0.2)
 
@@ -133,14 +150,18 @@ class FleetHandle:
 
 
 def find(name: str = DEFAULT_NAME, namespace: str | None = None) -> FleetHandle:
-    """The fleet of this job, from any of its processes; ``namespace`` is Ray's, for fleets of other jobs.
+    """Returns the handle of a fleet, in any process of the job.
+
+    Args:
+        name: The fleet's name; default: that of a fleet that was made without one.
+        namespace: The Ray namespace of the job that made the fleet; default: this job's.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such fleet, or this process is not connected to Ray.
     """
     if not ray.is_initialized():
         raise ConfigError(
-            "a fleet is found through Ray, which this process has not joined: call ray.init(), or give "
+            "Ray, through which a fleet is found, is not initialized in this process; call ray.init(), or give "
             "workers='host:port,…'"
         )
     handle = FleetHandle(name, namespace or ray.get_runtime_context().namespace)
@@ -149,7 +170,7 @@ def find(name: str = DEFAULT_NAME, namespace: str | None = None) -> FleetHandle:
 
 
 def pipeline_recipe(pipeline: Pipeline) -> _Recipe:
-    """A pipeline on its way to ranks: pickled once, opened where it is used."""
+    """Returns a pipeline that is pickled once and opened where it is used."""
     return _Recipe(pipeline)
 
 

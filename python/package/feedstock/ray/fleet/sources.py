@@ -1,4 +1,4 @@
-"""What a pipeline reads, from its recipe: where workers must be allowed to read, and with which settings."""
+"""The URIs that a pipeline reads, which workers must be allowed to read, and the storage settings for them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any
 
 from ... import ConfigError, Dataset, Pipeline
 
-#: Parameters of ops that name what is read.
+#: Parameters of ops that are URIs.
 _URIS = ("noise", "tokenizer")
 
 
 def allowed(pipeline: Pipeline) -> tuple[str, ...]:
-    """URI prefixes: the data sets, and what ops refer to."""
+    """Returns the URI prefixes of the data sets, and of files that ops read."""
     found = {_prefix(uri) for uri, _ in _opened(pipeline.dataset)}
     for method, arguments in pipeline._steps:
-        for op in json.loads(arguments[2]) if method == "map" else ():
+        for op in json.loads(arguments["ops"]) if method == "map" else ():
             found.update(_prefix(op[name]) for name in _URIS if isinstance(op.get(name), str))
     return tuple(sorted(found))
 
 
 def settings(pipeline: Pipeline) -> dict[str, Any]:
-    """The storage settings of its data sets, secrets included.
+    """Returns the storage settings of the pipeline's data sets, secrets included.
 
     Raises:
-        ConfigError: Data sets of a mix or a concatenation have different ones.
+        ConfigError: Data sets of a mix or a concatenation have different settings.
     """
     given = [storage for _, storage in _opened(pipeline.dataset)]
     if any(one != given[0] for one in given):
         raise ConfigError(
-            "the data sets of this pipeline have different storage settings: give the workers theirs with storage=…"
+            "the data sets of this pipeline have different storage settings; give the workers' settings as storage=…"
         )
     return given[0]
 
 
 def _opened(dataset: Dataset) -> Iterator[tuple[str, dict[str, Any]]]:
-    """URI and storage settings of every data set that was opened on the way to this one."""
+    """Yields URI and storage settings of every data set that this one was made of."""
     step, *rest = dataset._recipe
     if step == "open":
         uri, options = rest
@@ -54,7 +54,7 @@ def _opened(dataset: Dataset) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _prefix(uri: str) -> str:
-    """What all that a pattern means begins with."""
+    """Returns the common prefix of all URIs that a pattern matches."""
     if "://" not in uri:
         uri = os.path.abspath(uri)
     head = re.split(r"[*?\[{]", uri, maxsplit=1)[0]

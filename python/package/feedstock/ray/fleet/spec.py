@@ -1,4 +1,4 @@
-"""What a fleet is told when it is made, and what it tells ranks; all of it travels with Ray."""
+"""A fleet's options, and the messages between its controller and ranks. Ray pickles all of them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..._check import one_of
 from .placement import Placement
 from .policy import Scaling
 
-#: A logical resource for nodes that are to carry workers: ``Fleet(resources={WORKER_RESOURCE: 1})`` and, on the nodes,
+#: A logical resource for nodes that may run workers: ``Fleet(resources={WORKER_RESOURCE: 1})`` and, on the nodes,
 #: ``ray start --resources '{"feedstock_worker": 8}'``.
 WORKER_RESOURCE = "feedstock_worker"
 
-#: The name in all certificates of a fleet, so that its addresses may be anything.
+#: The name in all certificates of a fleet, which are then valid for any address.
 SERVER_NAME = "feedstock-fleet"
 
 Local = Literal["never", "fallback", "share"]
 
 
 def controller_name(fleet: str) -> str:
-    """In the job's namespace."""
+    """Returns the name of the controller's actor in the job's namespace."""
     return f"feedstock:{fleet}:controller"
 
 
@@ -46,7 +46,7 @@ class NativeMembers(Protocol):
 
 
 class Native:
-    """The doors to the native library; tests put another behind them."""
+    """The native library, which tests replace."""
 
     def identity(self) -> dict[str, str]:
         from ... import _feedstock
@@ -66,19 +66,20 @@ class Native:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds.
+    """Times in seconds.
 
     Args:
-        tick: How often the controller looks.
-        beat: How often a worker tells the controller that it is there; 100 workers are 100 small calls a second.
-        worker: A worker that was silent for ten beats is replaced; by then its ranks have long gone elsewhere.
-        renew: How often a rank renews the lease, tells how long it waited and asks who is there; 1,000 ranks are 500
-            small calls a second, of the 5,000 that an actor can take.
-        rank: A rank that was silent for five renewals no longer counts.
-        avoid: No new worker goes to a node where one failed so lately, if another node has room.
-        adopt: A worker of before the controller's own restart answers within this, or is replaced.
-        place: A worker sent to a node with room runs there by then, or is asked for anywhere.
-        backoff, backoff_most: Workers that fail soon after they started are started again after this, doubling.
+        tick: Between two decisions of the controller.
+        beat: Between two messages of a worker to the controller; 100 workers make 100 small calls a second.
+        worker: A worker that was silent for this time, ten beats, is replaced. Its ranks have moved long before.
+        renew: Between two renewals of a rank, with which it reports how long it waited and gets the addresses; 1,000
+            ranks make 500 small calls a second, of the 5,000 that an actor can handle.
+        rank: A rank that was silent for this time, five renewals, no longer counts.
+        avoid: After a worker failed on a node, new workers avoid that node for this time if another one has room.
+        adopt: A worker that is older than the controller must respond within this time, or is replaced.
+        place: A worker that was sent to a node with room must run within this time, or is requested for any node.
+        backoff: Workers that fail soon after they started are started again after this time, which doubles.
+        backoff_most: The longest ``backoff``.
     """
 
     tick: float = 0.25
@@ -95,7 +96,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Spec:
-    """A fleet's options, checked; see ``Fleet`` for what they mean. Its repr shows no secret."""
+    """A fleet's options, checked; ``Fleet`` documents them. Its repr shows no secret."""
 
     name: str
     namespace: str  # of the job, and so of the controller
@@ -132,17 +133,19 @@ class Spec:
         one_of("local", self.local, ("never", "fallback", "share"))
         if self.lease_seconds < 4 * self.timing.renew:
             raise ConfigError(
-                f"lease_seconds={self.lease_seconds} is less than four renewals of {self.timing.renew} s: "
-                "a lease must outlive a lost one"
+                f"lease_seconds must be >= {4 * self.timing.renew:g}, four renewals, to survive a lost one; "
+                f"got {self.lease_seconds}"
             )
         if self.drain_seconds < 0:
             raise ConfigError(f"drain_seconds must be >= 0; got {self.drain_seconds}")
         if not self.allow:
-            raise ConfigError("allow is empty: the workers could read nothing")
+            raise ConfigError(
+                "allow must have at least one URI prefix, or the workers could not read anything"
+            )
 
     @property
     def workers_namespace(self) -> str:
-        """The workers' names stand in a namespace of their own, by which a restarted controller finds them."""
+        """The namespace of the workers' names, by which a restarted controller finds them."""
         return f"feedstock-{self.id}"
 
     def worker_name(self, number: int) -> str:
@@ -150,7 +153,7 @@ class Spec:
 
     @property
     def need(self) -> dict[str, float]:
-        """What one worker takes of a node, by Ray's names."""
+        """The resources that a worker needs on a node, by Ray's names."""
         need = {"CPU": self.cpus_per_worker, **self.resources}
         if self.memory_bytes is not None:
             need["memory"] = float(self.memory_bytes)
@@ -159,7 +162,7 @@ class Spec:
 
 @dataclass(frozen=True, repr=False)
 class Credentials:
-    """What a trainer shows to the workers, and how it knows them: PEM text and a token. Its repr shows none of it."""
+    """A trainer's token and certificate, and the workers' authority (PEM). Its repr shows no secret."""
 
     token: str
     ca: str | None
@@ -168,7 +171,7 @@ class Credentials:
 
     @property
     def client(self) -> tuple[str, str] | None:
-        """Certificate and key."""
+        """Certificate and key, if there are any."""
         return None if self.certificate is None or self.key is None else (self.certificate, self.key)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -184,7 +187,7 @@ class Credentials:
             if text is not None:
                 path = os.path.join(folder, name)
                 with contextlib.suppress(FileNotFoundError):
-                    os.remove(path)  # it may be readable for others
+                    os.remove(path)  # other users might be able to read it
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                     file.write(text)
 
@@ -194,7 +197,7 @@ class Credentials:
 
 @dataclass(frozen=True, repr=False)
 class Identity:
-    """All secrets of a fleet. Its repr shows none of them."""
+    """All secrets of a fleet. Its repr shows none."""
 
     credentials: Credentials
     server: tuple[str, str] | None  # certificate, key
@@ -213,7 +216,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a rank gets when it first calls the controller."""
+    """The controller's response to a rank's first call."""
 
     id: str
     credentials: Credentials

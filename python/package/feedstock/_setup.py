@@ -1,0 +1,74 @@
+"""Checks the options of a loader, and applies them to the native pipeline."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from feedstock._check import one_of, whole
+from feedstock._device import find_libraries, ordinal_of
+from feedstock._options import DEFAULTS, LoaderOptions
+from feedstock._threads import assigned_threads
+from feedstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from feedstock import _feedstock
+    from feedstock._workers import WorkerSource
+    from feedstock.finish import Finish
+
+_OUTPUTS = ("batch", "numpy", "torch")
+
+
+def check(options: LoaderOptions, *, has_functions: bool) -> None:
+    """Raises ConfigError for options that contradict each other or the pipeline."""
+    one_of("output", options["output"], _OUTPUTS)
+    finish = options["finish"] or {}
+    others = ("static", "depth", "nvjpeg")
+    if options["device"] is None and (
+        finish or any(options.get(name) != DEFAULTS.get(name) for name in others)
+    ):
+        raise ConfigError(
+            'finish, depth, static and nvjpeg need a device: device="cuda", or "cpu" to finish in host memory'
+        )
+    if options["static"] and has_functions:
+        raise ConfigError(
+            "static=True keeps one batch at fixed addresses, and map_python works on several batches at once; use "
+            "only one of them"
+        )
+    bfloats = [column for column, how in finish.items() if _is_bfloat(how)]
+    if options["output"] == "numpy" and bfloats:
+        raise ConfigError(
+            f'numpy has no bfloat16, the dtype of finish for {bfloats}; use another dtype, or output="torch"'
+        )
+
+
+def _is_bfloat(how: Finish) -> bool:
+    return bool(json.loads(how.to_json()).get("dtype") == "bfloat16")
+
+
+def set_up(
+    native: _feedstock.Pipeline, source: WorkerSource | None, options: LoaderOptions, held: int
+) -> tuple[_feedstock.Pipeline, int | None]:
+    """Returns the pipeline with a loader's threads, slots, workers and device, and CUDA's number of that device.
+
+    Args:
+        native: The pipeline.
+        source: The source of workers, if there is one.
+        options: All options of the loader.
+        held: Batches that functions of ``map_python`` hold, in addition to the one that the caller has.
+    """
+    if native.threads is None and (threads := assigned_threads()) is not None:
+        native = native.options(threads=threads)
+    if source is not None:
+        native = native.workers(source.members())
+    if held > 0:
+        native = native.options(slots=native.slots + held)
+    if options["device"] is None:
+        return native, None
+    ordinal = ordinal_of(options["device"])
+    finish = [(column, how.to_json()) for column, how in (options["finish"] or {}).items()]
+    if (finish or options["nvjpeg"]) and ordinal is not None:
+        find_libraries()
+    depth = whole("depth", options["depth"], 1) + held
+    native = native.device(ordinal, depth, options["static"], finish, float(options["nvjpeg"]))
+    return native, ordinal
