@@ -8,7 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::CStr;
 
-/// A batch as the pair of capsules (schema, array) that `__arrow_c_array__` returns.
+/// Returns a batch as the pair of capsules (schema, array) that `__arrow_c_array__` returns.
 pub(crate) fn batch_capsules<'py>(
     py: Python<'py>,
     batch: RecordBatch,
@@ -18,7 +18,7 @@ pub(crate) fn batch_capsules<'py>(
     Ok((capsule(py, schema, c"arrow_schema")?, capsule(py, array, c"arrow_array")?))
 }
 
-/// Batches of one schema as the capsule that `__arrow_c_stream__` returns.
+/// Returns batches of one schema as the capsule that `__arrow_c_stream__` returns.
 pub(crate) fn stream_capsule<'py>(
     py: Python<'py>,
     schema: arrow::datatypes::SchemaRef,
@@ -28,8 +28,8 @@ pub(crate) fn stream_capsule<'py>(
     capsule(py, FFI_ArrowArrayStream::new(Box::new(reader)), c"arrow_array_stream")
 }
 
-/// A capsule that owns one of Arrow's C structs. The consumer moves the content out and marks the struct as released;
-/// dropping the struct then does nothing, else it releases the content.
+/// Returns a capsule that owns one of Arrow's C structs. A consumer moves the content out and marks the struct as released.
+/// Dropping the struct then does nothing; otherwise it releases the content.
 fn capsule<'py, T>(py: Python<'py>, value: T, name: &'static CStr) -> PyResult<Bound<'py, PyAny>> {
     unsafe extern "C" fn free<T>(capsule: *mut ffi::PyObject) {
         // SAFETY: made below, under the name that it still has, from a box of T.
@@ -47,6 +47,6 @@ fn capsule<'py, T>(py: Python<'py>, value: T, name: &'static CStr) -> PyResult<B
 
 fn bug(error: arrow::error::ArrowError) -> PyErr {
     Python::attach(|py| {
-        crate::errors::exception(py, "InternalError", format!("cannot hand out as Arrow: {error}"))
+        crate::errors::exception(py, "InternalError", format!("cannot export to Arrow: {error}"))
     })
 }

@@ -10,16 +10,16 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-/// What dicts with ids hold beside the data set's columns.
+/// Columns that dicts with ids hold in addition to those of the data set.
 const OWN_NAMES: [&str; 2] = ["sample_ids", "valid"];
 
 /// One rank's share of one global step: a mapping from column to `Tensor` (numbers) or list (all else).
 ///
-/// It holds one slot of the pipeline, or one buffer of its device, until it, and every view taken from it, is gone.
+/// It holds one slot of the pipeline, or one buffer of its device, until the batch and every view of it are dropped.
 #[pyclass(frozen, mapping, module = "feedstock")]
 pub(crate) struct Batch {
     batch: feedstock::Batch,
-    /// A child of it has neither the device nor the threads of a batch that was made for one.
+    /// The process that made the batch. A forked child has neither its device nor its threads.
     process: u32,
 }
 
@@ -28,7 +28,7 @@ impl Batch {
         Self { batch, process: std::process::id() }
     }
 
-    /// An error in a child, where the batch was made for a device.
+    /// Returns an error in a forked child if the batch was made for a device.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         match self.batch.device_tensors().is_empty() {
             true => Ok(()),
@@ -46,7 +46,7 @@ impl Batch {
         mapped.chain(on_device).chain(on_host).collect()
     }
 
-    /// Feedstock's own columns of ids and flags, where the batch is on a device.
+    /// Returns feedstock's column of ids or flags if the batch is on a device.
     fn own<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let tensor = self.batch.device_tensor(name);
         tensor.map(|tensor| Ok(Bound::new(py, Tensor::of_device(tensor)?)?.into_any())).transpose()
@@ -69,7 +69,7 @@ impl Batch {
         }
     }
 
-    /// As tensors where that is possible, made by `view` (`numpy` or `torch`), else as lists.
+    /// Returns a dict of all columns: views made by `view` (`numpy` or `torch`) of tensors, and lists.
     fn views<'py>(&self, py: Python<'py>, view: &str) -> PyResult<Bound<'py, PyDict>> {
         let views = PyDict::new(py);
         for name in self.names() {
@@ -83,15 +83,15 @@ impl Batch {
         Ok(views)
     }
 
-    /// As [`views`](Self::views), with room for the names that are feedstock's own.
-    fn views_beside_ids<'py>(&self, py: Python<'py>, view: &str) -> PyResult<Bound<'py, PyDict>> {
+    /// Like [`views`](Self::views); an error if a column has one of the names that ids and flags get.
+    fn views_without_ids<'py>(&self, py: Python<'py>, view: &str) -> PyResult<Bound<'py, PyDict>> {
         match self.names().iter().find(|name| OWN_NAMES.contains(&name.as_str())) {
             None => self.views(py, view),
             Some(name) => Err(config(
                 py,
                 format!(
-                    "the data set's column '{name}' has a name that feedstock's own needs beside it; leave it out with \
-                     Dataset.columns([...]), or take batches as they are (output=\"batch\")"
+                    "the data set's column '{name}' has the name of a column that feedstock adds; leave it out with \
+                     Dataset.columns([...]), or use output=\"batch\""
                 ),
             )),
         }
@@ -104,38 +104,38 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// The epoch that it belongs to.
+    /// The epoch of the batch.
     #[getter]
     fn epoch(&self) -> u64 {
         self.batch.epoch()
     }
 
-    /// The first global position of its step.
+    /// The first global position of the batch's step.
     #[getter]
     fn position(&self) -> u64 {
         self.batch.position().0
     }
 
-    /// The first global position of the step after it.
+    /// The first global position of the next step.
     #[getter]
     fn next_position(&self) -> u64 {
         self.batch.next_position().0
     }
 
-    /// Rows, padding and substitutes included.
+    /// The number of rows, padding and substitutes included.
     #[getter]
     fn num_rows(&self) -> usize {
         self.batch.len()
     }
 
-    /// The sample that each row stands for: numpy uint64 [rows].
+    /// The id of each row's sample: numpy uint64 [rows].
     #[getter]
     fn sample_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let ids = Tensor::of_ids("sample_ids", self.batch.sample_ids(), Element::U64)?;
         Bound::new(py, ids)?.call_method0("numpy")
     }
 
-    /// numpy bool [rows]: False for padding and for substitutes of unusable samples, which losses leave out.
+    /// numpy bool [rows]: False for padding and for substitutes of unusable samples. Leave these rows out of the loss.
     #[getter]
     fn valid<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Bound::new(py, self.valid_flags()?)?.call_method0("numpy")
@@ -148,7 +148,7 @@ impl Batch {
         }
     }
 
-    /// Columns, not rows: see `num_rows`.
+    /// The number of columns. For rows see `num_rows`.
     fn __len__(&self) -> usize {
         self.names().len()
     }
@@ -161,22 +161,22 @@ impl Batch {
         Ok(PyList::new(py, self.names())?.try_iter()?.into_any())
     }
 
-    /// The columns' names: the mapped ones first.
+    /// Returns the columns' names, mapped columns first.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.get_type::<PyDict>().call_method1("fromkeys", (self.names(),))?.call_method0("keys")
     }
 
-    /// The columns' values, in the order of `keys()`.
+    /// Returns the columns' values, in the order of `keys()`.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.names().iter().map(|name| self.column(py, name)).collect()
     }
 
-    /// Pairs of name and value, in the order of `keys()`.
+    /// Returns pairs of name and value, in the order of `keys()`.
     fn items<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
         self.names().into_iter().map(|name| self.column(py, &name).map(|value| (name, value))).collect()
     }
 
-    /// The column `name`, or `default` where there is none.
+    /// Returns the column `name`, or `default` if there is none.
     #[pyo3(signature = (name, default = None))]
     fn get<'py>(
         &self,
@@ -190,25 +190,25 @@ impl Batch {
         }
     }
 
-    /// A dict of numpy arrays (views) and lists; `ids=True` adds "sample_ids" (uint64) and "valid" (bool).
+    /// Returns a dict of numpy arrays (views) and lists; `ids=True` adds "sample_ids" (uint64) and "valid" (bool).
     #[pyo3(signature = (*, ids = false))]
     fn numpy<'py>(&self, py: Python<'py>, ids: bool) -> PyResult<Bound<'py, PyDict>> {
         if !ids {
             return self.views(py, "numpy");
         }
-        let views = self.views_beside_ids(py, "numpy")?;
+        let views = self.views_without_ids(py, "numpy")?;
         views.set_item("sample_ids", self.sample_ids(py)?)?;
         views.set_item("valid", self.valid(py)?)?;
         Ok(views)
     }
 
-    /// A dict of torch tensors (views) and lists; `ids=True` adds "sample_ids" (int64) and "valid" (bool).
+    /// Returns a dict of torch tensors (views) and lists; `ids=True` adds "sample_ids" (int64) and "valid" (bool).
     #[pyo3(signature = (*, ids = false))]
     fn torch<'py>(&self, py: Python<'py>, ids: bool) -> PyResult<Bound<'py, PyDict>> {
         if !ids {
             return self.views(py, "torch");
         }
-        let views = self.views_beside_ids(py, "torch")?;
+        let views = self.views_without_ids(py, "torch")?;
         let samples = match self.own(py, "sample_ids")? {
             Some(samples) => samples,
             None => Bound::new(py, Tensor::of_ids("sample_ids", self.batch.sample_ids(), Element::I64)?)?
@@ -223,9 +223,10 @@ impl Batch {
         Ok(views)
     }
 
-    /// Says that `stream` (a torch.cuda.Stream, or CUDA's number of one) uses the batch, beside the stream for which its
-    /// tensors were taken: it waits for the data, and the memory is not used again before it has passed the place where
-    /// the last view is dropped. Nothing for a batch in host memory.
+    /// Registers `stream` (a torch.cuda.Stream, or its CUDA handle as a number) as a further user of the batch.
+    ///
+    /// The stream waits for the data. The memory is used again only after the stream has passed the point where the last
+    /// view is dropped. Does nothing for a batch in host memory.
     fn record_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.check_process(py)?;
         let number = stream.getattr_opt("cuda_stream")?.unwrap_or_else(|| stream.clone());
@@ -233,15 +234,17 @@ impl Batch {
         call(py, || self.batch.use_on(handle))
     }
 
-    /// Arrow's C data interface: `pyarrow.record_batch(batch)`, `polars.DataFrame(batch)`. The columns `sample_id` and
-    /// `valid`, the tensors as `arrow.fixed_shape_tensor`, then the columns that ride along; views, not copies. Not of a loader with a `device`, which takes columns one by one.
+    /// Arrow's C data interface, for `pyarrow.record_batch(batch)` and `polars.DataFrame(batch)`.
+    ///
+    /// The columns are `sample_id` and `valid`, the tensors as `arrow.fixed_shape_tensor`, then the unmapped columns. They
+    /// are views, not copies. Batches of a loader with a `device` do not have it.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_array__<'py>(
         &self,
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let _ = requested_schema; // best effort, says the protocol: the consumer casts
+        let _ = requested_schema; // best effort by the protocol: the consumer casts
         let batch = call(py, || self.batch.to_record_batch())?;
         let (schema, array) = batch_capsules(py, batch)?;
         PyTuple::new(py, [schema, array])

@@ -1,4 +1,4 @@
-//! Opening a data set, choosing from it, and asking it in SQL.
+//! Opening a data set, selecting from it, and querying it in SQL.
 
 use crate::arguments::storage;
 use crate::arrow_c::stream_capsule;
@@ -17,11 +17,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An opened data set. Immutable: choosing from it makes a new one.
+/// An opened data set. Immutable: its methods return new ones.
 #[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Dataset(Own<feedstock::Dataset>);
 
-/// Waits for I/O; feedstock's own threads do it.
+/// Waits for I/O, which feedstock's threads do.
 fn wait<T>(future: impl Future<Output = feedstock::Result<T>>) -> feedstock::Result<T> {
     futures::executor::block_on(future)
 }
@@ -76,11 +76,11 @@ impl Dataset {
         options.catalog.check = text(py, "check", Some(check))?.unwrap_or_default();
         options.bad_shards = text(py, "bad_shards", Some(bad_shards))?.unwrap_or_default();
         options.catalog.rebuild = rebuild;
-        options.catalog.progress = progress.map(|told| {
+        options.catalog.progress = progress.map(|callback| {
             Arc::new(move |now: Progress| {
                 Python::attach(|py| {
-                    if let Err(error) = told.call1(py, (now.stage, now.done, now.total)) {
-                        error.write_unraisable(py, Some(told.bind(py))); // opening goes on
+                    if let Err(error) = callback.call1(py, (now.stage, now.done, now.total)) {
+                        error.write_unraisable(py, Some(callback.bind(py))); // opening goes on
                     }
                 });
             }) as _
@@ -140,7 +140,7 @@ impl Dataset {
         Ok(Table(call_long(py, move || wait(dataset.sql(&query)))?))
     }
 
-    /// Decodes all or `samples` of the samples; the report as JSON.
+    /// Decodes all or `samples` of the samples; returns the report as JSON.
     fn doctor(
         &self,
         py: Python<'_>,
@@ -151,14 +151,14 @@ impl Dataset {
         let dataset = self.0.get(py)?.clone();
         let mut options = DoctorOptions { samples, listed, ..DoctorOptions::default() };
         options.threads = threads.unwrap_or(options.threads);
-        // Where Ctrl-C ends the wait, it ends the work, too.
+        // Ctrl-C ends the wait, and so the work, too.
         let _stop = StopOnDrop(options.stop.clone());
         let report = call_long(py, move || examine(&dataset, &options))?;
         serde_json::to_string(&report)
             .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
     }
 
-    /// Names and types of all columns, in the catalog's order.
+    /// Returns names and types of all columns, in the catalog's order.
     fn schema(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
         let schema = self.0.get(py)?.catalog().schema().clone();
         Ok(schema
@@ -172,7 +172,7 @@ impl Dataset {
         Ok(self.0.get(py)?.uri().to_owned())
     }
 
-    /// With the credentials of a URL: for pickling, never to print.
+    /// Returns the URI with its credentials: for pickling, never for printing.
     fn opened_uri(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.0.get(py)?.opened_uri().to_owned())
     }
@@ -181,7 +181,7 @@ impl Dataset {
         Ok(self.0.get(py)?.len())
     }
 
-    /// A pipeline over this data set.
+    /// Returns a pipeline over this data set.
     fn pipeline(&self, py: Python<'_>) -> PyResult<Pipeline> {
         Ok(Pipeline::new(self.0.get(py)?.clone().batch(BatchSize::per_rank(1))))
     }
@@ -196,7 +196,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// The result of a query, for whoever reads Arrow: `pyarrow.table(result)`, `polars.DataFrame(result)`.
+/// The result of a query, for libraries that read Arrow: `pyarrow.table(result)`, `polars.DataFrame(result)`.
 #[pyclass(frozen, module = "feedstock")]
 pub(crate) struct Table(Vec<RecordBatch>);
 
@@ -208,7 +208,7 @@ impl Table {
 
 #[pymethods]
 impl Table {
-    /// Rows in all.
+    /// The number of rows.
     fn __len__(&self) -> usize {
         self.0.iter().map(RecordBatch::num_rows).sum()
     }
@@ -220,7 +220,7 @@ impl Table {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let _ = requested_schema; // best effort, says the protocol: the consumer casts
+        let _ = requested_schema; // best effort by the protocol: the consumer casts
         stream_capsule(py, self.schema(), self.0.clone())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Follows the C header of DLPack 1.0 (<https://dmlc.github.io/dlpack/latest/c_api.html>) and its Python protocol: a
 //! capsule named `dltensor` or, for consumers that ask for version 1, `dltensor_versioned`. The consumer renames the
-//! capsule and calls the deleter when it is done; a capsule that nobody consumed frees the tensor itself.
+//! capsule and calls the deleter when it is done; a capsule without a consumer frees the tensor itself.
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -18,7 +18,7 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 /// The CPU's memory, as DLPack numbers devices.
 pub(crate) const HOST: (i32, i32) = (CPU, 0);
 
-/// The device of memory that lies in `place`.
+/// Returns the device of memory in `place`.
 pub(crate) fn device(place: feedstock::Place) -> (i32, i32) {
     match place {
         feedstock::Place::Cuda(ordinal) => (CUDA, i32::try_from(ordinal).unwrap_or(i32::MAX)),
@@ -44,8 +44,8 @@ pub(crate) enum Code {
     Bool = 6,
 }
 
-/// Memory that is lent, for reading and writing: where it is, what it holds, and what keeps it alive. The library
-/// itself neither reads nor writes it while it is lent.
+/// Memory that is lent for reading and writing: its address, its type and shape, and its owner, which keeps it alive. The
+/// library neither reads nor writes it while it is lent.
 #[derive(Clone)]
 pub(crate) struct Lent {
     pub(crate) start: *mut u8,
@@ -103,7 +103,7 @@ struct ManagedVersioned {
     tensor: DLTensor,
 }
 
-/// The strides of dense rows.
+/// Returns the strides of dense rows.
 pub(crate) fn row_major(shape: &[i64]) -> Vec<i64> {
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -138,7 +138,7 @@ impl Context {
     }
 }
 
-/// A capsule over `lent`, which stays alive until the consumer lets it go.
+/// Returns a capsule over `lent`, which stays alive until the consumer releases it.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
     lent: &Lent,
@@ -186,7 +186,7 @@ unsafe extern "C" fn free_versioned(managed: *mut ManagedVersioned) {
 }
 
 unsafe extern "C" fn drop_plain(capsule: *mut ffi::PyObject) {
-    // SAFETY: the capsule is being dropped; under its first name nobody has consumed it.
+    // SAFETY: the capsule is being dropped; a capsule with its first name was not consumed.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, PLAIN.as_ptr()) == 1 {
             free_plain(ffi::PyCapsule_GetPointer(capsule, PLAIN.as_ptr()).cast());

@@ -9,24 +9,24 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long Ctrl-C may go unheard.
+/// The longest time until Ctrl-C is noticed.
 pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
-/// Runs `f` without the interpreter's lock; its errors and panics become exceptions, what was said is logged.
+/// Runs `f` without the interpreter's lock. Errors and panics become exceptions, and log messages are passed on.
 pub(crate) fn call<T: Send>(py: Python<'_>, f: impl FnOnce() -> feedstock::Result<T> + Send) -> PyResult<T> {
     let done = py.detach(|| catch(f));
-    crate::log::tell(py);
+    crate::log::flush(py);
     done.map_err(|error| raise(py, &error))
 }
 
-/// As [`call`], for what may take long: Ctrl-C is answered, and what was begun goes on to its end unheard.
+/// Like [`call`], for calls that may take long: responds to Ctrl-C; the call then runs to its end in the background.
 pub(crate) fn call_long<T: Send + 'static>(
     py: Python<'_>,
     f: impl FnOnce() -> feedstock::Result<T> + Send + 'static,
 ) -> PyResult<T> {
     let (send, receive) = sync_channel(1);
     let work = move || {
-        let _unheard = send.send(catch(f));
+        let _abandoned = send.send(catch(f)); // after Ctrl-C
     };
     let started = std::thread::Builder::new().name("feedstock-call".into()).spawn(work);
     started
@@ -37,7 +37,7 @@ pub(crate) fn call_long<T: Send + 'static>(
         let wait = || receive.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SIGNALS_EVERY);
         match py.detach(wait) {
             Ok(done) => {
-                crate::log::tell(py);
+                crate::log::flush(py);
                 return done.map_err(|error| raise(py, &error));
             }
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
@@ -56,7 +56,7 @@ fn catch<T>(f: impl FnOnce() -> feedstock::Result<T>) -> feedstock::Result<T> {
     })
 }
 
-/// The exception for `error`.
+/// Returns the exception for `error`.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error.kind() {
         ErrorKind::Retryable => "RetryableError",
@@ -82,7 +82,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// Gives an exception the sample that it is about.
+/// Sets an exception's attributes that name its sample.
 fn attach(py: Python<'_>, raised: &PyErr, sample: &SampleContext) -> PyResult<()> {
     let value = raised.value(py);
     value.setattr("sample_id", sample.sample.0)?;
@@ -90,7 +90,7 @@ fn attach(py: Python<'_>, raised: &PyErr, sample: &SampleContext) -> PyResult<()
     value.setattr("column", sample.column.as_deref())
 }
 
-/// What the library's messages call by Rust's names, and Python by its own.
+/// Rust's spellings in the library's messages, and Python's.
 const SPELLINGS: [(&str, &str); 10] = [
     ("Dataset::", "Dataset."),
     ("Pipeline::", "Pipeline."),
@@ -104,7 +104,7 @@ const SPELLINGS: [(&str, &str); 10] = [
     ("on_error=raise", "on_error=\"raise\""),
 ];
 
-/// A message of the library with Python's names.
+/// Returns a message of the library in Python's spellings.
 pub(crate) fn in_python(message: String) -> String {
     SPELLINGS.iter().fold(message, |message, (rust, python)| match message.contains(rust) {
         true => message.replace(rust, python),
@@ -112,7 +112,7 @@ pub(crate) fn in_python(message: String) -> String {
     })
 }
 
-/// An exception of the package's, by its name.
+/// Returns an exception of the package, by its name.
 pub(crate) fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || PyModule::import(py, "feedstock.errors").map(Bound::unbind));
@@ -120,7 +120,7 @@ pub(crate) fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// An option that does not fit.
+/// Returns a `ConfigError`.
 pub(crate) fn config(py: Python<'_>, message: impl Into<String>) -> PyErr {
     exception(py, "ConfigError", message.into())
 }

@@ -1,4 +1,4 @@
-//! Workers, and who they are to a rank.
+//! Workers, and the list of workers that a rank uses.
 
 use crate::arguments;
 use crate::errors::{call, call_long, config};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Serves lanes from threads of this process.
 #[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Worker {
-    /// `None` once it was stopped.
+    /// `None` after `stop`.
     worker: Own<Mutex<Option<Arc<feedstock::Worker>>>>,
     address: String,
 }
@@ -70,19 +70,19 @@ impl Worker {
         Ok(Self { worker: Own::new(Mutex::new(Some(Arc::new(worker)))), address })
     }
 
-    /// `host:port`; the host is the advertised one, where there is one.
+    /// `host:port`; the host is the advertised one if one was given.
     #[getter]
     fn address(&self) -> &str {
         &self.address
     }
 
-    /// How it is, as JSON.
+    /// Returns the worker's status as JSON.
     fn status(&self, py: Python<'_>) -> PyResult<String> {
         let status = self.running(py)?.status();
         serde_json::to_string(&status).map_err(|e| config(py, format!("cannot write the status: {e}")))
     }
 
-    /// Takes no new streams and asks ranks to go elsewhere; True if all have within `timeout` seconds.
+    /// Accepts no new streams and asks ranks to move theirs; returns True if all have moved within `timeout` seconds.
     fn drain(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let worker = self.running(py)?;
         let timeout =
@@ -90,7 +90,7 @@ impl Worker {
         call_long(py, move || Ok(worker.drain(timeout)))
     }
 
-    /// Ends it at once. A second call does nothing.
+    /// Stops the worker at once. A second call does nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let worker = self.worker.get(py)?.lock().unwrap_or_else(PoisonError::into_inner).take();
         call(py, move || {
@@ -107,7 +107,7 @@ fn advertised(host: &str, bound: SocketAddr) -> String {
     }
 }
 
-/// Who serves; shared by all loaders that were given it.
+/// The list of workers, shared by all loaders that were given it.
 #[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Members(feedstock::Workers);
 
@@ -152,8 +152,7 @@ impl Members {
                 made = made.token(Token::new(&token)?);
             }
             if ca.is_none() && (client.is_some() || server_name.is_some()) {
-                let message =
-                    "a certificate, key or server_name without ca: without an authority nothing is encrypted";
+                let message = "certificate, key and server_name need ca: without an authority, connections are not encrypted";
                 return Err(feedstock::Error::new(feedstock::ErrorKind::BadConfig, message));
             }
             if let Some(ca) = ca {
@@ -166,7 +165,7 @@ impl Members {
         Ok(Self(made))
     }
 
-    /// These are the workers now; lanes move at the next step.
+    /// Replaces the list of workers. Lanes move at the next step.
     fn set(&self, py: Python<'_>, addresses: Vec<String>) -> PyResult<()> {
         call(py, || self.0.set(&addresses))
     }
@@ -175,7 +174,7 @@ impl Members {
         self.0.addresses()
     }
 
-    /// How the worker at an address is, as JSON.
+    /// Returns the status of the worker at an address as JSON.
     fn status(&self, py: Python<'_>, address: String) -> PyResult<String> {
         let workers = self.0.clone();
         let status = call_long(py, move || workers.status(&address))?;
@@ -183,14 +182,14 @@ impl Members {
     }
 }
 
-/// Workers by name: addresses in one text, or a list that may still be empty.
+/// Addresses of workers: in one text, or a list, which may be empty.
 #[derive(FromPyObject)]
 enum Named {
     Text(String),
     List(Vec<String>),
 }
 
-/// A new authority and what it vouches for, as PEM, and a token.
+/// Makes a certificate authority, certificates that it signs (all as PEM), and a token.
 #[pyfunction]
 pub(crate) fn fleet_identity(py: Python<'_>, names: Vec<String>) -> PyResult<Bound<'_, PyDict>> {
     let made = call(py, || FleetIdentity::generate(&names))?;

@@ -1,7 +1,7 @@
-//! What the library has to say goes to Python's `logging`, under the logger `feedstock`.
+//! Sends the library's log messages to Python's `logging`, to the logger `feedstock`.
 //!
-//! It is said on any thread, and told when the next call into the library returns: a thread that waited for the
-//! interpreter's lock to log could be waited for by the lock's holder.
+//! Any thread may log. Messages are kept until the next call into the library returns: a thread that waited for the
+//! interpreter's lock in order to log could deadlock with a lock holder that waits for the thread.
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -12,43 +12,44 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Messages kept for the next call; more are only counted, since nobody would read them.
+/// Messages kept for the next call. Further ones are only counted: between two calls, which are seconds apart at most while a
+/// loader is used, 256 are more than a person reads.
 const MOST: usize = 256;
 
-static SAID: Mutex<Said> = Mutex::new(Said { messages: VecDeque::new(), dropped: 0 });
+static KEPT: Mutex<Kept> = Mutex::new(Kept { messages: VecDeque::new(), dropped: 0 });
 
-struct Said {
+struct Kept {
     messages: VecDeque<(u8, String)>,
     dropped: u64,
 }
 
-fn said() -> MutexGuard<'static, Said> {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner) // messages are stored whole
+fn kept() -> MutexGuard<'static, Kept> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner) // messages are stored whole
 }
 
-/// Listens from now on, unless the process has a listener of its own.
+/// Installs the listener, unless the process has another one.
 pub(crate) fn listen() {
     let _ = tracing::subscriber::set_global_default(Listener);
 }
 
-/// Hands what was said to `logging`. What fails there is reported, and does not undo the call that it follows.
-pub(crate) fn tell(py: Python<'_>) {
+/// Passes the messages to `logging`. A failure there is reported and does not undo the call that logged.
+pub(crate) fn flush(py: Python<'_>) {
     let (messages, dropped) = {
-        let mut said = said();
-        if said.messages.is_empty() {
+        let mut kept = kept();
+        if kept.messages.is_empty() {
             return;
         }
-        (std::mem::take(&mut said.messages), std::mem::take(&mut said.dropped))
+        (std::mem::take(&mut kept.messages), std::mem::take(&mut kept.dropped))
     };
-    let Err(error) = hand_on(py, messages, dropped) else { return };
+    let Err(error) = pass_on(py, messages, dropped) else { return };
     match error.is_instance_of::<PyKeyboardInterrupt>(py) {
-        // SAFETY: the interpreter's lock is held; raised again where signals are looked at next.
+        // SAFETY: the interpreter's lock is held. Python raises it again where it checks signals next.
         true => unsafe { pyo3::ffi::PyErr_SetInterrupt() },
         false => error.write_unraisable(py, None),
     }
 }
 
-fn hand_on(py: Python<'_>, messages: VecDeque<(u8, String)>, dropped: u64) -> PyResult<()> {
+fn pass_on(py: Python<'_>, messages: VecDeque<(u8, String)>, dropped: u64) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", ("feedstock",))?;
     for (level, message) in messages {
         logger.call_method1("log", (level, "%s", message))?;
@@ -67,7 +68,7 @@ impl Subscriber for Listener {
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1) // spans are not listened to
+        Id::from_u64(1) // spans are ignored
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -86,10 +87,10 @@ impl Subscriber for Listener {
             Level::WARN => 30,
             _ => 20, // logging.INFO
         };
-        let mut said = said();
-        match said.messages.len() < MOST {
-            true => said.messages.push_back((level, format!("{}{}", text.message, text.fields))),
-            false => said.dropped += 1,
+        let mut kept = kept();
+        match kept.messages.len() < MOST {
+            true => kept.messages.push_back((level, format!("{}{}", text.message, text.fields))),
+            false => kept.dropped += 1,
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What belongs to one process: after `fork` the threads behind it are gone in the child.
+//! Values that belong to one process: after `fork`, the child does not have their threads.
 
 use crate::errors::exception;
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
 
-/// A value that only the process that made it may touch, or drop.
+/// A value that only the process that made it may use or drop.
 pub(crate) struct Own<T: Send> {
     process: u32,
     value: ManuallyDrop<T>,
@@ -15,13 +15,13 @@ impl<T: Send> Own<T> {
         Self { process: std::process::id(), value: ManuallyDrop::new(value) }
     }
 
-    /// The value, or an error after `fork`.
+    /// Returns the value, or an error after `fork`.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
         check(py, self.process).map(|()| &*self.value)
     }
 }
 
-/// An error where this is not the process of that number, but a child of it.
+/// Returns an error if this process is not `process` but a child of it.
 pub(crate) fn check(py: Python<'_>, process: u32) -> PyResult<()> {
     match process == std::process::id() {
         true => Ok(()),
@@ -40,14 +40,14 @@ pub(crate) fn check(py: Python<'_>, process: u32) -> PyResult<()> {
 
 impl<T: Send> Drop for Own<T> {
     fn drop(&mut self) {
-        // In a forked child the value is left alone: to end it would wait for threads that are not there.
+        // A forked child does not drop the value: that would wait for threads that the child does not have.
         if self.process == std::process::id() {
-            // It may wait for threads: not while all of Python waits for it.
+            // Dropping may wait for threads, so it must not hold the interpreter's lock.
             let value = &mut self.value;
             // SAFETY: dropped here only, and not used after.
             let mut end = move || unsafe { ManuallyDrop::drop(value) };
             if Python::try_attach(|py| py.detach(&mut end)).is_none() {
-                end(); // the interpreter has ended
+                end(); // the interpreter has finished
             }
         }
     }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// A column of a batch as a tensor on the CPU, or on the loader's device: rows first.
 ///
-/// It views the batch's memory: nothing is copied by `numpy()`, `torch()` or `__dlpack__`, and the memory is not used
-/// for another batch while any view lives; a device's not before the streams that used it have passed that place either.
+/// `numpy()`, `torch()` and `__dlpack__` return views of the batch's memory and copy nothing. The memory is not used for
+/// another batch while a view is alive; memory of a device not before the streams that used it have passed that point.
 #[pyclass(frozen, module = "feedstock")]
 pub(crate) struct Tensor {
     name: String,
@@ -22,11 +22,11 @@ pub(crate) struct Tensor {
     lent: Lent,
     lengths: Option<Vec<usize>>,
     padded_axis: Option<usize>,
-    /// Where it is a device's business who uses it.
+    /// On a device: the tensor that registers streams.
     on_device: Option<Own<feedstock::DeviceTensor>>,
 }
 
-/// As DLPack says it.
+/// Returns the type in DLPack's terms.
 fn described(element: Element) -> PyResult<ElementType> {
     let code = match element {
         Element::Bool => Code::Bool,
@@ -34,16 +34,16 @@ fn described(element: Element) -> PyResult<ElementType> {
         Element::U8 | Element::U16 | Element::U32 | Element::U64 => Code::UInt,
         Element::F16 | Element::F32 | Element::F64 => Code::Float,
         Element::BF16 => Code::Bfloat,
-        other => return Err(PyBufferError::new_err(format!("no tensors of {other:?}"))),
+        other => return Err(PyBufferError::new_err(format!("tensors of {other:?} are not supported"))),
     };
     let bits = u8::try_from(element.bytes() * 8).unwrap_or(u8::MAX);
     Ok(ElementType { code, bits })
 }
 
-/// Numbers that whoever borrows them may write.
+/// Numbers that borrowers may write.
 struct Cells<T>(Box<[UnsafeCell<T>]>);
 
-// SAFETY: nobody reads or writes the cells but through what was lent, whose users agree among themselves.
+// SAFETY: only borrowers of the memory read or write the cells, and they synchronize among themselves.
 unsafe impl<T: Send> Sync for Cells<T> {}
 
 impl<T> Cells<T> {
@@ -61,18 +61,19 @@ fn signed(length: usize) -> i64 {
 }
 
 impl Tensor {
-    /// A mapped column, in its slot.
+    /// Makes a tensor of a mapped column in its slot.
     pub(crate) fn of_slot(tensor: &feedstock::Tensor) -> PyResult<Self> {
         let dtype = tensor.dtype();
         let element = Element::of_mapped(dtype);
-        let element = element.ok_or_else(|| PyBufferError::new_err(format!("no tensors of {dtype:?}")))?;
+        let element = element
+            .ok_or_else(|| PyBufferError::new_err(format!("tensors of {dtype:?} are not supported")))?;
         let (start, owner) = (tensor.as_ptr().as_ptr(), Arc::new(tensor.clone()));
         let mut this = Self::plain(tensor.name(), start, element, &tensor.shape(), owner)?;
         (this.lengths, this.padded_axis) = (tensor.lengths().map(<[usize]>::to_vec), tensor.padded_axis());
         Ok(this)
     }
 
-    /// A column of a batch that was made for a device.
+    /// Makes a tensor of a column of a batch that was made for a device.
     pub(crate) fn of_device(tensor: &feedstock::DeviceTensor) -> PyResult<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
         let start = std::ptr::with_exposed_provenance_mut(tensor.address() as usize);
@@ -85,20 +86,20 @@ impl Tensor {
         Ok(this)
     }
 
-    /// A column of numbers that rides along.
+    /// Makes a tensor of an unmapped column of numbers.
     pub(crate) fn of_numbers(name: &str, numbers: &Numbers) -> PyResult<Self> {
         let (element, shape) = (numbers.element(), numbers.shape().to_vec());
         match numbers.bytes() {
             Cow::Owned(flags) => Self::of_bytes(name, element, &shape, flags),
             Cow::Borrowed(bytes) => {
-                // Gathered for this batch, so that nobody else reads what the caller may write.
+                // Gathered for this batch, so that only the caller reads and writes it.
                 let start = bytes.as_ptr().cast_mut();
                 Self::plain(name, start, element, &shape, Arc::new(numbers.clone()))
             }
         }
     }
 
-    /// One byte a flag.
+    /// Makes a tensor of flags, one byte each.
     pub(crate) fn of_flags(name: &str, flags: &[bool]) -> PyResult<Self> {
         let bytes = flags.iter().map(|&flag| u8::from(flag)).collect();
         Self::of_bytes(name, Element::Bool, &[flags.len()], bytes)
@@ -109,7 +110,7 @@ impl Tensor {
         Self::plain(name, cells.start(), element, shape, cells)
     }
 
-    /// Numbers of samples, unsigned or (for torch, which does little with unsigned ones) signed.
+    /// Makes a tensor of sample ids: unsigned or, for torch, whose unsigned support is limited, signed.
     pub(crate) fn of_ids(name: &str, ids: &[feedstock::SampleId], element: Element) -> PyResult<Self> {
         let cells = Cells::new(ids.iter().map(|id| id.0));
         Self::plain(name, cells.start(), element, &[ids.len()], cells)
@@ -128,12 +129,13 @@ impl Tensor {
         Ok(Self { name: name.to_owned(), element, lent, lengths: None, padded_axis: None, on_device: None })
     }
 
-    /// Whether the memory is the CPU's.
+    /// Returns whether the tensor is in host memory.
     fn is_on_host(&self) -> bool {
         self.lent.device == dlpack::HOST
     }
 
-    /// Has the consumer's stream wait for the data, and the data for the stream; `stream` as DLPack's protocol has it.
+    /// Has the consumer's stream wait for the data, and the memory's next use wait for the stream. `stream` is as in DLPack's
+    /// protocol.
     fn hand_to_stream(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(tensor) = &self.on_device else { return Ok(()) };
         let tensor = tensor.get(py)?;
@@ -144,12 +146,14 @@ impl Tensor {
             None => 1, // by the protocol: the legacy default stream
             Some(-1) => {
                 return Err(PyBufferError::new_err(
-                    "feedstock has to know the stream that uses its memory, or it would use it again too early: pass it \
-                     instead of -1",
+                    "stream must be the number of the stream that uses the tensor; got -1: without it, feedstock would use \
+                     the memory again too early",
                 ));
             }
             Some(0) => {
-                return Err(PyBufferError::new_err("stream 0 is ambiguous: 1 is the legacy default one"));
+                return Err(PyBufferError::new_err(
+                    "stream must not be 0, which is ambiguous; use 1 for the legacy default stream",
+                ));
             }
             Some(handle) => handle.cast_unsigned(),
         };
@@ -171,25 +175,25 @@ impl Tensor {
         PyTuple::new(py, &self.lent.shape)
     }
 
-    /// The element type, as numpy and torch spell it: `uint8`, `float32`, `int64` …
+    /// The element type in numpy's and torch's spelling: `uint8`, `float32`, `int64` …
     #[getter]
     fn dtype(&self) -> &'static str {
         self.element.name()
     }
 
-    /// The rows' own lengths along `padded_axis` (samples, frames, tokens); None where rows are equal by nature.
+    /// The lengths of the rows along `padded_axis` (samples, frames, tokens); None if all rows have one length.
     #[getter]
     fn lengths(&self) -> Option<Vec<usize>> {
         self.lengths.clone()
     }
 
-    /// The axis along which short rows are padded; None where rows are equal by nature.
+    /// The axis along which short rows are padded; None if all rows have one length.
     #[getter]
     fn padded_axis(&self) -> Option<usize> {
         self.padded_axis
     }
 
-    /// Bytes of the whole tensor.
+    /// The size of the tensor in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         let elements: i64 = self.lent.shape.iter().product();
@@ -200,8 +204,9 @@ impl Tensor {
         self.lent.shape.first().map_or(0, |&rows| usize::try_from(rows).unwrap_or(0))
     }
 
-    /// The DLPack capsule. Of a tensor on a device, `stream` (its number; None for the legacy default one) waits for the
-    /// data, and the memory is not used again before it has passed the place where the last view is dropped.
+    /// Returns the DLPack capsule. For a tensor on a device, `stream` (its CUDA handle as a number; None for the legacy default
+    /// stream) waits for the data, and the memory is not used again before the stream has passed the point where the last
+    /// view is dropped.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
@@ -212,24 +217,28 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if self.is_on_host() && (dl_device.is_some_and(|device| device != dlpack::HOST) || stream.is_some()) {
-            return Err(PyBufferError::new_err("the tensor is in the CPU's memory"));
+            return Err(PyBufferError::new_err(
+                "the tensor is in host memory: dl_device must be (1, 0), and stream None",
+            ));
         }
         if dl_device.is_some_and(|device| device != self.lent.device) {
             return Err(PyBufferError::new_err(format!("the tensor is on {}; copy it first", self.device())));
         }
         if copy == Some(true) {
-            return Err(PyBufferError::new_err("feedstock hands out views only; copy the array you get"));
+            return Err(PyBufferError::new_err(
+                "copy=True is not supported: feedstock returns views; copy the result",
+            ));
         }
         self.hand_to_stream(py, stream.as_ref())?;
         dlpack::capsule(py, &self.lent, max_version)
     }
 
-    /// DLPack's device: (1, 0) the CPU, (2, n) CUDA's n-th.
+    /// Returns DLPack's device: (1, 0) for the CPU, (2, n) for CUDA device n.
     fn __dlpack_device__(&self) -> (i32, i32) {
         self.lent.device
     }
 
-    /// Where it lies: `cpu`, `cuda:0` …
+    /// The tensor's device: `cpu`, `cuda:0` …
     #[getter]
     fn device(&self) -> String {
         match self.lent.device {
@@ -238,26 +247,28 @@ impl Tensor {
         }
     }
 
-    /// Elements from one entry of an axis to the next: dense rows, or those of pictures with channels last.
+    /// Elements from one entry of each axis to the next: those of dense rows, or of images in channels-last layout.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let lent = &self.lent;
         PyTuple::new(py, lent.strides.clone().unwrap_or_else(|| dlpack::row_major(&lent.shape)))
     }
 
-    /// The tensor as a numpy array, a view that may be written.
+    /// Returns the tensor as a numpy array: a writable view.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         if !this.is_on_host() {
             let (name, device) = (&this.name, this.device());
             let message = format!(
-                "'{name}' is on {device}, and numpy takes host memory only: torch().cpu().numpy() copies it"
+                "'{name}' is on {device}, and numpy supports host memory only; use torch().cpu().numpy()"
             );
             return Err(config(slf.py(), message));
         }
         if this.lent.element.code == Code::Bfloat {
-            let message =
-                format!("'{}' is bfloat16, which numpy does not have: torch().float().numpy()", this.name);
+            let message = format!(
+                "'{}' is bfloat16, which numpy does not support; use torch().float().numpy()",
+                this.name
+            );
             return Err(config(slf.py(), message));
         }
         slf.py().import("numpy")?.call_method1("from_dlpack", (slf,))
@@ -284,7 +295,7 @@ impl Tensor {
         }
     }
 
-    /// The tensor as a torch.Tensor, a view; of one on a device, for torch's current stream there.
+    /// Returns the tensor as a torch.Tensor: a view. On a device, for torch's current stream there.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let torch = slf.py().import("feedstock._device")?.call_method0("import_torch")?;
         torch.call_method1("from_dlpack", (slf,))

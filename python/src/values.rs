@@ -1,4 +1,4 @@
-//! Columns that are no tensors, as lists of Python's own values.
+//! Columns without a tensor type, as lists of plain Python values.
 
 use crate::errors::exception;
 use arrow::array::{Array, ArrayRef, AsArray};
@@ -8,11 +8,11 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-/// `array` as a list: `str`, `bytes`, `bool`, `int`, `float`, lists and dicts of such; `None` where a value is missing.
+/// Returns `array` as a list of `str`, `bytes`, `bool`, `int`, `float`, lists and dicts of these; `None` for missing values.
 pub(crate) fn list<'py>(py: Python<'py>, name: &str, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
     let refuse = || {
         let message = format!(
-            "column '{name}' of type {} has no plain Python form; read it through Arrow: pyarrow.record_batch(batch)",
+            "column '{name}' of type {} cannot be converted to Python values; read it through Arrow: pyarrow.record_batch(batch)",
             array.data_type()
         );
         exception(py, "ConfigError", message)

@@ -100,7 +100,7 @@ def test_what_was_not_measured_costs_nothing_yet() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_times_that_are_none_are_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match="finite and more than 0"):
+    with pytest.raises(ValueError, match="must be finite and > 0 s"):
         fit({Configuration(1, 1, 8, 1): seconds})
 
 

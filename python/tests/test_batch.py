@@ -183,9 +183,9 @@ def test_a_capsule_that_nobody_takes_frees_its_slot(pipeline):
 def test_dlpack_refuses_what_it_cannot_do(batch):
     tensor = batch["image"]
     assert tensor.__dlpack_device__() == (1, 0)
-    with pytest.raises(BufferError, match="CPU"):
+    with pytest.raises(BufferError, match="host memory"):
         tensor.__dlpack__(dl_device=(2, 0))
-    with pytest.raises(BufferError, match="views only"):
+    with pytest.raises(BufferError, match="returns views"):
         tensor.__dlpack__(copy=True)
 
 

@@ -326,7 +326,7 @@ def test_without_a_renewal_all_ends() -> None:
     fleet.drained(1)
     assert numbers(fleet.tick(71), Kill) == [1]
     fleet.gone(71, 2, "killed by us or not")
-    assert fleet.tick(72) == [Exit("nobody renewed the lease for 60 s")]
+    assert fleet.tick(72) == [Exit("no process renewed the lease for 60 s")]
     assert fleet.tick(73) == [], "no new ones, and said once"
 
 

@@ -1,4 +1,4 @@
-"""The ``feedstock`` command; ``feedstock --help`` teaches it."""
+"""The ``feedstock`` command; see ``feedstock --help``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from feedstock import _feedstock
 
 def main() -> None:
     """Runs the command with the process's arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, as any other command
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process, as with other commands
     sys.exit(_feedstock.command(["feedstock", *sys.argv[1:]]))
 
 

@@ -1,15 +1,15 @@
-"""Ranks compare what they are about to load, at a loader's first batch, through torch.distributed's store.
+"""Compares the loaders of all ranks at the first batch, through torch.distributed's store.
 
     process k:  set  <loader>/first = its description, if it is the first to arrive (add <loader>/arrived is 1)
                 get  <loader>/first   ─▶ it differs: set <loader>/verdict = what differs, if it is the first that does
                 add  <loader>/agreed  ─▶ it was the last: set <loader>/verdict = agreed
                 poll <loader>/verdict, at most ``timeout`` seconds
 
-No collective: a process that never makes the loader is waited for once, logged, and has no other effect. The verdict
-stays in the store, so every process raises the same error, including one that stopped waiting: it looks again before
-later batches. A process reads one description, so the store's load grows linearly with the number of processes.
+There is no collective. If a process never makes the loader, the others wait once, log a warning, and continue. The
+verdict stays in the store, so every process raises the same error, also one that stopped waiting: it looks again before
+later batches. A process reads one description, so the load of the store grows linearly with the number of processes.
 
-Ranks compare nothing without torch.distributed: Horovod, for example, has no store with counters for its workers.
+Without torch.distributed, ranks compare nothing: Horovod, for example, has no store with counters.
 
 ``<loader>`` is the group's ranks, the line of the program that made the loader, and a number. The line keeps a loader
 that only some ranks make from being compared with the next loader of the others.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("feedstock")
 
 #: Seconds that the first batch waits for other ranks. Ranks that train together meet in a collective near their first
-#: batch anyway, so waiting here delays nothing. A rank that loads alone waits this long, once for each loader.
+#: batch, so this wait delays nothing. A rank that loads alone waits this long, once for each loader.
 TIMEOUT_SECONDS = 30.0
 
 # Between two looks for a verdict. It doubles, so that ranks that arrive together wait for milliseconds, and 1,024 ranks
@@ -60,12 +60,12 @@ _numbers: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictiona
 
 
 class Agreement:
-    """What one loader compares with the loaders of other ranks, from its first batch on.
+    """Compares one loader with the loaders of other ranks, from its first batch on.
 
     Args:
         ranks: Ranks of the default process group that make this loader, this process's among them. None: all of them,
             if the loader's rank and world size are this process's in that group; otherwise nothing is compared.
-        timeout: Seconds that the first batch waits for them; 0: nothing is compared.
+        timeout: Seconds that the first batch waits for them; default 30. 0: nothing is compared.
     """
 
     def __init__(self, ranks: Iterable[int] | None = None, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -77,7 +77,7 @@ class Agreement:
         self._difference: str | None = None
 
     def before_batch(self, loader: Loader) -> bool:
-        """Compares at the first batch and looks for a late verdict at later ones; True when nothing is left to do.
+        """Compares at the first batch, and looks for a late verdict at later ones; returns True when it is done.
 
         Raises:
             ConfigError: Two ranks differ. Every rank raises it, at every batch that it asks for.
@@ -88,8 +88,8 @@ class Agreement:
             verdict = self._first_look(loader) if self._ballot is None else self._late_look(self._ballot)
         except FeedstockError:
             raise
-        except RuntimeError as error:  # of the store: it cannot do what this needs, or its process ended
-            log.warning("what the ranks load was not compared: the process group's store failed: %s", error)
+        except RuntimeError as error:  # the store lacks an operation, or its process ended
+            log.warning("the ranks' loaders were not compared: the process group's store failed: %s", error)
             return True
         if verdict is not None and verdict.startswith(_DIFFER):
             self._difference = verdict.removeprefix(_DIFFER)
@@ -100,10 +100,10 @@ class Agreement:
     def _first_look(self, loader: Loader) -> str | None:
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
-            return _AGREED  # there is no other rank to be known
+            return _AGREED  # other ranks cannot be reached
         here = (distributed.get_rank(), distributed.get_world_size())
         if self._ranks is None and here != (loader.rank, loader.world_size):
-            return _AGREED  # the group is not the one that data is split over
+            return _AGREED  # another group divides the data
         ranks = list(range(here[1])) if self._ranks is None else self._ranks
         if self._timeout <= 0 or len(ranks) < 2:
             return _AGREED
@@ -116,8 +116,8 @@ class Agreement:
             pause = min(2 * pause, _LAST_POLL_SECONDS)
         if verdict is None:
             log.warning(
-                "%d of %d ranks asked the loader of %s for a batch within %g s; what the others load is compared when "
-                "they ask for theirs",
+                "%d of %d ranks requested a batch of the loader of %s within %g s; the loaders of the others are "
+                "compared when they request theirs",
                 ballot.arrived(),
                 len(ranks),
                 self._line,
@@ -127,7 +127,7 @@ class Agreement:
         return verdict
 
     def _let_others_see(self) -> None:
-        """Gives the others time to read the verdict: the store ends with the process that holds it, often rank 0."""
+        """Gives the others time to read the verdict, because the store ends with its process, often rank 0."""
         deadline = time.monotonic() + _LINGER_SECONDS
         if self._ballot is not None:
             with contextlib.suppress(RuntimeError):
@@ -157,19 +157,19 @@ class _Ballot:
             store.set(f"{self._key}/first", json.dumps(mine))
 
     def arrived(self) -> int:
-        """Processes that sent or compared a description."""
+        """Returns the number of processes that sent or compared a description."""
         return int(self._store.add(f"{self._key}/arrived", 0))
 
     def see(self) -> None:
-        """Counts this process as one that knows the verdict."""
+        """Counts this process among those that know the verdict."""
         self._store.add(f"{self._key}/seen", 1)
 
     def unseen(self) -> int:
-        """Processes that do not know the verdict."""
+        """Returns the number of processes that do not know the verdict."""
         return self._processes - int(self._store.add(f"{self._key}/seen", 0))
 
     def verdict(self) -> str | None:
-        """The verdict if there is one. Compares with the first description as soon as that is there."""
+        """Returns the verdict if there is one. Compares with the first description once that is stored."""
         if not self._is_compared and self._store.check([f"{self._key}/first"]):
             self._compare(json.loads(self._store.get(f"{self._key}/first")))
             self._is_compared = True
@@ -187,7 +187,7 @@ class _Ballot:
 
 
 def description(loader: Loader) -> dict[str, Any]:
-    """What has to be equal on all ranks, by the name that an error gives it."""
+    """Returns what must be equal on all ranks, by the names in errors."""
     cursor = json.loads(loader.state_dict()["cursor"])
     fingerprint = dict(cursor["fingerprint"])
     for name in ("catalog", "blocks", "filter"):
@@ -209,7 +209,7 @@ def description(loader: Loader) -> dict[str, Any]:
 
 
 def difference(mine: Mapping[str, Any], first: Mapping[str, Any]) -> str | None:
-    """What differs between two ranks' descriptions, as an error's message; None if nothing does."""
+    """Returns the differences between two ranks' descriptions as an error's message; None if there are none."""
     names = [name for name in {**first, **mine} if name != "rank" and mine.get(name) != first.get(name)]
     if not names:
         return None
@@ -225,8 +225,10 @@ def difference(mine: Mapping[str, Any], first: Mapping[str, Any]) -> str | None:
 
 
 def of_all_ranks() -> Agreement | None:
-    """For a loader that every process of the default group makes, whatever its rank and world size: model-parallel
-    peers share those of their data. None if no group is initialized."""
+    """Returns the agreement for a loader that every process of the default group makes, model-parallel peers included.
+
+    Returns None if no group is initialized.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return None
@@ -234,7 +236,7 @@ def of_all_ranks() -> Agreement | None:
 
 
 def _line_of_program() -> str:
-    """File and line of the program that makes a loader: the first frame outside of this package."""
+    """Returns file and line of the program that makes a loader: the first frame outside of this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
         frame = frame.f_back
@@ -242,7 +244,7 @@ def _line_of_program() -> str:
 
 
 def _default_store() -> Any:
-    """The store of the default process group; under torchrun, one for each attempt."""
+    """Returns the store of the default process group; torchrun makes one for each attempt."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()

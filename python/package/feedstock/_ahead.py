@@ -1,10 +1,10 @@
-"""Python functions over batches, on threads, a few batches ahead of the caller.
+"""Runs Python functions on batches, on threads, a few batches ahead of the caller.
 
     native loader ──batch──▶ pool of function 1 ──result──▶ pool of function 2 ──▶ … ──▶ the caller
                              num_threads threads            num_threads threads
 
-Every function has a separate pool, with the number of threads that it asked for. A pool begins with its batches in
-the loader's order, so a function with one thread runs serially and in order, whatever the other functions asked for.
+Every function has a separate pool with its number of threads. A pool starts on batches in the loader's order, so a
+function with one thread runs serially and in order, whatever the other functions' threads.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from feedstock import _device
 if TYPE_CHECKING:
     from feedstock import _feedstock
 
-# Seconds that a batch is waited for before looking whether the first result is there.
+# Seconds to wait for a batch before checking for the first result.
 _LOOK_UP = 0.005
 
-# A wait for a function is counted this often, in seconds, so that totals grow while it lasts.
+# Seconds after which a wait for a function is counted, so that counters grow during the wait.
 _COUNTED = 0.5
 
-# Where a warning about a long wait points: next() here, Loader._next, the iterator, the caller.
+# The line that a warning about a long wait names: above next() here, Loader._next and the iterator.
 _STACKLEVEL = 4
 
-# A value on its way from one stage to the next, which takes it out: a future that is kept must not keep the value.
+# A value between two stages. The next stage removes it from the list, so that a future does not keep the value alive.
 _Box = list[Any]
 
 
 class _Pending(NamedTuple):
-    """A batch that the functions are running on."""
+    """A batch on which functions run."""
 
     place: tuple[int, int]  # (epoch, position)
     stages: tuple[Future[Any], ...]  # by function; the last one's result is a box
@@ -47,7 +47,7 @@ class _Pending(NamedTuple):
 
 
 class Ahead:
-    """Batches that functions are running on, in order. Those inside are not delivered yet."""
+    """The batches on which functions run, in order. They are not delivered yet."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Ahead:
         self.ordinal: int | None = None  # of the CUDA device that the batches are on
 
     def next(self, native: _feedstock.Loader) -> Any:
-        """The next result; StopIteration at the epoch's end."""
+        """Returns the next result; raises StopIteration at the epoch's end."""
         if os.getpid() != self._process:
-            native.state()  # raises: the parent has these batches
+            native.state()  # raises ForkError: the parent has these batches
         if not self._pending and not self._ended:
             self._take(native, 0.0)  # waits for a batch, and counts that
         if not self._pending:
@@ -83,12 +83,12 @@ class Ahead:
         done = self._pending.popleft()
         result = done.last.result().pop()
         if done.stream is not None and (now := _device.consumer_stream(self.ordinal)) != done.stream:
-            now.wait_stream(done.stream)  # the caller has gone to another stream meanwhile
+            now.wait_stream(done.stream)  # the caller has changed the stream meanwhile
             _device.record_stream(result, now)
         return result
 
     def _wait(self, native: _feedstock.Loader) -> None:
-        """Waits until the functions are done with the first batch, and takes others meanwhile."""
+        """Waits until the functions have finished the first batch, and takes other batches meanwhile."""
         last = self._pending[0].last
         while not last.done():
             begun = time.perf_counter()
@@ -99,11 +99,11 @@ class Ahead:
             native.add_function_wait(time.perf_counter() - begun)
 
     def _take(self, native: _feedstock.Loader, seconds: float) -> bool:
-        """Takes one more batch from the library if it comes in time; waits for one if nothing is pending."""
+        """Takes a batch from the library if there is one within ``seconds``; waits for it if nothing is pending."""
         try:
             ready, batch = native.poll(seconds) if self._pending else (True, native.next(_STACKLEVEL))
         except Exception as error:
-            # Its turn comes after the batches before it.
+            # The error is raised after the batches before it.
             failed: Future[Any] = Future()
             failed.set_exception(error)
             self._pending.append(_Pending(native.state()[:2], (failed,), None))
@@ -124,7 +124,7 @@ class Ahead:
                 for number, (_, threads) in enumerate(self._functions)
             ]
         place = (batch.epoch, batch.position)
-        # The threads have streams of their own, and it is the caller's that goes on with the results.
+        # Results are used on the caller's stream, and torch's current stream differs between threads.
         stream = _device.consumer_stream(self.ordinal)
         before: Future[Any] = Future()
         before.set_result([batch])
@@ -135,26 +135,29 @@ class Ahead:
         self._pending.append(_Pending(place, tuple(stages), stream))
 
     def _run(self, number: int, before: Future[Any], stream: Any) -> _Box:
-        """Runs function ``number`` on the result of the stage before it, and waits for that result. A pool's threads
-        take batches in order, so they also wait in order. No pool waits for a later one, so the waits end."""
+        """Waits for the result of the stage before, and runs function ``number`` on it.
+
+        A pool's threads take batches in order, so they also wait in order. No pool waits for a later one, so the waits
+        end.
+        """
         value = before.result().pop()
         function = self._functions[number][0]
         with _device.on_stream(stream):
             try:
                 return [function(self._convert(value) if number == 0 else value)]
-            except StopIteration as stop:  # would pass for the epoch's end
+            except StopIteration as stop:  # would look like the epoch's end
                 raise RuntimeError(f"map_python: {function!r} raised StopIteration") from stop
 
     def first(self) -> tuple[int, int] | None:
-        """(epoch, position) of the first batch inside."""
+        """Returns (epoch, position) of the first batch that was not delivered."""
         return self._pending[0].place if self._pending else self._taken
 
     def is_empty(self) -> bool:
-        """Whether everything was handed out."""
+        """Returns whether all batches were delivered."""
         return self.first() is None
 
     def clear(self) -> None:
-        """Lets go of everything inside."""
+        """Discards all batches."""
         for pending in self._pending:
             for stage in pending.stages:
                 stage.cancel()
@@ -163,7 +166,7 @@ class Ahead:
         self._ended = False
 
     def close(self) -> None:
-        """Ends the threads; the next batch starts others."""
+        """Ends the threads. The next batch starts new ones."""
         if os.getpid() == self._process:
             for pool in self._pools:
                 pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Which device a loader's batches go to, and which streams use them."""
+"""The device of a loader's batches, and the streams that use them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from feedstock import _feedstock
 from feedstock.errors import ConfigError
 
-_LEGACY_DEFAULT_STREAM = 1  # CUDA's number of it
+_LEGACY_DEFAULT_STREAM = 1  # its CUDA handle
 
 
 def ordinal_of(device: Any) -> int | None:
-    """CUDA's number of the device that ``device`` names ("cuda:1", "cuda", 1, a torch.device); None for host memory.
+    """Returns CUDA's number of ``device`` ("cuda:1", "cuda", 1, a torch.device); None for host memory.
 
-    "cuda" is the device of this process: see ``_own_device``.
+    "cuda" is the device of this process; see ``_own_device``.
     """
     if isinstance(device, int) and not isinstance(device, bool):
         if device >= 0:
@@ -32,13 +32,15 @@ def ordinal_of(device: Any) -> int | None:
     elif match := re.fullmatch(r"cuda:(\d+)", text):
         return int(match[1])
     raise ConfigError(
-        f'device must be "cuda:0", "cuda", "cpu", a number >= 0 or a torch.device; got {device!r}'
+        f'device must be "cuda:0", "cuda", "cpu", an integer >= 0 or a torch.device; got {device!r}'
     )
 
 
 def _own_device() -> int:
-    """torch's current device, where somebody set it to another than the first; else that of LOCAL_RANK, as torchrun
-    sets it (the only one, where the process sees but one); else the first."""
+    """Returns this process's device: torch's current device if it is not 0; ``LOCAL_RANK`` under torchrun; 0.
+
+    ``LOCAL_RANK`` does not apply if the process sees a single device.
+    """
     in_use = torch_on_cuda()
     if in_use is not None and (current := int(in_use.cuda.current_device())) != 0:
         return current
@@ -47,16 +49,16 @@ def _own_device() -> int:
         return 0
     if not text.isdigit():
         raise ConfigError(
-            f'LOCAL_RANK, which device="cuda" is taken from, must be a number; got {text!r}; set it, or name the '
-            'device: device="cuda:0"'
+            f'LOCAL_RANK must be an integer >= 0 for device="cuda"; got {text!r}. Set it, or name the device: '
+            'device="cuda:0"'
         )
     torch = imported_torch()
-    # Counting the devices does not start CUDA.
+    # Counting the devices does not initialize CUDA.
     return 0 if torch is not None and torch.cuda.device_count() == 1 else int(text)
 
 
 def import_torch() -> Any:
-    """torch; ConfigError where it is not there, or broken."""
+    """Imports torch; raises ConfigError if that fails."""
     try:
         return importlib.import_module("torch")
     except Exception as error:
@@ -65,49 +67,49 @@ def import_torch() -> Any:
 
 
 def imported_torch() -> Any:
-    """torch, where this process has imported it; None while a thread still does."""
+    """Returns torch if this process has imported it; None while a thread is importing it."""
     torch = sys.modules.get("torch")
     return None if torch is None or getattr(torch.__spec__, "_initializing", False) else torch
 
 
 def torch_on_cuda() -> Any:
-    """torch, where this process uses CUDA through it."""
+    """Returns torch if this process uses CUDA through it."""
     torch = imported_torch()
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
 def consumer_stream(ordinal: int | None) -> Any:
-    """torch's stream that this thread works on; None where that is CUDA's default one, or the batches are not there."""
+    """Returns torch's current stream of this thread; None without a device, or if torch does not use CUDA."""
     torch = torch_on_cuda()
     return None if ordinal is None or torch is None else torch.cuda.current_stream(ordinal)
 
 
 def on_stream(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    """Has this thread work on ``stream``, of ``consumer_stream``."""
+    """Returns a context in which this thread works on ``stream``, a result of ``consumer_stream``."""
     return contextlib.nullcontext() if stream is None else sys.modules["torch"].cuda.stream(stream)
 
 
 def current_stream(ordinal: int | None) -> int:
-    """CUDA's number of the stream that torch works on now; the legacy default one where torch does not use CUDA."""
+    """Returns the handle of torch's current stream; the legacy default stream if torch does not use CUDA."""
     stream = consumer_stream(ordinal)
     return _LEGACY_DEFAULT_STREAM if stream is None else int(stream.cuda_stream) or _LEGACY_DEFAULT_STREAM
 
 
 def record_stream(tensors: Any, stream: Any) -> None:
-    """Says that ``stream`` (a torch.cuda.Stream, or CUDA's number of one) uses the batch that ``tensors`` are views
-    of, beside the stream that they were taken on: it waits for the data, and the memory is not used again before it has
-    passed the place where the last view is dropped. To be called before ``stream`` is given work, while the views are
-    held.
+    """Registers a further stream that uses a batch, in addition to the stream on which its views were taken.
+
+    The stream waits for the data. The memory is used again only after the stream has passed the point where the last
+    view is dropped. Call it before you give work to ``stream``, while you hold the views.
 
     Args:
-        tensors: A tensor, or dicts, lists and tuples of them: what ``output="torch"`` yields. A ``Batch`` does, too.
-            For tensors of torch's own on a GPU, such as augmented copies, their ``record_stream`` is called. Tensors in
-            host memory, and whatever is no tensor, are left alone.
-        stream: The further stream.
+        tensors: A tensor, or dicts, lists and tuples of tensors, as ``output="torch"`` yields; or a ``Batch``. For
+            torch's own tensors on a GPU, such as augmented copies, it calls their ``record_stream``. It ignores tensors
+            in host memory and other values.
+        stream: The further stream: a torch.cuda.Stream, or its CUDA handle as a number.
 
     Raises:
         ConfigError: Batches cannot be used on the stream.
-        ForkError: The batch is of the process that this one was forked from.
+        ForkError: The batch belongs to the process from which this one was forked.
     """
     number = int(getattr(stream, "cuda_stream", stream))
     for leaf in _leaves(tensors):
@@ -123,7 +125,7 @@ def record_stream(tensors: Any, stream: Any) -> None:
 
 
 def _torch_stream(stream: Any, device: Any) -> Any:
-    """``stream`` as torch has it, where it may be a number."""
+    """Returns ``stream``, which may be a number, as a stream of torch."""
     return sys.modules["torch"].cuda.ExternalStream(stream, device) if isinstance(stream, int) else stream
 
 
@@ -138,7 +140,7 @@ def _leaves(tensors: Any) -> Iterator[Any]:
 
 
 def find_libraries() -> None:
-    """Names NVIDIA's run-time compiler and JPEG decoder to the library, where packages bring them: newest first."""
+    """Gives the library the files of NVIDIA's run-time compiler and JPEG decoder in Python packages, newest first."""
     found: list[Path] = []
     for folder in map(Path, sys.path):
         # nvidia/cuda_nvrtc/lib of CUDA 12's packages, nvidia/cu13/lib of CUDA 13's.

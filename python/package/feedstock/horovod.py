@@ -1,21 +1,19 @@
-"""feedstock under Elastic Horovod: the loader as part of `TorchState`.
+"""Elastic Horovod: the loader as part of `TorchState`.
 
 ```text
- state.commit()            ──▶ save()      the cursor, in memory, beside the model's and the optimizer's copies
- HorovodInternalError      ──▶ restore()   back to it, as the model is
+ state.commit()            ──▶ save()      the cursor, in memory, with the copies of model and optimizer
+ HorovodInternalError      ──▶ restore()   back to the saved cursor, like the model
  workers added or removed  ──▶ on_reset()  the new rank and size
- before training goes on   ──▶ sync()      the cursor of rank 0, on every worker
+ before training continues ──▶ sync()      the cursor of rank 0, on every worker
 ```
-So the samples of steps that were undone come again, those of steps that count do not, and new workers join at
-the same position.
+Samples of steps that were undone are delivered again, those of finished steps are not, and new workers join at the same
+position.
 
-Workers do not compare what they are about to load unless torch.distributed is initialized too: Horovod has no
-store with counters.
+Workers compare their loaders only if torch.distributed is initialized, too: Horovod has no store with counters.
 
-Horovod's last release, 0.28.1 (2023), does not build against torch ≥ 2.1, whose headers want C++17. This
-module needs nothing of it but the names in `_load` and `register`, is written to the interface of
-`horovod.torch.elastic` in 0.20 to 0.28, and is tested against a stand-in for that, never against Horovod
-itself.
+Horovod's last release, 0.28.1 (2023), does not build with torch ≥ 2.1, whose headers need C++17. This module uses only
+the names in `_load` and `register`. It follows the interface of `horovod.torch.elastic` in 0.20 to 0.28, and is tested
+with a substitute for that interface, not with Horovod.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ T = TypeVar("T")
 
 
 class Horovod(Protocol):
-    """What this module uses of `horovod.torch`."""
+    """The part of `horovod.torch` that this module uses."""
 
     def rank(self) -> int: ...
     def size(self) -> int: ...
@@ -42,10 +40,13 @@ class Horovod(Protocol):
 
 
 class LoaderStateHandler:
-    """What `TorchState` calls for an attribute that is a `Loader` or an `AdaptiveLoader`.
+    """Horovod's `StateHandler` for attributes of `TorchState` that are a `Loader` or an `AdaptiveLoader`.
 
-    Its methods are those of Horovod's `StateHandler`. `register` makes `TorchState` use it.
-    hvd: `horovod.torch`, by default.
+    `register` makes `TorchState` use it.
+
+    Args:
+        loader: The loader.
+        hvd: The Horovod module; default: `horovod.torch`.
     """
 
     def __init__(self, loader: Loader | AdaptiveLoader, hvd: Horovod | None = None) -> None:
@@ -54,33 +55,31 @@ class LoaderStateHandler:
         self._remember()
 
     def save(self) -> None:
-        """Collective, if the loader has accumulators: remembers where to go on. What was delivered up to here
-        is in the model."""
+        """Saves the position: the model contains all batches up to here. Collective if the loader has accumulators."""
         if isinstance(self.value, AdaptiveLoader):
             self.value.sync()
         self._remember()
 
     def restore(self) -> None:
-        """Back to what was saved last. Rank and size follow with `on_reset`."""
+        """Returns to the saved position. `on_reset` sets rank and size."""
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
-        """Collective: every worker stands where rank 0 does, with its own share."""
+        """Moves every worker to the position of rank 0, with its own share. Collective."""
         self.on_reset()
         self.value.load_state_dict(self._hvd.broadcast_object(self.value.state_dict(), root_rank=0))
         self._remember()
 
     def set_value(self, value: Loader | AdaptiveLoader) -> None:
-        """The attribute was assigned another loader."""
+        """Replaces the loader."""
         self.value = value
         self._remember()
 
     def on_reset(self) -> None:
-        """The workers changed: this worker's new share, from the same position.
+        """Sets this worker's new share after workers were added or removed. The position stays.
 
-        A batch size for each rank stays as it is, a global one too; an `AdaptiveLoader`'s steps keep their
-        rows over all workers. Horovod skips `sync` where workers were only removed, so that this alone has to
-        do; `attach` registers it.
+        A batch size for each rank or for all ranks stays; an `AdaptiveLoader`'s steps keep their rows over all workers.
+        Horovod skips `sync` if workers were only removed, so this method must suffice. `attach` registers it.
         """
         rank, size = self._hvd.rank(), self._hvd.size()
         if (rank, size) != (self.value.rank, self.value.world_size):
@@ -91,10 +90,9 @@ class LoaderStateHandler:
 
 
 class HorovodExchange:
-    """How `AdaptiveLoader` and `Accumulator` speak under Horovod: `AdaptiveLoader(loader,
-    exchange=HorovodExchange())`.
+    """Communication for `AdaptiveLoader` and `Accumulator`: `AdaptiveLoader(loader, exchange=HorovodExchange())`.
 
-    Rank and size are Horovod's own at every call, so it need not be replaced when workers come and go.
+    It requests rank and size from Horovod at every call, so it stays valid when workers are added or removed.
     """
 
     def __init__(self, hvd: Horovod | None = None) -> None:
@@ -107,23 +105,22 @@ class HorovodExchange:
 
     @property
     def size(self) -> int:
-        """Workers at present."""
+        """The current number of workers."""
         return self._hvd.size()
 
     def all_gather(self, value: T) -> list[T]:
-        """Every worker's value, in the order of their ranks."""
+        """Returns the values of all workers, in the order of their ranks. Collective."""
         return self._hvd.allgather_object(value)
 
     def broadcast(self, value: T) -> T:
-        """The value of rank 0."""
+        """Returns the value of rank 0. Collective."""
         return self._hvd.broadcast_object(value, root_rank=0)
 
 
 def register() -> None:
-    """Makes `TorchState(loader=…)` keep loaders by `LoaderStateHandler`. Before the state is made; twice is
-    once.
+    """Makes `TorchState(loader=…)` use `LoaderStateHandler` for loaders. Call it before the state is made.
 
-    Unregistered, `TorchState` would take a loader for a plain object and try to pickle it.
+    Otherwise `TorchState` would try to pickle the loader as a plain object. Further calls have no effect.
     """
     try:
         from horovod.torch.elastic import state as elastic
@@ -135,7 +132,7 @@ def register() -> None:
 
 
 def attach(state: Any) -> None:
-    """After `TorchState` was made: its loaders take their new share whenever workers come or go."""
+    """Makes the loaders of a `TorchState` update their share whenever workers are added or removed."""
     handlers = [one for one in state._handlers.values() if isinstance(one, LoaderStateHandler)]
     state.register_reset_callbacks([handler.on_reset for handler in handlers])
 

@@ -1,14 +1,13 @@
-"""Batch sizes that follow the goodput, and what elastic training needs beside: epochs, sums and state.
+"""Batch sizes that follow the goodput; and epochs, sums and state for elastic training.
 
-The idea is Pollux's (Qiao et al., OSDI 2021; its library is AdaptDL): the best batch size is the one with the
-highest throughput × statistical efficiency, and it changes while a model learns, because the gradient noise
-scale does.
+The idea is Pollux's (Qiao et al., OSDI 2021; its library is AdaptDL): the best batch size has the highest product of
+throughput and statistical efficiency. It changes during training, because the gradient noise scale changes.
 
 ```text
- noise.py       |G|², tr(Σ), the noise scale        meter.py       reads them from a model's gradients
+ noise.py       |G|², tr(Σ), the noise scale        meter.py       measures them on a model's gradients
  throughput.py  seconds a step, fitted              timer.py       measures them
- goodput.py     the best of all configurations      autoscaler.py  when to change
- exchange.py    ranks agree                         loader.py      AdaptiveLoader: all of it around a Loader
+ goodput.py     the best of all configurations      autoscaler.py  decides when to change
+ exchange.py    ranks agree                         loader.py      AdaptiveLoader: a Loader with all of it
  accumulator.py exact sums over ranks and restarts  epochs.py      epochs over restarts
  scaling.py     the learning rate
 ```

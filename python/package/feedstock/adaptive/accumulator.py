@@ -1,10 +1,9 @@
 """Sums of metrics over ranks and restarts, exact to the last bit.
 
-A sum of floats in floating point depends on its order, hence on the world size and on where a run was cut.
-Here sums are
-integers: every finite float64 is a whole multiple of 2⁻¹⁰⁷⁴, so adding is exact, and the one rounding happens
-when the total is read. The same numbers give the same total on any number of ranks, in any order, however
-often the run was resumed. An addition costs about a microsecond.
+A floating-point sum depends on its order, and so on the world size and on where a run was resumed. Here sums are
+integers: every finite float64 is a multiple of 2⁻¹⁰⁷⁴, so adding is exact. The total is rounded once, when it is read.
+The same numbers give the same total on any number of ranks, in any order, after any number of resumes. An addition
+takes about a microsecond.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ Number = int | float
 
 
 class ExactSum:
-    """A sum of numbers without rounding; `value` is its nearest float64, or an int if all numbers were."""
+    """A sum without rounding. `value` is the nearest float64, or an int if all numbers were ints."""
 
     __slots__ = ("_irregular", "_is_float", "_units")
 
     def __init__(self) -> None:
         self._units = 0  # in 2**-1074
         self._is_float = False
-        self._irregular = 0.0  # sum of the infinities and NaNs that came
+        self._irregular = 0.0  # sum of infinities and NaNs
 
     def add(self, number: Number) -> None:
-        """Adds an int or a float; an infinity or NaN makes the sum one."""
+        """Adds an int or a float. After an infinity or NaN, the sum is an infinity or NaN."""
         if isinstance(number, int):
             self._units += number << SHIFT
             return
@@ -57,14 +56,12 @@ class ExactSum:
         if self._irregular != 0.0:  # NaN included
             return self._irregular
         try:
-            return self._units / (1 << SHIFT)  # Python rounds a quotient of integers once, to nearest
+            return self._units / (1 << SHIFT)  # Python rounds a quotient of integers once, to the nearest
         except OverflowError:
             return math.inf if self._units > 0 else -math.inf
 
     def state(self) -> list[Any]:
-        """Plain values, for a checkpoint: mantissa and exponent, whether it is a float, and what was not
-        finite.
-        """
+        """Returns plain values for a checkpoint: mantissa, exponent, whether it is a float, and the non-finite part."""
         zeros = (self._units & -self._units).bit_length() - 1 if self._units else SHIFT
         return [hex(self._units >> zeros), zeros - SHIFT, self._is_float, self._irregular]
 
@@ -88,11 +85,13 @@ class Accumulator:
     print(totals["loss"] / totals["rows"])
     metrics.reset()
     ```
-    Values are ints, floats, or anything with one element and `item()` (numpy scalars, 0-d tensors; a CUDA
-    tensor is waited for). Every rank adds its own rows only.
 
-    exchange: how the ranks speak; default torch.distributed if it is initialised. An accumulator that a
-    loader made uses the loader's.
+    Values are ints, floats, or objects with one element and `item()` (numpy scalars; 0-d tensors, which on CUDA
+    synchronize). Each rank adds only its rows.
+
+    Args:
+        exchange: How the ranks communicate; default: torch.distributed if it is initialized. Accumulators of a loader
+            use that of the loader.
     """
 
     def __init__(self, exchange: Exchange | None = None) -> None:
@@ -101,49 +100,50 @@ class Accumulator:
         self._pending: dict[str, ExactSum] = {}  # of this rank, since
 
     def add(self, **values: Any) -> None:
-        """Adds to the sums of these names, on this rank; nothing is exchanged."""
+        """Adds to the sums of these names on this rank, without communication."""
         self.update(values)
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """The same, for names that are no Python words."""
+        """Like `add`, for names that are not Python identifiers."""
         numbers_ = {name: _number(name, value) for name, value in values.items()}
         for name, number in numbers_.items():
             self._pending.setdefault(name, ExactSum()).add(number)
 
     def sync(self) -> None:
-        """Collective: what the ranks added since the last time becomes part of every rank's totals."""
+        """Adds what all ranks added since the last call to every rank's totals. Collective."""
         for pending in self.exchange.all_gather({name: one.state() for name, one in self._pending.items()}):
             for name, state in pending.items():
                 self._totals.setdefault(name, ExactSum()).merge(ExactSum.of_state(state))
         self._pending.clear()
 
     def totals(self) -> dict[str, Number]:
-        """Collective: the sums over all ranks, the same on each, sorted by name."""
+        """Returns the sums over all ranks, the same on each, sorted by name. Collective."""
         self.sync()
         return {name: self._totals[name].value for name in sorted(self._totals)}
 
     def reset(self) -> None:
-        """Back to nothing. Every rank does so at the same place."""
+        """Resets all sums to 0. Every rank must call it at the same step."""
         self._totals.clear()
         self._pending.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The totals over all ranks, equal on each; about 50 bytes a name.
+        """Returns the totals over all ranks, equal on each; about 50 bytes for each name.
 
-        Raises ConfigError if ranks have added since the last `sync`: a checkpoint of one rank would lose the
-        others'.
+        Raises:
+            ConfigError: This rank has added since the last `sync`. A checkpoint of one rank would lose the additions
+                of the others.
         """
         if self._pending and self.exchange.size > 1:
             raise ConfigError(
-                f"the sums {sorted(self._pending)} have additions that only this rank knows: call sync() on "
-                "every rank before state_dict()"
+                f"the sums {sorted(self._pending)} have additions that are not shared yet; call sync() on every rank "
+                "before state_dict()"
             )
         if self.exchange.size == 1:
             self.sync()
         return {"version": 1, "totals": {name: total.state() for name, total in self._totals.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from these totals, whatever the number of ranks was. Every rank loads the same state."""
+        """Continues with these totals, on any number of ranks. Every rank must load the same state."""
         if state.get("version") != 1:
             raise ConfigError(f"the version of an accumulator state must be 1; got {state.get('version')!r}")
         self._totals = {name: ExactSum.of_state(one) for name, one in state["totals"].items()}

@@ -1,8 +1,7 @@
-"""Chooses the batch size: the profile of step times, the noise scale, and the decision. No clock, no
-communication.
+"""Chooses the batch size from the profile of step times and the noise scale. No clock, no communication.
 
-Every rank keeps one and feeds it the same facts in the same order, so their states are equal; what to do is
-decided by one of them and told to the others.
+Every rank has an autoscaler and gives it the same measurements in the same order, so their states are equal. One rank
+decides and sends the decision to the others.
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ from .goodput import Limits, best, goodput
 from .noise import GradientStatistics, NoiseAverage
 from .throughput import Configuration, ThroughputModel, fit
 
-TIMES_KEPT = (
-    5  # a configuration's last measurements, whose median counts: one disturbed interval changes nothing
-)
-GROWTH = 2  # a batch at most so many times the largest measured: the model is not believed far from its data
-MIN_SPEEDUP = (
-    1.05  # a change must promise as much (AdaptDL's threshold); less is within the noise of the estimates
-)
+# A configuration's last measurements. Their median counts, so that one disturbed interval has no effect.
+TIMES_KEPT = 5
+# A batch is at most this many times the largest measured one: the model is not trusted far from its data.
+GROWTH = 2
+# A change must promise this ratio of goodputs (AdaptDL's threshold); less is within the noise of the estimates.
+MIN_SPEEDUP = 1.05
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and what was predicted.
+    """A change of the batch size, and its prediction.
 
-    goodput, current_goodput: samples of the initial batch size a second, with this decision and without.
+    `goodput` and `current_goodput` are samples of the initial batch size a second, with this decision and without.
     """
 
     local_bsz: int
@@ -56,24 +54,25 @@ class Autoscaler:
 
     @property
     def statistics(self) -> GradientStatistics | None:
-        """The averaged moments of the gradient; None until some were measured."""
+        """The averaged moments of the gradient; None before the first measurement."""
         return self.noise.statistics
 
     @property
     def profile(self) -> dict[Configuration, float]:
-        """Seconds an optimizer step, for every configuration that was tried."""
+        """Seconds of an optimizer step for every configuration that was measured."""
         return {configuration: stats.median(times) for configuration, times in self._profile.items()}
 
     def record_time(self, configuration: Configuration, seconds: float) -> None:
-        """A measured mean time of an optimizer step."""
+        """Records a measured mean time of an optimizer step."""
         times = self._profile.setdefault(configuration, [])
         times.append(seconds)
         del times[:-TIMES_KEPT]
 
     def decide(self, current: Configuration) -> Decision | None:
-        """The best configuration for this number of nodes and ranks; None if the current one stays.
+        """Returns the best configuration for this number of nodes and ranks; None to keep the current one.
 
-        It stays while gradients or step times are missing, and unless the change promises `min_speedup`.
+        The current one is kept while gradients or step times are missing, and if the change does not promise
+        `min_speedup`.
         """
         statistics = self.statistics
         profile = self.profile
@@ -90,22 +89,20 @@ class Autoscaler:
         choice = best(model, statistics, current.nodes, current.world_size, limits)
         if choice is None:
             return None
-        here = goodput(model, statistics, current, self.limits.initial_batch_size)
+        now = goodput(model, statistics, current, self.limits.initial_batch_size)
         if (choice.local_bsz, choice.accumulation_steps) == (current.local_bsz, current.accumulation_steps):
             return None
-        if choice.goodput < self.min_speedup * here:
+        if choice.goodput < self.min_speedup * now:
             return None
-        return Decision(choice.local_bsz, choice.accumulation_steps, choice.goodput, here, model)
+        return Decision(choice.local_bsz, choice.accumulation_steps, choice.goodput, now, model)
 
     def place(self, batch_size: int, world_size: int) -> tuple[int, int]:
-        """(rows of a micro-batch, micro-batches) for about this batch size on so many ranks, within the
-        limits.
-        """
+        """Returns (rows of a micro-batch, micro-batches) for about this batch size on all ranks, within the limits."""
         low, high = self.limits.local_bsz_bounds
         options = []
         for accumulation_steps in range(1, self.limits.max_accumulation_steps + 1):
-            wanted = -(-batch_size // (world_size * accumulation_steps))
-            local_bsz = min(max(wanted, low), high)
+            rows = -(-batch_size // (world_size * accumulation_steps))
+            local_bsz = min(max(rows, low), high)
             total = world_size * local_bsz * accumulation_steps
             if total > self.limits.max_batch_size and local_bsz > low:
                 local_bsz = max(low, self.limits.max_batch_size // (world_size * accumulation_steps))
@@ -115,7 +112,7 @@ class Autoscaler:
         return local_bsz, accumulation_steps
 
     def state(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint; about 100 bytes a configuration."""
+        """Returns plain values for a checkpoint; about 100 bytes for each configuration."""
         return {
             "initial_batch_size": self.limits.initial_batch_size,
             "noise": self.noise.state(),
@@ -123,9 +120,7 @@ class Autoscaler:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state; the initial batch size is the saved one, since the learning rate was tuned
-        for it.
-        """
+        """Continues with a state, and with its initial batch size, for which the learning rate was tuned."""
         initial = int(state["initial_batch_size"])
         if initial > self.limits.max_batch_size:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Epochs that a restart neither repeats nor skips."""
+"""Epochs that a restart does not repeat or skip."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class HasEpochs(Protocol):
-    """A loader that knows where it stands."""
+    """A loader with a current epoch."""
 
     @property
     def epoch(self) -> int: ...
@@ -15,13 +15,11 @@ class HasEpochs(Protocol):
 
 
 def remaining_epochs_until(loader: HasEpochs, epochs: int) -> Iterator[int]:
-    """The epochs that are left for a loader until `epochs` are done: `for epoch in
-    remaining_epochs_until(loader, 90)`.
+    """Yields the remaining epochs of a loader: `for epoch in remaining_epochs_until(loader, 90)`.
 
-    The first is the loader's own, wherever in it the loader stands; so after `load_state_dict` it is the
-    unfinished one, whose rest is delivered. An epoch left by `break` is not taken up again. `AdaptiveLoader`
-    has a method of this name that also brings back what comes after the last batch of an epoch (evaluation,
-    for instance).
+    The first one is the loader's current epoch. After `load_state_dict` it is the unfinished one, whose rest is
+    delivered. An epoch that is left by `break` is not continued. The method of this name of `AdaptiveLoader` also
+    repeats unfinished work after the last batch of an epoch, for example an evaluation.
     """
     for epoch in range(loader.epoch, epochs):
         loader.set_epoch(epoch)

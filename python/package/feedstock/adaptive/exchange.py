@@ -1,7 +1,6 @@
-"""How the processes of a job tell one another small facts, so that all take the same decision at the same
-step.
+"""Communication between the processes of a job, so that all take the same decision at the same step.
 
-Two collectives of small Python objects suffice. Every process of the job calls them, in the same order.
+It needs two collectives of small Python objects. Every process of the job calls them in the same order.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol):
-    """What adaptive training needs of a communication library."""
+    """The communication that adaptive training needs."""
 
     @property
     def rank(self) -> int:
-        """This process's place among those that exchange; 0 decides."""
+        """This process's rank; rank 0 decides."""
 
     @property
     def size(self) -> int:
-        """How many processes exchange."""
+        """The number of processes."""
 
     def all_gather(self, value: T) -> list[T]:
-        """Every process's value, in the order of their places, in every process."""
+        """Returns the values of all processes, in the order of their ranks. Collective."""
 
     def broadcast(self, value: T) -> T:
-        """The value of place 0, in every process."""
+        """Returns the value of rank 0. Collective."""
 
 
 class Alone:
-    """One process: nobody to tell."""
+    """A single process, without communication."""
 
     rank = 0
     size = 1
@@ -49,10 +48,14 @@ class Alone:
 
 
 class TorchExchange:
-    """torch.distributed, any backend.
+    """Communicates through torch.distributed, with any backend.
 
-    group: the processes that must agree, which are all that run a step together; None is the default group,
-    the whole job. Under NCCL the objects travel by the current CUDA device, which must be set before.
+    Args:
+        group: The processes that must agree: all that run a step together. Default: the default group, the whole job.
+            NCCL uses the current CUDA device, which must be set before.
+
+    Raises:
+        ConfigError: torch.distributed is not initialized.
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
@@ -60,8 +63,8 @@ class TorchExchange:
 
         if not (dist.is_available() and dist.is_initialized()):
             raise ConfigError(
-                "torch.distributed is not initialised, so the ranks cannot agree: call "
-                "torch.distributed.init_process_group first, or pass exchange="
+                "torch.distributed is not initialized, so the ranks cannot agree; call "
+                "torch.distributed.init_process_group first, or give exchange="
             )
         self._dist = dist
         self._group = group
@@ -82,14 +85,18 @@ class TorchExchange:
 
 
 def default_exchange(world_size: int) -> Exchange:
-    """torch.distributed where it is initialised; nobody where there is one rank; else an error."""
-    dist = sys.modules.get("torch.distributed")  # what was not imported was not initialised
-    initialised = dist is not None and dist.is_available() and dist.is_initialized()
-    if initialised:
+    """Returns `TorchExchange` if torch.distributed is initialized, and `Alone` for a single rank.
+
+    Raises:
+        ConfigError: There are several ranks, and torch.distributed is not initialized.
+    """
+    dist = sys.modules.get("torch.distributed")  # not initialized if it was not imported
+    initialized = dist is not None and dist.is_available() and dist.is_initialized()
+    if initialized:
         return TorchExchange()
     if world_size == 1:
         return Alone()
     raise ConfigError(
-        f"{world_size} ranks, but torch.distributed is not initialised, so they cannot agree: call "
-        "torch.distributed.init_process_group first, or pass exchange="
+        f"torch.distributed is not initialized, so the {world_size} ranks cannot agree; call "
+        "torch.distributed.init_process_group first, or give exchange="
     )

@@ -1,8 +1,8 @@
-"""Goodput: samples a second, weighted by what a sample is worth at that batch size (Pollux, section 3).
+"""Goodput: samples a second, weighted by a sample's value at that batch size (Pollux, section 3).
 
     GOODPUT(K, m, A) = THROUGHPUT(K, m, A) × EFFICIENCY(M),    M = K · m · A
 
-Its unit is samples of the initial batch size a second, so two batch sizes compare by it directly.
+Its unit is samples of the initial batch size a second, by which batch sizes can be compared.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import numpy.typing as npt
 from .noise import GradientStatistics
 from .throughput import Configuration, ThroughputModel
 
-GRID = 512  # candidates per axis; up to so many every integer is tried, beyond, steps of at most 1–2 %
+GRID = 512  # candidates of an axis: every integer of a shorter axis, else integers in steps of 1–2 % at most
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be chosen.
+    """The limits of a choice.
 
-    initial_batch_size: M₀, rows of a step over all ranks: the smallest, and what efficiency is relative to.
-    max_batch_size: the largest M.
-    local_bsz_bounds: smallest and largest micro-batch of one rank (what fits its memory).
-    max_accumulation_steps: micro-batches an optimizer step; 1 = no accumulation.
+    Args:
+        initial_batch_size: M₀, rows of a step over all ranks. It is the smallest batch size and the reference of
+            efficiency.
+        max_batch_size: The largest M.
+        local_bsz_bounds: The smallest and largest micro-batch of one rank, by its memory.
+        max_accumulation_steps: The most micro-batches of an optimizer step; 1 (default): no accumulation.
     """
 
     initial_batch_size: int
@@ -50,7 +52,7 @@ def goodput(
     configuration: Configuration,
     initial_batch_size: int,
 ) -> float:
-    """Predicted goodput of one configuration."""
+    """Returns the predicted goodput of a configuration."""
     return float(
         model.throughput(*configuration) * statistics.efficiency(configuration.batch_size, initial_batch_size)
     )
@@ -59,11 +61,11 @@ def goodput(
 def best(
     model: ThroughputModel, statistics: GradientStatistics, nodes: int, world_size: int, limits: Limits
 ) -> Choice | None:
-    """The choice with the highest goodput; None if the limits leave none.
+    """Returns the choice with the highest goodput; None if no choice is within the limits.
 
-    All combinations are tried (at most GRID values an axis). Of equals, the smaller batch and then fewer
-    micro-batches win. Where no allowed combination reaches the initial batch size (fewer ranks than before),
-    the largest allowed takes its place as the smallest.
+    All combinations are computed (at most GRID values of an axis). Among equals, the smaller batch and then fewer
+    micro-batches win. If no allowed combination reaches the initial batch size (after ranks were lost), the largest
+    allowed one replaces it as the smallest.
     """
     low, high = limits.local_bsz_bounds
     local = _integers(low, high)[:, None]

@@ -1,13 +1,12 @@
-"""The loader around the loader: counts optimizer steps, and reconfigures between two of them.
+"""A loader around a `Loader`: counts optimizer steps, and reconfigures the `Loader` between two of them.
 
 ```text
  for batch in AdaptiveLoader ──▶ Loader ──▶ batch ──▶ backward ──▶ observe() ──▶ optimizer.step()
         │                                                              │ gradient norms
         └── every `interval` steps: step time and norms ──▶ all ranks ──▶ Autoscaler ──▶ Loader.reconfigure
-```
-Invariants: a decision falls between two optimizer steps, at a step that every rank counts for itself, from
-facts that every rank has. The order of the samples depends on none of it: a changed batch size goes on at the
-same position, so every sample of an epoch is still delivered once.
+``` Invariants: a decision is made between two optimizer steps, at a step that every rank counts, from measurements that
+every rank has. It does not change the order of the samples: a new batch size continues at the same position, so every
+sample of an epoch is still delivered once.
 """
 
 from __future__ import annotations
@@ -59,13 +58,20 @@ class AdaptiveLoader:
                     optimizer.step()
                 optimizer.zero_grad()
     ```
-    loader: batches of a number of rows (not of a total length).
-    rule: how the learning rate follows the batch size; default AdaScale.
-    exchange: how the processes speak; default torch.distributed. All that run a step together take part.
-    interval: optimizer steps between decisions, at least 2.
-    min_speedup: what a change must promise, as a ratio of goodputs, at least 1.
-    smoothing: of the noise scale, a step of the initial batch size; between 0 and 1.
-    clock: seconds, monotonic.
+
+    Args:
+        loader: A loader with batches of a number of rows, not of a total length.
+        rule: How the learning rate follows the batch size; default: `AdaScale()`.
+        exchange: How the processes communicate; default: torch.distributed. All that run a step together take part.
+        interval: Optimizer steps between decisions, at least 2; default 100.
+        min_speedup: The ratio of goodputs that a change must promise, at least 1; default 1.05.
+        smoothing: The weight that the average noise scale keeps at a step of the initial batch size, between 0 and 1;
+            default 0.999.
+        clock: Returns monotonic seconds; default: `time.perf_counter`.
+
+    Raises:
+        ConfigError: The loader's batches are bounded by a total, it was made with `restart=True`, or a number is out of
+            range.
     """
 
     def __init__(
@@ -103,33 +109,33 @@ class AdaptiveLoader:
         self._progress = 0.0
         self._accumulation_steps = 1  # as decided
         self._step_parts = 1  # micro-batches of the step under way: fewer at an epoch's end
-        self._part = 0  # of which so many were handed out
+        self._part = 0  # of which this number was delivered
         self._step_state: dict[str, Any] | None = None  # the loader's state before a step of several parts
-        self._changed = False  # the loader was reconfigured: its iterator is to be taken anew
-        self._look_again = False  # a decision waits for the next epoch
-        self._restored: int | None = None  # the batch size of a loaded state, until it is placed
+        self._changed = False  # the loader was reconfigured and needs a new iterator
+        self._look_again = False  # decide again in the next epoch
+        self._restored: int | None = None  # the batch size of a loaded state, until it is applied
         self._epoch: int | None = None  # of remaining_epochs_until, while it runs
         self._finished_epochs = 0
-        self._finished_passes = 0  # epochs whose batches were all handed out
+        self._finished_passes = 0  # epochs whose batches were all delivered
 
     @property
     def loader(self) -> Loader:
-        """The loader inside, for `stats()`, `ledger()` and so on. Do not iterate it beside this one."""
+        """The inner loader, for `stats()`, `ledger()` and so on. Do not iterate it while you iterate this one."""
         return self._loader
 
     @property
     def rank(self) -> int:
-        """This process's place in the data-parallel group."""
+        """This process's rank in the data-parallel group."""
         return self._loader.rank
 
     @property
     def world_size(self) -> int:
-        """Ranks in the data-parallel group."""
+        """The number of ranks in the data-parallel group."""
         return self._loader.world_size
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch belongs to."""
+        """The epoch of the next batch."""
         return self._loader.epoch
 
     @property
@@ -139,21 +145,21 @@ class AdaptiveLoader:
 
     @property
     def steps_left(self) -> int:
-        """Batches from here to the epoch's end, at the present batch size."""
+        """The number of batches from here to the epoch's end, at the current batch size."""
         return self._loader.steps_left
 
     def __len__(self) -> int:
-        """Batches of the whole epoch, at the present batch size."""
+        """Returns the batches of the whole epoch, at the current batch size."""
         return len(self._loader)
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of one batch on this rank: one micro-batch."""
+        """Rows of a batch on this rank: one micro-batch."""
         return self._loader.batch_size
 
     @property
     def accumulation_steps(self) -> int:
-        """Micro-batches of the optimizer step under way (1: no accumulation); divide the loss by it.
+        """Micro-batches of the current optimizer step (1: no accumulation); divide the loss by it.
 
         The last step of an epoch may have fewer than the others.
         """
@@ -161,46 +167,48 @@ class AdaptiveLoader:
 
     @property
     def is_optimizer_step(self) -> bool:
-        """Whether the batch in hand is the last of its optimizer step. Before it, DDP may skip its all-reduce
+        """Whether the current batch is the last of its optimizer step. Before it, DDP may skip its all-reduce
         (`no_sync`)."""
         return self._part == self._step_parts
 
     @property
     def global_batch_size(self) -> int:
-        """Rows of the optimizer step under way, over all ranks and micro-batches."""
+        """Rows of the current optimizer step, over all ranks and micro-batches."""
         return self._micro_batch() * self._step_parts
 
     @property
     def initial_batch_size(self) -> int:
-        """M₀: rows of an optimizer step over all ranks when training began, which the learning rate was tuned
-        for.
-        """
+        """M₀: rows of an optimizer step over all ranks at the start of training, for which the learning rate was
+        tuned."""
         return self._tuner.scaler.limits.initial_batch_size
 
     @property
     def statistics(self) -> GradientStatistics | None:
-        """|G|² and tr(Σ) as of the last agreement; None until gradients were seen."""
+        """|G|² and tr(Σ) at the last decision; None before gradients were measured."""
         return self._tuner.scaler.statistics
 
     @property
     def profile(self) -> dict[Configuration, float]:
-        """Seconds an optimizer step, for every configuration that was tried."""
+        """Seconds of an optimizer step for every configuration that was measured."""
         return self._tuner.scaler.profile
 
     @property
     def decision(self) -> Decision | None:
-        """The last change of the batch size, with the predictions behind it."""
+        """The last change of the batch size, with its predictions."""
         return self._decision
 
     @property
     def lr_factor(self) -> float:
-        """What to multiply the learning rate by, for the optimizer step under way."""
+        """The factor of the learning rate for the current optimizer step."""
         return self._rule.factor(self.statistics, self.global_batch_size, self.initial_batch_size)
 
     @property
     def progress(self) -> float:
-        """Optimizer steps done, counted in steps of the initial batch size: the sum of the gains (AdaScale's
-        scale-invariant iterations). A schedule that was written for the initial batch size goes by it."""
+        """Finished optimizer steps in steps of the initial batch size: the sum of the gains.
+
+        These are AdaScale's scale-invariant iterations. Use them for a schedule that was written for the initial batch
+        size.
+        """
         return self._progress
 
     def autoscale_batch_size(
@@ -209,16 +217,17 @@ class AdaptiveLoader:
         local_bsz_bounds: tuple[int | None, int | None] | None = None,
         gradient_accumulation: bool = False,
     ) -> None:
-        """Lets the batch size follow the goodput from now on. Every rank calls it alike, before the first
-        step.
+        """Lets the batch size follow the goodput. Every rank must call it alike, before the first step.
 
-        max_batch_size: rows of an optimizer step over all ranks, at most; no less than the initial batch
-        size.
-        local_bsz_bounds: rows of a micro-batch on one rank, smallest and largest (what fits its memory); None
-        is 1 and `max_batch_size`. A present number outside is brought in, if that leaves no fewer rows a
-        step.
-        gradient_accumulation: whether a step may have several micro-batches; the training loop must then
-        honour `accumulation_steps` and `is_optimizer_step`.
+        Args:
+            max_batch_size: The most rows of an optimizer step over all ranks; at least the initial batch size.
+            local_bsz_bounds: The fewest and most rows of a micro-batch on one rank, by its memory; default: 1 and
+                `max_batch_size`. A current number outside of them is moved inside, if the step keeps its rows.
+            gradient_accumulation: Whether a step may have several micro-batches; default `False`. The training loop
+                must then use `accumulation_steps` and `is_optimizer_step`.
+
+        Raises:
+            ConfigError: A number is out of range.
         """
         initial = self.initial_batch_size
         max_batch_size = whole("max_batch_size", max_batch_size)
@@ -241,44 +250,45 @@ class AdaptiveLoader:
             rows, steps = scaler.place(self._micro_batch(), self.world_size)
             if rows * steps * self.world_size < self._micro_batch():
                 raise ConfigError(
-                    f"local_bsz_bounds must include the present {self._local_bsz()} rows per rank; got "
-                    f"({low}, {high}). Widen them, start with another batch size, or allow gradient_accumulation"
+                    f"local_bsz_bounds must include the current {self._local_bsz()} rows of each rank; got "
+                    f"({low}, {high}). Widen them, start with another batch size, or set gradient_accumulation=True"
                 )
             self._accumulation_steps = steps
             self._apply(None, self.world_size, rows * self.world_size)
 
     def watch(self, model: torch.nn.Module | Iterable[torch.nn.Parameter]) -> None:
-        """Measures the noise scale from the gradients of this model, or of these parameters.
+        """Measures the noise scale on the gradients of a model, or of parameters.
 
-        The model is wrapped by DDP, sharded by FSDP2 or bare; call after wrapping. With DDP, and with
-        accumulation, the micro-batches' own gradients are compared with their mean; else those of successive
-        steps. Every rank watches. Calling again replaces the last.
+        Call it after wrapping the model with DDP or FSDP2, on every rank. With DDP, and with accumulation, the
+        gradients of micro-batches are compared with their mean, otherwise those of successive steps. A further call
+        replaces the model.
         """
         parameters = model.parameters() if hasattr(model, "parameters") else model
         self._tuner.watch(parameters, self.world_size)
 
     def accumulator(self, name: str) -> Accumulator:
-        """The accumulator of this name: sums over ranks and restarts, saved with this loader's state."""
+        """Returns the accumulator of this name: sums over ranks and restarts, saved with the loader's state."""
         return self._accumulators.setdefault(name, Accumulator(self._tuner.exchange))
 
     def observe(self, loss_scale: float = 1.0) -> None:
-        """After the last backward of an optimizer step, before clipping: reads the gradients for the noise
-        scale.
+        """Reads the gradients for the noise scale: after the last backward of an optimizer step, before clipping.
 
-        loss_scale: what the loss was multiplied by, GradScaler's `get_scale()`.
+        Args:
+            loss_scale: The factor of the loss, GradScaler's `get_scale()`; default 1.
+
+        Raises:
+            ConfigError: The optimizer step has further micro-batches, or no model is watched.
         """
         if not self.is_optimizer_step:
             raise ConfigError(
-                f"observe: this is micro-batch {self._part} of {self._step_parts} of its optimizer step; "
-                "call it where is_optimizer_step is true"
+                f"observe: this is micro-batch {self._part} of {self._step_parts} of its optimizer step; call it when "
+                "is_optimizer_step is true"
             )
         self._tuner.observe(self._local_bsz(), self._step_parts, loss_scale)
 
     @contextlib.contextmanager
     def scaled_lr(self, optimizer: torch.optim.Optimizer) -> Iterator[float]:
-        """Multiplies the learning rates of all parameter groups by `lr_factor` inside the block, and restores
-        them.
-        """
+        """Multiplies the learning rates of all parameter groups by `lr_factor` inside the block."""
         factor = self.lr_factor
         before = [group["lr"] for group in optimizer.param_groups]
         try:
@@ -291,13 +301,16 @@ class AdaptiveLoader:
 
     @contextlib.contextmanager
     def untimed(self) -> Iterator[None]:
-        """What happens inside is not part of a step's time: an evaluation or a checkpoint within an epoch."""
+        """Excludes the block from the times of steps, for example an evaluation or a checkpoint within an epoch."""
         with self._tuner.timer.untimed():
             yield
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch, or what is left of it. Inside `remaining_epochs_until` that is the epoch of that loop:
-        nothing, if its batches had all been handed out before a restart."""
+        """Yields the batches of an epoch, or of its rest.
+
+        Inside `remaining_epochs_until` it is the epoch of that loop. It yields nothing if all batches of that epoch
+        were delivered before a restart.
+        """
         loader = self._loader
         if self._epoch is not None:
             if self._finished_passes > self._epoch:
@@ -331,15 +344,15 @@ class AdaptiveLoader:
                 if left == 0:
                     self._finished_passes = epoch + 1
                 yield batch
-                del batch  # or it would keep its slot while the next is waited for
+                del batch  # or it would keep its slot while this waits for the next
             self._end_step()
         self._finished_passes = epoch + 1
 
     def remaining_epochs_until(self, epochs: int) -> Iterator[int]:
-        """The epochs left until `epochs` are done, in a way that a restart neither repeats nor skips.
+        """Yields the remaining epochs up to `epochs`, without repeating or skipping one after a restart.
 
-        After `load_state_dict` the first is the epoch whose body had not ended. Iterating the loader in it
-        delivers what is left of it, which is nothing if only the code after the last batch was still to run.
+        After `load_state_dict`, the first is the epoch whose loop body had not ended. Iterating the loader in it
+        delivers its remaining batches; there are none if only code after the last batch remained.
         """
         if self._epoch is not None:
             raise ConfigError(f"remaining_epochs_until: the loop over epoch {self._epoch} has not ended")
@@ -354,18 +367,16 @@ class AdaptiveLoader:
             self._finished_passes = max(self._finished_passes, self._finished_epochs)
 
     def set_epoch(self, epoch: int) -> None:
-        """As `Loader.set_epoch`: stays where it is if the next batch belongs to `epoch`, else goes to its
-        start.
-        """
+        """Goes to the start of `epoch`, unless the next batch belongs to it; see `Loader.set_epoch`."""
         self._loader.set_epoch(epoch)
         self._finished_passes = self._finished_epochs = epoch
 
     def start_prefetch(self) -> None:
-        """As `Loader.start_prefetch`: decodes while the model is built."""
+        """Begins to fetch and decode; see `Loader.start_prefetch`."""
         self._loader.start_prefetch()
 
     def close(self) -> None:
-        """Ends the loader, and takes the hooks off the model."""
+        """Closes the loader, and removes the hooks from the model."""
         self._tuner.close()
         self._loader.close()
 
@@ -378,15 +389,22 @@ class AdaptiveLoader:
     def reconfigure(
         self, rank: int | None = None, world_size: int | None = None, *, exchange: Exchange | None = None
     ) -> None:
-        """Other ranks from the next step on; the rows of an optimizer step stay as many as the limits allow.
+        """Changes rank and world size from the next step on. The rows of an optimizer step stay, within the limits.
 
-        Between two optimizer steps, on every rank. exchange: how the processes speak from now on, where that
-        changed too. A model that was wrapped anew is to be watched anew.
+        Call it between two optimizer steps, on every rank. Call `watch` again for a model that was wrapped again.
+
+        Args:
+            rank: The new rank; default: unchanged.
+            world_size: The new number of ranks; default: unchanged.
+            exchange: How the processes communicate from now on; default: unchanged.
+
+        Raises:
+            ConfigError: An optimizer step is not finished.
         """
         if 0 < self._part < self._step_parts:
             raise ConfigError(
-                f"reconfigure: micro-batch {self._part} of {self._step_parts} of an optimizer step; wait for "
-                "its end"
+                f"reconfigure: this is micro-batch {self._part} of {self._step_parts} of an optimizer step; call it "
+                "after the step"
             )
         if exchange is not None:
             self._tuner.exchange = exchange
@@ -401,18 +419,15 @@ class AdaptiveLoader:
             self._apply(rank, ranks, self._micro_batch())
 
     def sync(self) -> None:
-        """Collective: brings the accumulators together, so that any rank's `state_dict` has all ranks'
-        additions.
-        """
+        """Shares the accumulators' additions, so that each rank's `state_dict` has those of all ranks. Collective."""
         for name in sorted(self._accumulators):
             self._accumulators[name].sync()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training goes on from, in plain values, the same on every rank; a few kilobytes at
-        most.
+        """Returns the state of training in plain values: the same on every rank, a few kilobytes at most.
 
-        Within an optimizer step of several micro-batches it is the state before that step: its gradients are
-        in no checkpoint, so its samples come again. With accumulators, every rank calls `sync` before.
+        Within an optimizer step of several micro-batches, it is the state before that step: no checkpoint contains the
+        step's gradients, so its samples must be delivered again. With accumulators, every rank must call `sync` first.
         """
         state = self._step_state if self._part < self._step_parts else None
         adaptive = {
@@ -423,8 +438,7 @@ class AdaptiveLoader:
             "scaler": self._tuner.scaler.state(),
             "accumulators": {name: one.state_dict() for name, one in self._accumulators.items()},
         }
-        # As text, because torch.distributed.checkpoint loads only the keys that the new loader's state has
-        # already.
+        # As text, because torch.distributed.checkpoint loads only keys that the new loader's state already has.
         return {
             "version": 1,
             "loader": state if state is not None else self._loader.state_dict(),
@@ -432,10 +446,10 @@ class AdaptiveLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state, on any number of ranks. Every rank loads the same.
+        """Continues with a state, on any number of ranks. Every rank must load the same state.
 
-        The saved batch size returns with it, within the limits of `autoscale_batch_size`, whichever is called
-        first; without that call the loader keeps its own.
+        The saved batch size applies within the limits of `autoscale_batch_size`, which may be called before or after.
+        Without that call, the loader keeps its batch size.
         """
         if state.get("version") != 1:
             raise ConfigError(f"the version of an adaptive state must be 1; got {state.get('version')!r}")
@@ -443,7 +457,7 @@ class AdaptiveLoader:
         self._loader.load_state_dict(state["loader"])
         self._tuner.scaler.load(adaptive["scaler"])
         self._finished_epochs = int(adaptive["finished_epochs"])
-        # What was left of an epoch may be too short for one batch here: then the loader stands in the next.
+        # The rest of an epoch may be shorter than one batch here. Then the loader is in the next epoch.
         self._finished_passes = max(int(adaptive["finished_passes"]), self._loader.epoch)
         self._progress = float(adaptive["progress"])
         for name, sums in adaptive["accumulators"].items():
@@ -464,13 +478,18 @@ class AdaptiveLoader:
         local_bsz, self._accumulation_steps = self._tuner.scaler.place(total, self.world_size)
         placed = local_bsz * self.world_size * self._accumulation_steps
         if placed < total:
-            log.warning("batch size %d, not %d: %d ranks can do no more", placed, total, self.world_size)
+            log.warning(
+                "the batch size is %d, not the saved %d: the limits do not allow more on %d ranks",
+                placed,
+                total,
+                self.world_size,
+            )
         self._apply(None, self.world_size, local_bsz * self.world_size)
 
     def _apply(self, rank: int | None, world_size: int, micro_batch: int) -> None:
         if rank is not None or world_size != self.world_size or micro_batch != self._micro_batch():
             self._loader.reconfigure(rank=rank, world_size=world_size, global_batch_size=micro_batch)
-        # What is left of the epoch may be too short for one batch now: then the loader stands in the next.
+        # The rest of the epoch may be shorter than one batch now. Then the loader is in the next epoch.
         self._finished_passes = max(self._finished_passes, self._loader.epoch)
         self._tuner.reconfigured(world_size)
         self._changed = True
@@ -483,7 +502,7 @@ class AdaptiveLoader:
         before = self._micro_batch() * self._accumulation_steps
         after = decision.batch_size(self.world_size)
         if after > left * self._micro_batch():
-            # It would end the epoch here and lose its rest: look again when the next begins.
+            # The new batch would end the epoch here and lose its rest: decide again in the next epoch.
             self._look_again = True
             return
         log.info(
@@ -511,8 +530,10 @@ class AdaptiveLoader:
         self._tuner.end_step(self._step_parts == self._accumulation_steps)
 
     def _steps_left_of(self, epoch: int) -> int:
-        """Batches left of this epoch: none if the loader stands in the next, since what was left of this one
-        is too short for a batch of the present size."""
+        """Returns the remaining batches of an epoch.
+
+        They are 0 if the rest of the epoch is shorter than a batch, so that the loader is in the next epoch already.
+        """
         if self._loader.epoch != epoch:
             return 0
         try:
@@ -521,11 +542,11 @@ class AdaptiveLoader:
             return sys.maxsize
 
     def _micro_batch(self) -> int:
-        """Rows of one micro-batch over all ranks."""
+        """Returns the rows of a micro-batch over all ranks."""
         rows = self._loader.global_batch_size
-        assert rows is not None, "checked when the loader was taken, and reconfigure keeps the kind of bound"
+        assert rows is not None, "checked by the constructor, and reconfigure keeps the kind of bound"
         return rows
 
     def _local_bsz(self) -> int:
-        """Rows of a micro-batch on the rank that has most: the same number on every rank."""
+        """Returns the rows of a micro-batch on the rank with the most: the same number on every rank."""
         return -(-self._micro_batch() // self.world_size)

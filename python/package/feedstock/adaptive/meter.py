@@ -1,14 +1,12 @@
-"""Reads a model's gradients for the noise scale.
+"""Measures the noise scale on a model's gradients.
 
 ```text
  backward of a micro-batch ─▶ a hook a parameter: squared norm of the rank's gradient, before the all-reduce
  after the last one        ─▶ observe(): squared norm of the averaged gradient, before clipping
  every few steps           ─▶ take(): sums since the last take, for the ranks to average
-```
-Cost: one more read of every gradient in the hooks and one in `observe`; no communication, and nothing waits
-for the device until `take`. Where a step has nothing to compare (one rank and one micro-batch; FSDP, whose
-ranks never hold a whole gradient of their own), gradients of successive steps are compared, which keeps a
-float32 copy of them.
+``` Cost: one more read of every gradient in the hooks and one in `observe`; no communication, and no synchronization
+before `take`. Gradients of successive steps are compared if a step has nothing to compare: with one rank and one
+micro-batch, and with FSDP, whose ranks never have a complete gradient. That needs a float32 copy of the gradients.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ if TYPE_CHECKING:
 class NoiseSample(NamedTuple):
     """Sums over `steps` steps of this rank's share in the estimates of |G|² and tr(Σ).
 
-    sharded: the ranks' shares add up to the whole (each saw a part of the parameters); else they are averaged
-    (each saw another part of the batch).
-    successive: gradients of successive steps were compared.
+    If `sharded`, each rank measured a part of the parameters, and the shares are added. Otherwise each rank measured a
+    part of the batch, and the shares are averaged. If `successive`, gradients of successive steps were compared.
     """
 
     steps: int
@@ -40,7 +37,7 @@ class NoiseSample(NamedTuple):
 
 
 def combine(samples: Sequence[NoiseSample]) -> tuple[int, float, float, bool] | None:
-    """All ranks' samples as (steps, mean |G|², mean tr(Σ), successive); None if no step counted."""
+    """Returns all ranks' samples as (steps, mean |G|², mean tr(Σ), successive); None if no step counted."""
     counted = [sample for sample in samples if sample.steps > 0]
     if not counted:
         return None
@@ -55,11 +52,10 @@ def combine(samples: Sequence[NoiseSample]) -> tuple[int, float, float, bool] | 
 
 
 class GradientMeter:
-    """Measures |G|² and tr(Σ) from the gradients of these parameters.
+    """Measures |G|² and tr(Σ) on the gradients of parameters.
 
-    The loss of a micro-batch is the mean over its rows, divided by the step's number of micro-batches, as is
-    usual, so that `.grad` ends as the mean over the step's rows. `world_size` ranks average their gradients
-    (DDP, FSDP2).
+    As usual, the loss of a micro-batch must be the mean over its rows, divided by the number of micro-batches of the
+    step, so that `.grad` is the mean over the step's rows. `world_size` ranks average their gradients (DDP, FSDP2).
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], world_size: int) -> None:
@@ -83,13 +79,13 @@ class GradientMeter:
         self._successive = False
 
     def close(self) -> None:
-        """Takes the hooks off the parameters."""
+        """Removes the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def discard(self) -> None:
-        """Forgets what was not taken yet: the batch size or the ranks change."""
+        """Discards the sums, because the batch size or the ranks change."""
         self._parts_sqr = self._previous = self._sums = None
 
     def _on_gradient(self, gradient: torch.Tensor) -> None:
@@ -99,10 +95,17 @@ class GradientMeter:
         )
 
     def observe(self, local_bsz: int, accumulation_steps: int, loss_scale: float = 1.0) -> None:
-        """After a step's last backward, before clipping and the optimizer: reads the averaged gradient.
+        """Reads the averaged gradient: after a step's last backward, before clipping and the optimizer.
 
-        local_bsz: rows of a micro-batch on this rank. loss_scale: what the loss was multiplied by
-        (GradScaler's `get_scale()`). A step whose gradient is not finite does not count.
+        A step whose gradient is not finite does not count.
+
+        Args:
+            local_bsz: Rows of a micro-batch on this rank.
+            accumulation_steps: Micro-batches of the step.
+            loss_scale: The factor of the loss, GradScaler's `get_scale()`; default 1.
+
+        Raises:
+            ConfigError: There is no gradient.
         """
         gradients = [parameter.grad for parameter in self._parameters]
         if all(gradient is None for gradient in gradients):
@@ -129,7 +132,7 @@ class GradientMeter:
         self._count(sqr, var, successive=False)
 
     def take(self) -> NoiseSample:
-        """The sums since the last take; waits for the device."""
+        """Returns the sums since the last call. Synchronizes the device."""
         sums, self._sums = self._sums, None
         steps, sqr, var = (0.0, 0.0, 0.0) if sums is None else sums.tolist()
         return NoiseSample(round(steps), sqr, var, self.sharded, self._successive)
@@ -137,8 +140,10 @@ class GradientMeter:
     def _compare_with_previous(
         self, gradients: list[torch.Tensor | None], rows: int, loss_scale: float
     ) -> None:
-        """Two steps' gradients a and b of M rows each: |G|² is a·b, tr(Σ) is M·|a − b|²/2, were the
-        parameters the same; they moved by one step."""
+        """Compares the gradients a and b of two steps of M rows: |G|² ≈ a·b, tr(Σ) ≈ M·|a − b|²/2.
+
+        Both would be unbiased for equal parameters; they differ by one step.
+        """
         import torch
 
         current = [None if one is None else _local(one).detach().float() / loss_scale for one in gradients]
@@ -150,7 +155,7 @@ class GradientMeter:
         for parameter, a, b in zip(self._parameters, previous, current, strict=True):
             if a is None or b is None:
                 continue
-            # A parameter that every rank holds whole counts once.
+            # A parameter that every rank has completely counts once.
             share = 1.0 if not self.sharded or _is_sharded(parameter) else 1.0 / self.world_size
             products.append(_wide(torch.sum(a * b)) * share)
             differences.append(_square(a - b) * share)
@@ -176,7 +181,7 @@ def _square(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(value: torch.Tensor) -> torch.Tensor:
-    """float64 where the device has it: differences of nearly equal sums follow."""
+    """Returns the value as float64 if the device supports it, for differences of nearly equal sums."""
     return value if value.device.type == "mps" else value.double()
 
 
@@ -196,7 +201,7 @@ def _check_mesh(parameter: torch.Tensor, world_size: int) -> None:
     mesh = parameter.device_mesh
     if mesh.ndim != 1 or mesh.size() != world_size:
         raise ConfigError(
-            f"watch: a parameter lies on a device mesh of shape {tuple(mesh.shape)}, and the loader's "
-            f"world size is {world_size}; the noise scale is measured for parameters sharded over the "
-            "data-parallel ranks alone, a one-dimensional mesh of that size"
+            f"watch: parameters must be on a one-dimensional device mesh of size {world_size}, the loader's world "
+            "size, because the noise scale is measured for sharding over data-parallel ranks only; got a mesh of "
+            f"shape {tuple(mesh.shape)}"
         )

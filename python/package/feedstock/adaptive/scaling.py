@@ -1,6 +1,6 @@
-"""Rules for the learning rate when the batch size is M instead of the M₀ it was tuned for.
+"""Rules for the learning rate at a batch size M, if it was tuned for a batch size M₀.
 
-A rule is a factor; the optimizer stays the caller's. See `AdaptiveLoader.scaled_lr`.
+A rule computes a factor and does not change the optimizer. See `AdaptiveLoader.scaled_lr`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from .noise import GradientStatistics
 
 
 class ScalingRule(ABC):
-    """A rule gives the factor for the learning rate of the initial batch size."""
+    """Computes the factor for the learning rate of the initial batch size."""
 
     @abstractmethod
     def factor(
         self, statistics: GradientStatistics | None, batch_size: float, initial_batch_size: float
     ) -> float:
-        """The factor for a step of `batch_size` rows; `statistics` is None until gradients were seen."""
+        """Returns the factor for a step of `batch_size` rows; `statistics` is None before gradients were measured."""
 
 
 class AdaScale(ScalingRule):
-    """The gain r, from 1 to M/M₀: as much as the noise that the larger batch removes (Johnson et al., ICML
-    2020).
+    """The gain r, from 1 to M/M₀, by the noise that the larger batch removes (Johnson et al., ICML 2020).
 
-    For SGD with momentum. Until gradients were seen the factor is 1.
+    For SGD with momentum. The factor is 1 before gradients were measured.
     """
 
     def factor(
@@ -37,8 +36,10 @@ class AdaScale(ScalingRule):
 
 
 class SquareRoot(ScalingRule):
-    """√(M/M₀): for Adam, AdamW, RMSprop, whose step is the gradient over its own size (Krizhevsky 2014;
-    Malladi et al., NeurIPS 2022)."""
+    """√(M/M₀): for Adam, AdamW and RMSprop, which divide the gradient by its magnitude.
+
+    See Krizhevsky 2014, and Malladi et al., NeurIPS 2022.
+    """
 
     def factor(
         self, statistics: GradientStatistics | None, batch_size: float, initial_batch_size: float
@@ -47,7 +48,7 @@ class SquareRoot(ScalingRule):
 
 
 class Linear(ScalingRule):
-    """M/M₀: for SGD with warm-up, while M is well under the noise scale (Goyal et al., 2017)."""
+    """M/M₀: for SGD with warm-up, while M is far below the noise scale (Goyal et al., 2017)."""
 
     def factor(
         self, statistics: GradientStatistics | None, batch_size: float, initial_batch_size: float
@@ -56,7 +57,7 @@ class Linear(ScalingRule):
 
 
 class Unscaled(ScalingRule):
-    """1: the learning rate is left alone."""
+    """1: the learning rate is not changed."""
 
     def factor(
         self, statistics: GradientStatistics | None, batch_size: float, initial_batch_size: float

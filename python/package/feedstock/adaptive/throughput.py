@@ -9,10 +9,8 @@ Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep 
               = α_node  + β_node  · (K − 2)       N ≥ 2
     T_step    = (A − 1) · T_grad + (T_grad^γ + T_sync^γ)^(1/γ)       A micro-batches a step
 
-γ from 1 (nothing overlaps) to 10 (practically max: all of the all-reduce hides behind the backward pass). The
-measured
-time is the whole step, waiting for data and the optimizer included: what counts is when the next step can
-begin.
+γ is from 1 (no overlap) to 10 (practically the maximum: the all-reduce completely overlaps the backward pass). The
+measured time is that of the whole step, including the wait for data and the optimizer, until the next step can begin.
 """
 
 from __future__ import annotations
@@ -66,41 +64,46 @@ class ThroughputModel:
     gamma: float
 
     def gradient_s(self, local_bsz: Any) -> Any:
-        """T_grad: seconds for one micro-batch."""
+        """Returns T_grad: seconds for one micro-batch."""
         return self.alpha_grad + self.beta_grad * local_bsz
 
     def sync_s(self, nodes: Any, world_size: Any) -> Any:
-        """T_sync: seconds for one all-reduce of the gradients."""
+        """Returns T_sync: seconds for one all-reduce of the gradients."""
         one_node = np.equal(nodes, 1)
         alpha = np.where(one_node, self.alpha_local, self.alpha_node)
         beta = np.where(one_node, self.beta_local, self.beta_node)
         return np.where(np.equal(world_size, 1), 0.0, alpha + beta * np.subtract(world_size, 2))
 
     def step_s(self, nodes: Any, world_size: Any, local_bsz: Any, accumulation_steps: Any) -> Any:
-        """T_step: seconds for one optimizer step. All arguments may be arrays."""
+        """Returns T_step: seconds for one optimizer step. All arguments may be arrays."""
         gradient = np.maximum(self.gradient_s(local_bsz), FLOOR_S)
         sync = self.sync_s(nodes, world_size)
-        # As longer · (1 + (shorter/longer)^γ)^(1/γ) no power overflows.
+        # In the form longer · (1 + (shorter/longer)^γ)^(1/γ), no power overflows.
         longer, shorter = np.maximum(gradient, sync), np.minimum(gradient, sync)
         last = longer * (1.0 + (shorter / longer) ** self.gamma) ** (1.0 / self.gamma)
         return (accumulation_steps - 1) * gradient + last
 
     def throughput(self, nodes: int, world_size: int, local_bsz: Any, accumulation_steps: Any) -> Any:
-        """Samples a second over all ranks."""
+        """Returns samples a second over all ranks."""
         rows = world_size * local_bsz * accumulation_steps
         return rows / self.step_s(nodes, world_size, local_bsz, accumulation_steps)
 
 
 def fit(times: Mapping[Configuration, float]) -> ThroughputModel:
-    """The model that fits the measured seconds a step best: least squares of log T, as in the paper (RMSLE).
+    """Fits the model to measured seconds of steps: least squares of log T, as in the paper (RMSLE). Needs scipy.
 
-    What was not tried cannot be told, and is taken as the paper does, optimistically, so that it is tried:
-    no more than one rank seen, no cost of an all-reduce; no more than two, none that grows with the ranks;
-    nodes cost what ranks of one node cost until more than one was seen. With a single micro-batch size, half
-    of the time is constant. An all-reduce is told from T_grad by another number of ranks or of micro-batches,
-    or by four sizes of micro-batch (as many as the curve has parameters); until then it is half of the
-    constant, so that accumulation is worth a try.
-    Needs scipy.
+    Like the paper, it assumes that untried configurations are good, so that they get explored:
+
+    - Measured on one rank only: an all-reduce costs nothing. On two at most: its cost does not grow with the ranks.
+    - Measured on one node only: several nodes cost the same as ranks of one node.
+    - Measured with one size of micro-batch: half of the time is constant.
+    - The cost of an all-reduce is distinguished from T_grad by different numbers of ranks or micro-batches, or by four
+      sizes of micro-batch (the number of the curve's parameters). Before that, it is half of the constant, so that
+      accumulation is tried.
+
+    Raises:
+        ConfigError: scipy is not installed.
+        ValueError: There are no times, or one is not finite and above 0.
     """
     _check(times)
     try:
@@ -116,7 +119,7 @@ def fit(times: Mapping[Configuration, float]) -> ThroughputModel:
     sizes = {key.local_bsz for key in keys}
     smallest = min(sizes)
     shortest = min(times.values())
-    told = _tells_sync(keys)
+    separable = _separates_sync(keys)
     free = _free(keys)
     fixed = np.array([0.0] * 6 + [1.0])
     half = shortest / 2.0
@@ -135,11 +138,11 @@ def fit(times: Mapping[Configuration, float]) -> ThroughputModel:
     def residuals(part: Floats) -> Floats:
         model = whole(part)
         predicted = np.maximum(model.step_s(*columns), FLOOR_S)
-        # The last term decides between models that fit alike: the one with less overlap is the simpler.
+        # The last term decides between models that fit equally well: the one with less overlap is simpler.
         return np.append(np.log(predicted) - log_times, 1e-3 * (model.gamma - 1.0))
 
     best = None
-    for gamma in (1.0 + 1e-3, 2.0, 5.0):  # the cost has valleys along γ: start in each
+    for gamma in (1.0 + 1e-3, 2.0, 5.0):  # the cost has local minima along γ: start near each
         start = guess.copy()
         start[6] = gamma
         found = least_squares(
@@ -151,7 +154,7 @@ def fit(times: Mapping[Configuration, float]) -> ThroughputModel:
             best = found
     assert best is not None
     model = whole(best.x)
-    if not told and any(key.world_size > 1 for key in keys):
+    if not separable and any(key.world_size > 1 for key in keys):
         half = model.alpha_grad / 2.0
         one_node = keys[0].nodes == 1
         model = replace(
@@ -170,11 +173,11 @@ def _check(times: Mapping[Configuration, float]) -> None:
         raise ValueError("no step times to fit")
     for configuration, seconds in times.items():
         if not (seconds > 0.0 and math.isfinite(seconds)):
-            raise ValueError(f"{configuration}: a step time of {seconds} s; must be finite and more than 0")
+            raise ValueError(f"{configuration}: a step time must be finite and > 0 s; got {seconds}")
 
 
-def _tells_sync(keys: Sequence[Configuration]) -> bool:
-    """Whether these measurements can tell the all-reduce from T_grad."""
+def _separates_sync(keys: Sequence[Configuration]) -> bool:
+    """Returns whether these measurements distinguish the all-reduce from T_grad."""
     return (
         len({(key.nodes > 1, key.world_size) for key in keys}) > 1
         or len({key.accumulation_steps for key in keys}) > 1
@@ -183,19 +186,19 @@ def _tells_sync(keys: Sequence[Configuration]) -> bool:
 
 
 def _free(keys: Sequence[Configuration]) -> npt.NDArray[np.bool_]:
-    """Which of α_grad, β_grad, α_local, β_local, α_node, β_node, γ these measurements can tell."""
+    """Returns which of α_grad, β_grad, α_local, β_local, α_node, β_node, γ these measurements determine."""
     local = {key.world_size for key in keys if key.nodes == 1 and key.world_size > 1}
     node = {key.world_size for key in keys if key.nodes > 1}
     several_sizes = len({key.local_bsz for key in keys}) > 1
-    told = _tells_sync(keys)
+    separable = _separates_sync(keys)
     return np.array(
         [
             several_sizes,  # else α_grad is tied to β_grad
             True,
-            told and bool(local),
-            told and len(local) > 1,
-            told and bool(node),
-            told and len(node) > 1,
-            told and bool(local or node) and several_sizes,
+            separable and bool(local),
+            separable and len(local) > 1,
+            separable and bool(node),
+            separable and len(node) > 1,
+            separable and bool(local or node) and several_sizes,
         ]
     )

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator
 
 from feedstock._device import torch_on_cuda
 
-WARM_UP_STEPS = 3  # not timed after a start or a change: allocators, autotuning, the first batch's latency
+# Steps that are not timed after a start or a change: allocators, autotuning, the latency of the first batch.
+WARM_UP_STEPS = 3
 
 
 class StepTimer:
-    """Times whole steps, waiting for data and the optimizer included: what counts is when the next one can
-    begin.
+    """Times whole steps, including the wait for data and the optimizer, until the next step can begin.
 
-    On a CUDA device a step's end means little to the clock, since work is queued. So the device is waited for
-    where a stretch of timed steps begins and where it is read, and what lies between is divided by the steps.
-    clock: seconds, monotonic.
+    CUDA queues work, so the clock does not see the end of a step. The timer synchronizes the device at the beginning
+    and at the end of a series of steps, and divides the time by their number.
+
+    Args:
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -27,16 +29,16 @@ class StepTimer:
         self._to_skip = WARM_UP_STEPS
 
     def warm_up(self) -> None:
-        """Drops what was timed; the next steps do not count."""
+        """Discards the times; the next steps do not count."""
         self._steps, self._elapsed_s, self._mark = 0, 0.0, None
         self._to_skip = WARM_UP_STEPS
 
     def pause(self) -> None:
-        """Time passes that belongs to no step; the next step's end only starts the clock again."""
+        """Excludes the time until the end of the next step."""
         self._mark = None
 
     def step(self) -> None:
-        """A step ended."""
+        """Records the end of a step."""
         if self._to_skip > 0:
             self._to_skip -= 1
             return
@@ -49,7 +51,7 @@ class StepTimer:
         self._mark = now
 
     def take(self) -> tuple[int, float]:
-        """Steps timed since the last take, and their seconds."""
+        """Returns the steps timed since the last call, and their seconds."""
         if self._mark is not None:
             now = self._now()
             self._elapsed_s += now - self._mark
@@ -59,13 +61,13 @@ class StepTimer:
         return taken
 
     def resume(self) -> None:
-        """Ends what `take` began: the time since belongs to no step."""
+        """Excludes the time since `take`."""
         if self._mark is not None:
             self._mark = self._clock()
 
     @contextlib.contextmanager
     def untimed(self) -> Iterator[None]:
-        """What happens inside belongs to no step."""
+        """Excludes the time inside the block."""
         start = self._now()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Every few steps: all processes share what they measured, and agree on the batch size."""
+"""Shares the measurements of all processes every few steps, and agrees on the batch size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Report(NamedTuple):
-    """What one process tells the others."""
+    """The measurements that a process sends to the others."""
 
     epoch: int
     position: int
@@ -27,15 +27,15 @@ class Report(NamedTuple):
     timed_steps: int
     elapsed_s: float
     noise: NoiseSample | None
-    """None if no gradient was seen."""
+    """None if no gradient was measured."""
 
 
 class Tuner:
     """Measures steps and gradients of this process, and takes part in the decisions of all.
 
-    Invariant: what enters the autoscaler is the same in every process, in the same order, so that any
-    process's state can be saved; what to do is computed at place 0 and told to the others, so that a rounding
-    difference between machines cannot part them.
+    Invariant: the autoscaler of every process gets the same measurements in the same order, so any process's state can
+    be saved. Rank 0 computes the decision and sends it to the others, so that rounding differences between machines
+    cannot cause different decisions.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Tuner:
         self._meter = meter
 
     def close(self) -> None:
-        """Takes the hooks off the parameters."""
+        """Removes the hooks from the parameters."""
         if self._meter is not None:
             self._meter.close()
             self._meter = None
@@ -65,19 +65,19 @@ class Tuner:
     def observe(self, local_bsz: int, accumulation_steps: int, loss_scale: float) -> None:
         """Reads the gradients of a step (see `GradientMeter.observe`)."""
         if self._meter is None:
-            raise ConfigError("observe: no model is watched: call watch(model) first")
+            raise ConfigError("observe: no model is watched; call watch(model) first")
         self._meter.observe(local_bsz, accumulation_steps, loss_scale)
         self._observed = True
 
     def reconfigured(self, world_size: int) -> None:
-        """The batch size or the ranks changed: what was measured and not shared yet is void."""
+        """Discards measurements that are not shared yet, because the batch size or the ranks changed."""
         if self._meter is not None:
             self._meter.world_size = world_size
             self._meter.discard()
         self.timer.warm_up()
 
     def end_step(self, whole: bool) -> None:
-        """An optimizer step ended; `whole`: it had as many micro-batches as the others, its time counts."""
+        """Records the end of an optimizer step; its time counts if it was `whole`: with all of its micro-batches."""
         self._steps += 1
         if whole:
             self.timer.step()
@@ -90,15 +90,19 @@ class Tuner:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to agree. A process that neither watches a model nor may change anything never
-        does.
-        """
+        """Whether to agree now. A process that watches no model and may not change the batch size never does."""
         return self._steps >= self._interval and (self.enabled or self._meter is not None)
 
     def agree(self, epoch: int, position: int, configuration: Configuration) -> Decision | None:
-        """Collective: shares the measurements, and returns what all shall do; None is to go on as they are.
+        """Shares the measurements and returns the decision for all processes; None for no change. Collective.
 
-        configuration: the present one; its nodes are counted here.
+        Args:
+            epoch: This process's epoch, which must be that of all.
+            position: This process's position, which must be that of all.
+            configuration: The current configuration. Its nodes are counted here.
+
+        Raises:
+            ConfigError: Processes are at different positions, or did not measure gradients.
         """
         timed_steps, elapsed_s = self.timer.take()
         noise = self._meter.take() if self._meter is not None and self._observed else None
@@ -118,18 +122,18 @@ class Tuner:
         return decision
 
     def _check(self, reports: Sequence[Report]) -> None:
-        """Every process finds the same faults, so that none waits for one that has stopped."""
+        """Raises the same errors in every process, so that none waits for one that has stopped."""
         places = sorted({(report.epoch, report.position) for report in reports})
         if len(places) > 1:
             raise ConfigError(
-                f"the ranks stand at different places (epoch, position): {places}; all must load the same state and "
-                "take the same batches in step"
+                f"the ranks are at different positions (epoch, position): {places}; all must load the same state and "
+                "take the same number of batches"
             )
         blind = [place for place, report in enumerate(reports) if report.noise is None]
         if blind:
             raise ConfigError(
-                f"no gradient was seen in {self._steps} optimizer steps by processes {blind} of {len(reports)}, so no "
-                "batch size can be chosen: call watch(model) before the first step, and observe() in every optimizer "
+                f"processes {blind} of {len(reports)} measured no gradient in {self._steps} optimizer steps, so no "
+                "batch size can be chosen; call watch(model) before the first step, and observe() in every optimizer "
                 "step"
             )
 

@@ -1,8 +1,8 @@
-"""Ops: what is done to each sample's encoded bytes or text, in Rust, on the pipeline's threads.
+"""Ops: transforms of each sample's encoded bytes or text, in Rust, on the pipeline's threads.
 
-An op is a small description; parameters that are not given take the native library's defaults. A chain is checked when
-it is put into a pipeline. Random ops draw from a generator seeded by (seed, epoch, sample, op), so their results do not
-depend on threads, ranks or restarts.
+An op is a small description. Parameters that are not given have the native library's defaults. ``Pipeline.map`` checks
+the chain. Random ops draw from a generator that is seeded by (seed, epoch, sample, op), so their results do not depend
+on threads, ranks or restarts.
 """
 
 from feedstock.ops._op import Op

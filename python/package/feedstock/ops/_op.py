@@ -10,10 +10,10 @@ from feedstock import _feedstock
 
 
 class Op:
-    """One op and its parameters; those left out take the defaults of the native library.
+    """An op and its parameters. Parameters that are left out have the defaults of the native library.
 
-    Equal, hashable by content, and picklable. ``Op("resize", size=224)`` is what ``resize(224)`` returns; use the
-    functions, which document and name the parameters.
+    Comparable and hashable by content, and picklable. Use the functions of this package, which name and document the
+    parameters: ``resize(224)`` returns ``Op("resize", size=224)``.
     """
 
     __slots__ = ("_json",)
@@ -24,13 +24,13 @@ class Op:
 
     @classmethod
     def from_json(cls, text: str) -> Op:
-        """The op that ``text`` describes, as ``{"op": "resize", "size": 224}``."""
+        """Returns the op of a description such as ``{"op": "resize", "size": 224}``."""
         op = cls.__new__(cls)
         op._json = text
         return op
 
     def to_json(self) -> str:
-        """The description, as ``{"op": "resize", "size": 224}``."""
+        """Returns the description, such as ``{"op": "resize", "size": 224}``."""
         return self._json
 
     def __eq__(self, other: object) -> bool:
@@ -49,14 +49,14 @@ class Op:
 
 
 def _plain(value: Any) -> Any:
-    """Numpy's scalars and arrays as Python's."""
+    """Converts numpy's scalars and arrays to plain Python values."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"an op's parameter cannot be {value!r}")
+    raise TypeError(f"a parameter of an op must be a plain value or a numpy array; got {value!r}")
 
 
 def flatten(ops: Iterable[Op | Iterable[Op]]) -> Iterator[Op]:
-    """Ops given one by one or in lists."""
+    """Yields ops that are given one by one or in lists."""
     for op in ops:
         if isinstance(op, Op):
             yield op
@@ -64,13 +64,13 @@ def flatten(ops: Iterable[Op | Iterable[Op]]) -> Iterator[Op]:
             yield from flatten(op)
         else:
             raise TypeError(
-                f"ops must be feedstock's, such as fs.decode_image(); got {op!r}. Python functions run on batches: "
+                f"ops must be feedstock's, such as fs.decode_image(); got {op!r}. For Python functions of batches use "
                 "Pipeline.map_python(fn)"
             )
 
 
 def chain_json(ops: Iterable[Op | Iterable[Op]]) -> str:
-    """A chain as JSON, its order and parameters checked as far as that needs no file."""
+    """Returns a chain as JSON. Checks order and parameters as far as possible without files."""
     text = "[" + ", ".join(op.to_json() for op in flatten(ops)) + "]"
     _feedstock.check_ops(text)
     return text

@@ -1,4 +1,4 @@
-"""Ops on clips: from encoded bytes to f32 waveforms [samples] and features [frames, features]."""
+"""Ops on audio: from encoded bytes to float32 waveforms [samples] and features [frames, features]."""
 
 from __future__ import annotations
 
@@ -29,18 +29,24 @@ def decode_audio(
     max_codebook_bytes: int | None = None,
     max_decoded_bytes: int | None = None,
 ) -> Op:
-    """MP3, FLAC, Ogg Vorbis, WAV, AAC or Opus into one channel of f32, at the clip's own rate, gaplessly trimmed.
+    """Decodes MP3, FLAC, Ogg Vorbis, WAV, AAC or Opus to mono float32 [samples].
 
-    Limits, checked before allocation: ``max_seconds`` default 600, ``max_samples`` 57,600,000, ``max_sample_rate``
-    384,000 Hz, ``max_channels`` 8. ``max_lost_share``: the share of a clip that damaged frames or a missing end may
-    cost before it counts as a bad sample, default 0.02.
+    The sample rate is that of the file. Encoder delay and padding are removed. Audio over a limit is a bad sample, and
+    the error states the limit, the value and the option. Common files are far below the last four limits, which bound
+    time and memory for malicious files.
 
-    Four limits bound the time and memory for files that are made to cost much; no common file comes near them.
-    ``max_packets``: packets (frames) of all tracks, default 4,194,304. ``max_steps``: steps of looking for packets
-    beyond one pass over the bytes, default 268,435,456; a step takes about a nanosecond. ``max_codebook_bytes``: bytes
-    of a Vorbis clip's unpacked codebooks, default 67,108,864. ``max_decoded_bytes``: bytes of f32 that all channels
-    decode to, 4 for each sample of each channel, default 460,800,000, which is ``max_samples`` in stereo. A clip over a
-    limit is a bad sample, and the error states the limit, the value found and the option.
+    Args:
+        max_seconds: Duration in seconds, checked before allocation; default 600.
+        max_samples: Samples of one channel, checked before allocation; default 57,600,000.
+        max_sample_rate: Sample rate in Hz; default 384,000.
+        max_channels: Channels; default 8.
+        max_lost_share: The share of the audio that may be lost to damaged frames or a missing end; default 0.02.
+        max_packets: Packets (frames) of all tracks; default 4,194,304.
+        max_steps: Steps of the search for packets beyond one pass over the bytes, of about 1 ns each; default
+            268,435,456.
+        max_codebook_bytes: Bytes of the unpacked codebooks of Vorbis; default 67,108,864.
+        max_decoded_bytes: Bytes of all decoded channels, 4 for each sample of each channel; default 460,800,000, which
+            is ``max_samples`` in stereo.
     """
     return Op(
         "decode_audio",
@@ -57,7 +63,7 @@ def decode_audio(
 
 
 def resample(sample_rate: int) -> Op:
-    """Another sample rate, in Hz; speech models want 16,000."""
+    """Resamples audio to ``sample_rate`` Hz. Speech models usually need 16,000."""
     return Op("resample", sample_rate=sample_rate)
 
 
@@ -68,9 +74,13 @@ def trim_silence(
     hop_length: int | None = None,
     silent_seconds: float | None = None,
 ) -> Op:
-    """Cut off beginnings and ends more than ``top_db`` (default 60) below the loudest frame, as librosa's ``trim``.
+    """Removes silence at the beginning and end, as librosa's ``trim``.
 
-    A clip that is silent throughout keeps ``silent_seconds`` (default 0.1).
+    Args:
+        top_db: Frames that are this many decibels below the loudest one are silent; default 60.
+        frame_length: Samples of a frame; default 2,048.
+        hop_length: Samples between two frames; default 512.
+        silent_seconds: The duration that completely silent audio keeps, in seconds; default 0.1.
     """
     return Op(
         "trim_silence",
@@ -82,29 +92,41 @@ def trim_silence(
 
 
 def random_crop_seconds(seconds: float) -> Op:
-    """Cut a random stretch of ``seconds`` out of longer clips."""
+    """Cuts a random part of ``seconds`` out of longer audio."""
     return Op("random_crop_seconds", seconds=seconds)
 
 
 def pad_seconds(seconds: float, *, value: float | None = None, truncate: bool | None = None) -> Op:
-    """Make shorter clips ``seconds`` long with ``value`` (default 0); ``truncate=True`` cuts longer ones."""
+    """Pads shorter audio to ``seconds``.
+
+    Args:
+        seconds: The duration in seconds.
+        value: The value of the padding; default 0.
+        truncate: Whether to cut longer audio; default ``False``.
+    """
     return Op("pad_seconds", seconds=seconds, value=value, truncate=truncate)
 
 
 def speed_perturb(factors: Sequence[float] | None = None) -> Op:
-    """Play at one of ``factors`` drawn at random (Ko et al. 2015); default 0.9, 1.0, 1.1."""
+    """Changes the speed by a random one of ``factors`` (Ko et al. 2015); default 0.9, 1.0, 1.1."""
     return Op("speed_perturb", factors=factors)
 
 
 def volume(gain_db: float | tuple[float, float] | None = None) -> Op:
-    """A random gain in decibels; default (−6, 6)."""
+    """Changes the volume by a random gain in decibels, between two bounds; default (−6, 6)."""
     return Op("volume", gain_db=gain_db)
 
 
 def add_noise(
     noise: str, snr_db: float | tuple[float, float] | None = None, *, probability: float | None = None
 ) -> Op:
-    """Mix in noise from the data set at the URI ``noise``, at a signal-to-noise ratio in decibels, default (5, 20)."""
+    """Adds noise of a random sample of another data set.
+
+    Args:
+        noise: The URI of the data set.
+        snr_db: The signal-to-noise ratio in decibels, or its bounds; default (5, 20).
+        probability: The probability; default 1.
+    """
     return Op("add_noise", noise=noise, snr_db=snr_db, probability=probability)
 
 
@@ -128,10 +150,10 @@ def log_mel(
     top_db: float | None = None,
     drop_last_frame: bool | None = None,
 ) -> Op:
-    """Log-mel spectrograms, f32 [frames, n_mels].
+    """Computes log-mel spectrograms, float32 [frames, n_mels].
 
     The defaults are those of Whisper's feature extractor: 80 filters, 25 ms Hann windows (n_fft 400) every 10 ms
-    (hop_length 160) at 16 kHz, Slaney's scale and norm, log10 scaled to about −1…1. For torchaudio's and librosa's
+    (hop_length 160) at 16 kHz, Slaney's scale and norm, log10 scaled to about −1…1. For those of torchaudio and librosa
     see ``log_mel_torchaudio`` and ``log_mel_librosa``.
     """
     return Op("log_mel", **locals())
@@ -143,17 +165,27 @@ def _preset(name: str, changes: dict[str, Any]) -> Op:
 
 
 def log_mel_whisper(n_mels: int | None = None) -> Op:
-    """``log_mel`` with Whisper's parameters."""
+    """Returns ``log_mel`` with Whisper's parameters."""
     return _preset("log_mel_whisper", {"n_mels": n_mels})
 
 
 def log_mel_torchaudio(n_mels: int | None = None, **parameters: Any) -> Op:
-    """``log_mel`` as torchaudio's ``MelSpectrogram`` and ``AmplitudeToDB(top_db=80)``; other parameters as given."""
+    """Returns ``log_mel`` with the parameters of torchaudio's ``MelSpectrogram`` and ``AmplitudeToDB(top_db=80)``.
+
+    Args:
+        n_mels: The number of filters.
+        **parameters: Other parameters of ``log_mel``.
+    """
     return _preset("log_mel_torchaudio", {"n_mels": n_mels, **parameters})
 
 
 def log_mel_librosa(n_mels: int | None = None, **parameters: Any) -> Op:
-    """``log_mel`` with the parameters of librosa's ``melspectrogram`` and ``power_to_db``; others as given."""
+    """Returns ``log_mel`` with the parameters of librosa's ``melspectrogram`` and ``power_to_db``.
+
+    Args:
+        n_mels: The number of filters.
+        **parameters: Other parameters of ``log_mel``.
+    """
     return _preset("log_mel_librosa", {"n_mels": n_mels, **parameters})
 
 
@@ -176,7 +208,7 @@ def mfcc(
     floor_by: FloorBy | None = None,
     top_db: float | None = None,
 ) -> Op:
-    """Mel-frequency cepstral coefficients, f32 [frames, n_mfcc]; the defaults are torchaudio's ``MFCC``."""
+    """Computes mel-frequency cepstral coefficients, float32 [frames, n_mfcc]. Defaults: torchaudio's ``MFCC``."""
     return Op("mfcc", **locals())
 
 
@@ -189,21 +221,34 @@ def spec_augment(
     time_share: float | None = None,
     value: float | Literal["mean"] | None = None,
 ) -> Op:
-    """Mask bands of features and stretches of frames (Park et al. 2019): default two of each, at most 27 features and
-    100 frames wide, filled with the clip's mean."""
+    """Masks bands of features and ranges of frames (SpecAugment, Park et al. 2019).
+
+    Args:
+        freq_masks: Masks of features; default 2.
+        freq_width: The most features of a mask; default 27.
+        time_masks: Masks of frames; default 2.
+        time_width: The most frames of a mask; default 100.
+        time_share: The largest share of the frames that a mask covers, 0 to 1; default 1.
+        value: The value of masked elements; default ``"mean"``, the mean of the sample.
+    """
     return Op("spec_augment", **locals())
 
 
 def utterance_mvn(*, normalize_vars: bool | None = None, epsilon: float | None = None) -> Op:
-    """Each clip to mean 0 and variance 1 (``epsilon`` 1e-7 keeps silence finite)."""
+    """Normalizes each waveform, or each feature over the frames, to mean 0 and variance 1.
+
+    Args:
+        normalize_vars: Whether to normalize the variance, too; default ``True``.
+        epsilon: Added to the variance, so that silence stays finite; default 1e-7.
+    """
     return Op("utterance_mvn", normalize_vars=normalize_vars, epsilon=epsilon)
 
 
 def global_mvn(mean: float | Sequence[float], std: float | Sequence[float]) -> Op:
-    """Features minus ``mean`` over ``std``: one number, or one a feature."""
+    """Subtracts ``mean`` from features and divides by ``std``; each is one number, or one for each feature."""
     return Op("global_mvn", mean=mean, std=std)
 
 
 def feature_major() -> Op:
-    """[frames, features] to [features, frames], as Whisper takes them."""
+    """Transposes [frames, features] to [features, frames], the layout of Whisper."""
     return Op("feature_major")

@@ -1,4 +1,4 @@
-"""Ops on pictures: from encoded bytes to tensors of height × width × channel (RGB), u8 until converted."""
+"""Ops on images: from encoded bytes to RGB tensors [height, width, 3], uint8 until converted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def _size(size: Size) -> list[int]:
-    """Height and width, as torchvision reads a size."""
+    """Returns height and width, as torchvision interprets a size."""
     return [size, size] if isinstance(size, int) else list(size)
 
 
@@ -31,22 +31,21 @@ def decode_image(
     max_coefficient_bytes: int | None = None,
     max_huffman_groups: int | None = None,
 ) -> Op:
-    """JPEG, PNG or WebP into u8 [height, width, 3] RGB.
+    """Decodes JPEG, PNG or WebP to uint8 [height, width, 3] RGB.
 
-    ``exif_orientation``: turn the picture as its EXIF says (default False, as Pillow's ``Image.open``).
-    ``scaled``: let the JPEG decoder halve pictures that are at least four times the target (default True).
-    ``max_pixels``: refused before allocation, default 89,478,485 (Pillow's limit); ``max_pixels_per_byte`` likewise,
-    for pictures over 4 megapixels, default 1024.
+    An image over a limit is a bad sample, and the error states the limit, the value and the option. No limit is a time,
+    so all ranks and workers accept the same images.
 
-    Three limits apply to JPEGs with several scans, most of which are progressive. ``max_scans``: scans, default 500.
-    ``max_scan_blocks``: blocks of 8×8 that all scans visit, default 67,108,864; it bounds the decoding time.
-    ``max_coefficient_bytes``: bytes that the decoder keeps between scans, default 805,306,368.
-
-    ``max_huffman_groups``: groups of Huffman codes of a lossless WebP or a WebP's alpha channel, default 2,600, the
-    most that libwebp writes; it bounds the memory.
-
-    A picture over a limit is a bad sample, and the error states the limit, the value found and the option. No limit is
-    a time, so all ranks and workers accept the same pictures.
+    Args:
+        exif_orientation: Whether to rotate the image by its EXIF; default ``False``, as Pillow's ``Image.open``.
+        scaled: Whether the JPEG decoder may halve images of at least four times the target size; default ``True``.
+        max_pixels: Pixels, checked before allocation; default 89,478,485 (Pillow's limit).
+        max_pixels_per_byte: Pixels for each encoded byte, for images over 4 megapixels; default 1,024.
+        max_scans: Scans of a JPEG; default 500. JPEGs with several scans are mostly progressive.
+        max_scan_blocks: Blocks of 8×8 pixels that all scans of a JPEG visit; default 67,108,864. Bounds the time.
+        max_coefficient_bytes: Bytes that the decoder keeps between the scans of a JPEG; default 805,306,368.
+        max_huffman_groups: Groups of Huffman codes of a lossless WebP or a WebP's alpha channel; default 2,600, the
+            most that libwebp writes. Bounds the memory.
     """
     return Op(
         "decode_image",
@@ -62,23 +61,27 @@ def decode_image(
 
 
 def resize(size: Size, *, filter: Filter | None = None) -> Op:
-    """Resize to a shorter side of ``size`` pixels, or to exactly (height, width), as torchvision's ``Resize``.
+    """Resizes images, as torchvision's ``Resize``.
 
-    ``filter``: default bilinear, antialiased, within 1 level of Pillow's.
+    Args:
+        size: The shorter side in pixels, or exactly (height, width).
+        filter: The antialiased filter; default ``"bilinear"``, whose results are within 1 level of Pillow's.
     """
     return Op("resize", size=size if isinstance(size, int) else list(size), filter=filter)
 
 
 def center_crop(size: Size) -> Op:
-    """Cut ``size`` (or height × width) pixels out of the middle, as torchvision's ``CenterCrop``."""
+    """Cuts a square of ``size`` pixels, or (height, width), out of the middle, as torchvision's ``CenterCrop``."""
     return Op("center_crop", size=_size(size))
 
 
 def random_crop(size: Size, *, padding: int | None = None, pad_if_needed: bool | None = None) -> Op:
-    """Cut ``size`` (or height × width) pixels out at random, as torchvision's ``RandomCrop``.
+    """Cuts a square of ``size`` pixels, or (height, width), out at random, as torchvision's ``RandomCrop``.
 
-    ``padding``: black pixels added on each side first, default 0. ``pad_if_needed``: pad a smaller picture instead of
-    refusing it, default False.
+    Args:
+        size: The side in pixels, or (height, width).
+        padding: Black pixels that are added on each side first; default 0.
+        pad_if_needed: Whether to pad smaller images, which are bad samples otherwise; default ``False``.
     """
     return Op("random_crop", size=_size(size), padding=padding, pad_if_needed=pad_if_needed)
 
@@ -90,16 +93,21 @@ def random_resized_crop(
     ratio: tuple[float, float] | None = None,
     filter: Filter | None = None,
 ) -> Op:
-    """Cut out a random area and aspect ratio and resize it, as torchvision's ``RandomResizedCrop``.
+    """Cuts out a random area and aspect ratio and resizes it, as torchvision's ``RandomResizedCrop``.
 
-    ``scale``: the crop's share of the area, default (0.08, 1). ``ratio``: width over height, default (3/4, 4/3).
-    Behind ``decode_image`` only the crop is decoded.
+    Directly after ``decode_image``, only the crop is decoded.
+
+    Args:
+        size: The resulting side in pixels, or (height, width).
+        scale: The crop's share of the area; default (0.08, 1).
+        ratio: Width divided by height; default (3/4, 4/3).
+        filter: The antialiased filter; default ``"bilinear"``.
     """
     return Op("random_resized_crop", size=_size(size), scale=scale, ratio=ratio, filter=filter)
 
 
 def horizontal_flip(probability: float | None = None) -> Op:
-    """Mirror left and right with ``probability``, default 0.5."""
+    """Mirrors images left to right with a probability; default 0.5."""
     return Op("horizontal_flip", probability=probability)
 
 
@@ -109,7 +117,10 @@ def color_jitter(
     saturation: float | None = None,
     hue: float | None = None,
 ) -> Op:
-    """Random brightness, contrast, saturation (each ≥ 0) and hue (0 to 0.5 turns), as torchvision's ``ColorJitter``."""
+    """Changes brightness, contrast, saturation (each ≥ 0) and hue (0 to 0.5 turns) at random.
+
+    As torchvision's ``ColorJitter``.
+    """
     return Op("color_jitter", brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
 
@@ -121,7 +132,15 @@ def rand_augment(
     interpolation: Interpolation | None = None,
     fill: Sequence[int] | None = None,
 ) -> Op:
-    """RandAugment (Cubuk et al. 2020) as torchvision's: ``num_ops`` default 2, ``magnitude`` 9 of 31 bins."""
+    """RandAugment (Cubuk et al. 2020), as torchvision's.
+
+    Args:
+        num_ops: Transforms of each image; default 2.
+        magnitude: Their magnitude; default 9.
+        num_magnitude_bins: The number of magnitudes; default 31.
+        interpolation: The interpolation of geometric transforms; default ``"nearest"``.
+        fill: The color outside of the image; default: black.
+    """
     return Op(
         "rand_augment",
         num_ops=num_ops,
@@ -138,7 +157,13 @@ def trivial_augment(
     interpolation: Interpolation | None = None,
     fill: Sequence[int] | None = None,
 ) -> Op:
-    """TrivialAugment Wide (Müller and Hutter 2021) as torchvision's."""
+    """TrivialAugment Wide (Müller and Hutter 2021), as torchvision's.
+
+    Args:
+        num_magnitude_bins: The number of magnitudes; default 31.
+        interpolation: The interpolation of geometric transforms; default ``"nearest"``.
+        fill: The color outside of the image; default: black.
+    """
     return Op(
         "trivial_augment", num_magnitude_bins=num_magnitude_bins, interpolation=interpolation, fill=fill
     )
@@ -151,21 +176,32 @@ def random_erasing(
     ratio: tuple[float, float] | None = None,
     value: float | Sequence[float] | Literal["random"] | None = None,
 ) -> Op:
-    """Overwrite a random rectangle (Zhong et al. 2017): its area's share ``scale`` default (0.02, 0.33), height over
-    width ``ratio`` default (0.3, 3.3), filled with ``value`` (default 0)."""
+    """Overwrites a random rectangle (Zhong et al. 2017), as torchvision's ``RandomErasing``.
+
+    Args:
+        probability: The probability; default 0.5.
+        scale: The rectangle's share of the area; default (0.02, 0.33).
+        ratio: Height divided by width; default (0.3, 3.3).
+        value: The value that fills it; default 0.
+    """
     return Op("random_erasing", probability=probability, scale=scale, ratio=ratio, value=value)
 
 
 def normalize(mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Op:
-    """u8 to f32: scaled to 0…1, minus ``mean``, over ``std``, per channel; default ImageNet's."""
+    """Converts uint8 to float32: scaled to 0…1, minus ``mean``, divided by ``std``, for each channel.
+
+    Args:
+        mean: One value for each channel; default: ImageNet's.
+        std: One value for each channel; default: ImageNet's.
+    """
     return Op("normalize", mean=mean, std=std)
 
 
 def to_f32() -> Op:
-    """u8 to f32 in 0…1."""
+    """Converts uint8 to float32 in 0…1."""
     return Op("to_f32")
 
 
 def to_chw() -> Op:
-    """[height, width, channel] to [channel, height, width], as torch's models take pictures."""
+    """Transposes [height, width, channel] to [channel, height, width], the layout of torch's models."""
     return Op("to_chw")

@@ -1,4 +1,4 @@
-"""Ops on text: from strings to i64 tokens [tokens]."""
+"""Ops on text: from strings to tokens, int64 [tokens]."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ def tokenize(
     truncate: bool | None = None,
     max_text_bytes: int | None = None,
 ) -> Op:
-    """Sub-word tokens by the ``tokenizer.json`` (Hugging Face tokenizers) at the URI ``tokenizer``.
+    """Splits text into sub-word tokens by a ``tokenizer.json`` of Hugging Face tokenizers.
 
-    ``max_tokens``: longer texts are refused, or cut with ``truncate=True``; default no bound.
-    ``max_text_bytes``: longer texts are refused before they are split, default 1,048,576. With ``truncate=True`` a
-    longer text is cut there first, and refused only if that leaves no more than ``max_tokens``.
+    Args:
+        tokenizer: The URI of the file.
+        add_special_tokens: Whether to add the tokenizer's special tokens.
+        max_tokens: A longer text is a bad sample, or is cut with ``truncate=True``; default: no limit.
+        truncate: Whether to cut texts of more than ``max_tokens``; default ``False``.
+        max_text_bytes: A longer text is a bad sample, before it is split; default 1,048,576. With ``truncate=True`` it
+            is cut there first, and is bad only if that leaves no more than ``max_tokens``.
     """
     return Op(
         "tokenize",
@@ -38,8 +42,12 @@ def tokenize_chars(
     unknown: int | Literal["error"] | None = None,
     lowercase: bool | None = None,
 ) -> Op:
-    """One token a character: its place in ``vocabulary`` (entries such as ``"<blank>"`` take ids and match no text).
+    """Splits text into one token for each character.
 
-    ``unknown``: the id of other characters; default ``"error"``, which makes the text a bad sample.
+    Args:
+        vocabulary: The characters; a token is a character's index. Longer entries such as ``"<blank>"`` have an index
+            and match no text.
+        unknown: The token of other characters; default ``"error"``: the text is a bad sample.
+        lowercase: Whether to convert text to lower case first; default ``False``.
     """
     return Op("tokenize_chars", vocabulary=vocabulary, unknown=unknown, lowercase=lowercase)

@@ -1,12 +1,16 @@
-"""Workers on a Ray cluster: preprocessing on other machines, of as many as the ranks need.
+"""Workers on a Ray cluster: preprocessing on other machines, on the number of them that the ranks need.
 
     from feedstock.ray import Fleet
 
     fleet = Fleet(pipeline, min_workers=2, max_workers=16, cpus_per_worker=8)
 
-Files, from the outside in: ``fleet`` (the owner's object) and ``handle`` (everyone else's, ``find``); ``renewal`` (a
-process's lease, shares and list of workers) with ``waited``; ``controller`` and ``worker``, the actors; ``state``, what
-happens next, with ``policy``, how many, and ``placement``, where; ``spec`` and ``sources``, what all of them were told.
+Files, from the outside in:
+
+- ``fleet``: the owner's object. ``handle``: the object of other processes, and ``find``.
+- ``renewal`` and ``waited``: a process's lease, its waited shares and its list of workers.
+- ``controller`` and ``worker``: the actors.
+- ``state``: decides the next actions, with ``policy`` (the number of workers) and ``placement`` (their nodes).
+- ``spec`` and ``sources``: the options that all of them share.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The actor that keeps a fleet: it starts, watches, drains and ends workers, and says who they are.
+"""The actor that runs a fleet: it starts, watches, drains and ends workers, and sends their addresses to ranks.
 
     ranks, owner ──renew (2 s)──▶ Controller ──start, drain, kill──▶ FleetWorker
                  ◀──addresses────            ◀──────beat (1 s)──────
 
-No batch and no lane passes through it, so trainers go on while it is away; ``state.py`` decides, this acts. It belongs
-to the process that made the fleet and ends with that job. The workers are detached, so that they outlive its restarts:
-it finds them again by their names. Without it they leave.
+No batch and no lane passes through it, so trainers continue while it restarts. ``state.py`` decides; this module acts.
+The controller belongs to the process that made the fleet and ends with that job. Workers are detached actors, which
+survive its restarts: it finds them again by their names. Workers without a controller end.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .worker import CONCURRENCY, FleetWorker, Opened, Refused
 
 logger = logging.getLogger("feedstock.ray.fleet")
 
-#: Threads of the actor: renewals take microseconds, only ``shutdown`` and a fleet's first calls wait.
+#: Threads of the actor. Renewals take microseconds; only ``shutdown`` and a fleet's first calls wait.
 CONTROLLER_CONCURRENCY = 16
 
-#: What Ray says is free lags behind a start by less than this, so that until then it is subtracted.
+#: Ray's free resources are out of date for less than this after a start. Until then, the worker's are subtracted.
 FREE_LAGS_SECONDS = 1.0
 
 
@@ -47,16 +47,18 @@ class _Actor:
 
 
 class Controller:
-    """See the module. Its state belongs to a lock, its actors to its one thread."""
+    """See the module. A lock guards the state; only its thread uses the actors."""
 
     def __init__(self, spec: Spec, identity: Identity) -> None:
         self._spec, self._identity = spec, identity
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._actors: dict[int, _Actor] = {}
-        self._pending: dict[Any, Callable[[Any], None]] = {}  # reference → what becomes of its value or error
-        self._later: list[tuple[float, int, Any, Callable[[Any], None]]] = []  # when, of whom, what, and then
-        self._incarnation = time.time_ns()  # versions of before a restart are none of ours
+        self._pending: dict[Any, Callable[[Any], None]] = {}  # reference → what to do with its value or error
+        self._later: list[
+            tuple[float, int, Any, Callable[[Any], None]]
+        ] = []  # time, worker, method, what to do with the result
+        self._incarnation = time.time_ns()  # versions of before a restart are not valid
         self._metrics = Metrics(spec.name)
         found = self._find()
         policy = Policy(spec.min_workers, spec.max_workers, spec.scaling, size=len(found))
@@ -74,25 +76,25 @@ class Controller:
     # Called by ranks, the owner and workers
 
     def join(self) -> Joined:
-        """What a rank needs before its first renewal."""
+        """Returns what a rank needs before its first renewal."""
         spec = self._spec
         return Joined(spec.id, self._identity.credentials, spec.local, spec.timing.renew, spec.native)
 
     def renew(self, rank: str | None, waited: Sequence[float], version: str | None) -> Renewed:
-        """Renews the lease, takes the shares that a rank's loaders waited, and answers with who is there."""
+        """Renews the lease and records the shares that a rank's loaders waited; returns the addresses of workers."""
         with self._lock:
             self._state.renew(time.monotonic(), rank, waited)
-            here = f"{self._incarnation}-{self._state.version}"
-            return Renewed(here, None if here == version else self._state.addresses)
+            current = f"{self._incarnation}-{self._state.version}"
+            return Renewed(current, None if current == version else self._state.addresses)
 
     def beat(self, number: int, status: str) -> bool:
-        """A worker is there, and gets to know whether it still belongs here."""
-        told = json.loads(status)
+        """Records that a worker is alive; returns whether it still belongs to the fleet."""
+        parsed = json.loads(status)
         with self._lock:
-            return self._state.beat(time.monotonic(), number, told)
+            return self._state.beat(time.monotonic(), number, parsed)
 
     def status(self) -> dict[str, Any]:
-        """Plain data, for people and tests."""
+        """Returns the fleet's status as plain data."""
         with self._lock:
             state = self._state
             workers = [
@@ -122,7 +124,7 @@ class Controller:
             }
 
     def shutdown(self, drain_seconds: float | None = None) -> None:
-        """Returns when all workers have gone."""
+        """Ends the fleet; returns when all workers have ended."""
         with self._lock:
             self._state.end(time.monotonic(), "it was shut down", drain_seconds)
         self._over.wait()
@@ -139,7 +141,7 @@ class Controller:
                 self._settle()
                 self._publish()
             except Exception:
-                logger.exception("fleet %s: the controller goes on after", self._spec.name)
+                logger.exception("fleet %s: the controller continues after an error", self._spec.name)
                 time.sleep(self._spec.timing.tick)
 
     def _act(self, actions: list[Action]) -> None:
@@ -173,14 +175,14 @@ class Controller:
                     start.number,
                     _Actor(self._ask(start.number, node), None if node is None else (now, node)),
                 )
-            except Exception as error:  # Ray is not there, or an option is none of its
-                self._gone(start.number, _told(error), refused=isinstance(error, (ValueError, TypeError)))
+            except Exception as error:  # Ray is not available, or does not know an option
+                self._gone(start.number, _reason(error), refused=isinstance(error, (ValueError, TypeError)))
 
     def _ask(self, number: int, node: str | None) -> Any:
         spec = self._spec
         strategy: Any = "SPREAD" if spec.placement == "SPREAD" else "DEFAULT"
         if node is not None:
-            # If somebody else took the room meanwhile: any other node, rather than a place in a queue.
+            # If another actor took the room meanwhile, the worker goes to any other node, not into a queue.
             strategy = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
         options: dict[str, Any] = {
             "name": spec.worker_name(number),
@@ -200,13 +202,13 @@ class Controller:
         return ray.remote(FleetWorker).options(**options).remote(spec, self._identity, number)
 
     def _free(self, now: float) -> Free:
-        """What every node has left; nothing where Ray does not say, and then Ray places."""
+        """Returns the free resources of every node; empty if Ray does not report them, and then Ray places workers."""
         from ray._private.state import available_resources_per_node  # a developers' API, but the only one
 
         try:
             free: Free = available_resources_per_node()
         except Exception:
-            logger.debug("Ray does not say what its nodes have left", exc_info=True)
+            logger.debug("Ray does not report the free resources of its nodes", exc_info=True)
             return {}
         for actor in self._actors.values():
             if actor.sent is not None and now - actor.sent[0] < FREE_LAGS_SECONDS:
@@ -214,7 +216,7 @@ class Controller:
         return free
 
     def _watch(self, number: int, actor: _Actor) -> None:
-        """Asks a worker where it listens, and to say when it ends: its death answers both at once."""
+        """Requests a worker's address, and a reply when it ends. Its death is a reply to both."""
         self._actors[number] = actor
 
         def opened(value: Any) -> None:
@@ -235,8 +237,8 @@ class Controller:
 
         def unanswered(value: Any, method: Any, settle: Callable[[Any], None]) -> None:
             if value is not None and not isinstance(value, ray.exceptions.ActorUnavailableError):
-                self._gone(number, _told(value))
-            elif number in self._actors:  # it has not ended, or cannot be reached: then its silence decides
+                self._gone(number, _reason(value))
+            elif number in self._actors:  # it has not ended, or cannot be reached: then its beats decide
                 when = time.monotonic() + (0.0 if value is None else self._spec.timing.beat)
                 self._later.append((when, number, method, settle))
 
@@ -275,7 +277,7 @@ class Controller:
             ray.kill(actor.handle, no_restart=True)
 
     def _settle(self) -> None:
-        """Waits for a tick, or for the first answer, and takes all that are there."""
+        """Waits for a tick or the first reply, and handles all replies."""
         if not self._pending:
             self._over.wait(self._spec.timing.tick)
             return
@@ -307,17 +309,17 @@ class Controller:
     def _exit(self, why: str) -> None:
         logger.info("fleet %s ends: %s", self._spec.name, why)
         self._over.set()
-        time.sleep(0.2)  # whoever waits in shutdown() gets an answer
+        time.sleep(0.2)  # for the reply to a caller of shutdown()
         name = controller_name(self._spec.name)
         ray.kill(ray.get_actor(name, self._spec.namespace), no_restart=True)
 
     def _find(self) -> dict[int, Any]:
-        """The workers of before a restart, by number."""
+        """Returns the workers that were started before a restart, by number."""
         return {int(name.rpartition("-")[2]): handle for name, handle in find_workers(self._spec).items()}
 
 
 def find_workers(spec: Spec) -> dict[str, Any]:
-    """The workers of a fleet that Ray knows of, by name, those in its queue included."""
+    """Returns the fleet's workers that Ray knows, by name, those in its queue included."""
     found = {}
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == spec.workers_namespace:
@@ -326,7 +328,7 @@ def find_workers(spec: Spec) -> dict[str, Any]:
     return found
 
 
-def _told(error: Exception) -> str:
-    """An error in one line; Ray's span many, with the reason in the last."""
+def _reason(error: Exception) -> str:
+    """Returns an error in one line: Ray's errors have many, with the reason in the last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

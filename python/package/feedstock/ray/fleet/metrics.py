@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Ray's agents collect every few seconds.
+#: Ray's agents collect metrics every few seconds.
 PUBLISH_SECONDS = 5.0
 
 
@@ -19,7 +19,7 @@ class Metrics:
             made.set_default_tags({"fleet": fleet})
             return made
 
-        self._size = gauge("size", "Workers that there should be.")
+        self._size = gauge("size", "Workers that the fleet should have.")
         self._workers = gauge("workers", "Workers that serve.")
         self._streams = gauge("streams", "Streams that ranks have open.")
         self._rate = gauge("samples_per_second", "Samples that all workers served in a second.")
@@ -30,7 +30,7 @@ class Metrics:
     def publish(
         self, now: float, *, size: int, workers: int, streams: int, samples: int, waited: Sequence[float]
     ) -> None:
-        """Every so often; does nothing in between."""
+        """Publishes the numbers, at most every ``PUBLISH_SECONDS``."""
         if self._last is not None:
             passed = now - self._last[0]
             if passed < PUBLISH_SECONDS:

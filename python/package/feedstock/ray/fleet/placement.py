@@ -1,8 +1,8 @@
-"""On which node the next worker goes: arithmetic, no Ray.
+"""Chooses the node of the next worker: arithmetic, no Ray.
 
-Ray's own "SPREAD" goes round the nodes without looking at who is there, and its default packs by load, not by fleet; a
-placement group cannot grow. So the controller names a node that has room now, and only where there is none leaves it
-to Ray, which then asks its autoscaler for one.
+Ray's "SPREAD" visits nodes in turn whatever runs on them, its default packs by load, not by fleet, and a placement
+group cannot grow. So the controller names a node with room. If there is none, Ray places the worker and requests a node
+from its autoscaler.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 Placement = Literal["SPREAD", "PACK"]
 
-#: Node id → resource → what is free of it.
+#: Node id → resource → free amount.
 Free = Mapping[str, Mapping[str, float]]
 
 
@@ -23,11 +23,11 @@ def choose(
     placement: Placement,
     avoid: Collection[str] = (),
 ) -> str | None:
-    """The node for one more worker; None where none has room.
+    """Returns the node for one more worker; None if none has room.
 
     ``"SPREAD"`` takes the node with the fewest of the fleet's workers (``ours``), so that one lost node costs little
-    and every node's network carries its part; ``"PACK"`` the one with the most, so that other nodes become idle. Among
-    equals, the one with the most, or the least, CPUs free; then by id, so that the answer is always the same.
+    and the load is spread over the nodes' networks. ``"PACK"`` takes the node with the most, so that other nodes become
+    idle. Among equals, it is the node with the most (``"PACK"``: fewest) free CPUs, then the smallest id.
     """
     roomy = [node for node, has in free.items() if node not in avoid and _fits(need, has)]
     sign = 1 if placement == "SPREAD" else -1
@@ -39,7 +39,7 @@ def choose(
 
 
 def without(free: Free, node: str, need: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """What is free once a worker has gone to ``node``."""
+    """Returns the free resources after a worker has gone to ``node``."""
     left = {other: dict(has) for other, has in free.items()}
     for resource, amount in need.items() if node in left else ():
         left[node][resource] = left[node].get(resource, 0.0) - amount

@@ -1,7 +1,7 @@
-"""How many workers a fleet should have, from how long the ranks waited: arithmetic, no clock and no Ray.
+"""Computes the size of a fleet from the time that ranks waited: arithmetic, no clock and no Ray.
 
-A rank that waits is a GPU that idles, so a fleet grows soon and by what is missing; a worker too many costs only
-itself, so a fleet shrinks late and by one.
+A waiting rank is an idle GPU, so a fleet grows early and by the missing amount. A surplus worker costs only itself, so
+a fleet shrinks late and by one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ class Scaling:
     """When a fleet changes its size.
 
     Args:
-        out_share: Grow when ranks waited for more than this share of their time, 0 to 1. The mean over ranks and over
-            ``out_seconds``: one slow step, or one rank with a bad link, is not what more workers would mend. 0.05 is
-            a twentieth of the GPUs' time.
-        out_seconds: Judged over this long; a step's noise is gone after a few steps, and Ray takes seconds to start a
-            worker and minutes to start a node, so that less would gain little.
-        growth: The fleet grows to ready / (1 - waited), at most by this factor at once. While ranks wait nearly all of
-            the time, that estimate is worth nothing: doubling reaches any size in a few rounds.
-        in_share: Shrink when ranks waited for less than this share, 0 to 1, at every look. Ten times below
-            ``out_share``: one worker less of eleven costs a tenth, so a fleet that shrank need not grow again at once.
-        in_seconds: For this long, longer than most checkpoints and evaluations.
-        in_seconds_most: Each time that a fleet has to grow after it shrank, ``in_seconds`` doubles up to this, so that
-            a fleet between two sizes comes to rest. The first shrinking that is not regretted sets it back.
+        out_share: The fleet grows when ranks waited for more than this share of their time, 0 to 1; default 0.05. It is
+            the mean over ranks and over ``out_seconds``, because more workers do not help one slow step or one rank
+            with a bad connection.
+        out_seconds: Seconds over which the share is averaged; default 10. The noise of steps averages out after a few
+            of them. Ray takes seconds to start a worker and minutes to start a node, so less time would gain little.
+        growth: The fleet grows to ready / (1 - waited), at most by this factor at a time; default 2. The estimate has
+            no value while ranks wait nearly all of the time; doubling reaches any size in a few rounds.
+        in_share: The fleet shrinks when ranks waited for less than this share, 0 to 1, at every look; default 0.005. It
+            is a tenth of ``out_share``: one of eleven workers less costs a tenth, so a fleet that shrank need not grow
+            again at once.
+        in_seconds: Seconds for which the share must be that low; default 60, longer than most checkpoints and
+            evaluations.
+        in_seconds_most: Each time that a fleet grows again after it shrank, ``in_seconds`` doubles up to this number,
+            so that a fleet between two sizes settles; default 960. A fleet that shrinks twice in a row resets it.
     """
 
     out_share: float = 0.05
@@ -57,14 +59,14 @@ class Scaling:
 
 
 class Policy:
-    """The size that a fleet should have now; asked every fraction of a second."""
+    """Computes the size that a fleet should have, several times a second."""
 
     def __init__(
         self, min_workers: int, max_workers: int, scaling: Scaling, *, size: int | None = None
     ) -> None:
         self._min, self._max, self._scaling = min_workers, max_workers, scaling
         self._size = min(max(min_workers, size or 0), max_workers)
-        self._ready = 0  # what the looks below were taken with
+        self._ready = 0  # workers that served at the looks below
         self._looks: deque[tuple[float, float]] = deque()  # (when, mean waited share), newest last
         self._calm_since: float | None = None
         self._patience = scaling.in_seconds
@@ -72,21 +74,21 @@ class Policy:
 
     @property
     def size(self) -> int:
-        """The last answer."""
+        """The last result."""
         return self._size
 
     def target(self, now: float, waited: Sequence[float], ready: int, pending: int) -> int:
-        """The size from now on.
+        """Returns the size that the fleet should have from now on.
 
         Args:
             now: Seconds on any steady clock.
-            waited: Of each rank that took batches lately: the share of its time that it waited, 0 to 1. Empty: nothing
-                is known, and the size stays.
+            waited: For each rank that took batches recently, the share of its time that it waited, 0 to 1. If empty,
+                nothing is known, and the size stays.
             ready: Workers that serve.
-            pending: Workers that were asked for and do not serve yet.
+            pending: Workers that were requested and do not serve yet.
         """
         if not waited or ready != self._ready:
-            self._judge_afresh(ready)  # other workers: what was seen before says nothing
+            self._start_over(ready)  # with other workers, earlier looks are not valid
         if not waited:
             return self._size
         share = sum(waited) / len(waited)
@@ -112,25 +114,25 @@ class Policy:
 
     def _grow(self, ready: int) -> None:
         busy = max(1.0 - self._mean(), 1e-9)
-        wanted = math.ceil(min(ready / busy, ready * self._scaling.growth))
-        grown = min(max(wanted, ready + 1, self._size), self._max)
+        estimate = math.ceil(min(ready / busy, ready * self._scaling.growth))
+        grown = min(max(estimate, ready + 1, self._size), self._max)
         if grown > self._size:
             if self._shrank:
                 self._patience = min(2 * self._patience, self._scaling.in_seconds_most)
             self._size, self._shrank = grown, False
-        self._judge_afresh(ready)
+        self._start_over(ready)
 
     def _shrink(self, now: float, ready: int, pending: int) -> None:
-        # Those asked for in vain go all at once: nobody misses them, and the autoscaler still looks for nodes.
-        wanted = ready if pending else self._size - 1
-        shrunk = max(min(wanted, self._size), self._min)
+        # Pending workers go all at once: no rank needs them, and the autoscaler still looks for nodes.
+        smaller = ready if pending else self._size - 1
+        shrunk = max(min(smaller, self._size), self._min)
         if shrunk < self._size:
             if self._shrank:
                 self._patience = self._scaling.in_seconds
             self._size, self._shrank = shrunk, True
         self._calm_since = now
 
-    def _judge_afresh(self, ready: int) -> None:
+    def _start_over(self, ready: int) -> None:
         self._ready = ready
         self._looks.clear()
         self._calm_since = None

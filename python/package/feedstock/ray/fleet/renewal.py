@@ -1,7 +1,7 @@
-"""A process's bond with a fleet: one thread that renews the lease, tells how long the loaders here waited, and keeps
-the list of workers up to date.
+"""A process's connection to a fleet: one thread renews the lease, reports how long the process's loaders waited, and
+updates the list of workers.
 
-Workers that are lost are noticed by the streams themselves, at once; the list only says where to go next.
+Streams notice lost workers at once; they use the list only to choose the next worker.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .spec import SERVER_NAME, Joined, NativeMembers, Renewed
 from .waited import WaitedShare
 
 if TYPE_CHECKING:
-    from ... import Loader
+    from ..._workers import Watched
 
-#: For calls that the controller answers in microseconds, if it is not on its way to another node.
+#: For calls that the controller answers in microseconds, unless it is restarting.
 PATIENCE_SECONDS = 30.0
 
-#: For a process's first call, which a fleet's first waits for: its controller's process and what that imports.
+#: For a process's first call. That of a new fleet waits until the controller's process has started.
 FIRST_SECONDS = 600.0
 
 
 class Renewal:
-    """Runs while there is a loader, or the owner, to run for."""
+    """Renews while this process has a watched loader or owns the fleet."""
 
     def __init__(self, controller: Any, joined: Joined) -> None:
         self.joined = joined
@@ -45,37 +45,39 @@ class Renewal:
         self._version: str | None = None
 
     def members(self) -> NativeMembers:
-        """The workers, for loaders of this process; made when first asked for."""
+        """Returns the list of workers for loaders of this process, made at the first call."""
         with self._lock:
             if self._members is not None:
                 return self._members
-            told: Renewed = ray.get(self._controller.renew.remote(None, (), None), timeout=PATIENCE_SECONDS)
+            renewed: Renewed = ray.get(
+                self._controller.renew.remote(None, (), None), timeout=PATIENCE_SECONDS
+            )
             credentials = self.joined.credentials
             self._members = self.joined.native.members(
-                workers=list(told.addresses or ()),
+                workers=list(renewed.addresses or ()),
                 token=credentials.token,
                 ca=credentials.ca,
                 client=credentials.client,
                 server_name=SERVER_NAME if credentials.ca is not None else None,
                 local=self.joined.local,
             )
-            self._version = told.version
+            self._version = renewed.version
             return self._members
 
-    def watch(self, loader: Loader) -> None:
-        """Renews and tells while ``loader`` is alive."""
+    def watch(self, loader: Watched) -> None:
+        """Renews the lease and reports the waited share while ``loader`` is alive."""
         with self._lock:
             self._loaders[loader] = WaitedShare()
             self._run()
 
     def hold(self) -> None:
-        """Renews as the owner, until ``release``."""
+        """Renews the lease as the owner, until ``release``."""
         with self._lock:
             self._owner = True
             self._run()
 
     def release(self) -> None:
-        """Renews no longer, whatever there is to renew for."""
+        """Stops renewing."""
         with self._lock:
             self._owner = False
             self._loaders.clear()
@@ -94,30 +96,30 @@ class Renewal:
                 if not (loaders or self._owner) or not ray.is_initialized():
                     self._thread = None
                     return
-            told = self._told(loaders)
+            waited = self._waited(loaders)
             rank = self._rank if loaders else None
             del loaders  # the last reference to a loader must not be this one
             try:
-                self._renew(rank, told)
+                self._renew(rank, waited)
             except ray.exceptions.ActorDiedError:
                 with self._lock:
-                    self._thread = None  # the fleet has ended; loaders go by their own rules for no worker
+                    self._thread = None  # the fleet has ended; loaders handle that no worker serves
                 return
-            except Exception:  # the controller is on its way to another node, or Ray is about to end
+            except Exception:  # the controller restarts, or Ray is about to end
                 pass
             self._wake.wait(self.joined.renew_seconds)
 
-    def _told(self, loaders: list[tuple[Any, WaitedShare]]) -> list[float]:
-        told = []
+    def _waited(self, loaders: list[tuple[Any, WaitedShare]]) -> list[float]:
+        shares = []
         for loader, waited in loaders:
-            with contextlib.suppress(Exception):  # one that has failed tells nothing
+            with contextlib.suppress(Exception):  # a loader that has failed reports nothing
                 share = waited.look(time.monotonic(), loader.stats())
                 if share is not None:
-                    told.append(share)
-        return told
+                    shares.append(share)
+        return shares
 
-    def _renew(self, rank: str | None, told: list[float]) -> None:
-        reference = self._controller.renew.remote(rank, told, self._version)
+    def _renew(self, rank: str | None, waited: list[float]) -> None:
+        reference = self._controller.renew.remote(rank, waited, self._version)
         renewed: Renewed = ray.get(reference, timeout=PATIENCE_SECONDS)
         with self._lock:
             if self._members is not None and renewed.addresses is not None:
@@ -130,9 +132,9 @@ _renewals_lock = threading.Lock()
 
 
 def renewal(controller: Any) -> Renewal:
-    """This process's bond with the fleet of ``controller``: one for all loaders."""
+    """Returns this process's connection to the fleet of ``controller``: one for all loaders."""
     joined: Joined = ray.get(controller.join.remote(), timeout=FIRST_SECONDS)
-    key = os.getpid(), joined.id  # after a fork there is no thread
+    key = os.getpid(), joined.id  # a forked process does not have the thread
     with _renewals_lock:
         if key not in _renewals:
             _renewals[key] = Renewal(controller, joined)

@@ -1,9 +1,9 @@
-"""What a fleet does next: events in, actions out; no clock, no threads, no Ray.
+"""Decides a fleet's next actions: events in, actions out; no clock, no threads, no Ray.
 
-    starting ──started──▶ serving ──too many──▶ draining ──drained──▶ gone
-        └──────────────────── gone, silent, or late: another is started ────▶
+    starting ──started──▶ serving ──surplus──▶ draining ──drained──▶ gone
+        └──────────────────── gone, silent, or late: another one is started ────▶
 
-Members are the serving workers. ``tick`` compares what is there with what should be; an action is said once.
+``tick`` compares the workers with those that there should be. It returns each action once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from .policy import Policy
 from .spec import Timing
 
-#: A worker that served for so long did start well.
+#: A worker that served for this time has started successfully.
 PROVEN_SECONDS = 30.0
 
 
@@ -29,13 +29,13 @@ class Phase(Enum):
 
 @dataclass
 class Member:
-    """One worker, from the request for it to its end."""
+    """A worker, from its request to its end."""
 
     number: int
     phase: Phase
     since: float  # in this phase
-    heard: float
-    deadline: float | None = None  # of starting
+    heard: float  # time of the last beat
+    deadline: float | None = None  # for starting or draining
     node: str | None = None
     address: str | None = None
     pid: int | None = None
@@ -46,7 +46,7 @@ class Member:
 class Start:
     number: int
     avoid: frozenset[str]  # nodes
-    anywhere: bool  # ask Ray for any node, without a look for room
+    anywhere: bool  # on any node that Ray chooses, with room or not
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Drain:
 @dataclass(frozen=True)
 class Kill:
     number: int
-    why: str | None  # None: as intended
+    why: str | None  # None: not a failure
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Rank:
 
 
 class FleetState:
-    """The workers of one fleet, the ranks that use them, and the lease that both live by."""
+    """The workers of a fleet, the ranks that use them, and the lease."""
 
     def __init__(
         self, policy: Policy, timing: Timing, lease_seconds: float, drain_seconds: float, now: float
@@ -89,7 +89,7 @@ class FleetState:
         self._next = 1
         self._version = 0
         self._avoid: dict[str, float] = {}  # node → until
-        self._failures = 0  # one after another, of workers that had not proved themselves
+        self._failures = 0  # successive failures of workers that served for less than PROVEN_SECONDS
         self._start_at = now
         self._anywhere = False
         self._ending: str | None = None
@@ -99,7 +99,7 @@ class FleetState:
         self.refusal: str | None = None
         self.samples = 0
 
-    # What is there
+    # The state
 
     @property
     def workers(self) -> list[Member]:
@@ -107,22 +107,22 @@ class FleetState:
 
     @property
     def addresses(self) -> list[str]:
-        """Of the workers that serve, sorted."""
+        """The addresses of serving workers, sorted."""
         return sorted(w.address for w in self._in(Phase.SERVING) if w.address is not None)
 
     @property
     def version(self) -> int:
-        """Another number whenever ``addresses`` is another list."""
+        """A number that changes whenever ``addresses`` does."""
         return self._version
 
     @property
     def size(self) -> int:
-        """How many workers there should be."""
+        """The number of workers that there should be."""
         return 0 if self._ending else self._policy.size
 
     @property
     def waited(self) -> list[float]:
-        """The last shares of all ranks that took batches lately."""
+        """The last waited shares of all ranks that took batches recently."""
         return [share for rank in self._ranks.values() for share in rank.waited]
 
     @property
@@ -130,7 +130,7 @@ class FleetState:
         return len(self._ranks)
 
     def on_nodes(self) -> Counter[str]:
-        """Workers by node, those on their way included."""
+        """Returns the number of workers by node, starting ones included."""
         return Counter(worker.node for worker in self._workers.values() if worker.node is not None)
 
     def _in(self, phase: Phase) -> list[Member]:
@@ -139,20 +139,20 @@ class FleetState:
     # Events
 
     def adopted(self, now: float, number: int) -> None:
-        """A worker that was there before this state was."""
+        """Adds a worker that is older than this state."""
         deadline = now + self._timing.adopt
         self._workers[number] = Member(number, Phase.STARTING, now, now, deadline)
         self._next = max(self._next, number + 1)
 
     def placed(self, now: float, number: int, node: str | None) -> None:
-        """Where a worker was sent; None: Ray decides, and may wait for a node as long as it takes."""
+        """Records the node of a starting worker; None if Ray chooses it, which may wait for a node without limit."""
         worker = self._workers.get(number)
         if worker is not None and worker.phase is Phase.STARTING:
             worker.node = node
             worker.deadline = None if node is None else now + self._timing.place
 
     def started(self, now: float, number: int, node: str, address: str, pid: int | None = None) -> None:
-        """A worker listens."""
+        """Records that a worker serves."""
         worker = self._workers.get(number)
         if worker is None or worker.phase is not Phase.STARTING:
             return
@@ -162,7 +162,7 @@ class FleetState:
         self._version += 1
 
     def beat(self, now: float, number: int, status: dict[str, Any]) -> bool:
-        """A worker is there; False: it is none of this fleet's and should go."""
+        """Records that a worker is alive; returns False if it does not belong to the fleet and should end."""
         worker = self._workers.get(number)
         if worker is None:
             return False
@@ -172,7 +172,7 @@ class FleetState:
         return True
 
     def gone(self, now: float, number: int, why: str, *, refused: bool = False) -> None:
-        """A worker's process ended, or never started. ``refused``: by its configuration."""
+        """Records that a worker's process ended or did not start; ``refused``: because of its configuration."""
         worker = self._remove(number)
         if worker is None or worker.phase is Phase.DRAINING:
             return
@@ -188,19 +188,19 @@ class FleetState:
             self._failures += 1
 
     def drained(self, number: int) -> None:
-        """Nobody reads from a draining worker any more, or its time is over."""
+        """Records that no rank reads from a draining worker any more, or that its time is over."""
         worker = self._workers.get(number)
         if worker is not None and worker.phase is Phase.DRAINING:
             self._kill(worker, None)
 
     def renew(self, now: float, rank: str | None, waited: Sequence[float]) -> None:
-        """A rank lives, or the owner (None): ``waited`` has a share for each loader in use, none for those at rest."""
+        """Records a renewal by a rank or the owner (None); ``waited`` has a share for each loader in use."""
         self._lease_ends = max(self._lease_ends, now + self._lease_seconds)
         if rank is not None:
             self._ranks[rank] = _Rank(now, tuple(waited))
 
     def end(self, now: float, why: str, drain_seconds: float | None = None) -> None:
-        """No more workers; those that are there are drained, at most for so long."""
+        """Ends the fleet: drains the workers, for at most ``drain_seconds``."""
         if self._ending is not None:
             return
         self._ending = why
@@ -211,11 +211,11 @@ class FleetState:
             self._drain(now, worker, seconds)
 
     def tick(self, now: float) -> list[Action]:
-        """What to do now."""
+        """Returns the actions to do now."""
         for name in [name for name, rank in self._ranks.items() if now - rank.heard > self._timing.rank]:
             del self._ranks[name]
         if now > self._lease_ends:
-            self.end(now, f"nobody renewed the lease for {self._lease_seconds:g} s")
+            self.end(now, f"no process renewed the lease for {self._lease_seconds:g} s")
         self._drop_late(now)
         if self._ending is None:
             self._resize(now)
@@ -225,7 +225,7 @@ class FleetState:
         actions, self._actions = self._actions, []
         return actions
 
-    # What follows
+    # Decisions
 
     def _drop_late(self, now: float) -> None:
         for worker in self.workers:
@@ -240,7 +240,7 @@ class FleetState:
                 if worker.node is not None:
                     self._avoid[worker.node] = now + self._timing.avoid
             elif worker.phase is Phase.DRAINING and worker.deadline is not None and now > worker.deadline:
-                self._kill(worker, "it did not say that it was drained")
+                self._kill(worker, "it did not report that it was drained")
 
     def _resize(self, now: float) -> None:
         serving, starting = self._in(Phase.SERVING), self._in(Phase.STARTING)
@@ -258,7 +258,7 @@ class FleetState:
             if starting:
                 self._kill(starting.pop(), None)
                 continue
-            # From the node with the fewest, so that it becomes idle soonest and the autoscaler can take it.
+            # From the node with the fewest, which then becomes idle soonest, so that the autoscaler can remove it.
             worker = min(serving, key=lambda w: (on_nodes[w.node or ""], -w.number))
             serving.remove(worker)
             on_nodes[worker.node or ""] -= 1

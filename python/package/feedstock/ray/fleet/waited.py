@@ -1,20 +1,20 @@
-"""The share of its time that a rank waited for data, from its loader's running totals.
+"""The share of its time that a rank waited for data, from its loader's counters.
 
-Waits for the functions of ``map_python`` do not count: they run in the rank's process, so that more workers would not
-shorten them, and a fleet would grow to its largest size in vain.
+Waits for functions of ``map_python`` do not count. They run in the rank's process, so more workers would not shorten
+them, and a fleet would grow to its largest size in vain.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: How long a share holds while nothing new is seen: longer than most steps take. A rank that takes no batch for longer
-#: is evaluating, or writes a checkpoint, and says nothing about the fleet.
+#: How long a share stays valid without a new batch: longer than most steps. A rank that takes no batch for longer is
+#: evaluating or writes a checkpoint, which is not evidence about the fleet.
 HOLD_SECONDS = 30.0
 
 
 class WaitedShare:
-    """Differences of ``Loader.stats()`` between looks."""
+    """Differences of ``Loader.stats()`` between two looks."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -23,11 +23,10 @@ class WaitedShare:
         self._share: float | None = None
 
     def look(self, now: float, stats: dict[str, Any]) -> float | None:
-        """The share of the time between the last two looks that found something new, 0 to 1; None if there are none,
-        or none lately."""
+        """Returns the share of the time between the last two looks with new batches, 0 to 1; None if unknown."""
         waited = stats.get("waited_seconds", 0.0) - stats.get("waited_map_python_seconds", 0.0)
         samples = stats.get("samples", 0)
-        # The first look, one at what was not asked for a batch yet, or a new run.
+        # The first look, no batch requested yet, or a new run.
         if self._at is None or waited == 0 or waited < self._waited or samples < self._samples:
             self._at, self._waited, self._samples, self._share = now, waited, samples, None
         elif (waited, samples) != (self._waited, self._samples) and now > self._at:

@@ -1,7 +1,7 @@
-"""One worker of a fleet as a Ray actor: it holds the native worker, says that it is there, and leaves when nobody
-wants it.
+"""A worker of a fleet as a Ray actor: it runs the native worker, sends beats to the controller, and ends when it is not
+needed.
 
-Lanes are served by native threads; the actor's own are few and mostly wait.
+Native threads serve lanes. The actor's threads are few and mostly wait.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .spec import Identity, Spec, controller_name
 
 logger = logging.getLogger("feedstock.ray.fleet")
 
-#: Threads of the actor: ``ended`` waits in one, ``drain`` in another, and those that a controller asked before it was
-#: restarted in two more.
+#: Threads of the actor: one each for ``ended`` and ``drain``, and two for the calls of a controller that was restarted.
+#: Twice that number leaves room for ``opened``.
 CONCURRENCY = 8
 
-#: ``ended`` is asked again after this, so that calls of lost controllers do not pile up.
+#: ``ended`` is called again after this time, so that calls of lost controllers do not accumulate.
 ENDED_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Where a worker listens."""
+    """The address of a worker."""
 
     address: str
     node: str
@@ -41,7 +41,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Refused:
-    """What a worker cannot be, and why; another would say the same."""
+    """The reason that no worker can start with these options."""
 
     why: str
 
@@ -57,13 +57,13 @@ class FleetWorker:
         try:
             self._open(identity)
         except (ConfigError, ImportError, AttributeError, TypeError) as error:
-            # Not raised: Ray's actors abort when their beginning fails, and tell the reason as text only.
+            # Not raised: Ray aborts an actor whose constructor fails, and reports the reason as text only.
             self._refused = Refused(f"{type(error).__name__}: {error}")
 
     def _open(self, identity: Identity) -> None:
         spec = self._spec
         self._node = ray.get_runtime_context().get_node_id()
-        # If there is none, the job has ended while this waited for a node.
+        # An error if the job has ended while this waited for a node.
         self._controller = ray.get_actor(controller_name(spec.name), spec.namespace)
         host = ray.util.get_node_ip_address()
         self._native = spec.native.worker(
@@ -88,19 +88,19 @@ class FleetWorker:
         return self._refused or Opened(self._native.address, self._node, os.getpid())
 
     def ended(self) -> str | None:
-        """Returns when the worker leaves of its own accord, with the reason; None if it has not yet: ask again."""
+        """Waits until the worker ends; returns the reason, or None after ``ENDED_SECONDS``: call it again then."""
         return self._why if self._over.wait(ENDED_SECONDS) else None
 
     def drain(self, seconds: float) -> bool:
-        """Takes no new streams; True once all have gone elsewhere."""
+        """Accepts no new streams; returns True if all have moved within ``seconds``."""
         return self._native.drain(seconds)
 
     def _beat(self) -> None:
         timing, heard = self._spec.timing, time.monotonic()
         while True:
             try:
-                told = self._controller.beat.remote(self._number, self._native.status())
-                if not ray.get(told, timeout=timing.worker):
+                belongs = self._controller.beat.remote(self._number, self._native.status())
+                if not ray.get(belongs, timeout=timing.worker):
                     return self._leave("the controller does not know it")
                 heard = time.monotonic()
             except ray.exceptions.ActorDiedError:
@@ -119,9 +119,9 @@ class FleetWorker:
             self._native.stop()
         self._why = why
         self._over.set()
-        time.sleep(0.2)  # a controller that is there hears of it
+        time.sleep(0.2)  # for the reply to a controller
         with contextlib.suppress(Exception):
             name = self._spec.worker_name(self._number)
             ray.kill(ray.get_actor(name, self._spec.workers_namespace), no_restart=True)
         time.sleep(5.0)
-        os._exit(0)  # Ray could not be told
+        os._exit(0)  # Ray did not end this process
