@@ -41,13 +41,17 @@ def test_large_samples_borrow_from_the_budget_and_no_pixel_changes(noise: Path) 
     np.testing.assert_array_equal(np.stack(borrowed), np.stack(usual))
 
 
-def test_a_sample_that_no_loan_could_hold_is_bad(noise: Path) -> None:
-    narrow = pipeline(noise).options(decoder_memory=MIB, budget_bytes=4 * MIB)
+def test_a_sample_that_no_loan_could_hold_is_bad(tmp_path: Path) -> None:
+    """A file of a few kB, decoded 12 MB: more than 1 MiB of ``decoder_memory`` and half of 8 MiB."""
+    (tmp_path / "class").mkdir()
+    Image.new("RGB", (2000, 2000)).save(tmp_path / "class" / "flat.png")
+    data = fs.Dataset(tmp_path).map("image", fs.decode_image(), fs.resize((16, 16))).batch(1)
     with pytest.raises(fs.SampleError, match=r"raise decoder_memory or budget_bytes") as raised:
-        images(narrow)
+        images(data.epochs(1).options(decoder_memory=MIB, budget_bytes=8 * MIB))
     assert raised.value.column == "image"
-    assert str(raised.value.uri).endswith(".png")
-    assert '.on_error("skip")' in str(raised.value) or 'on_error="skip"' in str(raised.value)
+    assert str(raised.value.uri).endswith("flat.png")
+    assert 'on_error="skip"' in str(raised.value) or '.on_error("skip")' in str(raised.value)
+    assert len(images(data.epochs(1))) == 1
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "64MB"])
