@@ -13,8 +13,9 @@
 
 mod support;
 
-use feedstock::dataset::{DataHashes, Lengths, PlanInput, StepShape, StepSize, Stop};
-use feedstock::{Plan, Position, Rank, Shuffle, Tail};
+use feedstock::order::{DataHashes, Lengths, PlanInput, StepShape, StepSize, Stop};
+use feedstock::order::{Plan, Position};
+use feedstock::{Rank, Shuffle, Tail};
 use std::time::Instant;
 use support::{median, memory_bytes};
 

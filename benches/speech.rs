@@ -16,11 +16,9 @@
 mod support;
 
 use arrow::array::AsArray;
+use feedstock::ops::{ChainSpec, RaggedRow};
 use feedstock::ops::{SampleSeed, Scratch};
-use feedstock::{
-    BatchSize, ChainSpec, Dataset, Pipeline, RaggedRow, Rank, RawOptions, Shuffle, decode_audio, log_mel,
-    resample,
-};
+use feedstock::{BatchSize, Dataset, Pipeline, Rank, RawOptions, Shuffle, decode_audio, log_mel, resample};
 use feedstock_synth::{CommonVoiceLayout, CommonVoiceOptions, Voice};
 use std::io::Cursor;
 use std::path::PathBuf;

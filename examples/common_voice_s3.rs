@@ -5,10 +5,11 @@
 //! and starts a local S3 server. With one, credentials, region and endpoint come from the environment (`AWS_*`).
 #![allow(clippy::print_stdout, reason = "an example prints its results")]
 
-use feedstock::ops::text::{TokenizeChars, Unknown};
+use feedstock::ops::{TokenizeChars, Unknown};
+use feedstock::storage::StorageOptions;
 use feedstock::{
-    Batch, BatchSize, Dataset, Ledger, OpenOptions, Pipeline, Rank, Shuffle, StorageOptions, Tail,
-    decode_audio, log_mel, resample,
+    Batch, BatchSize, Dataset, Ledger, OpenOptions, Pipeline, Rank, Shuffle, Tail, decode_audio, log_mel,
+    resample,
 };
 use feedstock_synth::CommonVoiceOptions;
 use feedstock_testkit::{S3Process, S3Server};

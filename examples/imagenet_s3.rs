@@ -4,9 +4,10 @@
 //! local S3 server. With one, credentials, region and endpoint come from the environment (`AWS_*`).
 #![allow(clippy::print_stdout, reason = "an example prints its results")]
 
+use feedstock::storage::StorageOptions;
 use feedstock::{
-    BatchSize, Dataset, Ledger, OpenOptions, Pipeline, Rank, Shuffle, StorageOptions, Tail, decode_image,
-    horizontal_flip, random_resized_crop,
+    BatchSize, Dataset, Ledger, OpenOptions, Pipeline, Rank, Shuffle, Tail, decode_image, horizontal_flip,
+    random_resized_crop,
 };
 use feedstock_synth::ImagenetOptions;
 use feedstock_testkit::{S3Process, S3Server};

@@ -3,7 +3,8 @@
 use super::worker::By;
 use super::{Bench, Worker, addresses, job, run, steady};
 use crate::support::median;
-use feedstock::{ClientTls, Dataset, FleetIdentity, Workers};
+use feedstock::workers::{ClientTls, FleetIdentity};
+use feedstock::{Dataset, Workers};
 
 const ROUNDS: usize = 5;
 

@@ -1,9 +1,10 @@
 //! Shared code of the whole-pipeline benches: sample data, the job, and resource usage of the process.
 
 #![allow(dead_code, reason = "each bench uses a part")]
+use feedstock::catalog::{CatalogOptions, CatalogStore};
+use feedstock::ops::ChainSpec;
 use feedstock::{
-    BatchSize, CatalogOptions, CatalogStore, ChainSpec, Dataset, OpenOptions, Pipeline, Shuffle,
-    decode_image, horizontal_flip, random_resized_crop,
+    BatchSize, Dataset, OpenOptions, Pipeline, Shuffle, decode_image, horizontal_flip, random_resized_crop,
 };
 use feedstock_synth::ImagenetOptions;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! Arguments that several methods take.
 
 use crate::errors::config;
-use feedstock::{BatchSize, Secret, StorageOptions};
+use feedstock::BatchSize;
+use feedstock::storage::{Secret, StorageOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use std::time::Duration;

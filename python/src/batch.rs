@@ -230,7 +230,7 @@ impl Batch {
     fn record_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.check_process(py)?;
         let number = stream.getattr_opt("cuda_stream")?.unwrap_or_else(|| stream.clone());
-        let handle = feedstock::StreamHandle(number.extract::<u64>()?);
+        let handle = feedstock::device::StreamHandle(number.extract::<u64>()?);
         call(py, || self.batch.use_on(handle))
     }
 

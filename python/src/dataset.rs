@@ -7,9 +7,12 @@ use crate::pipeline::Pipeline;
 use crate::process::Own;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use feedstock::dataset::{Durations, Progress};
+use feedstock::catalog::CatalogStore;
+use feedstock::catalog::{Durations, Progress};
 use feedstock::doctor::{DoctorOptions, examine};
-use feedstock::{BatchSize, CatalogStore, DiskCacheOptions, OpenOptions, Stop};
+use feedstock::order::Stop;
+use feedstock::storage::DiskCacheOptions;
+use feedstock::{BatchSize, OpenOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::future::Future;
@@ -60,7 +63,7 @@ impl Dataset {
             layout: text(py, "layout", layout)?,
             split,
             disk_cache: disk_cache.map(|(folder, bytes)| DiskCacheOptions::new(folder, bytes)),
-            functions: feedstock::ops::sql_functions(),
+            functions: feedstock::catalog::sql_functions(),
             durations: match durations {
                 "never" => Durations::Never,
                 _ => Durations::Auto,

@@ -19,9 +19,9 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 pub(crate) const HOST: (i32, i32) = (CPU, 0);
 
 /// Returns the device of memory in `place`.
-pub(crate) fn device(place: feedstock::Place) -> (i32, i32) {
+pub(crate) fn device(place: feedstock::device::Place) -> (i32, i32) {
     match place {
-        feedstock::Place::Cuda(ordinal) => (CUDA, i32::try_from(ordinal).unwrap_or(i32::MAX)),
+        feedstock::device::Place::Cuda(ordinal) => (CUDA, i32::try_from(ordinal).unwrap_or(i32::MAX)),
         _ => HOST,
     }
 }

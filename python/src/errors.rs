@@ -1,6 +1,6 @@
 //! Errors and panics as Python's exceptions (`feedstock/errors.py`).
 
-use feedstock::ingest::SampleContext;
+use feedstock::SampleContext;
 use feedstock::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

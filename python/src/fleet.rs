@@ -3,9 +3,9 @@
 use crate::arguments;
 use crate::errors::{call, call_long, config};
 use crate::process::Own;
-use feedstock::{
-    ClientTls, FleetIdentity, Identity, Local, OpenOptions, Secret, ServerTls, Token, WorkerOptions,
-};
+use feedstock::storage::Secret;
+use feedstock::workers::{ClientTls, FleetIdentity, Identity, ServerTls, Token, WorkerOptions};
+use feedstock::{Local, OpenOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ use std::time::Duration;
 #[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Worker {
     /// `None` after `stop`.
-    worker: Own<Mutex<Option<Arc<feedstock::Worker>>>>,
+    worker: Own<Mutex<Option<Arc<feedstock::workers::Worker>>>>,
     address: String,
 }
 
 impl Worker {
-    fn running(&self, py: Python<'_>) -> PyResult<Arc<feedstock::Worker>> {
+    fn running(&self, py: Python<'_>) -> PyResult<Arc<feedstock::workers::Worker>> {
         let worker = self.worker.get(py)?.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
         worker.clone().ok_or_else(|| config(py, "the worker was stopped"))
     }
@@ -50,8 +50,8 @@ impl Worker {
         let worker = call_long(py, move || {
             let mut options = WorkerOptions::new(move || OpenOptions {
                 storage: storage.clone(),
-                audio_probe: Some(feedstock::trainer_bridge::audio_probe()),
-                functions: feedstock::ops::sql_functions(),
+                audio_probe: Some(feedstock::catalog::audio_probe()),
+                functions: feedstock::catalog::sql_functions(),
                 ..OpenOptions::default()
             });
             (options.listen, options.allow, options.threads) = (listen, allow, threads);
@@ -63,7 +63,7 @@ impl Worker {
                 identity: Identity { certificates, key: Secret::from(key) },
                 client_ca,
             });
-            feedstock::Worker::start(options)
+            feedstock::workers::Worker::start(options)
         })?;
         let bound = worker.address();
         let address = advertise.map_or_else(|| bound.to_string(), |host| advertised(&host, bound));

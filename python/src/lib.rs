@@ -49,19 +49,19 @@ fn check_finish(py: Python<'_>, finish: &str) -> PyResult<()> {
 /// returns their size in bytes.
 #[pyfunction]
 fn compile_kernels(py: Python<'_>, capability: u32) -> PyResult<usize> {
-    errors::call(py, || feedstock::compile_kernels(capability))
+    errors::call(py, || feedstock::device::compile_kernels(capability))
 }
 
 /// Adds files of NVIDIA's run-time compiler and JPEG decoder that the system's loader does not find.
 #[pyfunction]
 fn offer_libraries(files: Vec<std::path::PathBuf>) {
-    feedstock::offer_libraries(files);
+    feedstock::device::offer_libraries(files);
 }
 
 /// Registers `stream` as a user of the batch whose memory contains `address`; returns whether there is such a batch.
 #[pyfunction]
 fn use_address_on(py: Python<'_>, address: u64, stream: u64) -> PyResult<bool> {
-    errors::call(py, || feedstock::use_address_on(address, feedstock::StreamHandle(stream)))
+    errors::call(py, || feedstock::device::use_address_on(address, feedstock::device::StreamHandle(stream)))
 }
 
 /// Returns the op of a preset as JSON with all its parameters.
@@ -79,7 +79,7 @@ fn preset(py: Python<'_>, name: &str) -> PyResult<String> {
 /// Returns the CPU threads of a loader whose pipeline sets no number.
 #[pyfunction]
 fn default_threads() -> usize {
-    feedstock::ingest::default_threads()
+    feedstock::default_threads()
 }
 
 /// Panics inside a call, for the test that a panic becomes an `InternalError`.

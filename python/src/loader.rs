@@ -4,7 +4,8 @@ use crate::arguments::{BatchSizes, rank_out_of_range};
 use crate::batch::Batch;
 use crate::errors::{SIGNALS_EVERY, call, config, in_python};
 use crate::process::Own;
-use feedstock::{Cursor, Next, Position, Rank, StepSize};
+use feedstock::order::{Position, StepSize};
+use feedstock::{Cursor, Next, Rank};
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -40,7 +41,7 @@ impl Loader {
     fn settled(&self, py: Python<'_>, mut batch: feedstock::Batch, stream: Option<u64>) -> PyResult<Batch> {
         let Some(stream) = stream else { return Ok(Batch::new(batch)) };
         self.with(py, |loader| {
-            let settled = batch.settle(feedstock::StreamHandle(stream));
+            let settled = batch.settle(feedstock::device::StreamHandle(stream));
             if settled.is_err() {
                 loader.load_state(loader.state_at(batch.epoch(), batch.position()))?;
             }

@@ -23,7 +23,7 @@ pub(crate) struct Tensor {
     lengths: Option<Vec<usize>>,
     padded_axis: Option<usize>,
     /// On a device: the tensor that registers streams.
-    on_device: Option<Own<feedstock::DeviceTensor>>,
+    on_device: Option<Own<feedstock::device::DeviceTensor>>,
 }
 
 /// Returns the type in DLPack's terms.
@@ -74,7 +74,7 @@ impl Tensor {
     }
 
     /// Makes a tensor of a column of a batch that was made for a device.
-    pub(crate) fn of_device(tensor: &feedstock::DeviceTensor) -> PyResult<Self> {
+    pub(crate) fn of_device(tensor: &feedstock::device::DeviceTensor) -> PyResult<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
         let start = std::ptr::with_exposed_provenance_mut(tensor.address() as usize);
         let owner = Arc::new(tensor.clone());
@@ -157,7 +157,7 @@ impl Tensor {
             }
             Some(handle) => handle.cast_unsigned(),
         };
-        call(py, || tensor.use_on(feedstock::StreamHandle(stream)))
+        call(py, || tensor.use_on(feedstock::device::StreamHandle(stream)))
     }
 }
 

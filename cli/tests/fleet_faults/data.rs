@@ -1,7 +1,8 @@
 //! The data of every test: small images, a pipeline over them, and batches in a form that can be compared and
 //! printed.
 
-use feedstock::dataset::{CatalogOptions, CatalogStore, OpenOptions};
+use feedstock::OpenOptions;
+use feedstock::catalog::{CatalogOptions, CatalogStore};
 use feedstock::{
     Batch, BatchSize, Dataset, Pipeline, Shuffle, Tail, decode_image, horizontal_flip, random_resized_crop,
 };

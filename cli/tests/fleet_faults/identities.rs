@@ -4,7 +4,8 @@ use crate::data::Data;
 use crate::run::{Run, quiet};
 use crate::trust::{Trust, expired};
 use crate::worker::Start;
-use feedstock::{Error, ErrorKind, Identity, Rank, Token, Workers};
+use feedstock::workers::{Identity, Token};
+use feedstock::{Error, ErrorKind, Rank, Workers};
 use std::time::{Duration, Instant};
 
 /// Returns the error of a rank whose workers cannot serve it. It must come long before the rank's deadline.

@@ -1,7 +1,9 @@
 //! A fleet's certificates and token: as files for processes, and as options for ranks.
 
 use crate::worker::Start;
-use feedstock::{ClientTls, FleetIdentity, Identity, Secret, Token, Workers};
+use feedstock::Workers;
+use feedstock::storage::Secret;
+use feedstock::workers::{ClientTls, FleetIdentity, Identity, Token};
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     date_time_ymd,
