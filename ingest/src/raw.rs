@@ -1,8 +1,8 @@
 //! A rank's share, or everything, as Arrow record batches in plan order, without decoding.
 
-use crate::engine::{Destination, Engine, Finished, Job, Offers, Run, Sink};
-use crate::ready::{Popped, Ready};
-use crate::row::RowMemory;
+use crate::memory::row::RowMemory;
+use crate::run::engine::{Destination, Engine, Finished, Job, Offers, Run, Sink};
+use crate::run::ready::{Popped, Ready};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};

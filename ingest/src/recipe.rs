@@ -4,9 +4,9 @@
 //! Recipe ──spec()──▶ RecipeSpec (JSON) ──to another process──▶ open() ──▶ Recipe: the same plan, the same chains
 //! ```
 
-use crate::driver::{check_mapped, unmapped};
-use crate::engine::Map;
 use crate::resources::Loaded;
+use crate::run::driver::{check_mapped, unmapped};
+use crate::run::engine::Map;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{

@@ -26,11 +26,11 @@ mod stream;
 pub use dispatch::Local;
 pub use members::Workers;
 
-use crate::driver::unmapped;
-use crate::engine::{Destination, Engine, Job, Run, Sink};
 use crate::recipe::Recipe;
-use crate::stats::Shared;
-use crate::walk::Walk;
+use crate::run::driver::unmapped;
+use crate::run::engine::{Destination, Engine, Job, Run, Sink};
+use crate::run::stats::Shared;
+use crate::run::walk::Walk;
 use crate::wire::WorkerStatus;
 use crate::worker::{Serve, here};
 use crate::{Error, ErrorKind, Result};

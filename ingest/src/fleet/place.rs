@@ -1,9 +1,9 @@
 //! A step whose rows come from several streams into one place.
 
-use crate::driver::Event;
-use crate::engine::{Destination, Finished, Sink};
-use crate::row::RowMemory;
-use crate::stats::Shared;
+use crate::memory::row::RowMemory;
+use crate::run::driver::Event;
+use crate::run::engine::{Destination, Finished, Sink};
+use crate::run::stats::Shared;
 use crate::{Error, ErrorKind, Result};
 use arrow::compute::interleave_record_batch;
 use arrow::record_batch::RecordBatch;

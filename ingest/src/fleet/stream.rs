@@ -4,8 +4,8 @@ use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, broke
 use super::dispatch::StreamId;
 use super::place::{Claim, Gathering, Writing};
 use super::progress::Counters;
-use crate::engine::Destination;
-use crate::row::RowPlace;
+use crate::memory::row::RowPlace;
+use crate::run::engine::Destination;
 use crate::wire::{
     Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
     PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,

@@ -5,10 +5,10 @@
 //! ```
 //! So a rank that does not read stops the engine after as many steps as there are places.
 
-use crate::engine::{Destination, Finished, Map, Offers, Run, Sink};
-use crate::pages::Pages;
-use crate::ready::Ready;
-use crate::row::{RowBuffers, RowColumn, RowMemory};
+use crate::memory::pages::Pages;
+use crate::memory::row::{RowBuffers, RowColumn, RowMemory};
+use crate::run::engine::{Destination, Finished, Map, Offers, Run, Sink};
+use crate::run::ready::Ready;
 use crate::wire::RowHead;
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;

@@ -19,8 +19,8 @@ pub(crate) use connection::{Serve, serve};
 #[cfg(test)]
 pub(crate) use lane::{Body, Lane, Place, Rows};
 
-use crate::engine::{Engine, Map};
 use crate::recipe::{Recipe, RecipeSpec};
+use crate::run::engine::{Engine, Map};
 use crate::threads::available_threads;
 use crate::wire::{ServerTls, Token, WorkerStatus};
 use crate::{Error, ErrorKind, Result};

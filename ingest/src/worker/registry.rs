@@ -3,11 +3,11 @@
 use super::flight::{self, LaneTicket};
 use super::lane::{EngineLane, Lane};
 use super::memory::Memory;
-use crate::driver::unmapped;
-use crate::engine::{Engine, Job, Map, sample_bytes};
-use crate::large::Spare;
 use crate::recipe::{Recipe, RecipeSpec};
-use crate::share::{Share, Sharing};
+use crate::run::driver::unmapped;
+use crate::run::engine::{Engine, Job, Map, sample_bytes};
+use crate::run::large::Spare;
+use crate::run::share::{Share, Sharing};
 use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;

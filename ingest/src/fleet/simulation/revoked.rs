@@ -1,11 +1,11 @@
 //! The claim on rows of a stream that is ended in the middle of them.
 
 use super::{SLOTS, bytes, specs, walk, warnings};
-use crate::engine::Finished;
 use crate::fleet::place::{Claim, Gathering, Writing};
-use crate::ready::{Popped, Ready};
-use crate::row::{RowBuffers, RowPlace};
-use crate::stats::Shared;
+use crate::memory::row::{RowBuffers, RowPlace};
+use crate::run::engine::Finished;
+use crate::run::ready::{Popped, Ready};
+use crate::run::stats::Shared;
 use crate::worker::Place;
 use crate::{Error, ErrorKind};
 use arrow::array::{ArrayRef, UInt64Array};

@@ -1,14 +1,14 @@
 //! One step being written: its rows run on the pool, the last one to finish completes it.
 
-use crate::driver::Event;
-use crate::engine::{Destination, Finished, Map, Sink};
-use crate::large::{Loan, too_large};
+use crate::memory::row::{RowMemory, RowPlace};
 use crate::pool::Task;
-use crate::row::{RowMemory, RowPlace};
-use crate::share::Sharing;
-use crate::stats::{Shared, add_time};
+use crate::run::driver::Event;
+use crate::run::engine::{Destination, Finished, Map, Sink};
+use crate::run::large::{Loan, too_large};
+use crate::run::share::Sharing;
+use crate::run::stats::{Shared, add_time};
+use crate::run::watchdog::AtWork;
 use crate::value::value;
-use crate::watchdog::AtWork;
 use crate::{Error, ErrorKind, Result, SampleContext};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::interleave;

@@ -4,8 +4,8 @@
 //! Blocks are shared while any run holds them, so that costs no memory. Finished samples are kept, up to a number of bytes,
 //! only while runs overlap: ranks of one job never ask for the same sample, and would pay for copies in vain.
 
-use crate::residency::Piece;
-use crate::row::{RowMemory, RowPlace};
+use crate::memory::row::{RowMemory, RowPlace};
+use crate::run::residency::Piece;
 use feedstock_dataset::{Block, Rank, SampleId, StrandSet};
 use feedstock_ops::{TensorSpec, Warnings};
 use futures::FutureExt;

@@ -1,7 +1,7 @@
 //! Walks a rank's steps through the epochs and knows when a block is needed next.
 
-use crate::residency::{NEVER, Need, Piece, PlanTime};
-use crate::walk::Walk;
+use crate::run::residency::{NEVER, Need, Piece, PlanTime};
+use crate::run::walk::Walk;
 use feedstock_dataset::{BlockId, Catalog, Position, SampleId, Step};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;

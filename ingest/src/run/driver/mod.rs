@@ -4,17 +4,17 @@
 
 mod lending;
 
-use crate::engine::{Destination, Job, Map, Sink};
-use crate::large::{self, LoanRoom, Spare};
-use crate::planner::{PlannedStep, Planner};
 use crate::pool::{Turn, Turns};
-use crate::residency::{NEVER, Piece, Refused, Residency};
-use crate::running::{Context, Parked, Running};
-use crate::share::Sharing;
-use crate::stats::{Shared, Stage, Waiting, add_time};
+use crate::run::engine::{Destination, Job, Map, Sink};
+use crate::run::large::{self, LoanRoom, Spare};
+use crate::run::planner::{PlannedStep, Planner};
+use crate::run::residency::{NEVER, Piece, Refused, Residency};
+use crate::run::running::{Context, Parked, Running};
+use crate::run::share::Sharing;
+use crate::run::stats::{Shared, Stage, Waiting, add_time};
+use crate::run::walk::Walk;
+use crate::run::watchdog::LOOK_EVERY;
 use crate::value::is_mappable;
-use crate::walk::Walk;
-use crate::watchdog::LOOK_EVERY;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use feedstock_dataset::{Block, BlockId, BlockReader, Dataset};

@@ -1,11 +1,11 @@
 //! The door of this crate: an [`Engine`] runs [`Job`]s, one a rank, into places that the caller offers.
 
-use crate::driver::{Driver, Event, Means};
-use crate::large::Spare;
+use crate::memory::row::RowMemory;
 use crate::pool::{Pool, PoolShare};
-use crate::row::RowMemory;
-use crate::share::Sharing;
-use crate::stats::{Shared, Stats, Waiting};
+use crate::run::driver::{Driver, Event, Means};
+use crate::run::large::Spare;
+use crate::run::share::Sharing;
+use crate::run::stats::{Shared, Stats, Waiting};
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, IoRuntime, Plan, Position, Step, StepShape, StrandSet};

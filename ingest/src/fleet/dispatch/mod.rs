@@ -392,11 +392,8 @@ fn list(names: BTreeSet<&str>) -> String {
 }
 
 #[cfg(test)]
-#[path = "dispatch_model.rs"]
 mod model;
 #[cfg(test)]
-#[path = "dispatch_refusals.rs"]
 mod refusals;
 #[cfg(test)]
-#[path = "dispatch_slow.rs"]
 mod slow;

@@ -1,0 +1,4 @@
+//! The memory that rows are written into.
+
+pub(crate) mod pages;
+pub(crate) mod row;
