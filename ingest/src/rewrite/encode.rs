@@ -1,6 +1,6 @@
 //! One shard in memory: rows become row groups of a Parquet file, or record batches of an Arrow IPC file.
 
-use super::RewriteFormat;
+use super::options::RewriteFormat;
 use super::schema::{FEATURES_KEY, PayloadKind, Shape};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, AsArray};

@@ -4,7 +4,8 @@
 //! RawBatches ─▶ [batch, batch, batch] each picture a task ─▶ pool ─▶ oldest batch complete ─▶ next()
 //! ```
 
-use super::{KeptSample, OnBadPicture};
+use super::options::OnBadPicture;
+use super::report::KeptSample;
 use crate::pool::{Pool, Turns};
 use crate::raw::RawBatches;
 use crate::{Error, ErrorKind, Result};

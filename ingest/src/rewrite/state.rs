@@ -7,9 +7,10 @@
 //! begin at the same time, one writes. A run that finds the state of another one with the same settings continues it, even
 //! while that one still runs: both then write the same bytes.
 
+use super::options::{Recode, RewriteFormat};
 use super::recode::Fate;
+use super::report::{KeptSample, NAMED_SAMPLES};
 use super::schema::PayloadKind;
-use super::{KeptSample, NAMED_SAMPLES, Recode, RewriteFormat};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use feedstock_dataset::{Digest, Fingerprint, Plan, Storage};

@@ -1,8 +1,9 @@
 //! Reading the shards back and comparing them with what was read from the source.
 
+use super::cuts::mean_batch_rows;
 use super::digest::RowDigest;
+use super::options::{RewriteOptions, RewriteStage};
 use super::state::{State, Target};
-use super::{RewriteOptions, RewriteStage, mean_batch_rows};
 use crate::{Error, ErrorKind, RawBatches, RawOptions, Result};
 use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, Digest, OpenOptions, Plan, Shuffle};
 
@@ -67,7 +68,7 @@ pub(super) fn read_back(
                 None => break,
             }
         }
-        options.tell(RewriteStage::Verifying, done, planned, 0);
+        options.report(RewriteStage::Verifying, done, planned, 0);
     }
     if done != planned || shards.next().is_some() {
         let found = format!("{done} rows came, {planned} were written");
