@@ -11,7 +11,7 @@ const CIRCLES: [(&str, usize); 11] = [
     ("dataset/plan/src", 0),
     ("dataset/src", 55),
     ("ops/src", 59),
-    ("ingest/src", 14),
+    ("ingest/src", 0),
     ("trainer_bridge/device/src", 0),
     ("trainer_bridge/src", 0),
     ("synth/src", 0),

@@ -37,7 +37,9 @@ pub use rewrite::{
     KeptSample, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteProgress, RewriteProgressFn,
     RewriteReport, RewriteStage, rewrite,
 };
-pub use run::engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink, sample_bytes};
+pub use run::engine::Engine;
+pub use run::handle::{Offers, Run};
+pub use run::job::{Destination, Finished, Job, Map, Sink, sample_bytes};
 pub use run::ready::{Popped, Ready};
 pub use run::running::row_seed;
 pub use run::stats::{Stage, Stats, Waiting};

@@ -1,7 +1,9 @@
 //! A rank's share, or everything, as Arrow record batches in plan order, without decoding.
 
 use crate::memory::row::RowMemory;
-use crate::run::engine::{Destination, Engine, Finished, Job, Offers, Run, Sink};
+use crate::run::engine::Engine;
+use crate::run::handle::{Offers, Run};
+use crate::run::job::{Destination, Finished, Job, Sink};
 use crate::run::ready::{Popped, Ready};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};

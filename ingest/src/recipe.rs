@@ -5,8 +5,8 @@
 //! ```
 
 use crate::resources::Loaded;
-use crate::run::driver::{check_mapped, unmapped};
-use crate::run::engine::Map;
+use crate::run::columns::{check_mapped, unmapped};
+use crate::run::job::Map;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{

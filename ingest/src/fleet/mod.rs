@@ -26,19 +26,19 @@ mod stream;
 pub use dispatch::Local;
 pub use members::Workers;
 
+use crate::Result;
 use crate::recipe::Recipe;
-use crate::run::driver::unmapped;
-use crate::run::engine::{Destination, Engine, Job, Run, Sink};
+use crate::run::columns::unmapped;
+use crate::run::engine::Engine;
+use crate::run::handle::Run;
+use crate::run::job::{Destination, Job, Sink};
 use crate::run::stats::Shared;
 use crate::run::walk::Walk;
 use crate::wire::WorkerStatus;
 use crate::worker::{Serve, here};
-use crate::{Error, ErrorKind, Result};
 use connect::Network;
 use feedstock_dataset::IoRuntime;
-use futures::FutureExt;
 use run::{FleetDriver, Plan};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 impl Workers {
@@ -54,9 +54,7 @@ impl Workers {
         engine: impl FnOnce() -> Result<Engine>,
         sink: Arc<dyn Sink<D>>,
     ) -> Result<Run<D>> {
-        let catalog = job.dataset.catalog().clone();
-        job.plan.check_epoch(job.epoch)?;
-        job.shape.check(&job.plan, &|sample| catalog.describe_sample(sample))?;
+        job.check()?;
         let spec = recipe.spec();
         let here = match self.local_share() {
             Local::Never => None,
@@ -77,14 +75,8 @@ impl Workers {
             sink: sink.clone(),
             shared: shared.clone(),
         };
-        let (driver, events) = FleetDriver::new(plan)?;
-        let task = io.handle().spawn(async move {
-            if AssertUnwindSafe(driver.run()).catch_unwind().await.is_err() {
-                // Whoever waits must hear of it; index 0 comes before every step not yet handed over.
-                sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
-            }
-        });
-        Ok(Run::of_fleet(events, shared, task, io))
+        let (driver, offers) = FleetDriver::new(plan)?;
+        Ok(Run::start(driver.run(), offers, sink, shared, io))
     }
 
     /// How the worker at `address` is; blocks until it answers.
@@ -94,7 +86,6 @@ impl Workers {
     pub fn status(&self, address: &str) -> Result<WorkerStatus> {
         let (network, token, address) = (Network::new(self, None)?, self.said().cloned(), address.to_owned());
         let io = IoRuntime::new()?;
-        let asked = async move { Ok(connect::status(&network, &address, token.as_ref()).await) };
-        io.block_on(asked)?
+        io.block_on(async move { connect::status(&network, &address, token.as_ref()).await })
     }
 }

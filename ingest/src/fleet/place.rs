@@ -1,8 +1,7 @@
 //! A step whose rows come from several streams into one place.
 
 use crate::memory::row::RowMemory;
-use crate::run::driver::Event;
-use crate::run::engine::{Destination, Finished, Sink};
+use crate::run::job::{Destination, Finished, Sink};
 use crate::run::stats::Shared;
 use crate::{Error, ErrorKind, Result};
 use arrow::compute::interleave_record_batch;
@@ -14,13 +13,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
+/// What wakes the driver of a fleet's run.
+pub(crate) enum FleetEvent<D> {
+    /// The caller lends a place. Bounded by the caller's slots.
+    Offered(D),
+    /// All rows of this step are written. Bounded by the steps under way.
+    StepDone(u64),
+}
+
 /// A step under way.
 pub(crate) struct Gathering<D: Destination> {
     pub(crate) index: u64,
     pub(crate) step: Step,
     sink: Arc<dyn Sink<D>>,
     shared: Arc<Shared>,
-    events: UnboundedSender<Event<D>>,
+    events: UnboundedSender<FleetEvent<D>>,
     parts: Mutex<Parts<D>>,
     released: Notify,
 }
@@ -61,7 +68,7 @@ impl<D: Destination> Gathering<D> {
         mut destination: D,
         sink: Arc<dyn Sink<D>>,
         shared: Arc<Shared>,
-        events: UnboundedSender<Event<D>>,
+        events: UnboundedSender<FleetEvent<D>>,
     ) -> Result<Arc<Self>> {
         let rows = step.rows.len();
         destination.begin(rows)?;
@@ -135,7 +142,7 @@ impl<D: Destination> Gathering<D> {
             Err(error) => self.sink.failed(self.index, error),
         }
         // Nobody listens once the run is dropped.
-        let _unheard = self.events.send(Event::StepDone(self.index));
+        let _unheard = self.events.send(FleetEvent::StepDone(self.index));
     }
 }
 

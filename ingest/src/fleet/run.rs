@@ -4,12 +4,12 @@ use super::connect::{Connect, status};
 use super::dispatch::{Action, Dispatch, HERE, RowsOfStrands, StreamId};
 use super::hedge::TICK;
 use super::members::{Source, WORKERS_MAX, Workers};
-use super::place::Gathering;
+use super::place::{FleetEvent, Gathering};
 use super::progress::Counters;
 use super::stream::{self, Opening, Task, Told};
 use crate::recipe::RecipeSpec;
-use crate::run::driver::Event;
-use crate::run::engine::{Destination, Sink};
+use crate::run::handle::Offers;
+use crate::run::job::{Destination, Sink};
 use crate::run::stats::{Shared, Stage, Waiting};
 use crate::run::walk::Walk;
 use crate::wire::{LaneRequest, PlanId};
@@ -64,8 +64,8 @@ pub(crate) struct FleetDriver<D: Destination> {
     active: BTreeMap<u64, Arc<Gathering<D>>>,
     streams: HashMap<StreamId, Stream<D>>,
     tasks: JoinSet<()>,
-    own_events: UnboundedSender<Event<D>>,
-    events: UnboundedReceiver<Event<D>>,
+    own_events: UnboundedSender<FleetEvent<D>>,
+    events: UnboundedReceiver<FleetEvent<D>>,
     told: UnboundedSender<(StreamId, Told)>,
     heard: UnboundedReceiver<(StreamId, Told)>,
     probed: UnboundedSender<(String, Result<()>)>,
@@ -88,8 +88,8 @@ struct Stream<D: Destination> {
 }
 
 impl<D: Destination> FleetDriver<D> {
-    pub(crate) fn new(mut plan: Plan<D>) -> Result<(Self, UnboundedSender<Event<D>>)> {
-        let (own_events, events) = unbounded_channel(); // bounded by slots, see Event
+    pub(crate) fn new(mut plan: Plan<D>) -> Result<(Self, Offers<D>)> {
+        let (own_events, events) = unbounded_channel(); // bounded by slots, see FleetEvent
         let (told, heard) = unbounded_channel(); // a few for each stream and step
         let (probed, probes) = unbounded_channel(); // one for each member
         let (found, looked_up) = unbounded_channel(); // one at a time
@@ -118,7 +118,7 @@ impl<D: Destination> FleetDriver<D> {
             looking_up: Arc::new(Semaphore::new(1)),
             plan,
         };
-        Ok((driver, own_events))
+        Ok((driver, Offers::new(own_events, FleetEvent::Offered)))
     }
 
     /// Until every step is delivered, or one never can be.
@@ -136,12 +136,11 @@ impl<D: Destination> FleetDriver<D> {
             self.report();
             let actions = tokio::select! {
                 event = self.events.recv() => match event {
-                    Some(Event::Offered(place)) => self.offered(place),
-                    Some(Event::StepDone(index)) => {
+                    Some(FleetEvent::Offered(place)) => self.offered(place),
+                    Some(FleetEvent::StepDone(index)) => {
                         self.active.remove(&index);
                         Ok(self.dispatch.finished(index))
                     }
-                    Some(Event::Parked(_) | Event::Stalled | Event::Returned(_)) => continue, // of runs that decode
                     None => return, // we hold a sender
                 },
                 Some((stream, told)) = self.heard.recv() => self.told(stream, told),

@@ -5,7 +5,7 @@ use super::dispatch::StreamId;
 use super::place::{Claim, Gathering, Writing};
 use super::progress::Counters;
 use crate::memory::row::RowPlace;
-use crate::run::engine::Destination;
+use crate::run::job::Destination;
 use crate::wire::{
     Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
     PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,

@@ -1,7 +1,10 @@
 //! Running a plan: what a run is asked for, and the engine that does it on this process's threads.
 
+pub(crate) mod columns;
 pub(crate) mod driver;
 pub(crate) mod engine;
+pub(crate) mod handle;
+pub(crate) mod job;
 pub(crate) mod large;
 pub(crate) mod planner;
 pub(crate) mod ready;

@@ -2,20 +2,16 @@
 
 use crate::memory::row::{RowMemory, RowPlace};
 use crate::pool::Task;
-use crate::run::driver::Event;
-use crate::run::engine::{Destination, Finished, Map, Sink};
+use crate::run::columns::gather;
+use crate::run::job::{Destination, Finished, Map, Sink};
 use crate::run::large::{Loan, too_large};
 use crate::run::share::Sharing;
 use crate::run::stats::{Shared, add_time};
 use crate::run::watchdog::AtWork;
 use crate::value::value;
 use crate::{Error, ErrorKind, Result, SampleContext};
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::interleave;
-use arrow::datatypes::{DataType, SchemaRef};
-use arrow::error::ArrowError;
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use feedstock_dataset::{Block, Catalog, PlannedRow, Step, declared_array};
+use arrow::datatypes::SchemaRef;
+use feedstock_dataset::{Block, Catalog, PlannedRow, Step};
 use feedstock_ops::{SampleSeed, Scratch, Warnings};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +33,20 @@ pub(crate) struct Context<D: Destination> {
     pub(crate) sink: Arc<dyn Sink<D>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) events: UnboundedSender<Event<D>>,
+}
+
+/// What wakes the driver.
+pub(crate) enum Event<D: Destination> {
+    /// The caller lends a place. Bounded by the caller's slots.
+    Offered(D),
+    /// All rows of this step are written. Bounded by the running steps.
+    StepDone(u64),
+    /// A row needs more working memory than its thread has. Bounded by the rows of the running steps, as are the next two.
+    Parked(Parked<D>),
+    /// All rows of a step that are left wait for memory.
+    Stalled,
+    /// A row gives back these bytes of the budget.
+    Returned(u64),
 }
 
 /// A step under way.
@@ -352,43 +362,6 @@ impl<D: Destination> Drop for RowGuard<D> {
         });
         self.running.row_done(self.row, self.memory.take(), outcome);
     }
-}
-
-/// Rows picked from several blocks, in order.
-pub(crate) fn gather(sources: &[(Arc<Block>, usize)], columns: &SchemaRef) -> Result<RecordBatch> {
-    let mut blocks: Vec<&Arc<Block>> = Vec::new();
-    let mut indices = Vec::with_capacity(sources.len());
-    for (block, row) in sources {
-        // Rows come by lane, so a block repeats in runs and a backward search is short.
-        let at = blocks.iter().rposition(|known| Arc::ptr_eq(known, block)).unwrap_or_else(|| {
-            blocks.push(block);
-            blocks.len() - 1
-        });
-        indices.push((at, *row));
-    }
-    let bug = |e: ArrowError| Error::new(ErrorKind::Bug, format!("cannot gather a batch's columns: {e}"));
-    let arrays = columns.fields().iter().map(|field| {
-        let parts: Vec<&dyn Array> = blocks
-            .iter()
-            .map(|block| block.rows.column_by_name(field.name()).map(|array| &**array))
-            .collect::<Option<_>>()
-            .ok_or_else(|| Error::new(ErrorKind::Bug, format!("a block lacks column {}", field.name())))?;
-        compact(interleave(&parts, &indices).map_err(bug)?, field.data_type())
-    });
-    let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(sources.len()));
-    RecordBatch::try_new_with_options(columns.clone(), arrays, &options).map_err(bug)
-}
-
-/// A copy of the type `declared` that holds its own bytes: views would keep whole blocks alive beyond the budget. Blocks hold
-/// texts as views, which are written out here.
-fn compact(array: ArrayRef, declared: &DataType) -> Result<ArrayRef> {
-    Ok(match array.data_type() {
-        held if held != declared => declared_array(&array, declared)?,
-        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
-        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
-        _ => array,
-    })
 }
 
 /// The epoch that ops see: passes of a mix are epochs of their parts, the first of which keeps the epoch's own randomness.

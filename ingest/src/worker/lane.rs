@@ -7,7 +7,8 @@
 
 use crate::memory::pages::Pages;
 use crate::memory::row::{RowBuffers, RowColumn, RowMemory};
-use crate::run::engine::{Destination, Finished, Map, Offers, Run, Sink};
+use crate::run::handle::{Offers, Run};
+use crate::run::job::{Destination, Finished, Map, Sink};
 use crate::run::ready::Ready;
 use crate::wire::RowHead;
 use crate::{Error, ErrorKind, Result};

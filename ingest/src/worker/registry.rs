@@ -1,11 +1,13 @@
 //! The recipes that a worker was told of, and the lanes that it makes of them.
 
-use super::flight::{self, LaneTicket};
 use super::lane::{EngineLane, Lane};
 use super::memory::Memory;
+use super::schema::lane_schema;
+use super::ticket::LaneTicket;
 use crate::recipe::{Recipe, RecipeSpec};
-use crate::run::driver::unmapped;
-use crate::run::engine::{Engine, Job, Map, sample_bytes};
+use crate::run::columns::unmapped;
+use crate::run::engine::Engine;
+use crate::run::job::{Job, Map, sample_bytes};
 use crate::run::large::Spare;
 use crate::run::share::{Share, Sharing};
 use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
@@ -84,7 +86,7 @@ impl Opened {
         let dataset = &self.recipe.dataset;
         let rides = unmapped(dataset.block_reader().schema(), dataset, &self.maps)?;
         let outputs = self.maps.iter().map(|map| (map.output.clone(), map.chain.output().clone()));
-        Ok(flight::schema(&outputs.collect::<Vec<_>>(), &rides))
+        Ok(lane_schema(&outputs.collect::<Vec<_>>(), &rides))
     }
 
     /// What Flight calls lanes are strands.

@@ -1,9 +1,9 @@
 //! The claim on rows of a stream that is ended in the middle of them.
 
-use super::{SLOTS, bytes, specs, walk, warnings};
+use super::data::{SLOTS, bytes, specs, walk, warnings};
 use crate::fleet::place::{Claim, Gathering, Writing};
 use crate::memory::row::{RowBuffers, RowPlace};
-use crate::run::engine::Finished;
+use crate::run::job::Finished;
 use crate::run::ready::{Popped, Ready};
 use crate::run::stats::Shared;
 use crate::worker::Place;

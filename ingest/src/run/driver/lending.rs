@@ -1,9 +1,10 @@
 //! Room in the budget for rows that need more working memory than their threads have; `large.rs` states the rules.
 
-use super::{Active, Driver, Event};
-use crate::run::engine::Destination;
+use super::{Active, Driver};
+use crate::run::job::Destination;
 use crate::run::large::{Loan, no_room};
 use crate::run::planner::PlannedStep;
+use crate::run::running::Event;
 
 impl<D: Destination> Driver<D> {
     /// Lends room to rows that wait for it, in plan order.

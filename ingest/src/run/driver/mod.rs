@@ -5,24 +5,24 @@
 mod lending;
 
 use crate::pool::{Turn, Turns};
-use crate::run::engine::{Destination, Job, Map, Sink};
+use crate::run::columns::unmapped;
+use crate::run::handle::Offers;
+use crate::run::job::{Destination, Job, Sink};
 use crate::run::large::{self, LoanRoom, Spare};
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{NEVER, Piece, Refused, Residency};
-use crate::run::running::{Context, Parked, Running};
+use crate::run::running::{Context, Event, Parked, Running};
 use crate::run::share::Sharing;
 use crate::run::stats::{Shared, Stage, Waiting, add_time};
 use crate::run::walk::Walk;
 use crate::run::watchdog::LOOK_EVERY;
-use crate::value::is_mappable;
 use crate::{Error, ErrorKind, Result};
-use arrow::datatypes::{DataType, Schema, SchemaRef};
-use feedstock_dataset::{Block, BlockId, BlockReader, Dataset};
+use feedstock_dataset::{Block, BlockId, BlockReader};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -36,20 +36,6 @@ const STEPS_CHECKED: usize = 64;
 
 /// Blocks that a "waiting for storage" message names.
 const NAMED_BLOCKS: usize = 3;
-
-/// What wakes the driver.
-pub(crate) enum Event<D: Destination> {
-    /// The caller lends a place. Bounded by the caller's slots.
-    Offered(D),
-    /// All rows of this step are written. Bounded by the running steps.
-    StepDone(u64),
-    /// A row needs more working memory than its thread has. Bounded by the rows of the running steps, as are the next two.
-    Parked(Parked<D>),
-    /// All rows of a step that are left wait for memory.
-    Stalled,
-    /// A row gives back these bytes of the budget.
-    Returned(u64),
-}
 
 /// What the process gives to a run.
 pub(crate) struct Means {
@@ -116,10 +102,9 @@ impl<D: Destination> Driver<D> {
         turns: Turns,
         shared: Arc<Shared>,
         Means { sharing, spare, decoder_memory }: Means,
-    ) -> Result<(Self, UnboundedSender<Event<D>>)> {
+    ) -> Result<(Self, Offers<D>)> {
+        job.check()?;
         let catalog = job.dataset.catalog().clone();
-        job.plan.check_epoch(job.epoch)?;
-        job.shape.check(&job.plan, &|sample| catalog.describe_sample(sample))?;
         let reserve_bytes = catalog.reserve_bytes();
         let reader = job.dataset.block_reader();
         let columns = unmapped(reader.schema(), &job.dataset, &job.maps)?;
@@ -164,17 +149,17 @@ impl<D: Destination> Driver<D> {
             planned_all: false,
             failed: false,
         };
-        driver.check_budget()
+        driver.check_budget()?;
+        Ok((driver, Offers::new(sender, Event::Offered)))
     }
 
     /// Refuses, before anything waits, a budget that one of the first steps would never fit.
-    fn check_budget(self) -> Result<(Self, UnboundedSender<Event<D>>)> {
+    fn check_budget(&self) -> Result<()> {
         let (step_bytes, rows) = self.planner.largest_need(STEPS_CHECKED);
         if step_bytes.saturating_add(self.reserve_bytes) > self.budget_bytes {
             return Err(self.over_budget(step_bytes, rows));
         }
-        let sender = self.context.events.clone();
-        Ok((self, sender))
+        Ok(())
     }
 
     /// Until every step is delivered, or one has failed and those before it are delivered.
@@ -470,41 +455,4 @@ fn block_row(planned: &PlannedStep, row: usize, piece: Piece) -> usize {
 
 fn step_name(planned: &PlannedStep) -> String {
     format!("the step at position {} of epoch {}", planned.step.position, planned.step.epoch)
-}
-
-/// Checks that there is something to map in each of `columns`.
-///
-/// # Errors
-/// `BadConfig` for a column that is not in the schema, or holds neither encoded bytes nor text.
-pub(crate) fn check_mapped<'a>(schema: &Schema, columns: impl IntoIterator<Item = &'a str>) -> Result<()> {
-    let named = |wanted: fn(&DataType) -> bool| {
-        let fields = schema.fields().iter().filter(|field| wanted(field.data_type()));
-        fields.map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ")
-    };
-    for column in columns {
-        let problem = match schema.field_with_name(column) {
-            Ok(field) if is_mappable(field.data_type()) => continue,
-            Ok(field) => format!("column '{column}' cannot be mapped: it holds {}", field.data_type()),
-            Err(_) => format!("column '{column}' cannot be mapped: it does not exist"),
-        };
-        let message = format!(
-            "{problem}; this data set has encoded bytes in: {}; text in: {}",
-            named(|data_type| *data_type == DataType::BinaryView),
-            named(|data_type| is_mappable(data_type) && *data_type != DataType::BinaryView)
-        );
-        return Err(Error::new(ErrorKind::BadConfig, message));
-    }
-    Ok(())
-}
-
-/// The columns that ride along, after checking that every map has a column to read: all but the payloads that were
-/// mapped and what a result of the same name replaces.
-pub(crate) fn unmapped(schema: &SchemaRef, dataset: &Dataset, maps: &[Map]) -> Result<SchemaRef> {
-    let catalog = dataset.catalog();
-    check_mapped(schema, maps.iter().map(|map| map.column.as_str()))?;
-    let rides = |name: &str| {
-        maps.iter().all(|map| map.output != name && (map.column != name || !catalog.is_payload(name)))
-    };
-    let rest = schema.fields().iter().filter(|field| rides(field.name()));
-    Ok(Arc::new(Schema::new(rest.cloned().collect::<Vec<_>>())))
 }
