@@ -30,7 +30,8 @@ mod worker;
 pub use feedstock_base::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
 pub use memory::pages::Pages;
-pub use memory::row::{RowBuffers, RowColumn, RowMemory, RowPlace};
+pub use memory::row::{RowBuffers, RowMemory, RowPlace};
+pub use memory::slab::{RowSlab, SlabMemory};
 pub use raw::{RawBatches, RawOptions};
 pub use recipe::{ByLength, MapSpec, Recipe, RecipeSpec};
 pub use rewrite::{

@@ -2,7 +2,7 @@
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_device::memory::{Locked, LockedPool};
-use feedstock_ingest::Pages;
+use feedstock_ingest::{Pages, SlabMemory};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -36,6 +36,17 @@ impl Memory {
                 unsafe { block.start().add(offset) }
             }
         }
+    }
+}
+
+// SAFETY: pages and locked blocks keep their address and size while they live, and belong to whoever holds them alone.
+unsafe impl SlabMemory for Memory {
+    fn size(&self) -> usize {
+        self.size()
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        self.at(0)
     }
 }
 

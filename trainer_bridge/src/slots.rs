@@ -12,7 +12,7 @@ use crate::Result;
 use crate::memory::{Allocator, Memory, no_memory};
 use crate::padding::{Fill, pad};
 use feedstock_base::PAGE_BYTES;
-use feedstock_ingest::{Destination, Offers, RowBuffers, RowColumn, RowMemory};
+use feedstock_ingest::{Destination, Offers, RowBuffers, RowMemory, RowSlab};
 use feedstock_ops::{RaggedRow, TensorSpec};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,16 +93,11 @@ impl PaddedSize {
 /// One reusable batch buffer.
 pub(crate) struct Slot {
     columns: Arc<[Column]>,
-    buffers: Arc<RowBuffers>,
     allocator: Allocator,
-    fixed: Arc<Memory>,
+    /// The rows: those of fixed columns in place, those of ragged ones in buffers.
+    rows: RowSlab<Memory>,
     padded: Arc<Memory>,
     padded_size: PaddedSize,
-    /// Rows that `fixed` has room for; column offsets follow from it.
-    capacity_rows: usize,
-    taken: Vec<bool>,
-    /// By row and mapped column, what was written into buffers.
-    ragged: Vec<Vec<Option<RaggedRow>>>,
 }
 
 impl Slot {
@@ -113,29 +108,11 @@ impl Slot {
         allocator: Allocator,
         rows: usize,
     ) -> Result<Self> {
-        let mut slot = Self {
-            columns,
-            buffers,
-            fixed: allocator.memory(0)?,
-            padded: allocator.memory(0)?,
-            allocator,
-            padded_size: PaddedSize::default(),
-            capacity_rows: 0,
-            taken: Vec::new(),
-            ragged: Vec::new(),
-        };
-        slot.reserve(rows)?;
-        Ok(slot)
-    }
-
-    fn reserve(&mut self, rows: usize) -> Result<()> {
-        if rows > self.capacity_rows {
-            self.fixed = self.allocator.memory(0)?; // the old memory goes before the new one comes
-            let bytes = fixed_offsets(&self.columns, rows).map(|(_, bytes)| bytes);
-            self.fixed = self.allocator.memory(bytes.unwrap_or(usize::MAX))?;
-            self.capacity_rows = rows;
-        }
-        Ok(())
+        let specs = columns.iter().map(|column| column.spec.clone()).collect();
+        let mut fixed = RowSlab::new(specs, buffers, allocator.memory(0)?);
+        fixed.reserve(rows, |bytes| allocator.memory(bytes))?;
+        let padded = allocator.memory(0)?;
+        Ok(Self { columns, allocator, rows: fixed, padded, padded_size: PaddedSize::default() })
     }
 
     /// Makes every row whole: rows take the content of the row that `sources` names for them (their own, unless they
@@ -144,14 +121,13 @@ impl Slot {
     /// Only while no row is lent.
     pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<Placed>> {
         let rows = sources.len();
-        let Some((offsets, _)) = fixed_offsets(&self.columns, self.capacity_rows) else {
-            return Err(no_memory(usize::MAX));
-        };
         let mut placed = Vec::with_capacity(self.columns.len());
         let mut padded_bytes = 0usize;
-        for (index, (column, offset)) in self.columns.iter().zip(offsets).enumerate() {
-            if !column.spec.is_ragged() {
-                self.substitute(offset, column.spec.bytes(), sources);
+        for (index, column) in self.columns.iter().enumerate() {
+            if let Some(offset) = self.rows.offset(index) {
+                for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
+                    self.rows.copy_row(index, *from, row);
+                }
                 let shape = column.spec.shape.clone();
                 placed.push(Placed { part: Part::Fixed, offset, shape, lengths: None });
                 continue;
@@ -174,9 +150,7 @@ impl Slot {
         for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == Part::Padded) {
             self.pad(index, placed, sources);
         }
-        for row in self.ragged.drain(..).flatten().flatten() {
-            self.buffers.give(row);
-        }
+        self.rows.recycle();
         Ok(placed)
     }
 
@@ -196,85 +170,28 @@ impl Slot {
     }
 
     fn written(&self, row: Option<usize>, column: usize) -> Option<&RaggedRow> {
-        self.ragged.get(row?)?.get(column)?.as_ref()
-    }
-
-    /// Copies rows of one fixed column over those that they stand in for.
-    fn substitute(&self, offset: usize, bytes: usize, sources: &[Option<usize>]) {
-        for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
-            let target = self.fixed.at(offset + row * bytes);
-            // SAFETY: two different rows do not overlap, both lie inside `fixed`; no row is lent and no batch holds
-            // this slot, so nobody else touches them.
-            unsafe {
-                match from {
-                    Some(from) => {
-                        let source = self.fixed.at(offset + from * bytes);
-                        std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), bytes);
-                    }
-                    None => std::ptr::write_bytes(target.as_ptr(), 0, bytes),
-                }
-            }
-        }
+        self.rows.ragged(row?, column)
     }
 
     fn memory(&self, part: Part) -> &Arc<Memory> {
         match part {
-            Part::Fixed => &self.fixed,
+            Part::Fixed => self.rows.memory(),
             Part::Padded => &self.padded,
         }
     }
 }
 
-/// Where each column's first row lies in the memory for `rows` rows (ragged ones take no room), and its size; `None`
-/// past the address space.
-fn fixed_offsets(columns: &[Column], rows: usize) -> Option<(Vec<usize>, usize)> {
-    let mut bytes = 0usize;
-    let mut offsets = Vec::with_capacity(columns.len());
-    for column in columns {
-        offsets.push(bytes);
-        let column_bytes = rows.checked_mul(column.spec.bytes())?.checked_next_multiple_of(PAGE_BYTES)?;
-        bytes = bytes.checked_add(column_bytes)?;
-    }
-    Some((offsets, bytes))
-}
-
 impl Destination for Slot {
     fn begin(&mut self, rows: usize) -> Result<()> {
-        self.reserve(rows)?;
-        self.taken.clear();
-        self.taken.resize(rows, false);
-        self.ragged.clear();
-        self.ragged.resize_with(rows, Vec::new);
-        Ok(())
+        self.rows.begin(rows, |bytes| self.allocator.memory(bytes))
     }
 
     fn take_row(&mut self, row: usize) -> RowMemory {
-        assert!(!std::mem::replace(&mut self.taken[row], true), "row {row} is lent already");
-        let offsets =
-            fixed_offsets(&self.columns, self.capacity_rows).map_or(Vec::new(), |(offsets, _)| offsets);
-        let columns: Vec<RowColumn> = self
-            .columns
-            .iter()
-            .zip(offsets)
-            .map(|(column, offset)| match column.spec.is_ragged() {
-                true => RowColumn::Ragged(self.buffers.clone()),
-                false => {
-                    let bytes = column.spec.bytes();
-                    RowColumn::Fixed(self.fixed.at(offset + row * bytes), bytes)
-                }
-            })
-            .collect();
-        // SAFETY: rows are disjoint ranges of memory that `fixed` keeps alive, `taken` lends each once a step, and
-        // the slot is read only after the engine gave it back, when every row's task is done.
-        unsafe { RowMemory::new(columns, self.fixed.clone()) }
+        self.rows.take_row(row)
     }
 
     fn give_row(&mut self, row: usize, memory: RowMemory) {
-        let written = &mut self.ragged[row];
-        for (index, row) in memory.into_ragged() {
-            written.resize_with(self.columns.len(), || None);
-            written[index] = Some(row);
-        }
+        self.rows.give_row(row, memory);
     }
 }
 
@@ -365,7 +282,7 @@ mod tests {
     fn fill(slot: &mut Slot, row: usize, value: u8) {
         let mut memory = slot.take_row(row);
         for (column, add) in [(0, 0), (1, 10)] {
-            let RowPlace::Fixed(out) = memory.column(column) else { panic!("not fixed") };
+            let RowPlace::Fixed(out) = memory.column(column).unwrap() else { panic!("not fixed") };
             out.fill(value + add);
         }
         slot.give_row(row, memory);
@@ -403,7 +320,7 @@ mod tests {
             slot.begin(3).unwrap();
             for (row, length) in lengths.into_iter().enumerate() {
                 let mut memory = slot.take_row(row);
-                let RowPlace::Ragged(out) = memory.column(0) else { panic!("not ragged") };
+                let RowPlace::Ragged(out) = memory.column(0).unwrap() else { panic!("not ragged") };
                 out.f32s(length, length).fill(row as f32);
                 slot.give_row(row, memory);
             }
@@ -432,7 +349,7 @@ mod tests {
         let mut run = |length: usize| {
             slot.begin(1).unwrap();
             let mut memory = slot.take_row(0);
-            let RowPlace::Ragged(out) = memory.column(0) else { panic!("not ragged") };
+            let RowPlace::Ragged(out) = memory.column(0).unwrap() else { panic!("not ragged") };
             out.f32s(length, length).fill(1.0);
             slot.give_row(0, memory);
             slot.finish(&[Some(0)]).unwrap();
@@ -464,15 +381,6 @@ mod tests {
             let lately = needs.iter().rev().take(2 * STEPS_REMEMBERED as usize - 1).max().unwrap();
             assert!(needed <= bytes && bytes <= SHRINK_FACTOR * lately, "step {step}: {bytes} for {lately}");
         }
-    }
-
-    #[test]
-    #[should_panic(expected = "lent already")]
-    fn a_row_is_lent_once() {
-        let mut slot = slot(vec![bytes(8)], 2).unwrap();
-        slot.begin(2).unwrap();
-        let _first = slot.take_row(1);
-        let _second = slot.take_row(1);
     }
 
     #[test]

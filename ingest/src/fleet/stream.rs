@@ -357,7 +357,7 @@ impl<'a> Stream<'a> {
                 match writing.as_mut().and_then(|writing| writing.memory(nth)) {
                     None => self.pass(bytes, &mut crc).await?,
                     Some(memory) => {
-                        let out = match memory.column(column) {
+                        let out = match memory.column(column).map_err(io::Error::other)? {
                             RowPlace::Fixed(out) => {
                                 self.read.read_exact(out).await?;
                                 out

@@ -2,3 +2,4 @@
 
 pub(crate) mod pages;
 pub(crate) mod row;
+pub(crate) mod slab;

@@ -3,6 +3,7 @@
 //! A fixed column's row is a place in the destination, written once and never moved. Where a ragged row belongs is
 //! known only when the longest row of its step is: it is written into a reused buffer and given back with its length.
 
+use crate::{Error, Result};
 use feedstock_ops::{RaggedRow, Warnings};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -57,43 +58,65 @@ impl RowBuffers {
     }
 }
 
-/// Where a row of one mapped column is written.
-#[derive(Debug, Clone)]
-pub enum RowColumn {
-    /// Into memory of this start and length in bytes.
-    Fixed(NonNull<u8>, usize),
-    /// Into one of these buffers.
-    Ragged(Arc<RowBuffers>),
+/// Where the rows of one mapped column are written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RowColumn {
+    /// Into `bytes` bytes each, one row after another, from `offset` on.
+    Fixed { offset: usize, bytes: usize },
+    /// Into buffers.
+    Ragged,
+}
+
+/// Where the rows of a step are written.
+#[derive(Debug)]
+pub(super) struct RowLayout {
+    /// In the order of the mapped columns.
+    pub(super) columns: Box<[RowColumn]>,
+    pub(super) buffers: Arc<RowBuffers>,
 }
 
 /// The memory of one row in every mapped column, in the order of [`Job::maps`](crate::Job::maps).
+///
+/// A [`RowSlab`](crate::RowSlab) lends it to one task.
 pub struct RowMemory {
-    columns: Vec<(RowColumn, Option<RaggedRow>)>,
+    lent: Option<Lent>,
+    /// By column, the buffers of ragged ones that were asked for; shorter than the columns if the others were not.
+    ragged: Vec<Option<RaggedRow>>,
     warnings: Warnings,
-    _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the constructor's contract makes these ranges this value's alone, so moving it to another thread moves
-// exclusive access.
-unsafe impl Send for RowMemory {}
+/// A row of a slab's memory.
+struct Lent {
+    layout: Arc<RowLayout>,
+    row: usize,
+    /// Where the memory begins.
+    start: NonNull<u8>,
+    memory: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: `RowMemory::new`'s contract makes these ranges this value's alone, so moving it to another thread moves exclusive
+// access.
+unsafe impl Send for Lent {}
 
 impl RowMemory {
-    /// Lends `columns` to one task.
+    /// Lends `row` of the memory that begins at `start`.
     ///
     /// # Safety
-    /// Each fixed range is valid for reads and writes while `owner` lives, and nothing else reads or writes it until
-    /// this value is dropped.
-    pub unsafe fn new(
-        columns: impl IntoIterator<Item = RowColumn>,
-        owner: Arc<dyn Any + Send + Sync>,
+    /// The bytes of `row` in each fixed column of `layout` are valid for reads and writes, and initialised, while `memory` lives,
+    /// and nothing else reads or writes them until this value is dropped.
+    pub(super) unsafe fn new(
+        layout: Arc<RowLayout>,
+        row: usize,
+        start: NonNull<u8>,
+        memory: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        let columns = columns.into_iter().map(|column| (column, None)).collect();
-        Self { columns, warnings: Warnings::default(), _owner: owner }
+        let lent = Some(Lent { layout, row, start, memory });
+        Self { lent, ragged: Vec::new(), warnings: Warnings::default() }
     }
 
     /// The memory of a row where nothing is mapped.
     pub fn empty() -> Self {
-        Self { columns: Vec::new(), warnings: Warnings::default(), _owner: Arc::new(()) }
+        Self { lent: None, ragged: Vec::new(), warnings: Warnings::default() }
     }
 
     /// What is unusual about the sample that was written; nothing before.
@@ -105,23 +128,45 @@ impl RowMemory {
         self.warnings = warnings;
     }
 
-    /// The row's place in mapped column `index`: bytes of a fixed column, a buffer of a ragged one. The buffer is
+    /// Returns the row's memory in mapped column `index`: bytes of a fixed column, a buffer of a ragged one. The buffer is
     /// taken when it is first asked for, so that rows in a queue hold none.
-    pub fn column(&mut self, index: usize) -> RowPlace<'_> {
-        let (column, row) = &mut self.columns[index];
-        match column {
-            RowColumn::Fixed(start, bytes) => {
+    ///
+    /// # Errors
+    /// `Bug` if the row has no such column.
+    pub fn column(&mut self, index: usize) -> Result<RowPlace<'_>> {
+        let lent = self.lent.as_ref();
+        let Some((lent, column)) = lent.and_then(|lent| Some((lent, *lent.layout.columns.get(index)?)))
+        else {
+            return Err(Error::bug(format!(
+                "a row was asked for column {index}, for which it has no memory"
+            )));
+        };
+        Ok(match column {
+            RowColumn::Fixed { offset, bytes } => {
                 // SAFETY: `new`'s contract; `&mut self` excludes a second borrow.
-                RowPlace::Fixed(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), *bytes) })
+                RowPlace::Fixed(unsafe {
+                    let start = lent.start.add(offset + lent.row * bytes);
+                    std::slice::from_raw_parts_mut(start.as_ptr(), bytes)
+                })
             }
-            RowColumn::Ragged(buffers) => RowPlace::Ragged(row.get_or_insert_with(|| buffers.take())),
-        }
+            RowColumn::Ragged => {
+                if self.ragged.is_empty() {
+                    self.ragged.resize_with(lent.layout.columns.len(), || None);
+                }
+                RowPlace::Ragged(self.ragged[index].get_or_insert_with(|| lent.layout.buffers.take()))
+            }
+        })
     }
 
-    /// The buffers that were written, by the index of their mapped column.
-    pub fn into_ragged(self) -> impl Iterator<Item = (usize, RaggedRow)> {
-        let rows = self.columns.into_iter().enumerate();
-        rows.filter_map(|(index, (_, row))| row.map(|row| (index, row)))
+    /// Whether this is a row of `memory`.
+    pub(super) fn is_of<M>(&self, memory: &Arc<M>) -> bool {
+        let own = self.lent.as_ref().map(|lent| Arc::as_ptr(&lent.memory).cast::<()>());
+        own == Some(Arc::as_ptr(memory).cast::<()>())
+    }
+
+    /// Returns the buffers that were written, by mapped column; none at all if no column is ragged.
+    pub(super) fn into_ragged(self) -> Vec<Option<RaggedRow>> {
+        self.ragged
     }
 }
 

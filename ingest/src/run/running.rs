@@ -184,7 +184,7 @@ impl<D: Destination> Running<D> {
                     format!("{}: {problem}; correct the file or set on_error=skip", name()),
                 ))
             })?;
-            let written = match memory.column(index) {
+            let written = match memory.column(index)? {
                 RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
                 RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
             };

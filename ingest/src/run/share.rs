@@ -134,8 +134,9 @@ impl Share {
         let Some(made) = self.samples.get(&(asker.maker, epoch, sample)) else { return false };
         for (column, (length, bytes)) in made.columns.iter().enumerate() {
             match memory.column(column) {
-                RowPlace::Fixed(out) => out.copy_from_slice(bytes),
-                RowPlace::Ragged(row) => row.raw(*length, bytes.len()).copy_from_slice(bytes),
+                Ok(RowPlace::Fixed(out)) => out.copy_from_slice(bytes),
+                Ok(RowPlace::Ragged(row)) => row.raw(*length, bytes.len()).copy_from_slice(bytes),
+                Err(_) => return false, // making the sample reports it
             }
         }
         memory.set_warnings(made.warnings);
@@ -156,12 +157,14 @@ impl Share {
             return;
         }
         let warnings = memory.warnings();
-        let columns = (0..specs.len()).map(|column| match memory.column(column) {
-            RowPlace::Fixed(out) => (0, Box::from(&*out)),
-            RowPlace::Ragged(row) => (row.length(), Box::from(row.bytes())),
+        let columns = (0..specs.len()).map(|column| {
+            Some(match memory.column(column).ok()? {
+                RowPlace::Fixed(out) => (0, Box::from(&*out)),
+                RowPlace::Ragged(row) => (row.length(), Box::from(row.bytes())),
+            })
         });
-        self.samples
-            .insert((asker.maker, epoch, sample), Arc::new(Made { columns: columns.collect(), warnings }));
+        let Some(columns) = columns.collect() else { return }; // only a bug leaves columns out, and it was reported
+        self.samples.insert((asker.maker, epoch, sample), Arc::new(Made { columns, warnings }));
     }
 
     fn blocks(&self) -> MutexGuard<'_, Blocks> {

@@ -19,7 +19,7 @@ mod ticket;
 
 pub(crate) use connection::{Serve, serve};
 #[cfg(test)]
-pub(crate) use lane::{Body, Lane, Place, Rows};
+pub(crate) use lane::{Body, Lane, LaneMemory, Rows};
 
 use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::engine::Engine;

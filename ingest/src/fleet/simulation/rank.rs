@@ -11,7 +11,7 @@ use crate::run::job::Finished;
 use crate::run::ready::Ready;
 use crate::run::stats::Shared;
 use crate::wire::Io;
-use crate::worker::{Place, serve};
+use crate::worker::{LaneMemory, serve};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::{DataType, Field, Schema};
 use futures::future::BoxFuture;
@@ -90,7 +90,7 @@ pub(super) struct Start {
 
 /// A rank that takes every step, checks it, and gives the place back.
 pub(super) async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
-    let ready = Arc::new(Ready::<Finished<Place>>::default());
+    let ready = Arc::new(Ready::<Finished<LaneMemory>>::default());
     let addresses: Vec<String> = WORKERS.iter().map(|name| format!("{name}:{PORT}")).collect();
     let shared = Arc::new(Shared::default());
     let here = Simulated::new(0, Kind { steady: true, ..Kind::default() });
@@ -111,7 +111,7 @@ pub(super) async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
     let driver = tokio::spawn(driver.run());
     let buffers = Arc::new(RowBuffers::default());
     for _ in 0..SLOTS {
-        offers.offer(Place::new(specs(), buffers.clone())?);
+        offers.offer(LaneMemory::new(specs(), buffers.clone())?);
     }
     let mut expected = walk(start.step);
     let (mut samples, mut warned) = (BTreeSet::new(), 0);

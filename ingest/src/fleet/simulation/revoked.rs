@@ -6,7 +6,7 @@ use crate::memory::row::{RowBuffers, RowPlace};
 use crate::run::job::Finished;
 use crate::run::ready::{Popped, Ready};
 use crate::run::stats::Shared;
-use crate::worker::Place;
+use crate::worker::LaneMemory;
 use crate::{Error, ErrorKind};
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::record_batch::RecordBatch;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 const BAD: usize = 5;
 
 /// Writes the first `until` bytes of each row.
-fn write(writing: &mut Writing<Place>, step: &Step, rows: &[usize], until: usize) {
+fn write(writing: &mut Writing<LaneMemory>, step: &Step, rows: &[usize], until: usize) {
     for (nth, &row) in rows.iter().enumerate() {
         let sample = step.rows[row].sample;
         let Some(memory) = writing.memory(nth) else { continue };
@@ -29,7 +29,7 @@ fn write(writing: &mut Writing<Place>, step: &Step, rows: &[usize], until: usize
         for column in 0..specs().len() {
             let made = bytes(step.epoch, sample, column);
             let part = &made[..made.len().min(until)];
-            match memory.column(column) {
+            match memory.column(column).unwrap() {
                 RowPlace::Fixed(out) => out[..part.len()].copy_from_slice(part),
                 RowPlace::Ragged(out) => out.lengthen(made.len(), part.len()).copy_from_slice(part),
             }
@@ -50,9 +50,9 @@ fn failures(rows: &[usize]) -> Vec<(usize, Error)> {
 #[tokio::test]
 async fn rows_of_a_stream_that_is_aborted_are_free_and_come_once() {
     let step = walk(0).next().unwrap();
-    let ready = Arc::new(Ready::<Finished<Place>>::default());
+    let ready = Arc::new(Ready::<Finished<LaneMemory>>::default());
     let shared = Arc::new(Shared::default());
-    let place = Place::new(specs(), Arc::new(RowBuffers::default())).unwrap();
+    let place = LaneMemory::new(specs(), Arc::new(RowBuffers::default())).unwrap();
     let (events, _heard) = unbounded_channel();
     let gathering = Gathering::new(0, step.clone(), place, ready.clone(), shared.clone(), events).unwrap();
     let (mine, others): (Vec<usize>, Vec<usize>) = (0..step.rows.len()).partition(|row| row % 2 == 1);
