@@ -7,11 +7,14 @@
 //! there. Whatever moves the place or changes the share ends that run: what it had prefetched is fetched again where it is
 //! needed.
 
+use crate::batch_size::BatchSize;
 use crate::ledger::Ledger;
-use crate::pipeline::{BatchSize, Pipeline, Prepared};
+use crate::next::{Next, block};
+use crate::pipeline::Pipeline;
 use crate::policy::SkipReport;
-use crate::rank::{Next, RankIterator, RankStats, SLOW_WAIT, block, next_step};
-use crate::staging;
+use crate::rank::{RankIterator, RankStats, SLOW_WAIT, next_step};
+use crate::rank_builder::PreparedRank;
+use crate::staging::DevicePlan;
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Carried, Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
@@ -86,16 +89,16 @@ impl Pipeline {
 
 impl Loader {
     fn new(pipeline: Pipeline, rank: Rank) -> Result<Self> {
-        Self::with_device(pipeline, rank, staging::Prepared::open)
+        Self::with_device(pipeline, rank, DevicePlan::open)
     }
 
     /// With the device as `open` opens it.
     pub(crate) fn with_device(
         pipeline: Pipeline,
         rank: Rank,
-        open: impl FnOnce(&staging::Prepared) -> Result<Opened>,
+        open: impl FnOnce(&DevicePlan) -> Result<Opened>,
     ) -> Result<Self> {
-        let Prepared { job, settings, device, .. } = pipeline.rank(rank).prepare()?;
+        let PreparedRank { job, settings, device, .. } = pipeline.rank(rank).prepare()?;
         let device = device.as_ref().map(open).transpose()?;
         let (plan, ops) = (job.plan, settings.ops);
         let from = plan.cursor(0, Position(0)).with_ops(ops);
@@ -172,7 +175,7 @@ impl Loader {
 
     /// Whether the pipeline ends before `epoch`.
     fn is_over(&self, epoch: u64) -> bool {
-        self.pipeline.end_epoch().is_some_and(|end| epoch >= end)
+        self.pipeline.epochs.is_some_and(|end| epoch >= end)
     }
 
     /// After an epoch's last batch, goes on to the next epoch without yielding `None` first: see
@@ -294,7 +297,7 @@ impl Loader {
     /// # Errors
     /// `BadConfig` for an epoch at or beyond the pipeline's last.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if let Some(end) = self.pipeline.end_epoch().filter(|end| epoch >= *end) {
+        if let Some(end) = self.pipeline.epochs.filter(|end| epoch >= *end) {
             let message = format!("there is no epoch {epoch}: the run ends before epoch {end}");
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
@@ -325,7 +328,7 @@ impl Loader {
     }
 
     fn restart(&mut self, pipeline: Pipeline, from: Cursor, rank: Rank) -> Result<()> {
-        let Prepared { job, .. } = pipeline.rank(rank).resume(from).prepare()?;
+        let PreparedRank { job, .. } = pipeline.rank(rank).resume(from).prepare()?;
         self.end_run();
         if let Some(device) = self.device.as_mut().filter(|_| job.shape.rows() != self.shape.rows()) {
             device.move_fixed();

@@ -8,9 +8,9 @@
 //! Memory grows to the largest step that the slot held. A slot is never cleared: each row is written whole before it is
 //! read. It comes home when nobody holds its lease: a copy to a device holds it until it has ended (`staging/stage.rs`).
 
-use crate::Result;
 use crate::memory::{Allocator, Memory, no_memory};
 use crate::padding::{Fill, pad};
+use crate::{ErrorKind, Result};
 use feedstock_base::PAGE_BYTES;
 use feedstock_ingest::{Destination, Offers, RowBuffers, RowMemory, RowSlab};
 use feedstock_ops::{RaggedRow, TensorSpec};
@@ -195,6 +195,38 @@ impl Destination for Slot {
     }
 }
 
+/// The fewest slots of a pipeline: one is read while one is written.
+const LEAST_SLOTS: usize = 2;
+
+/// `slots` slots with room for `rows` rows, or fewer where no more memory can be page-locked.
+pub(crate) fn make_slots(
+    columns: &Arc<[Column]>,
+    allocator: &Allocator,
+    rows: usize,
+    slots: usize,
+) -> Result<Vec<Slot>> {
+    let buffers = Arc::new(RowBuffers::default());
+    let mut made = Vec::with_capacity(slots);
+    for number in 0..slots {
+        match Slot::new(columns.clone(), buffers.clone(), allocator.clone(), rows) {
+            Ok(slot) => made.push(slot),
+            Err(error)
+                if number >= LEAST_SLOTS
+                    && error.kind() == ErrorKind::BadConfig
+                    && matches!(allocator, Allocator::Locked(_)) =>
+            {
+                // One slot's memory is left for what is page-locked later: staging memory, padded rows.
+                made.truncate(LEAST_SLOTS.max(number - 1));
+                let fewer = made.len();
+                tracing::warn!("going on with {fewer} slots instead of {slots}: {error}");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(made)
+}
+
 /// Where slots go when their batch is dropped.
 pub(crate) struct Home {
     offers: OnceLock<Offers<Slot>>,
@@ -263,7 +295,6 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorKind;
     use feedstock_ingest::RowPlace;
     use feedstock_ops::{DType, Layout};
 

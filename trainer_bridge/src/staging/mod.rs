@@ -47,5 +47,5 @@ mod tests;
 pub use options::DeviceOptions;
 #[cfg(feature = "cuda")]
 pub use prepare::compile_kernels;
-pub(crate) use prepare::{Mapped, Prepared, Way};
+pub(crate) use prepare::{BatchRoute, DevicePlan, MappedColumn};
 pub(crate) use stage::Stage;

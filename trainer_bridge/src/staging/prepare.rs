@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
 /// A mapped column as its chain makes it.
-pub(crate) struct Mapped<'a> {
+pub(crate) struct MappedColumn<'a> {
     pub(crate) name: &'a str,
     pub(crate) spec: &'a TensorSpec,
     /// Of its chain.
@@ -26,17 +26,17 @@ pub(crate) struct Mapped<'a> {
 }
 
 /// A device's options, checked; nothing is opened yet.
-pub(crate) struct Prepared {
+pub(crate) struct DevicePlan {
     options: DeviceOptions,
     finishes: Vec<Option<Compiled>>,
     seed: u64,
 }
 
-impl Prepared {
+impl DevicePlan {
     /// `is_taken` says whether the batch has a column of that name, `has_numbers` whether one of numbers rides along.
     pub(crate) fn new(
         options: &DeviceOptions,
-        columns: &[Mapped<'_>],
+        columns: &[MappedColumn<'_>],
         seed: u64,
         is_taken: &dyn Fn(&str) -> bool,
         has_numbers: &dyn Fn(&str) -> bool,
@@ -60,7 +60,7 @@ impl Prepared {
                 return Err(config(format!("finish of '{name}' is given twice")));
             }
         }
-        let of = |column: &Mapped<'_>| {
+        let of = |column: &MappedColumn<'_>| {
             let finish = options.finish.iter().find(|(name, _)| name == column.name);
             finish
                 .map(|(name, finish)| {
@@ -110,13 +110,14 @@ impl Prepared {
         Ok(opened)
     }
 
-    /// The way to a device, where some of the JPEGs of `columns` are decoded, as far as their chains can leave that to it.
-    pub(crate) fn to(
+    /// Returns the route of batches to the device. Some of the JPEGs of `columns` are decoded there, as far as their chains can
+    /// leave that to it.
+    pub(crate) fn into_route(
         self,
         opened: Opened,
         columns: &mut [(&mut Map, &mut Column)],
         catalog: Arc<Catalog>,
-    ) -> Way {
+    ) -> BatchRoute {
         let Self { options, finishes, seed } = self;
         let share = if opened.place() == Place::Host { 0.0 } else { options.nvjpeg };
         let deferred: Vec<Option<Deferred>> =
@@ -128,13 +129,13 @@ impl Prepared {
             false => Allocator::Locked(opened.pool()),
         };
         let work = Work { finishes, deferred, catalog, seed, depth: options.depth, in_place };
-        Way { allocator, stage: Some((opened, work)) }
+        BatchRoute { allocator, stage: Some((opened, work)) }
     }
 }
 
 /// # Errors
 /// `BadConfig` where the share is no share, or none of the columns has pictures that a GPU could decode.
-fn check_nvjpeg(options: &DeviceOptions, columns: &[Mapped<'_>]) -> Result<()> {
+fn check_nvjpeg(options: &DeviceOptions, columns: &[MappedColumn<'_>]) -> Result<()> {
     let share = options.nvjpeg;
     let config = |message: String| Error::new(ErrorKind::BadConfig, message);
     if !(0.0..=1.0).contains(&share) {
@@ -143,7 +144,7 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[Mapped<'_>]) -> Result<()> {
         )));
     }
     let mut why = "no column has pictures".to_owned();
-    let mut defers = |column: &Mapped<'_>| match column.chain.deferring(share) {
+    let mut defers = |column: &MappedColumn<'_>| match column.chain.deferring(share) {
         Ok(_) => true,
         Err(error) => {
             error.message().clone_into(&mut why);
@@ -156,9 +157,9 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[Mapped<'_>]) -> Result<()> {
     }
 }
 
-/// Where slots' memory comes from, and what batches go through; nothing where they stay as they are.
+/// Where the memory of slots comes from, and the stage that batches pass through; none if they stay in host memory.
 #[derive(Default)]
-pub(crate) struct Way {
+pub(crate) struct BatchRoute {
     pub(crate) allocator: Allocator,
     pub(crate) stage: Option<(Opened, Work)>,
 }

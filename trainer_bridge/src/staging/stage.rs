@@ -1,7 +1,7 @@
 //! The thread between finished steps and the rank iterator: every batch goes to the device ahead of the caller.
 
 use super::decoding::{Bad, Decoding, Deferred, InUse};
-use super::layout::{Copied, Layout, Source};
+use super::layout::{Copied, CopySource, Layout};
 use crate::batch::Tensor;
 use crate::policy::OnError;
 use crate::sink::{Assembled, Assembler};
@@ -196,7 +196,7 @@ impl Sender {
     }
 
     fn try_send(&mut self, assembled: &mut Assembled) -> Result<Sent> {
-        let layout = Layout::of(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
+        let layout = Layout::new(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
         let staging = self.pool.take(layout.staged.len())?;
         // SAFETY: the block is at least so long, and nobody else has it.
         unsafe {
@@ -239,7 +239,7 @@ impl Sender {
         let tensor = |column: Column| {
             let mapped = layout.copies.iter().find(|copied| copied.offset == column.offset);
             let start = match mapped {
-                Some(Copied { from: Source::Column(tensor, _), .. }) => {
+                Some(Copied { from: CopySource::Column(tensor, _), .. }) => {
                     sources.tensors[*tensor].as_ptr().as_ptr()
                 }
                 _ => sources.staging.start().as_ptr().wrapping_add(column.offset - layout.staged_from),
@@ -304,8 +304,8 @@ impl Filling<'_> {
                 driver.copy_in(base.at(layout.staged_from), staged, layout.staged.len(), copying)?;
                 for Copied { from, offset, bytes } in &layout.copies {
                     let from = match from {
-                        Source::Column(tensor, from) => sources.tensors[*tensor].as_ptr().add(*from),
-                        Source::Staged(from) => sources.staging.start().add(*from),
+                        CopySource::Column(tensor, from) => sources.tensors[*tensor].as_ptr().add(*from),
+                        CopySource::Staged(from) => sources.staging.start().add(*from),
                     };
                     driver.copy_in(base.at(*offset), HostAddress(from), *bytes, copying)?;
                 }
