@@ -1,7 +1,7 @@
 //! A finished batch, viewed in place.
 
 use crate::numbers::Numbers;
-use crate::slots::{Lease, Placed};
+use crate::slots::{Lease, PlacedColumn};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, UInt8Array, UInt64Array,
@@ -205,7 +205,7 @@ pub struct Tensor {
     pub(crate) dtype: DType,
     pub(crate) ragged_axis: Option<usize>,
     pub(crate) rows: usize,
-    pub(crate) placed: Arc<Placed>,
+    pub(crate) placed: Arc<PlacedColumn>,
     pub(crate) lease: Arc<Lease>,
 }
 

@@ -19,7 +19,7 @@ use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Carried, Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
 use feedstock_device::Place;
-use feedstock_device::open::Opened;
+use feedstock_device::open::OpenedDevice;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub struct Loader {
     from: Cursor,
     run: Option<RankIterator>,
     /// Opened once, so that fixed addresses stay from run to run.
-    device: Option<Opened>,
+    device: Option<OpenedDevice>,
     /// An epoch was handed out whole by a run that was ended, and its end was not told yet.
     end_untold: bool,
     /// Samples skipped by runs that were ended.
@@ -96,7 +96,7 @@ impl Loader {
     pub(crate) fn with_device(
         pipeline: Pipeline,
         rank: Rank,
-        open: impl FnOnce(&DevicePlan) -> Result<Opened>,
+        open: impl FnOnce(&DevicePlan) -> Result<OpenedDevice>,
     ) -> Result<Self> {
         let PreparedRank { job, settings, device, .. } = pipeline.rank(rank).prepare()?;
         let device = device.as_ref().map(open).transpose()?;
@@ -426,7 +426,7 @@ impl Loader {
 
     /// Where batches arrive: host memory, too, where a device was asked for and there is none.
     pub fn place(&self) -> Place {
-        self.device.as_ref().map_or(Place::Host, Opened::place)
+        self.device.as_ref().map_or(Place::Host, OpenedDevice::place)
     }
 
     /// The pipeline, with the batch size as it is now.

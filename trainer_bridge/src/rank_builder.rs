@@ -6,7 +6,7 @@ use crate::slots::Column;
 use crate::staging::{BatchRoute, DevicePlan};
 use crate::{Error, Result};
 use feedstock_dataset::{Cursor, Position, Rank, Tail};
-use feedstock_device::open::Opened;
+use feedstock_device::open::OpenedDevice;
 use feedstock_ingest::{Job, sample_bytes};
 use feedstock_ops::OPS_VERSION;
 
@@ -69,7 +69,7 @@ impl RankBuilder {
     }
 
     /// Starts the run; `opened` is the device, if there is one.
-    pub(crate) fn run(&self, prepared: PreparedRank, opened: Option<Opened>) -> Result<RankIterator> {
+    pub(crate) fn run(&self, prepared: PreparedRank, opened: Option<OpenedDevice>) -> Result<RankIterator> {
         let PreparedRank { mut job, mut columns, settings, device } = prepared;
         let (pipeline, settings) = (&self.pipeline, &settings);
         let route = match device.zip(opened) {

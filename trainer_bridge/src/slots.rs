@@ -42,7 +42,7 @@ pub(crate) struct Column {
 
 /// Which of a slot's two memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SlotPart {
     /// Rows written in place.
     Fixed,
     /// Ragged rows, padded.
@@ -51,8 +51,8 @@ pub(crate) enum Part {
 
 /// Where a column of a finished slot lies, and its rows.
 #[derive(Debug, Clone)]
-pub(crate) struct Placed {
-    pub(crate) part: Part,
+pub(crate) struct PlacedColumn {
+    pub(crate) part: SlotPart,
     pub(crate) offset: usize,
     /// The shape of one row.
     pub(crate) shape: Vec<usize>,
@@ -119,7 +119,7 @@ impl Slot {
     /// are substituted), ragged columns are padded. Rows without a good source become zeros, or nothing.
     ///
     /// Only while no row is lent.
-    pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<Placed>> {
+    pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<PlacedColumn>> {
         let rows = sources.len();
         let mut placed = Vec::with_capacity(self.columns.len());
         let mut padded_bytes = 0usize;
@@ -129,7 +129,7 @@ impl Slot {
                     self.rows.copy_row(index, *from, row);
                 }
                 let shape = column.spec.shape.clone();
-                placed.push(Placed { part: Part::Fixed, offset, shape, lengths: None });
+                placed.push(PlacedColumn { part: SlotPart::Fixed, offset, shape, lengths: None });
                 continue;
             }
             let lengths: Vec<usize> =
@@ -140,21 +140,27 @@ impl Slot {
             let end =
                 bytes.and_then(|bytes| padded_bytes.checked_add(bytes)?.checked_next_multiple_of(PAGE_BYTES));
             let shape = column.spec.shape_at(longest);
-            placed.push(Placed { part: Part::Padded, offset: padded_bytes, shape, lengths: Some(lengths) });
+            placed.push(PlacedColumn {
+                part: SlotPart::Padded,
+                offset: padded_bytes,
+                shape,
+                lengths: Some(lengths),
+            });
             padded_bytes = end.ok_or_else(|| no_memory(usize::MAX))?;
         }
         if let Some(bytes) = self.padded_size.step(self.padded.size(), padded_bytes) {
             self.padded = self.allocator.memory(0)?; // the old memory goes before the new one comes
             self.padded = self.allocator.memory(bytes)?;
         }
-        for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == Part::Padded) {
+        for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == SlotPart::Padded)
+        {
             self.pad(index, placed, sources);
         }
         self.rows.recycle();
         Ok(placed)
     }
 
-    fn pad(&self, index: usize, placed: &Placed, sources: &[Option<usize>]) {
+    fn pad(&self, index: usize, placed: &PlacedColumn, sources: &[Option<usize>]) {
         let Column { spec, fill, .. } = &self.columns[index];
         let longest = spec.ragged_axis.map_or(1, |axis| placed.shape[axis]);
         let bytes = placed.shape.iter().product::<usize>() * spec.dtype.bytes();
@@ -173,10 +179,10 @@ impl Slot {
         self.rows.ragged(row?, column)
     }
 
-    fn memory(&self, part: Part) -> &Arc<Memory> {
+    fn memory(&self, part: SlotPart) -> &Arc<Memory> {
         match part {
-            Part::Fixed => self.rows.memory(),
-            Part::Padded => &self.padded,
+            SlotPart::Fixed => self.rows.memory(),
+            SlotPart::Padded => &self.padded,
         }
     }
 }
@@ -272,7 +278,7 @@ impl Lease {
     }
 
     /// The address of byte `offset` of a part of the finished slot.
-    pub(crate) fn at(&self, part: Part, offset: usize) -> NonNull<u8> {
+    pub(crate) fn at(&self, part: SlotPart, offset: usize) -> NonNull<u8> {
         #[expect(clippy::expect_used, reason = "taken in Drop only")]
         self.slot.as_ref().expect("a lease holds its slot").memory(part).at(offset)
     }
@@ -327,13 +333,13 @@ mod tests {
         let placed = slot.finish(&[Some(2), None, Some(2)]).unwrap();
         assert_eq!(
             placed.iter().map(|p| (p.part, p.offset)).collect::<Vec<_>>(),
-            [(Part::Fixed, 0), (Part::Fixed, 4096)]
+            [(SlotPart::Fixed, 0), (SlotPart::Fixed, 4096)]
         );
         let lease = Lease::new(slot, Arc::default());
         // SAFETY: all rows are written and no task is left.
-        let first = unsafe { std::slice::from_raw_parts(lease.at(Part::Fixed, 0).as_ptr(), 15) };
+        let first = unsafe { std::slice::from_raw_parts(lease.at(SlotPart::Fixed, 0).as_ptr(), 15) };
         assert_eq!(first, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2]);
-        assert_eq!(lease.at(Part::Fixed, 0).as_ptr() as usize % PAGE_BYTES, 0);
+        assert_eq!(lease.at(SlotPart::Fixed, 0).as_ptr() as usize % PAGE_BYTES, 0);
     }
 
     #[test]
@@ -347,7 +353,7 @@ mod tests {
     #[test]
     fn ragged_rows_are_padded_to_the_longest_and_substituted() {
         let mut slot = slot(vec![column(TensorSpec::new(DType::F32, [0], Layout::T).ragged(0))], 0).unwrap();
-        let mut run = |lengths: [usize; 3], sources: &[Option<usize>]| -> (Placed, Vec<f32>) {
+        let mut run = |lengths: [usize; 3], sources: &[Option<usize>]| -> (PlacedColumn, Vec<f32>) {
             slot.begin(3).unwrap();
             for (row, length) in lengths.into_iter().enumerate() {
                 let mut memory = slot.take_row(row);

@@ -51,15 +51,16 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(workers: &Workers, here: Option<Arc<dyn Serve>>) -> Result<Self> {
-        if workers.said().is_some()
-            && workers.shown().is_none()
+        if workers.sent_token().is_some()
+            && workers.client_tls().is_none()
             && !workers.addresses().iter().all(|a| is_near(a))
         {
             tracing::warn!(
                 "the token is said in clear to workers on other machines: give the authority of their TLS"
             );
         }
-        let tls = workers.shown().map(|tls| Ok::<_, Error>((tls.connector()?, tls.clone()))).transpose()?;
+        let tls =
+            workers.client_tls().map(|tls| Ok::<_, Error>((tls.connector()?, tls.clone()))).transpose()?;
         Ok(Self { tls, here })
     }
 

@@ -13,10 +13,10 @@
 mod assign;
 mod connect;
 mod dispatch;
+mod gathering;
 mod hedge;
 mod member;
 mod members;
-mod place;
 mod progress;
 mod run;
 #[cfg(test)]
@@ -32,13 +32,13 @@ use crate::run::columns::unmapped;
 use crate::run::engine::Engine;
 use crate::run::handle::Run;
 use crate::run::job::{Destination, Job, Sink};
-use crate::run::stats::Shared;
+use crate::run::stats::RunStatus;
 use crate::run::walk::Walk;
 use crate::wire::WorkerStatus;
-use crate::worker::{Serve, here};
+use crate::worker::{Serve, local_service};
 use connect::Network;
 use feedstock_dataset::IoRuntime;
-use run::{FleetDriver, Plan};
+use run::{FleetDriver, FleetJob};
 use std::sync::Arc;
 
 impl Workers {
@@ -58,11 +58,13 @@ impl Workers {
         let spec = recipe.spec();
         let here = match self.local_share() {
             Local::Never => None,
-            Local::Fallback | Local::Share => Some(here(recipe, job.maps.clone(), &spec, engine()?)?),
+            Local::Fallback | Local::Share => {
+                Some(local_service(recipe, job.maps.clone(), &spec, engine()?)?)
+            }
         };
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RunStatus::default());
         let io = job.dataset.io().clone();
-        let plan = Plan {
+        let fleet_job = FleetJob {
             workers: self.clone(),
             connect: Arc::new(Network::new(self, here.map(|here| here as Arc<dyn Serve>))?),
             spec: Arc::new(spec),
@@ -75,7 +77,7 @@ impl Workers {
             sink: sink.clone(),
             shared: shared.clone(),
         };
-        let (driver, offers) = FleetDriver::new(plan)?;
+        let (driver, offers) = FleetDriver::new(fleet_job)?;
         Ok(Run::start(driver.run(), offers, sink, shared, io))
     }
 
@@ -84,7 +86,8 @@ impl Workers {
     /// # Errors
     /// `Retryable` where nobody answers, `Denied` for a wrong token or certificate, `BadConfig` for another protocol.
     pub fn status(&self, address: &str) -> Result<WorkerStatus> {
-        let (network, token, address) = (Network::new(self, None)?, self.said().cloned(), address.to_owned());
+        let (network, token, address) =
+            (Network::new(self, None)?, self.sent_token().cloned(), address.to_owned());
         let io = IoRuntime::new()?;
         io.block_on(async move { connect::status(&network, &address, token.as_ref()).await })
     }

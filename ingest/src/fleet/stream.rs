@@ -2,7 +2,7 @@
 
 use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, broken, greeted, within};
 use super::dispatch::StreamId;
-use super::place::{Claim, Gathering, Writing};
+use super::gathering::{Claim, Gathering, Writing};
 use super::progress::Counters;
 use crate::memory::row::RowPlace;
 use crate::run::job::Destination;
@@ -45,8 +45,8 @@ pub(crate) struct Task<D: Destination> {
     pub(crate) rows: Vec<usize>,
 }
 
-/// What a stream tells.
-pub(crate) enum Told {
+/// What a stream reports to the driver of its run.
+pub(crate) enum StreamEvent {
     /// The worker is at work on opening the data set.
     Opening,
     /// Data set, catalog and ops are ready there: rows follow.
@@ -79,33 +79,33 @@ pub(crate) async fn run<D: Destination>(
     opening: Opening,
     connect: Arc<dyn Connect>,
     mut tasks: UnboundedReceiver<Task<D>>,
-    told: UnboundedSender<(StreamId, Told)>,
+    events: UnboundedSender<(StreamId, StreamEvent)>,
 ) {
     let id = opening.id;
-    let tell = |what| {
+    let report = |what| {
         // Nobody listens once the run is dropped.
-        let _unheard = told.send((id, what));
+        let _unheard = events.send((id, what));
     };
-    let io = match open(&opening, &*connect, &tell).await {
+    let io = match open(&opening, &*connect, &report).await {
         Ok(io) => io,
-        Err(error) => return tell(Told::Lost(error)),
+        Err(error) => return report(StreamEvent::Lost(error)),
     };
     let (read, write) = split(io);
     let member = &opening.member;
     let reading = async {
-        let mut stream = Stream::new(read, &opening.tensors, &opening.columns, &opening.counters);
+        let mut stream = FrameReader::new(read, &opening.tensors, &opening.columns, &opening.counters);
         while let Some(task) = tasks.recv().await {
             let index = task.gathering.index;
-            match stream.receive(task, &tell).await {
-                Ok(()) => tell(Told::Received(index)),
-                Err(Broken::Io(error)) => return tell(Told::Lost(broken(member, &error))),
-                Err(Broken::Lost(error)) => return tell(Told::Lost(named(member, &error))),
+            match stream.receive(task, &report).await {
+                Ok(()) => report(StreamEvent::Received(index)),
+                Err(Broken::Io(error)) => return report(StreamEvent::Lost(broken(member, &error))),
+                Err(Broken::Lost(error)) => return report(StreamEvent::Lost(named(member, &error))),
             }
         }
     };
     tokio::select! {
         () = reading => {}
-        error = ping(write) => tell(Told::Lost(broken(member, &error))),
+        error = ping(write) => report(StreamEvent::Lost(broken(member, &error))),
     }
 }
 
@@ -113,9 +113,13 @@ fn named(member: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{member}: {error}"))
 }
 
-async fn open(opening: &Opening, connect: &dyn Connect, tell: &impl Fn(Told)) -> Result<Box<dyn Io>> {
+async fn open(
+    opening: &Opening,
+    connect: &dyn Connect,
+    report: &impl Fn(StreamEvent),
+) -> Result<Box<dyn Io>> {
     let member = opening.member.as_str();
-    let at_work = || tell(Told::Opening);
+    let at_work = || report(StreamEvent::Opening);
     opening.counters.expect(1, 0); // at least, until the tensors' specs are there
     let mut io = greeted(connect, member, opening.token.as_ref()).await?;
     let mut described = false;
@@ -139,7 +143,7 @@ async fn open(opening: &Opening, connect: &dyn Connect, tell: &impl Fn(Told)) ->
             other => return Err(refused(member, other)),
         }
     }
-    tell(Told::Opened);
+    report(StreamEvent::Opened);
     let specs: Vec<TensorSpec> =
         within(OPENING_TIMEOUT, member, read_message(&mut io, MESSAGE_BYTES)).await?;
     opening.counters.whole();
@@ -193,7 +197,8 @@ impl From<io::Error> for Broken {
     }
 }
 
-struct Stream<'a> {
+/// Reads the frames of one stream.
+struct FrameReader<'a> {
     read: BufReader<Heard<ReadHalf<Box<dyn Io>>>>,
     heard: Arc<AtomicU64>,
     start: Instant,
@@ -204,7 +209,7 @@ struct Stream<'a> {
     leaving: bool,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> FrameReader<'a> {
     fn new(
         read: ReadHalf<Box<dyn Io>>,
         tensors: &'a [TensorSpec],
@@ -231,13 +236,17 @@ impl<'a> Stream<'a> {
     }
 
     /// Reads frames until the task's rows are there.
-    async fn receive<D: Destination>(&mut self, task: Task<D>, tell: &impl Fn(Told)) -> Result<(), Broken> {
+    async fn receive<D: Destination>(
+        &mut self,
+        task: Task<D>,
+        report: &impl Fn(StreamEvent),
+    ) -> Result<(), Broken> {
         // Silence counts from now: before, nobody listened.
         let (heard, start) = (self.heard.clone(), self.start);
         heard.store(millis(start), Ordering::Relaxed);
         tokio::select! {
             biased; // a process that was itself stopped finds what came meanwhile, and calls nobody silent
-            received = self.frames(task, tell) => received,
+            received = self.frames(task, report) => received,
             () = silence(&heard, start) => {
                 let message = format!("nothing heard for {:.1} s", SILENCE.as_secs_f64());
                 Err(Broken::Lost(Error::new(ErrorKind::Retryable, message)))
@@ -245,11 +254,15 @@ impl<'a> Stream<'a> {
         }
     }
 
-    async fn frames<D: Destination>(&mut self, task: Task<D>, tell: &impl Fn(Told)) -> Result<(), Broken> {
+    async fn frames<D: Destination>(
+        &mut self,
+        task: Task<D>,
+        report: &impl Fn(StreamEvent),
+    ) -> Result<(), Broken> {
         loop {
             match Tag::read(&mut self.read).await? {
                 Tag::Alive => {}
-                Tag::Leaving => self.left(tell)?,
+                Tag::Leaving => self.left(report)?,
                 Tag::Rows => {
                     self.expect(FRAME_HEAD_BYTES as u64);
                     let frame = FrameHead::read(&mut self.read).await?;
@@ -280,11 +293,11 @@ impl<'a> Stream<'a> {
     }
 
     /// Reports once that the worker wants to leave. Reports are kept until the run handles them.
-    fn left(&mut self, tell: &impl Fn(Told)) -> io::Result<()> {
+    fn left(&mut self, report: &impl Fn(StreamEvent)) -> io::Result<()> {
         if std::mem::replace(&mut self.leaving, true) {
             return Err(garbage("a worker that leaves twice".into()));
         }
-        tell(Told::Leaving);
+        report(StreamEvent::Leaving);
         Ok(())
     }
 
@@ -481,11 +494,11 @@ mod tests {
     async fn a_worker_leaves_once() {
         let io: Box<dyn Io> = Box::new(tokio::io::duplex(1).0);
         let (columns, counters) = (Arc::new(Schema::empty()), Arc::default());
-        let mut stream = Stream::new(split(io).0, &[], &columns, &counters);
+        let mut stream = FrameReader::new(split(io).0, &[], &columns, &counters);
         let told = Cell::new(0);
-        let tell = |_| told.set(told.get() + 1);
-        stream.left(&tell).unwrap();
-        let error = stream.left(&tell).unwrap_err();
+        let report = |_| told.set(told.get() + 1);
+        stream.left(&report).unwrap();
+        let error = stream.left(&report).unwrap_err();
         assert!(error.to_string().contains("leaves twice"), "{error}");
         assert_eq!(told.get(), 1);
     }

@@ -29,7 +29,7 @@ pub(crate) type Task = Box<dyn FnOnce(&mut Scratch) + Send>;
 pub(crate) struct Pool(Arc<Threads>);
 
 struct Threads {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -49,7 +49,7 @@ struct Owned {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ShareId(u64);
 
-struct Shared {
+struct PoolState {
     queue: Mutex<Queue>,
     woken: Condvar,
     /// Nanoseconds that tasks took, added up over the threads.
@@ -115,7 +115,7 @@ impl Pool {
     /// Starts `threads` threads.
     pub(crate) fn new(threads: usize) -> Result<Self> {
         assert!(threads > 0, "a pool needs a thread");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             queue: Mutex::new(Queue::new()),
             woken: Condvar::new(),
             busy_ns: AtomicU64::new(0),
@@ -272,7 +272,7 @@ impl Queue {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner) // every change is whole
     }
@@ -329,7 +329,7 @@ impl Ord for Queued {
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &PoolState) {
     let mut scratch = Scratch::new();
     let mut done = None;
     while let Some((share, task)) = shared.take(done) {

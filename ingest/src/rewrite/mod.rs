@@ -34,7 +34,7 @@ pub use report::{KeptSample, RewriteReport};
 use crate::{Error, Result};
 use feedstock_dataset::{Dataset, Digest, Plan};
 use report::NAMED_SAMPLES;
-use state::{FinishedShard, Settings, State, Target};
+use state::{FinishedShard, RewriteSettings, RewriteState, Target};
 use std::collections::BTreeMap;
 use write::Rewriter;
 
@@ -76,7 +76,7 @@ pub fn rewrite(dataset: &Dataset, destination: &str, options: &RewriteOptions) -
             let mut rest = rewriter.read(0)?;
             let first = rest.next().transpose()?;
             let payload = first.as_ref().map_or_else(BTreeMap::new, |b| schema::payload_kinds(dataset, b));
-            let state = State::new(settings, shards, payload);
+            let state = RewriteState::new(settings, shards, payload);
             if !target.begin(&state)? {
                 target.open(&plan, &state.settings, shards)?; // names what differs
                 return Err(target.taken());
@@ -93,9 +93,9 @@ pub fn rewrite(dataset: &Dataset, destination: &str, options: &RewriteOptions) -
     Ok(report(&state, resumed_shards, options.verify))
 }
 
-fn settings(dataset: &Dataset, plan: &Plan, options: &RewriteOptions) -> Settings {
-    Settings {
-        version: Settings::version(),
+fn settings(dataset: &Dataset, plan: &Plan, options: &RewriteOptions) -> RewriteSettings {
+    RewriteSettings {
+        version: RewriteSettings::version(),
         plan: plan.fingerprint().clone(),
         format: options.format,
         name: options.name.clone(),
@@ -107,7 +107,7 @@ fn settings(dataset: &Dataset, plan: &Plan, options: &RewriteOptions) -> Setting
     }
 }
 
-fn report(state: &State, resumed_shards: u64, verified: bool) -> RewriteReport {
+fn report(state: &RewriteState, resumed_shards: u64, verified: bool) -> RewriteReport {
     let sum = |of: fn(&FinishedShard) -> u64| state.finished.iter().map(of).sum();
     let mut ids = Digest::default();
     state.finished.iter().for_each(|shard| ids.merge(&shard.ids));

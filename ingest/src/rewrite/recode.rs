@@ -77,7 +77,7 @@ struct InFlight {
 }
 
 /// Record batches in plan order, pictures changed where that is asked for.
-pub(super) struct Source {
+pub(super) struct RecodedBatches {
     batches: Box<dyn Iterator<Item = Result<RecordBatch>>>,
     work: Option<(Recoder, Turns, Idle)>,
     in_flight: VecDeque<InFlight>,
@@ -128,7 +128,7 @@ impl Idle {
     }
 }
 
-impl Source {
+impl RecodedBatches {
     /// `first` is a batch already taken from `rest`.
     pub(super) fn new(
         first: Option<RecordBatch>,

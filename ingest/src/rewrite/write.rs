@@ -4,9 +4,9 @@ use super::cuts::{mean_batch_rows, mean_sample_bytes};
 use super::digest::RowDigest;
 use super::encode::{EncodeOptions, ShardEncoder};
 use super::options::{RewriteOptions, RewriteStage};
-use super::recode::{self, Change, Recoded, Recoder, Source};
-use super::schema::{PayloadKind, Shape};
-use super::state::{FinishedShard, State, Target, Upload};
+use super::recode::{self, Change, Recoded, RecodedBatches, Recoder};
+use super::schema::{PayloadKind, ShardSchema};
+use super::state::{FinishedShard, RewriteState, Target, Upload};
 use crate::{Error, RawBatches, RawOptions, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, Plan, Position, SampleId, Shuffle};
@@ -58,13 +58,14 @@ impl Rewriter<'_> {
     /// Writes all shards that the state lacks.
     pub(super) fn write(
         &self,
-        mut state: State,
+        mut state: RewriteState,
         first: Option<RecordBatch>,
         rest: RawBatches,
-    ) -> Result<State> {
+    ) -> Result<RewriteState> {
         let recoder = self.recoder(&state.payload)?;
-        let mut feed = Feed { source: Source::new(first, rest, recoder, self.options.threads)?, left: None };
-        let shape = Shape::new(self.dataset, &state.payload);
+        let mut feed =
+            Feed { source: RecodedBatches::new(first, rest, recoder, self.options.threads)?, left: None };
+        let shape = ShardSchema::new(self.dataset, &state.payload);
         let encode = EncodeOptions {
             format: self.options.format,
             group_bytes: self.options.group_bytes,
@@ -87,7 +88,7 @@ impl Rewriter<'_> {
         Ok(state)
     }
 
-    fn settle(&self, state: &mut State, under_way: Option<(FinishedShard, Upload)>) -> Result<()> {
+    fn settle(&self, state: &mut RewriteState, under_way: Option<(FinishedShard, Upload)>) -> Result<()> {
         let Some((shard, upload)) = under_way else { return Ok(()) };
         upload.wait()?;
         state.finished.push(shard);
@@ -123,7 +124,7 @@ impl Rewriter<'_> {
 
 /// Cuts batches where shards end.
 struct Feed {
-    source: Source,
+    source: RecodedBatches,
     left: Option<Recoded>,
 }
 

@@ -1,12 +1,12 @@
 //! [`Engine`] runs [`Job`]s, one for each rank, on the CPU threads of this process.
 
 use crate::pool::{Pool, PoolShare};
-use crate::run::driver::{Driver, Means};
+use crate::run::driver::{Driver, RunMeans};
 use crate::run::handle::Run;
 use crate::run::job::{Destination, Job, Sink};
 use crate::run::large::Spare;
 use crate::run::share::Sharing;
-use crate::run::stats::Shared;
+use crate::run::stats::RunStatus;
 use crate::{Error, Result};
 use feedstock_ops::DECODER_MEMORY;
 use std::sync::Arc;
@@ -69,8 +69,8 @@ impl Engine {
         spare: Option<Spare>,
         overdue: u32,
     ) -> Result<Run<D>> {
-        let shared = Arc::new(Shared::default());
-        let means = Means { sharing, spare, decoder_memory: self.decoder_memory };
+        let shared = Arc::new(RunStatus::default());
+        let means = RunMeans { sharing, spare, decoder_memory: self.decoder_memory };
         let io = job.dataset.io().clone();
         let (driver, offers) =
             Driver::new(job, sink.clone(), self.share.turns(overdue), shared.clone(), means)?;

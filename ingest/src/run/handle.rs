@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::pool::PoolShare;
 use crate::run::job::{Destination, Sink};
-use crate::run::stats::{Shared, Stats, Waiting};
+use crate::run::stats::{RunStatus, Stats, Waiting};
 use feedstock_dataset::IoRuntime;
 use futures::FutureExt;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe};
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 /// A job under way; dropping it stops the job.
 pub struct Run<D: Destination> {
     offers: Offers<D>,
-    shared: Arc<Shared>,
+    shared: Arc<RunStatus>,
     task: JoinHandle<()>,
     /// The CPU threads that decode for it; none where workers do.
     _threads: Option<PoolShare>,
@@ -29,7 +29,7 @@ impl<D: Destination> Run<D> {
         driver: impl Future<Output = ()> + Send + 'static,
         offers: Offers<D>,
         sink: Arc<dyn Sink<D>>,
-        shared: Arc<Shared>,
+        shared: Arc<RunStatus>,
         io: IoRuntime,
     ) -> Self {
         let task = io.handle().spawn(async move {

@@ -98,15 +98,15 @@ impl LoanRoom {
 }
 
 /// Rows that wait for room, in plan order: by step and row, with the bytes that each asks for.
-pub(crate) struct Waiting<P>(BTreeMap<(u64, usize), (u64, P)>);
+pub(crate) struct ParkedRows<P>(BTreeMap<(u64, usize), (u64, P)>);
 
-impl<P> Default for Waiting<P> {
+impl<P> Default for ParkedRows<P> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<P> Waiting<P> {
+impl<P> ParkedRows<P> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -130,7 +130,7 @@ impl<P> Waiting<P> {
     }
 
     /// Rows of a step that wait.
-    pub(crate) fn of(&self, index: u64) -> usize {
+    pub(crate) fn count_in(&self, index: u64) -> usize {
         self.0.range((index, 0)..=(index, usize::MAX)).count()
     }
 

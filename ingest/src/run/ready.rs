@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 /// A reorder queue. It never grows past the places lent: each item holds one.
 #[derive(Debug)]
 pub struct Ready<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<ReadyState<T>>,
     wake: Condvar,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct ReadyState<T> {
     next: u64,
     items: BTreeMap<u64, T>,
     failed: Option<(u64, Error)>,
@@ -37,7 +37,7 @@ pub enum Popped<T> {
 
 impl<T> Default for Ready<T> {
     fn default() -> Self {
-        let state = State { next: 0, items: BTreeMap::new(), failed: None, end: None, waker: None };
+        let state = ReadyState { next: 0, items: BTreeMap::new(), failed: None, end: None, waker: None };
         Self { state: Mutex::new(state), wake: Condvar::new() }
     }
 }
@@ -105,7 +105,7 @@ impl<T> Ready<T> {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State<T>)) {
+    fn change(&self, change: impl FnOnce(&mut ReadyState<T>)) {
         let mut state = self.lock();
         change(&mut state);
         let waker = state.waker.take();
@@ -116,12 +116,12 @@ impl<T> Ready<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, ReadyState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // each change is one insert or store
     }
 }
 
-impl<T> State<T> {
+impl<T> ReadyState<T> {
     fn take(&mut self) -> Option<Popped<T>> {
         if let Some(item) = self.items.remove(&self.next) {
             self.next += 1;

@@ -6,7 +6,7 @@ use crate::run::columns::gather;
 use crate::run::job::{Destination, Finished, Map, Sink};
 use crate::run::large::{Loan, too_large};
 use crate::run::share::Sharing;
-use crate::run::stats::{Shared, add_time};
+use crate::run::stats::{RunStatus, add_time};
 use crate::run::watchdog::AtWork;
 use crate::value::value;
 use crate::{Error, ErrorKind, Result, SampleContext};
@@ -31,7 +31,7 @@ pub(crate) struct Context<D: Destination> {
     /// What other runs of the process make as well.
     pub(crate) sharing: Option<Sharing>,
     pub(crate) sink: Arc<dyn Sink<D>>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RunStatus>,
     pub(crate) events: UnboundedSender<Event<D>>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Event<D: Destination> {
 }
 
 /// A step under way.
-pub(crate) struct Running<D: Destination> {
+pub(crate) struct RunningStep<D: Destination> {
     context: Arc<Context<D>>,
     pub(crate) index: u64,
     pub(crate) step: Step,
@@ -58,10 +58,10 @@ pub(crate) struct Running<D: Destination> {
     /// Rows that wait for memory; see `large.rs`.
     parked: AtomicUsize,
     at_work: AtWork,
-    parts: Mutex<Parts<D>>,
+    parts: Mutex<RunningParts<D>>,
 }
 
-struct Parts<D> {
+struct RunningParts<D> {
     destination: Option<D>,
     /// Where each row came from, for the columns that ride along.
     sources: Vec<Option<(Arc<Block>, usize)>>,
@@ -69,10 +69,10 @@ struct Parts<D> {
     warnings: Vec<(usize, Warnings)>,
 }
 
-impl<D: Destination> Running<D> {
+impl<D: Destination> RunningStep<D> {
     pub(crate) fn new(context: Arc<Context<D>>, index: u64, step: Step, destination: D) -> Arc<Self> {
         let rows = step.rows.len();
-        let parts = Parts {
+        let parts = RunningParts {
             destination: Some(destination),
             sources: vec![None; rows],
             failures: Vec::new(),
@@ -139,11 +139,11 @@ impl<D: Destination> Running<D> {
             parts.destination.as_mut().map(|destination| destination.take_row(row))
         };
         let guard = RowGuard { running: self.clone(), row, memory, outcome: None, is_abandoned: false };
-        let source = Source { block, block_row };
+        let source = BlockRow { block, block_row };
         Box::new(move |scratch| guard.run(source, None, scratch))
     }
 
-    fn parts(&self) -> MutexGuard<'_, Parts<D>> {
+    fn parts(&self) -> MutexGuard<'_, RunningParts<D>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner) // every change is a single push or store
     }
 
@@ -151,7 +151,7 @@ impl<D: Destination> Running<D> {
         &self,
         row: usize,
         memory: Option<&mut RowMemory>,
-        source: &Source,
+        source: &BlockRow,
         lent_bytes: u64,
         scratch: &mut Scratch,
     ) -> Result<Wrote> {
@@ -261,7 +261,7 @@ impl<D: Destination> Running<D> {
 }
 
 /// Where the bytes of a row are.
-struct Source {
+struct BlockRow {
     block: Arc<Block>,
     block_row: usize,
 }
@@ -276,7 +276,7 @@ enum Wrote {
 /// A row that waits for memory.
 pub(crate) struct Parked<D: Destination> {
     guard: RowGuard<D>,
-    source: Source,
+    source: BlockRow,
     /// What it needs beyond the thread's own.
     pub(crate) bytes: u64,
 }
@@ -307,7 +307,7 @@ impl<D: Destination> Parked<D> {
 
 /// Counts a row down whatever becomes of its task, a panic included.
 struct RowGuard<D: Destination> {
-    running: Arc<Running<D>>,
+    running: Arc<RunningStep<D>>,
     row: usize,
     memory: Option<RowMemory>,
     outcome: Option<Result<()>>,
@@ -316,7 +316,7 @@ struct RowGuard<D: Destination> {
 }
 
 impl<D: Destination> RowGuard<D> {
-    fn run(mut self, source: Source, loan: Option<Loan>, scratch: &mut Scratch) {
+    fn run(mut self, source: BlockRow, loan: Option<Loan>, scratch: &mut Scratch) {
         let shared = &self.running.context.shared;
         if shared.stopped() {
             self.outcome = Some(Ok(()));
@@ -335,7 +335,7 @@ impl<D: Destination> RowGuard<D> {
     }
 
     /// Hands the row to the driver.
-    fn park(self, source: Source, bytes: u64) {
+    fn park(self, source: BlockRow, bytes: u64) {
         self.running.at_work.end(self.row, Instant::now());
         let events = self.running.context.events.clone();
         self.running.parked.fetch_add(1, Ordering::SeqCst);

@@ -84,9 +84,9 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// What the driver, the pool and the caller share.
+/// Counts of a run and what it waits for, as its driver, the pool and the caller share them.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct RunStatus {
     pub(crate) stopped: AtomicBool,
     pub(crate) samples: AtomicU64,
     pub(crate) bad_samples: AtomicU64,
@@ -103,7 +103,7 @@ pub(crate) struct Shared {
     waiting: Mutex<Waiting>,
 }
 
-impl Shared {
+impl RunStatus {
     pub(crate) fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }

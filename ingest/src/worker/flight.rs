@@ -10,7 +10,7 @@
 //! specification; the token travels as `authorization: Bearer …`.
 
 use super::connection::Serve;
-use super::lane::Rows;
+use super::lane::FinishedRows;
 use super::listen::GrpcIo;
 use super::registry::FlightLane;
 use super::schema::element;
@@ -263,7 +263,7 @@ fn status(error: &Error) -> Status {
 }
 
 /// One step's rows as a batch; a row that failed fails the stream, with its sample's name.
-fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: Rows) -> Result<RecordBatch> {
+fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: FinishedRows) -> Result<RecordBatch> {
     if let Some(error) = rows.heads.iter().find_map(|head| head.failure.as_ref()) {
         return Err(error.clone());
     }

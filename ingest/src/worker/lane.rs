@@ -1,7 +1,7 @@
 //! One stream of rows: a run of the engine over some strands, whose finished steps wait to be sent.
 //!
 //! ```text
-//! places (request.places) ─▶ engine ─▶ Ready ─▶ next() ─▶ Rows ──sent, dropped──▶ the place is free again
+//! places (request.places) ─▶ engine ─▶ Ready ─▶ next() ─▶ FinishedRows ──sent, dropped──▶ the place is free again
 //! ```
 //! So a rank that does not read stops the engine after as many steps as there are places.
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The finished rows of one step, on their way out.
-pub(crate) struct Rows {
+pub(crate) struct FinishedRows {
     pub(crate) epoch: u64,
     pub(crate) position: u64,
     pub(crate) heads: Vec<RowHead>,
@@ -41,7 +41,7 @@ pub(crate) trait Lane: Send {
     /// The tensors of a row.
     fn specs(&self) -> &[TensorSpec];
     /// The next step's rows; `None` after the last. Nothing is lost if the wait is given up.
-    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>>;
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>>;
 }
 
 /// A lane that the engine makes.
@@ -87,7 +87,7 @@ impl Lane for EngineLane {
         &self.specs
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>> {
         Box::pin(async move {
             let finished = poll_fn(|cx| self.ready.poll(cx)).await.transpose();
             let finished =
@@ -102,7 +102,7 @@ impl Lane for EngineLane {
     }
 }
 
-fn rows(finished: Finished<LaneMemory>, offers: Offers<LaneMemory>) -> Rows {
+fn rows(finished: Finished<LaneMemory>, offers: Offers<LaneMemory>) -> FinishedRows {
     let Finished { step, columns, destination: place, failures, warnings, .. } = finished;
     let Step { epoch, position, rows, .. } = step;
     let mut heads: Vec<RowHead> = rows
@@ -122,7 +122,7 @@ fn rows(finished: Finished<LaneMemory>, offers: Offers<LaneMemory>) -> Rows {
         heads[row].warnings = warnings;
     }
     let body = Box::new(Sent { place: Some(place), offers });
-    Rows { epoch, position: position.0, heads, columns, body }
+    FinishedRows { epoch, position: position.0, heads, columns, body }
 }
 
 /// A place whose rows are being sent; it is offered again when they are.

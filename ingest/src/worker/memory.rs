@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A number of bytes that streams share.
 #[derive(Debug, Clone)]
-pub(crate) struct Memory(Arc<Shared>);
+pub(crate) struct Memory(Arc<MemoryUse>);
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryUse {
     limit: u64,
     used: Mutex<u64>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Reserved {
 
 impl Memory {
     pub(crate) fn new(limit: u64) -> Self {
-        Self(Arc::new(Shared { limit, used: Mutex::new(0) }))
+        Self(Arc::new(MemoryUse { limit, used: Mutex::new(0) }))
     }
 
     /// `wanted` bytes, or half of what is left: whoever comes next finds something, too.

@@ -19,7 +19,7 @@ mod ticket;
 
 pub(crate) use connection::{Serve, serve};
 #[cfg(test)]
-pub(crate) use lane::{Body, Lane, LaneMemory, Rows};
+pub(crate) use lane::{Body, FinishedRows, Lane, LaneMemory};
 
 use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::engine::Engine;
@@ -219,7 +219,7 @@ impl std::fmt::Debug for Worker {
 }
 
 /// A worker inside the rank's own process, for one recipe.
-pub(crate) fn here(
+pub(crate) fn local_service(
     recipe: &Recipe,
     maps: Vec<Map>,
     spec: &RecipeSpec,

@@ -63,17 +63,17 @@ pub(crate) struct Registry {
 }
 
 /// A recipe being opened, or open.
-type Opening = Arc<OnceCell<Arc<Opened>>>;
+type OpeningRecipe = Arc<OnceCell<Arc<OpenedRecipe>>>;
 
 struct Known {
     spec: Arc<RecipeSpec>,
-    opened: Opening,
+    opened: OpeningRecipe,
     asked: Instant,
     /// [`CatalogCheck::List`] once a rank saw another order than this worker.
     check: CatalogCheck,
 }
 
-struct Opened {
+struct OpenedRecipe {
     recipe: Recipe,
     maps: Vec<Map>,
     at: Instant,
@@ -81,7 +81,7 @@ struct Opened {
     listed: bool,
 }
 
-impl Opened {
+impl OpenedRecipe {
     fn schema(&self) -> Result<SchemaRef> {
         let dataset = &self.recipe.dataset;
         let rides = unmapped(dataset.block_reader().schema(), dataset, &self.maps)?;
@@ -121,7 +121,7 @@ impl Registry {
         engine: Engine,
         memory: Memory,
     ) -> Result<Self> {
-        let opened = Opened { recipe, maps, at: Instant::now(), listed: true };
+        let opened = OpenedRecipe { recipe, maps, at: Instant::now(), listed: true };
         let opened = Arc::new(OnceCell::new_with(Some(Arc::new(opened))));
         let (spec_kept, asked) = (Arc::new(spec.clone()), Instant::now());
         let known = Known { spec: spec_kept, opened, asked, check: CatalogCheck::Auto };
@@ -194,7 +194,7 @@ impl Registry {
 
     /// Whether the data set of a recipe is opened again because its catalog may be out of date; `opened` is what
     /// disagreed with a rank.
-    fn reopens(&self, id: &PlanId, opened: &Arc<Opened>) -> bool {
+    fn reopens(&self, id: &PlanId, opened: &Arc<OpenedRecipe>) -> bool {
         if opened.listed && opened.at.elapsed() <= FRESH {
             return false;
         }
@@ -220,13 +220,13 @@ impl Registry {
         Ok(Some((opened.schema()?, opened.lanes()?)))
     }
 
-    async fn known_and_opened(&self, id: &PlanId) -> Result<Option<Arc<Opened>>> {
+    async fn known_and_opened(&self, id: &PlanId) -> Result<Option<Arc<OpenedRecipe>>> {
         let Some((spec, cell, check)) = self.asked(id) else { return Ok(None) };
         // Boxed: the types of what opens data sets are deep.
         Ok(Some(cell.get_or_try_init(|| self.opened(&spec, check).boxed()).await?.clone()))
     }
 
-    fn start_flight(&self, opened: &Opened, ticket: &LaneTicket) -> Result<FlightLane> {
+    fn start_flight(&self, opened: &OpenedRecipe, ticket: &LaneTicket) -> Result<FlightLane> {
         let lanes = opened.lanes()?;
         if ticket.lane >= lanes {
             let message = format!("there is no lane {}: this plan has {lanes}", ticket.lane);
@@ -254,14 +254,14 @@ impl Registry {
         Ok(FlightLane { schema: opened.schema()?, lane: Box::new(lane) })
     }
 
-    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, Opening, CatalogCheck)> {
+    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, OpeningRecipe, CatalogCheck)> {
         let mut known = self.known();
         let known = known.get_mut(id)?;
         known.asked = Instant::now();
         Some((known.spec.clone(), known.opened.clone(), known.check))
     }
 
-    async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<Opened>> {
+    async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<OpenedRecipe>> {
         let open_with = || {
             let mut options = (self.open_with)();
             if check == CatalogCheck::List {
@@ -272,10 +272,10 @@ impl Registry {
         let recipe = spec.open(&open_with).await?;
         let compiled = recipe.clone();
         let maps = aside("compiling ops", move || compiled.compile()).await??;
-        Ok(Arc::new(Opened { recipe, maps, at: Instant::now(), listed: check == CatalogCheck::List }))
+        Ok(Arc::new(OpenedRecipe { recipe, maps, at: Instant::now(), listed: check == CatalogCheck::List }))
     }
 
-    fn start(&self, opened: &Opened, request: LaneRequest) -> Result<EngineLane, Refused> {
+    fn start(&self, opened: &OpenedRecipe, request: LaneRequest) -> Result<EngineLane, Refused> {
         request.check()?;
         let LaneRequest {
             cursor,
@@ -335,7 +335,7 @@ impl Registry {
     /// Runs a job within what is left of the memory.
     fn run(
         &self,
-        opened: &Opened,
+        opened: &OpenedRecipe,
         mut job: Job,
         places: u32,
         overdue: u32,
@@ -362,7 +362,7 @@ impl Registry {
         Ok(lane?.partial(partial))
     }
 
-    fn sharing(&self, opened: &Opened, job: &Job) -> Result<Sharing> {
+    fn sharing(&self, opened: &OpenedRecipe, job: &Job) -> Result<Sharing> {
         let (dataset, hash) = (&opened.recipe.dataset, Cursor::hash_ops);
         // Data sets of other bytes may agree in names and sizes, and so in the content hash.
         let data = dataset.place_hash();
@@ -393,7 +393,7 @@ impl Registry {
 }
 
 /// Bytes of finished rows of fixed size that wait to be sent at most. Ragged ones cannot be foretold.
-fn made_bytes(opened: &Opened, job: &Job, places: u32) -> u64 {
+fn made_bytes(opened: &OpenedRecipe, job: &Job, places: u32) -> u64 {
     let rows = job.shape.rows().min(job.plan.len());
     let strands = job.strands.as_ref().map_or(0, |strands| strands.len() as u64);
     let rows = rows.saturating_mul(strands).div_ceil(u64::from(job.plan.strands().count()).max(1));

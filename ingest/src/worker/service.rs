@@ -1,7 +1,7 @@
 //! A worker without its sockets.
 
 use super::connection::Serve;
-use super::lane::{Lane, Rows};
+use super::lane::{FinishedRows, Lane};
 use super::registry::Registry;
 use crate::recipe::RecipeSpec;
 use crate::wire::{LaneRequest, PROTOCOL, Token, WorkerStatus, release};
@@ -122,7 +122,7 @@ impl Lane for Counted {
         self.lane.specs()
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>> {
         self.lane.next()
     }
 }

@@ -9,7 +9,7 @@ use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Catalog, cache_folder, make_private};
 use feedstock_device::finish::{Compiled, Draws};
-use feedstock_device::open::{Opened, Search};
+use feedstock_device::open::{OpenedDevice, Search};
 use feedstock_device::{Device, Place};
 use feedstock_ingest::Map;
 use feedstock_ops::{Chain, TensorSpec};
@@ -93,13 +93,13 @@ impl DevicePlan {
     }
 
     /// Opens the device, and readies there what batches need.
-    pub(crate) fn open(&self) -> Result<Opened> {
+    pub(crate) fn open(&self) -> Result<OpenedDevice> {
         self.open_on(open(&self.options)?)
     }
 
     /// As [`open`](Self::open), on a device that is open.
-    pub(crate) fn open_on(&self, device: Arc<Device>) -> Result<Opened> {
-        let opened = Opened::new(device, self.options.fixed_addresses);
+    pub(crate) fn open_on(&self, device: Arc<Device>) -> Result<OpenedDevice> {
+        let opened = OpenedDevice::new(device, self.options.fixed_addresses);
         let decodes = self.options.nvjpeg > 0.0 && opened.place() != Place::Host;
         if decodes || self.finishes.iter().any(Option::is_some) {
             opened.driver().load_kernels()?;
@@ -114,7 +114,7 @@ impl DevicePlan {
     /// leave that to it.
     pub(crate) fn into_route(
         self,
-        opened: Opened,
+        opened: OpenedDevice,
         columns: &mut [(&mut Map, &mut Column)],
         catalog: Arc<Catalog>,
     ) -> BatchRoute {
@@ -161,7 +161,7 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[MappedColumn<'_>]) -> Result
 #[derive(Default)]
 pub(crate) struct BatchRoute {
     pub(crate) allocator: Allocator,
-    pub(crate) stage: Option<(Opened, Work)>,
+    pub(crate) stage: Option<(OpenedDevice, Work)>,
 }
 
 /// The device that `options` names.

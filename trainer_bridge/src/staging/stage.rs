@@ -1,7 +1,7 @@
 //! The thread between finished steps and the rank iterator: every batch goes to the device ahead of the caller.
 
 use super::decoding::{Bad, Decoding, Deferred, InUse};
-use super::layout::{Copied, CopySource, Layout};
+use super::layout::{BufferLayout, Copied, CopySource};
 use crate::batch::Tensor;
 use crate::policy::OnError;
 use crate::sink::{Assembled, Assembler};
@@ -13,7 +13,7 @@ use feedstock_device::handles::{Address, HostAddress};
 use feedstock_device::memory::{
     Buffers, Event, Index, Kept, Locked, LockedPool, PATIENCE, Reaping, join_within,
 };
-use feedstock_device::open::Opened;
+use feedstock_device::open::OpenedDevice;
 use feedstock_device::tensor::{Column, DeviceBatch, DeviceTensor, FixedBuffer, Hold, InPlace, Owner};
 use feedstock_ingest::{Popped, Ready};
 use feedstock_ops::SampleSeed;
@@ -70,7 +70,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn start(assembler: Arc<Assembler>, opened: Opened, work: Work) -> Result<Self> {
+    pub(crate) fn start(assembler: Arc<Assembler>, opened: OpenedDevice, work: Work) -> Result<Self> {
         let (driver, pool, fixed) = (opened.driver(), opened.pool(), opened.fixed());
         let (buffers, reaping) = match work.in_place {
             true => (None, None),
@@ -196,7 +196,7 @@ impl Sender {
     }
 
     fn try_send(&mut self, assembled: &mut Assembled) -> Result<Sent> {
-        let layout = Layout::new(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
+        let layout = BufferLayout::new(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
         let staging = self.pool.take(layout.staged.len())?;
         // SAFETY: the block is at least so long, and nobody else has it.
         unsafe {
@@ -233,7 +233,7 @@ impl Sender {
     }
 
     /// The batch where it is: mapped columns in their slot, the others in staging memory.
-    fn in_place(&self, layout: Layout, sources: Sources) -> DeviceBatch {
+    fn in_place(&self, layout: BufferLayout, sources: Sources) -> DeviceBatch {
         let sources = Arc::new(sources);
         let owner: Arc<dyn Owner> = Arc::new(InPlace::new(sources.clone()));
         let tensor = |column: Column| {
@@ -294,7 +294,7 @@ struct Pictures<'a> {
 }
 
 impl Filling<'_> {
-    fn fill(mut self, layout: &Layout, base: Address, mut pictures: Pictures<'_>) -> Result<Filled> {
+    fn fill(mut self, layout: &BufferLayout, base: Address, mut pictures: Pictures<'_>) -> Result<Filled> {
         let (driver, copying) = (self.buffers.driver(), self.buffers.copying());
         if let Some(sources) = &self.sources {
             let staged = HostAddress(sources.staging.start());
@@ -353,7 +353,7 @@ impl Filling<'_> {
     }
 
     /// Runs the kernels behind the batch's own copies, beside those of the next.
-    fn finish(&self, layout: &Layout, base: Address) -> Result<Event> {
+    fn finish(&self, layout: &BufferLayout, base: Address) -> Result<Event> {
         let finishing = self.buffers.finishing();
         for launch in layout.launches(base) {
             // SAFETY: the arguments point into the buffer, whose layout made room for all that they cover.
@@ -363,7 +363,7 @@ impl Filling<'_> {
     }
 
     /// Makes rows of pictures that are not decoded yet; those that cannot be, with the reasons.
-    fn decode(&mut self, layout: &Layout, base: Address, pictures: &mut Pictures<'_>) -> Result<Bad> {
+    fn decode(&mut self, layout: &BufferLayout, base: Address, pictures: &mut Pictures<'_>) -> Result<Bad> {
         let Some((decoding, sources)) = pictures.decoding.as_mut().zip(self.sources.as_ref()) else {
             return Ok(Bad::new());
         };

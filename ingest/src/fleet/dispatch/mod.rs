@@ -59,8 +59,9 @@ pub enum Local {
     Share,
 }
 
+/// What the dispatch knows of a stream.
 #[derive(Debug)]
-struct Stream {
+struct StreamState {
     member: String,
     strands: StrandSet,
     from: u64,
@@ -87,7 +88,7 @@ pub(crate) struct Dispatch {
     strands: u32,
     local: Local,
     members: BTreeMap<String, Member>,
-    streams: BTreeMap<StreamId, Stream>,
+    streams: BTreeMap<StreamId, StreamState>,
     /// Those that have a place and rows to come, and on which strands.
     steps: BTreeMap<u64, RowsOfStrands>,
     /// The first step that nobody was asked for.
@@ -339,7 +340,7 @@ impl Dispatch {
     }
 }
 
-impl Stream {
+impl StreamState {
     fn serves(&self, index: u64) -> bool {
         self.from <= index && self.until.is_none_or(|until| index < until)
     }

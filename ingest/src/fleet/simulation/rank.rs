@@ -5,11 +5,11 @@ use super::worker::{Kind, PORT, Simulated, WORKERS};
 use crate::fleet::connect::Connect;
 use crate::fleet::dispatch::{HERE, Local};
 use crate::fleet::members::Workers;
-use crate::fleet::run::{FleetDriver, Plan as RunPlan};
+use crate::fleet::run::{FleetDriver, FleetJob};
 use crate::memory::row::RowBuffers;
 use crate::run::job::Finished;
 use crate::run::ready::Ready;
-use crate::run::stats::Shared;
+use crate::run::stats::RunStatus;
 use crate::wire::Io;
 use crate::worker::{LaneMemory, serve};
 use crate::{Error, ErrorKind, Result};
@@ -69,7 +69,7 @@ impl Seen {
         of.fetch_max(time.as_millis() as u64, Ordering::Relaxed);
     }
 
-    fn hedged(&self, shared: &Shared) {
+    fn hedged(&self, shared: &RunStatus) {
         let stats = shared.stats();
         self.hedges.store(stats.hedges, Ordering::Relaxed);
         self.hedged_samples.store(stats.hedged_samples, Ordering::Relaxed);
@@ -92,9 +92,9 @@ pub(super) struct Start {
 pub(super) async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
     let ready = Arc::new(Ready::<Finished<LaneMemory>>::default());
     let addresses: Vec<String> = WORKERS.iter().map(|name| format!("{name}:{PORT}")).collect();
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(RunStatus::default());
     let here = Simulated::new(0, Kind { steady: true, ..Kind::default() });
-    let plan = RunPlan {
+    let job = FleetJob {
         workers: Workers::at(&addresses.join(","))?.local(start.local),
         connect: Arc::new(Simulation(here)),
         spec: Arc::new(spec()),
@@ -107,7 +107,7 @@ pub(super) async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
         sink: ready.clone(),
         shared: shared.clone(),
     };
-    let (driver, offers) = FleetDriver::new(plan)?;
+    let (driver, offers) = FleetDriver::new(job)?;
     let driver = tokio::spawn(driver.run());
     let buffers = Arc::new(RowBuffers::default());
     for _ in 0..SLOTS {

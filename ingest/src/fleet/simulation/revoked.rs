@@ -1,11 +1,11 @@
 //! The claim on rows of a stream that is ended in the middle of them.
 
 use super::data::{SLOTS, bytes, specs, walk, warnings};
-use crate::fleet::place::{Claim, Gathering, Writing};
+use crate::fleet::gathering::{Claim, Gathering, Writing};
 use crate::memory::row::{RowBuffers, RowPlace};
 use crate::run::job::Finished;
 use crate::run::ready::{Popped, Ready};
-use crate::run::stats::Shared;
+use crate::run::stats::RunStatus;
 use crate::worker::LaneMemory;
 use crate::{Error, ErrorKind};
 use arrow::array::{ArrayRef, UInt64Array};
@@ -51,7 +51,7 @@ fn failures(rows: &[usize]) -> Vec<(usize, Error)> {
 async fn rows_of_a_stream_that_is_aborted_are_free_and_come_once() {
     let step = walk(0).next().unwrap();
     let ready = Arc::new(Ready::<Finished<LaneMemory>>::default());
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(RunStatus::default());
     let place = LaneMemory::new(specs(), Arc::new(RowBuffers::default())).unwrap();
     let (events, _heard) = unbounded_channel();
     let gathering = Gathering::new(0, step.clone(), place, ready.clone(), shared.clone(), events).unwrap();

@@ -5,7 +5,7 @@ use super::throttled::{Limit, Throttled};
 use crate::recipe::RecipeSpec;
 use crate::run::walk::Walk;
 use crate::wire::{LaneRequest, RowHead, Token, WorkerStatus};
-use crate::worker::{Body, Lane, Rows, Serve, serve};
+use crate::worker::{Body, FinishedRows, Lane, Serve, serve};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::record_batch::RecordBatch;
@@ -47,7 +47,7 @@ struct SimulatedLane {
     specs: Arc<[TensorSpec]>,
     walk: Walk,
     dice: Dice,
-    next: Option<Rows>,
+    next: Option<FinishedRows>,
 }
 
 struct Made(Vec<[Vec<u8>; 2]>);
@@ -63,7 +63,7 @@ impl Lane for SimulatedLane {
         &self.specs
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>> {
         Box::pin(async move {
             if self.next.is_none() {
                 let step = self.walk.next();
@@ -80,7 +80,7 @@ impl Lane for SimulatedLane {
                     let ids: UInt64Array = step.rows.iter().map(|row| row.sample.0).collect();
                     let body = step.rows.iter();
                     let body = body.map(|row| [0, 1].map(|column| bytes(step.epoch, row.sample, column)));
-                    Rows {
+                    FinishedRows {
                         epoch: step.epoch,
                         position: step.position.0,
                         heads: step.rows.iter().map(|row| head(row.sample)).collect(),

@@ -42,7 +42,7 @@ impl<D: Destination> Driver<D> {
         // A step without rows left is done, and its event on the way.
         let is_stalled = |(index, active): (&u64, &Active<D>)| {
             let left = active.running.rows_left();
-            active.waiting.is_empty() && left > 0 && left == self.parked.of(*index)
+            active.waiting.is_empty() && left > 0 && left == self.parked.count_in(*index)
         };
         let is_stalled = lent == 0 && self.active.iter().all(is_stalled);
         if let Some(admitted) = self.ahead.back() {

@@ -8,12 +8,12 @@ use crate::pool::{Turn, Turns};
 use crate::run::columns::unmapped;
 use crate::run::handle::Offers;
 use crate::run::job::{Destination, Job, Sink};
-use crate::run::large::{self, LoanRoom, Spare};
+use crate::run::large::{LoanRoom, ParkedRows, Spare};
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{NEVER, Piece, Refused, Residency};
-use crate::run::running::{Context, Event, Parked, Running};
+use crate::run::running::{Context, Event, Parked, RunningStep};
 use crate::run::share::Sharing;
-use crate::run::stats::{Shared, Stage, Waiting, add_time};
+use crate::run::stats::{RunStatus, Stage, Waiting, add_time};
 use crate::run::walk::Walk;
 use crate::run::watchdog::LOOK_EVERY;
 use crate::{Error, ErrorKind, Result};
@@ -38,7 +38,7 @@ const STEPS_CHECKED: usize = 64;
 const NAMED_BLOCKS: usize = 3;
 
 /// What the process gives to a run.
-pub(crate) struct Means {
+pub(crate) struct RunMeans {
     pub(crate) sharing: Option<Sharing>,
     pub(crate) spare: Option<Spare>,
     /// Bytes of working memory of a CPU thread.
@@ -54,10 +54,30 @@ struct Admitted {
 /// A step that has a place.
 struct Active<D: Destination> {
     planned: PlannedStep,
-    running: Arc<Running<D>>,
+    running: Arc<RunningStep<D>>,
     turn: Turn,
     /// Rows that wait for a piece.
     waiting: HashMap<Piece, Vec<usize>>,
+}
+
+/// What is planned next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Planning {
+    /// Steps, as the budget allows.
+    Ahead,
+    /// Nothing until the blocks of the first step are here.
+    FirstStepLoading,
+    /// Nothing: the plan's last step was planned.
+    Ended,
+    /// Nothing: a step failed. Those before it are still delivered.
+    Failed,
+}
+
+impl Planning {
+    /// Whether no further step is planned.
+    fn is_over(self) -> bool {
+        matches!(self, Self::Ended | Self::Failed)
+    }
 }
 
 type FetchResult = (Piece, Result<Arc<Block>, feedstock_dataset::Error>);
@@ -76,7 +96,7 @@ pub(crate) struct Driver<D: Destination> {
     /// The next steps: planned but not admitted, or given up again.
     refused: BTreeMap<u64, PlannedStep>,
     /// Rows that wait for working memory.
-    parked: large::Waiting<Parked<D>>,
+    parked: ParkedRows<Parked<D>>,
     loan_room: LoanRoom,
     /// Memory beyond the budget.
     spare: Option<Spare>,
@@ -90,9 +110,7 @@ pub(crate) struct Driver<D: Destination> {
     /// this grow with the data set.
     fetched: HashMap<BlockId, (u64, u64)>,
     next_index: u64,
-    first_step_loading: bool,
-    planned_all: bool,
-    failed: bool,
+    planning: Planning,
 }
 
 impl<D: Destination> Driver<D> {
@@ -100,8 +118,8 @@ impl<D: Destination> Driver<D> {
         job: Job,
         sink: Arc<dyn Sink<D>>,
         turns: Turns,
-        shared: Arc<Shared>,
-        Means { sharing, spare, decoder_memory }: Means,
+        shared: Arc<RunStatus>,
+        RunMeans { sharing, spare, decoder_memory }: RunMeans,
     ) -> Result<(Self, Offers<D>)> {
         job.check()?;
         let catalog = job.dataset.catalog().clone();
@@ -134,7 +152,7 @@ impl<D: Destination> Driver<D> {
             events,
             fetches: JoinSet::new(),
             refused: BTreeMap::new(),
-            parked: large::Waiting::default(),
+            parked: ParkedRows::default(),
             loan_room: LoanRoom::default(),
             spare,
             ahead: VecDeque::new(),
@@ -145,9 +163,7 @@ impl<D: Destination> Driver<D> {
             broken: HashMap::new(),
             fetched: HashMap::new(),
             next_index: 0,
-            first_step_loading: false,
-            planned_all: false,
-            failed: false,
+            planning: Planning::Ahead,
         };
         driver.check_budget()?;
         Ok((driver, Offers::new(sender, Event::Offered)))
@@ -172,11 +188,10 @@ impl<D: Destination> Driver<D> {
             self.start_steps();
             self.report();
             if self.active.is_empty() && self.ahead.is_empty() && self.refused.is_empty() {
-                if !self.failed && self.planned_all {
-                    self.context.sink.ended(self.next_index);
-                }
-                if self.planned_all {
-                    return;
+                match self.planning {
+                    Planning::Ended => return self.context.sink.ended(self.next_index),
+                    Planning::Failed => return,
+                    Planning::Ahead | Planning::FirstStepLoading => {}
                 }
             }
             tokio::select! {
@@ -203,11 +218,11 @@ impl<D: Destination> Driver<D> {
     /// read-ahead does not slow the first batch.
     fn plan_ahead(&mut self) {
         while self.parked.is_empty() && self.ahead.len() < STEPS_AHEAD {
-            if self.first_step_loading {
+            if self.planning == Planning::FirstStepLoading {
                 if !self.loading.is_empty() {
                     return;
                 }
-                self.first_step_loading = false;
+                self.planning = Planning::Ahead;
             }
             let Some((index, planned)) = self.next_step() else { return };
             let is_first = self.ahead.is_empty() && self.active.is_empty();
@@ -222,7 +237,9 @@ impl<D: Destination> Driver<D> {
                     }
                     self.context.shared.set_resident(self.residency.used_bytes());
                     self.ahead.push_back(Admitted { index, planned });
-                    self.first_step_loading = index == 0;
+                    if index == 0 && self.planning == Planning::Ahead {
+                        self.planning = Planning::FirstStepLoading;
+                    }
                 }
                 Err(Refused::Later) => {
                     self.refused.insert(index, planned);
@@ -241,9 +258,11 @@ impl<D: Destination> Driver<D> {
         if !self.refused.is_empty() {
             return self.refused.pop_first();
         }
-        let planned = if self.planned_all { None } else { self.planner.next() };
-        let Some(planned) = planned else {
-            self.planned_all = true;
+        if self.planning.is_over() {
+            return None;
+        }
+        let Some(planned) = self.planner.next() else {
+            self.planning = Planning::Ended;
             return None;
         };
         self.next_index += 1;
@@ -314,7 +333,7 @@ impl<D: Destination> Driver<D> {
 
     /// Ends the run at the first step that needs `piece`.
     fn break_piece(&mut self, piece: Piece, error: &Error) {
-        (self.planned_all, self.failed) = (true, true);
+        self.planning = Planning::Failed;
         self.refused.clear();
         self.broken.insert(piece, error.clone());
         if let Some((&index, _)) = self.active.iter().find(|(_, active)| active.waiting.contains_key(&piece))
@@ -325,7 +344,7 @@ impl<D: Destination> Driver<D> {
 
     /// Ends the run at step `index`; steps before it are still delivered.
     fn fail_from(&mut self, index: u64, error: Error) {
-        (self.planned_all, self.failed) = (true, true);
+        self.planning = Planning::Failed;
         self.context.sink.failed(index, error);
         self.parked.split_off(index).into_iter().for_each(Parked::abandon);
         self.refused.split_off(&index);
@@ -351,7 +370,7 @@ impl<D: Destination> Driver<D> {
                 return self.fail_from(admitted.index, error);
             }
             let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
-            let running = Running::new(self.context.clone(), index, planned.step.clone(), place);
+            let running = RunningStep::new(self.context.clone(), index, planned.step.clone(), place);
             let turn = self.turns.next();
             let mut waiting: HashMap<Piece, Vec<usize>> = HashMap::new();
             for row in 0..planned.step.rows.len() {
@@ -411,7 +430,7 @@ impl<D: Destination> Driver<D> {
             (None, Some(admitted)) => {
                 Waiting { stage: Stage::NoPlace, detail: step_name(&admitted.planned), since: None }
             }
-            (None, None) if self.planned_all => Waiting { stage: Stage::Ended, ..Waiting::default() },
+            (None, None) if self.planning.is_over() => Waiting { stage: Stage::Ended, ..Waiting::default() },
             (None, None) => Waiting::default(),
         };
         self.context.shared.set_waiting(waiting);

@@ -54,7 +54,7 @@ struct Allocation {
 }
 
 #[derive(Default)]
-struct Stream {
+struct SimulatedStream {
     queue: VecDeque<Work>,
     /// Operations that it was given.
     given: u64,
@@ -73,9 +73,9 @@ struct Event {
     is_gone: bool,
 }
 
-struct State {
+struct SimulatedState {
     dice: Generator,
-    streams: BTreeMap<StreamId, Stream>,
+    streams: BTreeMap<StreamId, SimulatedStream>,
     events: HashMap<EventId, Event>,
     device: BTreeMap<u64, Allocation>,
     host: HashMap<usize, Layout>,
@@ -106,7 +106,7 @@ struct State {
 /// The device.
 pub struct Simulated {
     this: Weak<Self>,
-    state: Mutex<State>,
+    state: Mutex<SimulatedState>,
     /// Whether every call panics.
     panics: AtomicBool,
 }
@@ -114,7 +114,7 @@ pub struct Simulated {
 impl Simulated {
     /// A device whose order of work is drawn from `seed`.
     pub fn new(seed: u64) -> Arc<Self> {
-        let state = Mutex::new(State {
+        let state = Mutex::new(SimulatedState {
             dice: SampleSeed::new(seed, 0, 0).op(0),
             streams: BTreeMap::new(),
             events: HashMap::new(),
@@ -140,12 +140,12 @@ impl Simulated {
         Arc::new_cyclic(|this| Self { this: this.clone(), state, panics: AtomicBool::new(false) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SimulatedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a call: some of what waits runs first.
-    fn enter(&self) -> MutexGuard<'_, State> {
+    fn enter(&self) -> MutexGuard<'_, SimulatedState> {
         assert!(!self.panics.load(Ordering::Relaxed), "the device is touched where it is not there");
         let mut state = self.lock();
         for _ in 0..state.dice.below(3) {
@@ -248,7 +248,7 @@ impl Simulated {
     }
 }
 
-impl State {
+impl SimulatedState {
     fn refuse(&mut self, call: &'static str) -> Result<()> {
         match self.refused.get_mut(call).filter(|times| **times > 0) {
             None => Ok(()),
@@ -356,7 +356,7 @@ impl State {
     /// Runs one operation of a stream that can go on; false where none can.
     fn step(&mut self) -> bool {
         let events = &self.events;
-        let can = |stream: &Stream| match stream.queue.front() {
+        let can = |stream: &SimulatedStream| match stream.queue.front() {
             Some(Work::Wait(event, count)) => {
                 events.get(event).is_some_and(|event| event.passed.contains(count))
             }
@@ -454,7 +454,7 @@ struct SimulatedDecoder {
 
 impl SimulatedDecoder {
     /// What it was given before is to be known to be done when it is used again, or dropped.
-    fn check_idle(&mut self, state: &mut State) {
+    fn check_idle(&mut self, state: &mut SimulatedState) {
         if let Some((stream, number)) = self.last.take()
             && state.known.get(&stream).is_none_or(|known| *known < number)
         {
@@ -586,7 +586,7 @@ impl Driver for Simulated {
     fn new_stream(&self, _: bool) -> Result<StreamId> {
         let mut state = self.enter();
         let id = StreamId(state.id());
-        state.streams.insert(id, Stream::default());
+        state.streams.insert(id, SimulatedStream::default());
         Ok(id)
     }
 

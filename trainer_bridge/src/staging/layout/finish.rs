@@ -1,6 +1,6 @@
 //! The kernels that finish columns, and what they read.
 
-use super::Layout;
+use super::BufferLayout;
 use super::names::{MIX_WEIGHT, no_labels, partner_column};
 use super::parts::{KernelInputs, MappedRows, frames_of, narrow, row_major};
 use super::plain::bytes_of;
@@ -13,7 +13,7 @@ use feedstock_device::handles::Address;
 use feedstock_device::kernels::{BY_UTTERANCE, CHUNK_FRAMES, FeatureArguments, Launch, PictureArguments};
 use feedstock_device::tensor::Column;
 
-impl Layout {
+impl BufferLayout {
     /// Draws and stages what the kernels of a column need.
     pub(super) fn prepare(
         &mut self,

@@ -3,7 +3,7 @@
 //! ```text
 //! | nothing | small columns, plans, masks (one copy from staging memory) | mapped columns | finished ones | kernels' own |
 //! ```
-//! Offsets stand where addresses belong until the buffer is known ([`Layout::launches`]); the first bytes are left free, so
+//! Offsets stand where addresses belong until the buffer is known ([`BufferLayout::launches`]); the first bytes are left free, so
 //! that no offset is 0, which means no address.
 
 mod finish;
@@ -29,7 +29,7 @@ use parts::{KernelInputs, MappedRows, SplitRows, row_major, too_large};
 use plain::{Plain, bytes_of};
 
 /// A batch, laid out.
-pub(crate) struct Layout {
+pub(crate) struct BufferLayout {
     pub(crate) columns: Vec<Column>,
     pub(crate) copies: Vec<Copied>,
     /// What stands at `staged_from` in the buffer.
@@ -45,7 +45,7 @@ pub(crate) struct Layout {
     launches: Vec<Launch>,
 }
 
-impl Layout {
+impl BufferLayout {
     /// Lays out a batch whose mapped columns have these finishes, and leave so much to the device; `seed` is that of the ops.
     pub(crate) fn new(
         assembled: &Assembled,

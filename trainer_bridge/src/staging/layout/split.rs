@@ -1,7 +1,7 @@
 //! Columns of which the device decodes some rows.
 
 use super::super::decoding::Undecoded;
-use super::Layout;
+use super::BufferLayout;
 use super::parts::{Copied, CopySource, SplitRows, narrow, too_large};
 use crate::batch::Tensor;
 use crate::{Error, Result};
@@ -14,7 +14,7 @@ use feedstock_ops::image::{DeferredRow, Rect, Size};
 /// What lines of decoded pictures begin on.
 const PITCH_BYTES: usize = 32;
 
-impl Layout {
+impl BufferLayout {
     /// Tells pixels from JPEGs in the rows of a column that is left to the device in part, and stages what cuts them out.
     pub(super) fn split(&mut self, tensor: &Tensor, spec: &TensorSpec) -> Result<SplitRows> {
         let bug = |what: &str| Error::bug(format!("a column that the device decodes {what}"));

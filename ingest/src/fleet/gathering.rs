@@ -2,7 +2,7 @@
 
 use crate::memory::row::RowMemory;
 use crate::run::job::{Destination, Finished, Sink};
-use crate::run::stats::Shared;
+use crate::run::stats::RunStatus;
 use crate::{Error, ErrorKind, Result};
 use arrow::compute::interleave_record_batch;
 use arrow::record_batch::RecordBatch;
@@ -26,13 +26,13 @@ pub(crate) struct Gathering<D: Destination> {
     pub(crate) index: u64,
     pub(crate) step: Step,
     sink: Arc<dyn Sink<D>>,
-    shared: Arc<Shared>,
+    shared: Arc<RunStatus>,
     events: UnboundedSender<FleetEvent<D>>,
-    parts: Mutex<Parts<D>>,
+    parts: Mutex<GatheringParts<D>>,
     released: Notify,
 }
 
-struct Parts<D> {
+struct GatheringParts<D> {
     destination: Option<D>,
     /// By row: its memory, while nobody writes it.
     memories: Vec<Option<RowMemory>>,
@@ -67,13 +67,13 @@ impl<D: Destination> Gathering<D> {
         step: Step,
         mut destination: D,
         sink: Arc<dyn Sink<D>>,
-        shared: Arc<Shared>,
+        shared: Arc<RunStatus>,
         events: UnboundedSender<FleetEvent<D>>,
     ) -> Result<Arc<Self>> {
         let rows = step.rows.len();
         destination.begin(rows)?;
         let memories = (0..rows).map(|row| Some(destination.take_row(row))).collect();
-        let parts = Parts {
+        let parts = GatheringParts {
             destination: Some(destination),
             memories,
             written: vec![false; rows],
@@ -116,7 +116,7 @@ impl<D: Destination> Gathering<D> {
         self.parts().left < self.step.rows.len()
     }
 
-    fn parts(&self) -> MutexGuard<'_, Parts<D>> {
+    fn parts(&self) -> MutexGuard<'_, GatheringParts<D>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner) // changes are stores and pushes
     }
 
