@@ -173,7 +173,7 @@ impl Sink<Nothing> for Ready<RecordBatch> {
     }
 }
 
-/// The gathered columns behind their sample ids.
+/// The sample ids, followed by the gathered columns.
 fn with_ids(finished: &Finished<Nothing>) -> Result<RecordBatch, arrow::error::ArrowError> {
     let ids: UInt64Array = finished.step.rows.iter().map(|row| row.sample.0).collect();
     let mut fields = vec![Arc::new(Field::new("sample_id", DataType::UInt64, false))];

@@ -26,7 +26,7 @@ pub struct MapSpec {
     pub output: String,
     /// What is done to each sample.
     pub ops: ChainSpec,
-    /// What stands behind the end of short rows.
+    /// The value that short rows are padded with.
     pub pad_value: f64,
     /// What its random draws are named by: maps with equal keys draw the same for a sample. `None`: the first map of a
     /// column draws without a name, every further one by its output's. Left out of the JSON where it is `None`, so that

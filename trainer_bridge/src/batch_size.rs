@@ -2,7 +2,7 @@
 
 use feedstock_dataset::{Rank, StepSize};
 
-/// Rows of a rank's batch at most where a total bounds it: of 0.1 s clips under 120 s there would be 1,200.
+/// Rows of a rank's batch at most where a total bounds it: of audio clips of 0.1 s under 120 s there would be 1,200.
 const MAX_ROWS_PER_RANK: u64 = 1024;
 
 /// Rows of a global batch at most where a total bounds it: those of 64 such ranks.

@@ -56,7 +56,7 @@ impl FromStr for OnChange {
 ///
 /// Iterating yields the batches of one epoch, then `None`; iterating again goes on with the next epoch. Nothing runs
 /// before the first batch is asked for, so that state can be loaded first, unless [`start_prefetch`](Self::start_prefetch)
-/// says so.
+/// begins earlier.
 #[derive(Debug)]
 pub struct Loader {
     pipeline: Pipeline,
@@ -70,7 +70,7 @@ pub struct Loader {
     run: Option<RankIterator>,
     /// Opened once, so that fixed addresses stay from run to run.
     device: Option<OpenedDevice>,
-    /// An epoch was handed out whole by a run that was ended, and its end was not told yet.
+    /// An epoch was handed out whole by a run that was ended, and its end was not returned yet.
     end_untold: bool,
     /// Samples skipped by runs that were ended.
     skips: SkipReport,
@@ -429,12 +429,12 @@ impl Loader {
         self.device.as_ref().map_or(Place::Host, OpenedDevice::place)
     }
 
-    /// The pipeline, with the batch size as it is now.
+    /// The pipeline, with the current batch size.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
 
-    /// What runs now, for its ledger and whatever else it tells; `None` before anything was asked for and after a jump.
+    /// The current run, for its ledger and reports; `None` before anything was asked for and after a jump.
     pub fn run(&self) -> Option<&RankIterator> {
         self.run.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The door through which slots get their memory: plain, or page-locked for a device that copies from it.
+//! The memory of slots: plain, or page-locked for a device that copies from it.
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_device::memory::{Locked, LockedPool};
@@ -26,12 +26,12 @@ impl Memory {
     /// The address of byte `offset`.
     ///
     /// # Panics
-    /// Behind the end.
+    /// If `offset` exceeds the size.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         match self {
             Self::Plain(pages) => pages.at(offset),
             Self::Locked(block) => {
-                assert!(offset <= block.size(), "byte {offset} lies outside of {} bytes", block.size());
+                assert!(offset <= block.size(), "byte {offset} is outside of {} bytes", block.size());
                 // SAFETY: just checked to lie inside the block or at its end.
                 unsafe { block.start().add(offset) }
             }
@@ -39,7 +39,7 @@ impl Memory {
     }
 }
 
-// SAFETY: pages and locked blocks keep their address and size while they live, and belong to whoever holds them alone.
+// SAFETY: pages and locked blocks keep their address and size while they live, and belong to their holder alone.
 unsafe impl SlabMemory for Memory {
     fn size(&self) -> usize {
         self.size()

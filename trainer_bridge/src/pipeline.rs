@@ -83,7 +83,7 @@ impl Pipeline {
         self
     }
 
-    /// What stands behind the end of short rows in the tensor `output` of an earlier map. Default 0.
+    /// Sets the value that short rows are padded with in the tensor `output` of an earlier map. Default 0.
     ///
     /// # Panics
     /// If no map has that output.
@@ -109,7 +109,7 @@ impl Pipeline {
     fn map_of(&mut self, output: &str, setting: &str) -> &mut MapSpec {
         match self.recipe.maps.iter_mut().find(|map| map.output == output) {
             Some(map) => map,
-            None => panic!("{setting}: no map has the output '{output}'; put {setting} behind its map"),
+            None => panic!("{setting}: no map has the output '{output}'; put {setting} after its map"),
         }
     }
 
@@ -179,8 +179,8 @@ impl Pipeline {
         self
     }
 
-    /// What becomes of missing values in columns of numbers or flags that ride along, all but those with a setting of
-    /// their own ([`nulls_of`](Self::nulls_of)).
+    /// What becomes of missing values in columns of numbers or flags that ride along, all but those with a separate
+    /// setting ([`nulls_of`](Self::nulls_of)).
     ///
     /// Default: a column is a list in every batch if statistics prove nulls among the selected samples
     /// ([`feedstock_dataset::Dataset::proves_nulls`]). Any other is a tensor in every batch, and a sample with a null in it
@@ -241,7 +241,7 @@ impl Pipeline {
     }
 
     /// Bytes of working memory that each CPU thread may take for one sample: the decoded image or waveform, what the decoder keeps
-    /// beside it, and what ops make of it. Default 64 MiB, a 22-megapixel RGB image.
+    /// in addition, and what ops make of it. Default 64 MiB, a 22-megapixel RGB image.
     ///
     /// A sample that needs more borrows the rest from `budget_bytes` until it is decoded. What it needs is known from its header:
     /// a PNG of 50 megapixels needs 150 MB. A sample that needs more than `decoder_memory` + `budget_bytes` / 2 is bad, subject
@@ -254,7 +254,7 @@ impl Pipeline {
         self
     }
 
-    /// The longest wait for a batch, after which the iterator yields an error that says what it waited for.
+    /// The longest wait for a batch, after which the iterator yields an error that states what it waited for.
     /// Default 5 min.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
@@ -270,22 +270,22 @@ impl Pipeline {
         self
     }
 
-    /// Has batches arrive in a GPU's memory: slots are page-locked, batches are copied on a stream of their own while the
+    /// Has batches arrive in a GPU's memory: slots are page-locked, batches are copied on a separate stream while the
     /// caller computes, and finished there. What was only copied ahead does not count as delivered. Default: batches stay in
-    /// host memory. Without CUDA they do so, too, finished all the same, and a warning says so once.
+    /// host memory. Without CUDA they do so, too, finished all the same, and a warning is logged once.
     #[must_use]
     pub fn device(mut self, options: DeviceOptions) -> Self {
         self.device = Some(options);
         self
     }
 
-    /// What is done to which samples, in which order, as a description for other processes: what ranks tell workers, and
+    /// What is done to which samples, in which order, as a description for other processes: ranks send it to workers, and
     /// Flight clients may.
     pub fn spec(&self) -> RecipeSpec {
         self.recipe.spec()
     }
 
-    /// The data set, filtered as it is.
+    /// The data set, with its filter.
     pub fn dataset(&self) -> &Dataset {
         &self.recipe.dataset
     }
@@ -353,7 +353,7 @@ impl Pipeline {
             let (spec, pad_value) = (map.chain.output().clone(), described.pad_value);
             let fill = Fill::new(pad_value, spec.dtype).ok_or_else(|| {
                 config(format!(
-                    "{}: {pad_value} is no {:?}, so it cannot pad its rows",
+                    "{}: {pad_value} is not a {:?}, so it cannot pad its rows",
                     map.output, spec.dtype
                 ))
             })?;

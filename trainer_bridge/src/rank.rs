@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// A wait this long is told in the log, once a batch.
+/// A wait this long is logged, once for each batch.
 pub(crate) const SLOW_WAIT: Duration = Duration::from_secs(10);
 
 /// In a mix without end, a fraction of skipped samples is one of those delivered so far and of this many: early ones
@@ -329,7 +329,7 @@ impl RankIterator {
         }
     }
 
-    /// Whether it failed for good: all that it can still do is to say so again.
+    /// Whether it failed for good: it only returns the error again.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.phase, Phase::Failed { .. })
     }

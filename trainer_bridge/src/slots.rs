@@ -6,7 +6,7 @@
 //! One block of memory holds all fixed columns of a slot and another all padded ones, each column starting on a page, so
 //! that both can be page-locked as a whole and Arrow can view them without a copy; where they come from is `memory.rs`.
 //! Memory grows to the largest step that the slot held. A slot is never cleared: each row is written whole before it is
-//! read. It comes home when nobody holds its lease: a copy to a device holds it until it has ended (`staging/stage.rs`).
+//! read. It comes home when its lease is dropped: a copy to a device holds it until it has ended (`staging/stage.rs`).
 
 use crate::memory::{Allocator, Memory, no_memory};
 use crate::padding::{Fill, pad};
@@ -19,24 +19,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Steps of a slot after which its padded memory is compared with what they needed: rare enough that giving memory back
-/// and asking for it again costs nothing beside decoding, even where every 16th batch is a large one.
+/// and asking for it again costs nothing compared with decoding, even where every 16th batch is a large one.
 const STEPS_REMEMBERED: u32 = 16;
 
-/// Padded memory is given back where the steps needed less than one part in so many. Batches of one data set differ by
-/// less: the longest of 32 clips of 1 to 12 s is 12 s in nearly all, and buckets differ by a factor of 12 at most, whose
+/// Padded memory is given back if the steps needed less than this part of it: a quarter. Batches of one data set differ by
+/// less: the longest of 32 audio clips of 1 to 12 s is 12 s in nearly all, and buckets differ by a factor of 12 at most, whose
 /// larger ones come often.
 const SHRINK_FACTOR: usize = 4;
 
 /// Padded memory up to this stays: less is not worth a call.
 const PADDED_KEPT_BYTES: usize = 1 << 20;
 
-/// A mapped column: its name, the tensor of one sample, and what stands behind the end of short rows.
+/// A mapped column: its name, the tensor of one sample, and what short rows are padded with.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) spec: TensorSpec,
     pub(crate) fill: Fill,
-    /// Its rows become pictures on a device: their lengths are nobody's business.
+    /// Its rows become images on a device, so the batch has no lengths of them.
     pub(crate) is_deferred: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum SlotPart {
     Padded,
 }
 
-/// Where a column of a finished slot lies, and its rows.
+/// Where a column of a finished slot is, and its rows.
 #[derive(Debug, Clone)]
 pub(crate) struct PlacedColumn {
     pub(crate) part: SlotPart,
@@ -167,7 +167,7 @@ impl Slot {
         let nothing = RaggedRow::new();
         for (row, from) in sources.iter().enumerate() {
             // SAFETY: rows are disjoint ranges inside `padded`, which was sized for them; no row is lent and no batch
-            // holds this slot, so nobody else touches it.
+            // holds this slot, so nothing else touches it.
             let out = unsafe {
                 std::slice::from_raw_parts_mut(self.padded.at(placed.offset + row * bytes).as_ptr(), bytes)
             };
@@ -392,7 +392,7 @@ mod tests {
             slot.finish(&[Some(0)]).unwrap();
             slot.padded.size()
         };
-        let (speech, talk) = (300_000, 20 * 300_000); // 1.2 MB, as of a batch; 24 MB, of one with a clip of 10 min
+        let (speech, talk) = (300_000, 20 * 300_000); // 1.2 MB, as of a batch; 24 MB, of one with an audio clip of 10 min
         let usual = run(speech);
         let large = run(talk);
         assert!(large >= 4 * talk, "{large}");

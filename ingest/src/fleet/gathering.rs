@@ -34,7 +34,7 @@ pub(crate) struct Gathering<D: Destination> {
 
 struct GatheringParts<D> {
     destination: Option<D>,
-    /// By row: its memory, while nobody writes it.
+    /// By row: its memory, while no stream writes it.
     memories: Vec<Option<RowMemory>>,
     written: Vec<bool>,
     left: usize,
@@ -141,7 +141,7 @@ impl<D: Destination> Gathering<D> {
             }
             Err(error) => self.sink.failed(self.index, error),
         }
-        // Nobody listens once the run is dropped.
+        // No driver listens once the run is dropped.
         let _unheard = self.events.send(FleetEvent::StepDone(self.index));
     }
 }

@@ -59,7 +59,7 @@ impl Workers {
         Self(Arc::new(FleetSettings { source, token: None, tls: None, local: Local::Never }))
     }
 
-    /// Says `token` to every worker.
+    /// Sends `token` to every worker.
     #[must_use]
     pub fn token(self, token: Token) -> Self {
         self.with(|shared| shared.token = Some(token))
@@ -145,7 +145,7 @@ fn checked(address: &str) -> Result<String> {
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     match port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0)) {
         true => Ok(address.to_owned()),
-        false => Err(Error::config(format!("'{address}' is no worker's address: write host:port"))),
+        false => Err(Error::config(format!("'{address}' is not the address of a worker: write host:port"))),
     }
 }
 

@@ -84,7 +84,7 @@ impl Workers {
     /// How the worker at `address` is; blocks until it answers.
     ///
     /// # Errors
-    /// `Retryable` where nobody answers, `Denied` for a wrong token or certificate, `BadConfig` for another protocol.
+    /// `Retryable` if no worker answers, `Denied` for a wrong token or certificate, `BadConfig` for another protocol.
     pub fn status(&self, address: &str) -> Result<WorkerStatus> {
         let (network, token, address) =
             (Network::new(self, None)?, self.sent_token().cloned(), address.to_owned());

@@ -1,4 +1,4 @@
-//! The shell of a rank's run over workers: it walks the plan, lends places to streams, and does what the dispatch says.
+//! The driver of a rank's run over workers: it walks the plan, lends places to streams, and does the dispatch's actions.
 
 use super::connect::{Connect, status};
 use super::dispatch::{Action, Dispatch, HERE, RowsOfStrands, StreamId};
@@ -203,7 +203,7 @@ impl<D: Destination> FleetDriver<D> {
         }
     }
 
-    /// Looks the workers' name up beside the run, which a slow resolver must not hold up.
+    /// Looks the workers' name up in a separate task, so that a slow resolver does not delay the run.
     fn look_up(&mut self) {
         let WorkerAddresses::Dns(name) = self.source.borrow().clone() else { return };
         let Ok(one_at_a_time) = self.looking_up.clone().try_acquire_owned() else { return };
@@ -353,7 +353,7 @@ impl<D: Destination> FleetDriver<D> {
         let rows = gathering.step.rows.iter().enumerate();
         let rows =
             rows.filter(|(_, row)| stream.strands.contains(self.strands.of(row))).map(|(at, _)| at).collect();
-        // A stream that has ended says so, and its tasks go to others.
+        // A stream that has ended reports that, and its tasks go to others.
         let _ended = stream.tasks.send(Task { gathering: gathering.clone(), rows });
     }
 

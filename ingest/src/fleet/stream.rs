@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// Three signs of life are missing: the worker is lost, stuck or cut off.
 const SILENCE: Duration = Duration::from_millis(1500);
 
-/// In place of when something was heard: nobody listens.
+/// Stands for the time at which something was heard while the stream does not read.
 const DEAF: u64 = u64::MAX;
 
 /// Small rows and heads are read together up to this; larger rows go straight to their place.
@@ -83,7 +83,7 @@ pub(crate) async fn run<D: Destination>(
 ) {
     let id = opening.id;
     let report = |what| {
-        // Nobody listens once the run is dropped.
+        // No driver listens once the run is dropped.
         let _unheard = events.send((id, what));
     };
     let io = match open(&opening, &*connect, &report).await {
@@ -166,7 +166,7 @@ fn refused(member: &str, answer: Answer) -> Error {
     }
 }
 
-/// Says that this rank is still there, until that cannot be said.
+/// Sends a sign of life until that fails.
 async fn ping(mut write: impl AsyncWrite + Unpin) -> io::Error {
     loop {
         sleep(PING_EVERY).await;
@@ -241,11 +241,11 @@ impl<'a> FrameReader<'a> {
         task: Task<D>,
         report: &impl Fn(StreamEvent),
     ) -> Result<(), Broken> {
-        // Silence counts from now: before, nobody listened.
+        // Silence counts from now: before, the stream did not read.
         let (heard, start) = (self.heard.clone(), self.start);
         heard.store(millis(start), Ordering::Relaxed);
         tokio::select! {
-            biased; // a process that was itself stopped finds what came meanwhile, and calls nobody silent
+            biased; // a process that was stopped itself first reads what came meanwhile, so that no worker seems silent
             received = self.frames(task, report) => received,
             () = silence(&heard, start) => {
                 let message = format!("nothing heard for {:.1} s", SILENCE.as_secs_f64());
@@ -284,8 +284,8 @@ impl<'a> FrameReader<'a> {
                 Tag::Failed => {
                     let failure: Failure = read_message(&mut self.read, MESSAGE_BYTES).await?;
                     let error = Error::from(failure);
-                    // One worker's credentials, mounts and files may be wrong: others are asked, and what is wrong with
-                    // the data itself, all of them say.
+                    // One worker's credentials, mounts and files may be wrong, so others are asked. If the data itself
+                    // is wrong, all of them report it.
                     return Err(Broken::Lost(error));
                 }
             }

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 /// Page-aligned bytes, shared by their owner, the tasks that write them and the views that read them.
 ///
-/// A mapping of its own, which the system gets back whole: batches are the largest things here and change their size, and
+/// A separate mapping, which the system gets back whole: batches are the largest things here and change their size, and
 /// a general allocator that has freed one keeps all later things of that size among its small ones, holes included.
 pub struct Pages {
     bytes: MmapRaw,
@@ -28,9 +28,9 @@ impl Pages {
     /// The address of byte `offset`.
     ///
     /// # Panics
-    /// Behind the end.
+    /// If `offset` exceeds the size.
     pub fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset <= self.size(), "byte {offset} lies outside of {} bytes of memory", self.size());
+        assert!(offset <= self.size(), "byte {offset} is outside of {} bytes of memory", self.size());
         // SAFETY: just checked to lie inside the mapping or at its end.
         let address = unsafe { self.bytes.as_mut_ptr().add(offset) };
         #[expect(clippy::expect_used, reason = "no mapping begins at address 0")]

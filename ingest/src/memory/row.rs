@@ -10,11 +10,11 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory that idle buffers keep: 100 rows of 5 s of speech (80 mel bins, 100 frames a second are 160 KB). A step of more
-/// takes the rest from the allocator and gives it back: 0.1 ms a MB, a hundredth of what decoding its clips takes.
+/// takes the rest from the allocator and gives it back: 0.1 ms a MB, a hundredth of what decoding its audio clips takes.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// A buffer is kept if its last row took at least one part in so many of it: else one long clip after the other would
-/// leave all buffers as large as the longest.
+/// A buffer is kept if its last row took at least a quarter of it. Otherwise, one long audio clip after the other would leave
+/// all buffers as large as the longest.
 const KEPT_FACTOR: usize = 4;
 
 /// Buffers up to this are kept anyway.
@@ -22,8 +22,8 @@ const SMALL_BYTES: usize = 64 << 10;
 
 /// Buffers of ragged rows, reused from step to step.
 ///
-/// Beside what is kept here stand the rows in hand: those of the step under way, and a few of the next, since rows are
-/// decoded in step order.
+/// In addition to what is kept here there are the rows in use: those of the running step and a few of the next, since rows
+/// are decoded in step order.
 #[derive(Debug, Default)]
 pub struct RowBuffers {
     idle: Mutex<Idle>,
@@ -175,7 +175,7 @@ impl RowMemory {
 pub enum RowPlace<'a> {
     /// Exactly these bytes.
     Fixed(&'a mut [u8]),
-    /// As many as it takes.
+    /// Any number of bytes.
     Ragged(&'a mut RaggedRow),
 }
 
@@ -210,7 +210,7 @@ mod tests {
         };
         let minutes = 1 << 20;
         assert!(kept_after([minutes, minutes / 2]) >= 4 * minutes, "lengths of one kind share a buffer");
-        assert_eq!(kept_after([minutes, minutes / 10]), 0, "one long clip's is let go");
+        assert_eq!(kept_after([minutes, minutes / 10]), 0, "that of one long row is freed");
         assert!(kept_after([1000, 1]) > 0, "small ones stay");
     }
 }

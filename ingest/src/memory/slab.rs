@@ -33,7 +33,7 @@ pub unsafe trait SlabMemory: Send + Sync + 'static {
     fn start(&self) -> NonNull<u8>;
 }
 
-// SAFETY: a mapping of its own, of zeros at first, that neither moves nor changes its size.
+// SAFETY: a separate mapping, of zeros at first, that neither moves nor changes its size.
 unsafe impl SlabMemory for Pages {
     fn size(&self) -> usize {
         self.size()
@@ -143,7 +143,7 @@ impl<M: SlabMemory> RowSlab<M> {
         self.lent_rows -= 1;
     }
 
-    /// Returns the bytes of a row in a column: of a ragged one as many as were written.
+    /// Returns the bytes of a row in a column: of a ragged one those that were written.
     ///
     /// # Panics
     /// If a row is lent, or there is no such row or column.

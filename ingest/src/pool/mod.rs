@@ -1,15 +1,15 @@
-//! The CPU threads: one task a sample, in the order in which steps are wanted.
+//! The CPU threads: one task for each sample, in the order in which steps are needed.
 //!
 //! Runs take turns a step at a time (start-time fair queueing, Goyal, Vin and Cheng 1996): every step has a turn, the
 //! smallest turn goes first, and a run's next step comes one turn after its last, but not before the turn that is being
 //! served. So a run alone makes its oldest step first, several share the threads step by step (however large their steps
-//! are: ranks of a job wait for each other's), and one that comes later waits for nobody's look-ahead. A stream that takes
-//! over steps which a trainer already waits for begins so many turns early, as long as such turns are the exception.
+//! are: ranks of a job wait for each other's), and one that comes later does not wait for what the others have ahead. A stream that takes
+//! over steps which a trainer already waits for begins that many turns early, as long as such turns are the exception.
 //!
 //! A process has one pool; a [`PoolShare`] of it may have fewer tasks at work at once than there are threads. Tasks over that
 //! bound wait for another task of the share to end, and let later turns of other shares pass.
 //!
-//! A task costs about a microsecond here; a picture takes a thousand.
+//! A task costs about a microsecond here; decoding an image takes a thousand.
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::PerProcess;
@@ -57,7 +57,7 @@ struct PoolState {
 }
 
 struct Queue {
-    /// As many as pipelines are in use: looked through for every task.
+    /// One for each pipeline in use: all are looked at for every task.
     shares: Vec<Queues>,
     /// Threads that wait for a task.
     idle: usize,
@@ -97,7 +97,7 @@ pub(crate) struct Turns {
     overdue: u64,
 }
 
-/// Early turns that are left: each that is served in its time brings one, so that whoever asks for them again and again
+/// Early turns that are left: each that is served in its time brings one, so that a run that asks for them again and again
 /// cannot keep all others waiting.
 struct Early {
     left: u64,

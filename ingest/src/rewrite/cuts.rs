@@ -7,7 +7,7 @@ const BATCH_ROWS: u64 = 1 << 16;
 
 /// The first position of every shard, then the number of samples: shards + 1 values, rising.
 ///
-/// In catalog order the cuts fall where the blocks' bytes say; in a shuffled order, where every stretch looks like the
+/// In catalog order the blocks' bytes decide where the cuts are; in a shuffled order, where every stretch looks like the
 /// whole, shards have equal numbers of samples (±1).
 pub(super) fn shard_starts(dataset: &Dataset, plan: &Plan, kind: ShuffleKind, shard_bytes: u64) -> Vec<u64> {
     let samples = plan.len();

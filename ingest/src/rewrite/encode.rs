@@ -143,7 +143,7 @@ fn properties(
     sample_bytes: u64,
 ) -> WriterProperties {
     let features = shape.schema.metadata().get(FEATURES_KEY).cloned();
-    // The writer looks at a page's size after so many rows only.
+    // The writer looks at a page's size only after this number of rows.
     let rows_per_look = (PAGE_BYTES as u64 / 4 / sample_bytes.max(1)).clamp(1, 1024);
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)

@@ -12,7 +12,7 @@
 //! - Samples come once, in plan order, on one lane: row r of the whole is position r.
 //!
 //! Memory: the byte budget, two shards, and seven batches of about a group each: by default 512 MiB + 2 × 512 MiB +
-//! 28 MiB. Lower `shard_bytes` where that is too much. Changing pictures takes a decoded one for each thread, restart
+//! 28 MiB. Lower `shard_bytes` where that is too much. Changing images takes a decoded one for each thread, restart
 //! markers up to 300 MB of coefficients of one.
 
 mod cuts;
@@ -48,15 +48,14 @@ use write::Rewriter;
 ///
 /// # Errors
 /// `BadConfig` for options out of range, a destination that holds anything else, or one in which another run began;
-/// `BadSample` for a picture that cannot be decoded under [`OnBadPicture::Raise`]; `Gone` where the shards read back
+/// `BadSample` for an image that cannot be decoded under [`OnBadPicture::Raise`]; `Gone` where the shards read back
 /// differ from what was written; storage's own errors. What was written until then stays and counts.
 pub fn rewrite(dataset: &Dataset, destination: &str, options: &RewriteOptions) -> Result<RewriteReport> {
     options.check()?;
     let shuffle = options.shuffle.clone().lanes(1);
     let plan = dataset.plan(&shuffle)?;
     if plan.is_mix() {
-        let message =
-            "a mix is made anew each epoch and has no shards of its own; rewrite its parts, one by one";
+        let message = "a mix is made anew each epoch and has no shards; rewrite its parts, one by one";
         return Err(Error::config(message));
     }
     let starts = cuts::shard_starts(dataset, &plan, shuffle.kind(), options.shard_bytes);

@@ -40,26 +40,26 @@ impl RewriteFormat {
     }
 }
 
-/// Shrinking of large pictures. Pictures within the limit are copied byte for byte.
+/// Shrinking of large images. Images within the limit are copied byte for byte.
 ///
 /// Aspect ratio and EXIF orientation are kept (the pixels are not turned; the tag goes along); other metadata inside
-/// the picture is dropped. PNG and WebP over the limit become JPEG; alpha is dropped.
+/// the image is dropped. PNG and WebP over the limit become JPEG; alpha is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recode {
-    /// Pictures whose longer side exceeds this are shrunk to it; pixels, 1 … 32,768.
+    /// Images whose longer side exceeds this are shrunk to it; pixels, 1 … 32,768.
     pub max_side: u32,
-    /// JPEG quality of shrunk pictures, 1 … 100.
+    /// JPEG quality of shrunk images, 1 … 100.
     pub quality: u8,
 }
 
-/// What to do with a picture that cannot be read to be changed.
+/// What to do with an image that should be changed and cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnBadPicture {
     /// Stop, naming the sample.
     #[default]
     Raise,
-    /// Keep its bytes as they are, and name it in the report.
+    /// Keep its bytes unchanged, and name it in the report.
     Copy,
 }
 
@@ -85,7 +85,7 @@ pub struct RewriteProgress {
     pub shards: u64,
 }
 
-/// Told of [`RewriteProgress`] about once a batch, on the caller's thread.
+/// Called with [`RewriteProgress`] about once for each batch, on the caller's thread.
 pub type RewriteProgressFn = Arc<dyn Fn(RewriteProgress) + Send + Sync>;
 
 /// How to rewrite. Start from `RewriteOptions::default()`.
@@ -102,12 +102,12 @@ pub struct RewriteOptions {
     /// The order of the samples; default [`Shuffle::none`], the catalog's. [`Shuffle::full`] shuffles globally and
     /// reads each sample on its own. Lanes are set to one.
     pub shuffle: Shuffle,
-    /// `None`, the default: pictures keep their size.
+    /// `None`, the default: images keep their size.
     pub recode: Option<Recode>,
-    /// JPEGs get a restart marker every so many MCUs (blocks that are coded together, 16×16 px in a 4:2:0 picture),
+    /// JPEGs get a restart marker after each run of this many MCUs (blocks coded together, 16×16 px in a 4:2:0 image),
     /// without loss: the pixels stay, which is checked for each, and crops skip what they do not show. With 4,
-    /// `random_resized_crop` costs about a quarter less CPU. Huffman tables become each picture's own, so that
-    /// most get smaller; progressive pictures become baseline, about 6 % larger. Default `None`.
+    /// `random_resized_crop` costs about a quarter less CPU. Each image gets its own Huffman tables, so that
+    /// most get smaller; progressive images become baseline, about 6 % larger. Default `None`.
     pub restart_interval: Option<u16>,
     /// Default: raise.
     pub on_error: OnBadPicture,
@@ -119,7 +119,7 @@ pub struct RewriteOptions {
     pub budget_bytes: u64,
     /// The longest wait for a batch; default 5 min.
     pub deadline: Duration,
-    /// Told how it goes; default nobody.
+    /// Called with the progress; default `None`.
     pub progress: Option<RewriteProgressFn>,
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Samples named in the report at most; the rest are counted. 1,000 names of 200 bytes are 200 KB of state.
 pub(super) const NAMED_SAMPLES: usize = 1_000;
 
-/// A picture that could not be read and was copied as it is.
+/// An image that could not be read and was copied unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptSample {
     /// Its id in the source.
@@ -32,13 +32,13 @@ pub struct RewriteReport {
     pub file_bytes: u64,
     /// Bytes of their payloads.
     pub payload_bytes: u64,
-    /// Samples whose picture was shrunk.
+    /// Samples whose image was shrunk.
     pub shrunk: u64,
-    /// Samples whose picture got restart markers.
+    /// Samples whose image got restart markers.
     pub restarted: u64,
-    /// Samples whose picture should have got them and has none of ours, by why.
+    /// Samples whose image should have got them and did not, by reason.
     pub unmarked: BTreeMap<Unmarked, u64>,
-    /// Samples whose picture should have been changed but could not be read.
+    /// Samples whose image should have been changed but could not be read.
     pub kept_samples: u64,
     /// The first 1,000 of them.
     pub kept: Vec<KeptSample>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Key of the features JSON in the metadata of a schema and of a Parquet file.
 pub(super) const FEATURES_KEY: &str = "huggingface";
 
-/// What a payload column holds, told by its first sample.
+/// What a payload column holds, judged by its first sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PayloadKind {

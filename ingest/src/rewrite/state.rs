@@ -1,4 +1,4 @@
-//! What the destination says about itself: `_feedstock/rewrite.json`, written after every shard.
+//! The state of a rewrite in its destination: `_feedstock/rewrite.json`, written after every shard.
 //!
 //! A shard counts when it is named there; a shard of the right name that is not was being written when the run died,
 //! and is written anew. Both are whole objects at any time: storage writes whole or not at all.
@@ -25,7 +25,7 @@ const VERSION: u32 = 1;
 /// Below the destination; names with `_feedstock/` are never data.
 const FILE: &str = "_feedstock/rewrite.json";
 
-/// Everything that the shards' bytes depend on. What becomes of bad pictures is not among it, so that a run that one
+/// Everything that the shards' bytes depend on. What becomes of bad images is not among it, so that a run that one
 /// of them stopped can go on with `on_error=copy`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct RewriteSettings {
@@ -63,7 +63,7 @@ pub(super) struct FinishedShard {
 }
 
 impl FinishedShard {
-    /// Counts what became of a picture.
+    /// Counts what became of an image.
     pub(super) fn count(&mut self, fate: Fate) {
         match fate {
             Fate::Shrunk => self.shrunk += 1,
@@ -285,7 +285,7 @@ impl Target {
         let (storage, uri) = (self.storage.clone(), self.uri_of(name));
         let (done, result) = std::sync::mpsc::sync_channel(1);
         self.storage.io().handle().spawn(async move {
-            // Nobody listens any more when the rewrite was given up.
+            // No thread listens once the rewrite was given up.
             let _given_up = done.send(storage.write(&uri, bytes).await);
         });
         Upload(result)
@@ -294,7 +294,7 @@ impl Target {
 
 fn json(state: &RewriteState) -> Result<Bytes> {
     let json = serde_json::to_vec_pretty(state)
-        .map_err(|e| Error::new(ErrorKind::Bug, format!("the rewrite's state is no JSON: {e}")))?;
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("the rewrite's state is not JSON: {e}")))?;
     Ok(Bytes::from(json))
 }
 

@@ -45,7 +45,7 @@ impl Rewriter<'_> {
         let pictures = kinds.iter().filter(|(_, kind)| **kind == PayloadKind::Image);
         let columns: Vec<String> = pictures.map(|(name, _)| name.clone()).collect();
         if columns.is_empty() {
-            let message = "max_side and restart_interval change pictures, but the first samples hold none (no JPEG, PNG \
+            let message = "max_side and restart_interval change images, but the first samples hold none (no JPEG, PNG \
                            or WebP)";
             return Err(Error::config(message));
         }

@@ -32,9 +32,8 @@ impl Engine {
         Ok(Self { share: Pool::shared(threads)?.share(threads), decoder_memory: DECODER_MEMORY })
     }
 
-    /// The same share of the threads, each of which may take so many bytes of working memory for one sample, and keep them
-    /// for the next. A sample that takes more borrows the rest from its run's budget, and its thread gives it back afterwards.
-    /// Default 64 MiB.
+    /// Sets the bytes of working memory that each thread may take for one sample, and keep for the next. Default 64 MiB. A
+    /// sample that needs more borrows the rest from its run's budget, and its thread gives it back afterwards.
     #[must_use]
     pub fn decoder_memory(self, bytes: u64) -> Self {
         Self { decoder_memory: bytes, ..self }

@@ -23,13 +23,13 @@ pub struct Map {
 pub struct Job {
     /// Where the bytes come from.
     pub dataset: Dataset,
-    /// Which sample stands where.
+    /// The sample at each position.
     pub plan: Plan,
     /// The mapped columns; all other columns ride along as Arrow arrays.
     pub maps: Vec<Map>,
     /// The batch size and the rank.
     pub shape: StepShape,
-    /// The strands of the order whose rows are wanted; `None` for all. Steps without any are passed over.
+    /// The strands of the order whose rows are requested; `None` for all. Steps without any are passed over.
     pub strands: Option<StrandSet>,
     /// Seed of the ops' randomness.
     pub seed: u64,

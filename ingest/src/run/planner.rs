@@ -18,7 +18,7 @@ pub(crate) struct Planner {
 /// When a block is used.
 #[derive(Debug, Clone, Default)]
 struct Uses {
-    /// By this rank, rising, as far as it was foretold.
+    /// By this rank, rising, as far as it was predicted.
     starts: VecDeque<PlanTime>,
     /// By any rank, beyond that; no later than it comes.
     beyond: Option<PlanTime>,
@@ -53,7 +53,7 @@ impl Planner {
         Some(PlannedStep { step, needs })
     }
 
-    /// Where `step` lies among all steps of all epochs.
+    /// The time of `step` among all steps of all epochs.
     pub(crate) fn time(&self, step: &Step) -> PlanTime {
         step.epoch.saturating_mul(self.walk.plan().stride()).saturating_add(step.position.0)
     }
@@ -71,7 +71,7 @@ impl Planner {
             match uses.starts.front() {
                 Some(next) => return *next,
                 None => {
-                    // Foretold anew when a step needs it.
+                    // Predicted anew when a step needs it.
                     let beyond = self.uses.remove(&block).and_then(|uses| uses.beyond);
                     if let Some(beyond) = beyond.filter(|beyond| *beyond > time) {
                         return beyond;

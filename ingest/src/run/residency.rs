@@ -88,7 +88,7 @@ impl Residency {
 
     /// Pins all of the pieces of the step at `now`, or none. Room for loans of `loan_bytes` in all stays free.
     ///
-    /// Idle pieces whose next use was foretold before `now` have been passed by (another rank took them): they go
+    /// Idle pieces whose predicted next use was before `now` have been passed by (another rank took them): they go
     /// first.
     pub(crate) fn admit(
         &mut self,
@@ -275,7 +275,7 @@ mod tests {
                         }
                         Err(refused) => {
                             prop_assert_eq!(refused, Refused::Later);
-                            prop_assert!(!running.is_empty(), "waiting for nobody");
+                            prop_assert!(!running.is_empty(), "no step is running");
                         }
                     }
                 }

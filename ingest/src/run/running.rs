@@ -255,7 +255,7 @@ impl<D: Destination> RunningStep<D> {
             }
             Err(error) => self.context.sink.failed(self.index, error),
         }
-        // Nobody listens once the run is dropped.
+        // No driver listens once the run is dropped.
         let _unheard = self.context.events.send(Event::StepDone(self.index));
     }
 }
@@ -269,7 +269,7 @@ struct BlockRow {
 /// What became of a row.
 enum Wrote {
     All,
-    /// It takes so many bytes of working memory more than a thread has.
+    /// It needs this many bytes of working memory in addition to what a thread has.
     Needs(u64),
 }
 
@@ -311,7 +311,7 @@ struct RowGuard<D: Destination> {
     row: usize,
     memory: Option<RowMemory>,
     outcome: Option<Result<()>>,
-    /// Nobody waits for it any more.
+    /// Its step was given up, so no step waits for it.
     is_abandoned: bool,
 }
 

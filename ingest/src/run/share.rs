@@ -24,7 +24,7 @@ type SampleKey = (u64, u64, SampleId);
 
 type Fetching = Shared<BoxFuture<'static, Result<Arc<Block>, feedstock_dataset::Error>>>;
 
-/// Forgotten blocks are swept out whenever there are twice as many entries as after the last time, and so many.
+/// Forgotten blocks are removed when there are twice as many entries as after the last time, and at least this number.
 const SWEEP_AT: usize = 1024;
 
 /// Shared by the runs of one worker.
@@ -51,7 +51,7 @@ enum Known {
 pub(crate) struct Asker {
     /// A hash of what makes its samples: data and their place, ops, seed.
     maker: u64,
-    /// A hash of the order: only in one order can ranks and strands be told apart.
+    /// A hash of the order: ranks and strands are distinct within one order only.
     order: u64,
     rank: Rank,
     strands: Option<StrandSet>,
@@ -92,7 +92,7 @@ impl Share {
         }
     }
 
-    /// The block from whoever holds or fetches it, else by `fetch`.
+    /// Returns the block from the run that holds or fetches it, else by `fetch`.
     pub(crate) async fn block(
         &self,
         key: BlockKey,
@@ -117,7 +117,7 @@ impl Share {
         Ok(block)
     }
 
-    /// A run that may ask for what others ask for, for as long as it is held.
+    /// Registers a run that may ask for what others ask for. Dropping the handle removes it.
     pub(crate) fn asker(&self, maker: u64, order: u64, rank: Rank, strands: Option<StrandSet>) -> Arc<Asker> {
         let (overlaps, others) = (AtomicBool::new(false), self.askers.clone());
         let asker = Arc::new(Asker { maker, order, rank, strands, overlaps, others });
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(fetched.load(Ordering::Relaxed), 1);
         drop(third);
         share.block(key, fetch()).await.unwrap();
-        assert_eq!(fetched.load(Ordering::Relaxed), 2, "nobody held it");
+        assert_eq!(fetched.load(Ordering::Relaxed), 2, "no run held it");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct Stats {
     pub peak_resident_bytes: u64,
 }
 
-/// Where the oldest unfinished step stands.
+/// What the oldest unfinished step is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stage {
     /// The run has only begun, or is planning.

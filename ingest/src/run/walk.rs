@@ -2,11 +2,11 @@
 
 use feedstock_dataset::{EpochOrder, Plan, Position, Step, StepShape, StrandSet};
 
-/// After so many epochs without a row on the wanted strands there will be none: of a data set with a few blocks a strand
-/// may well be without rows, but not for so long.
+/// After this number of epochs without a row on the requested strands, the walk ends. In a data set of a few blocks, a strand
+/// can have no rows in an epoch, but not in so long a run of epochs.
 const EMPTY_EPOCHS: u64 = 64;
 
-/// The steps of one rank, in order, over as many epochs as asked; of each, the rows on the wanted strands.
+/// The steps of one rank, in order, over the requested epochs; of each, the rows on the requested strands.
 #[derive(Clone)]
 pub(crate) struct Walk {
     plan: Plan,

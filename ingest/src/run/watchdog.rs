@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A sample that has run for so long is reported: a hundred times what a large picture takes, and more than any file within
+/// A sample that has run for so long is reported: a hundred times what a large image takes, and more than any file within
 /// the default limits needs on an idle core.
 pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(10);
 

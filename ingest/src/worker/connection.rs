@@ -16,10 +16,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
-/// Between two messages of whoever connected.
+/// The longest time between two messages of a client.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A rank that was not heard of for so long is gone. It says something every second, whatever its trainer does.
+/// A rank that was silent for this long is gone. It sends a byte every second, whatever its trainer does.
 const RANK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A lane that takes longer to open waits for a data set or its ops; where they are ready, it takes milliseconds. With this,
@@ -94,7 +94,7 @@ enum OpenedLane {
 }
 
 /// Opens a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not call a worker
-/// late that says so.
+/// late that reports this.
 async fn open<S: Serve + ?Sized>(
     io: &mut impl Io,
     server: &S,
@@ -147,7 +147,7 @@ fn refusal<S: Serve + ?Sized>(hello: &Hello, server: &S) -> Option<Failure> {
     None
 }
 
-/// Sends frames until the lane ends, or whoever asked is gone.
+/// Sends frames until the lane ends or the rank is gone.
 async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiver<bool>) -> io::Result<()> {
     let (read, write) = tokio::io::split(io);
     let gone = gone(read);
@@ -198,7 +198,7 @@ async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiv
         () = &mut gone => return Ok(()),
     };
     if sent.is_ok() {
-        // Whoever reads the last frame hangs up; until then the connection must stay, or its bytes may be lost.
+        // The rank closes the connection when it has read the last frame. If the worker closed it before, bytes could be lost.
         gone.await;
     }
     sent

@@ -76,7 +76,7 @@ impl EngineLane {
         Ok(Self { specs, ready, run, samples, partial: false, _reserved: reserved })
     }
 
-    /// Says whether it got less memory than it was asked for: then a step that needs more may fit elsewhere.
+    /// Sets whether it got less memory than was requested: then a step that needs more may fit elsewhere.
     pub(crate) fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
     }

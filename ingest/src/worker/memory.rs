@@ -24,7 +24,7 @@ impl Memory {
         Self(Arc::new(MemoryUse { limit, used: Mutex::new(0) }))
     }
 
-    /// `wanted` bytes, or half of what is left: whoever comes next finds something, too.
+    /// Reserves `wanted` bytes, or half of what is left, so that something is left for the next stream.
     pub(crate) fn reserve(&self, wanted: u64) -> Reserved {
         let mut used = self.used();
         let bytes = wanted.min((self.0.limit - *used).div_ceil(2));
@@ -32,7 +32,7 @@ impl Memory {
         Reserved { memory: self.clone(), bytes }
     }
 
-    /// Exactly so many bytes, if they are left.
+    /// Reserves exactly `bytes` bytes, if they are left.
     pub(crate) fn take(&self, bytes: u64) -> Option<Reserved> {
         let mut used = self.used();
         *used = used.checked_add(bytes).filter(|used| *used <= self.0.limit)?;

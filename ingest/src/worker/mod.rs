@@ -1,10 +1,10 @@
-//! The worker: serves lanes of any order, to ranks as frames (see `wire`), to everybody else over Arrow Flight.
+//! The worker: serves lanes of any order, to ranks as frames (see `wire`), to other clients over Arrow Flight.
 //!
 //! ```text
 //! TCP ─▶ TLS ─▶ ALPN or first bytes ─┬─▶ connection.rs: hello, describe, open ─▶ lane.rs: a run of the engine ─▶ frames
 //!                                    └─▶ flight.rs (gRPC), health
 //! ```
-//! It keeps no state but caches: recipes it was told of, with their data sets opened. Memory is bounded by `memory_bytes`,
+//! It keeps no state but caches: recipes that ranks described, with their data sets opened. Memory is bounded by `memory_bytes`,
 //! from which each stream gets a share for its blocks, and by the steps of each stream that wait to be sent.
 
 mod connection;
@@ -70,7 +70,7 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Defaults.
+    /// Returns the defaults.
     pub fn new(open_with: impl Fn() -> OpenOptions + Send + Sync + 'static) -> Self {
         Self {
             listen: "127.0.0.1:7117".into(),
@@ -97,7 +97,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Listens, and serves from threads of its own.
+    /// Listens, and serves from its own threads.
     ///
     /// # Errors
     /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
@@ -137,8 +137,8 @@ impl Worker {
                 _ => "TLS (--tls-cert, --tls-key)",
             };
             let message = format!(
-                "{address} can be reached from other machines: that needs {missing}; or say --insecure, if the network \
-                 keeps everybody else out"
+                "{address} can be reached from other machines: that needs {missing}; or give --insecure, if the network \
+                 keeps all others out"
             );
             return Err(Error::config(message));
         }

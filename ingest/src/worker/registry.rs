@@ -1,4 +1,4 @@
-//! The recipes that a worker was told of, and the lanes that it makes of them.
+//! The recipes that a worker knows, and the lanes that it makes of them.
 
 use super::lane::{EngineLane, Lane};
 use super::memory::Memory;
@@ -37,14 +37,14 @@ const PLACES_MAX: u32 = 64;
 /// A stream is refused, to be asked for elsewhere, where less than this is left of its budget.
 const LEAST_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Rows of a lane in one batch of a Flight client that does not say.
+/// Rows of a lane in one batch of a Flight client, by default.
 const ROWS_OF_LANE: u64 = 32;
 
 /// Encoded bytes for a Flight client's lane, and steps made ahead of it.
 const FLIGHT_BUDGET_BYTES: u64 = 256 << 20;
 const FLIGHT_PLACES: u32 = 2;
 
-/// The part of the memory in which samples are kept that several jobs ask for; beside that of the streams.
+/// The part of the memory in which samples are kept that several jobs ask for, in addition to that of the streams.
 const SHARED_PART: u64 = 8;
 const SHARED_MAX_BYTES: u64 = 4 << 30;
 
@@ -173,7 +173,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// Opens a lane: its data set, if nobody has before, its plan, and a run of the engine. `None`: the recipe is not known
+    /// Opens a lane: its data set, if that is not open, its plan, and a run of the engine. `None`: the recipe is not known
     /// (any more).
     ///
     /// A worker that sees another order than the rank opens its data set once more, with a listing of the storage.
@@ -348,7 +348,7 @@ impl Registry {
             return Err(self.full());
         };
         let sharing = self.sharing(opened, &job)?;
-        // Whoever granted less than it was asked for has no right to call a step too large.
+        // A worker that granted less than was requested cannot judge that a step is too large.
         let partial = job.budget_bytes < most_bytes;
         // For a sample that does not fit a part of the rank's budget: what the rank itself would lend.
         let memory = self.memory.clone();
@@ -392,7 +392,7 @@ impl Registry {
     }
 }
 
-/// Bytes of finished rows of fixed size that wait to be sent at most. Ragged ones cannot be foretold.
+/// Bytes of finished rows of fixed size that wait to be sent at most. Those of ragged rows cannot be predicted.
 fn made_bytes(opened: &OpenedRecipe, job: &Job, places: u32) -> u64 {
     let rows = job.shape.rows().min(job.plan.len());
     let strands = job.strands.as_ref().map_or(0, |strands| strands.len() as u64);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub(crate) struct LaneTicket {
     pub(crate) plan: PlanId,
-    /// Which lane, below the number of endpoints; in a flight's descriptor it says nothing.
+    /// Which lane, below the number of endpoints; ignored in a flight's descriptor.
     #[serde(default)]
     pub(crate) lane: u32,
     #[serde(default)]

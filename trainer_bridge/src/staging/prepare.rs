@@ -33,7 +33,7 @@ pub(crate) struct DevicePlan {
 }
 
 impl DevicePlan {
-    /// `is_taken` says whether the batch has a column of that name, `has_numbers` whether one of numbers rides along.
+    /// `is_taken` returns whether the batch has a column of that name, `has_numbers` whether one of numbers rides along.
     pub(crate) fn new(
         options: &DeviceOptions,
         columns: &[MappedColumn<'_>],
@@ -134,7 +134,7 @@ impl DevicePlan {
 }
 
 /// # Errors
-/// `BadConfig` where the share is no share, or none of the columns has pictures that a GPU could decode.
+/// `BadConfig` if the share is not 0.0 to 1.0, or none of the columns has images that a GPU could decode.
 fn check_nvjpeg(options: &DeviceOptions, columns: &[MappedColumn<'_>]) -> Result<()> {
     let share = options.nvjpeg;
     let config = |message: String| Error::new(ErrorKind::BadConfig, message);
@@ -143,7 +143,7 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[MappedColumn<'_>]) -> Result
             "nvjpeg, the share of JPEGs that the GPU decodes, must be 0.0 to 1.0; got {share}"
         )));
     }
-    let mut why = "no column has pictures".to_owned();
+    let mut why = "no column has images".to_owned();
     let mut defers = |column: &MappedColumn<'_>| match column.chain.deferring(share) {
         Ok(_) => true,
         Err(error) => {

@@ -31,13 +31,13 @@ const LOOK_UP: Duration = Duration::from_secs(600);
 pub(crate) struct Work {
     /// By mapped column.
     pub(crate) finishes: Vec<Option<Compiled>>,
-    /// By mapped column, those whose pictures the device decodes in part.
+    /// By mapped column, those whose images the device decodes in part.
     pub(crate) deferred: Vec<Option<Deferred>>,
     /// Knows what samples are called in errors.
     pub(crate) catalog: Arc<Catalog>,
     /// Of the ops' randomness.
     pub(crate) seed: u64,
-    /// Batches on their way, beside the one that the caller has.
+    /// Batches on their way, in addition to the one that the caller has.
     pub(crate) depth: usize,
     /// Host memory is the device, and nothing is to be done: batches stay in their slots.
     pub(crate) in_place: bool,
@@ -134,7 +134,7 @@ impl Drop for Stage {
     }
 }
 
-/// The error of a panic: whoever waits for a batch is told at once.
+/// The error of a panic, which is the next batch's result at once.
 fn defect(panic: &(dyn Any + Send)) -> Error {
     let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -198,7 +198,7 @@ impl Sender {
     fn try_send(&mut self, assembled: &mut Assembled) -> Result<Sent> {
         let layout = BufferLayout::new(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
         let staging = self.pool.take(layout.staged.len())?;
-        // SAFETY: the block is at least so long, and nobody else has it.
+        // SAFETY: the block is at least so long, and nothing else has it.
         unsafe {
             let bytes = layout.staged.len();
             std::ptr::copy_nonoverlapping(layout.staged.as_ptr(), staging.start().as_ptr(), bytes);
@@ -285,7 +285,7 @@ struct Filling<'a> {
     staging: Vec<Locked>,
 }
 
-/// What is known of the pictures that are decoded on the device.
+/// What is known of the images that are decoded on the device.
 struct Pictures<'a> {
     decoding: Option<&'a mut Decoding>,
     columns: &'a [Option<Deferred>],
@@ -352,7 +352,7 @@ impl Filling<'_> {
         driver.synchronize_stream(self.buffers.finishing())
     }
 
-    /// Runs the kernels behind the batch's own copies, beside those of the next.
+    /// Runs the kernels after the batch's own copies, at the same time as those of the next.
     fn finish(&self, layout: &BufferLayout, base: Address) -> Result<Event> {
         let finishing = self.buffers.finishing();
         for launch in layout.launches(base) {
@@ -362,7 +362,7 @@ impl Filling<'_> {
         self.buffers.mark(finishing)
     }
 
-    /// Makes rows of pictures that are not decoded yet; those that cannot be, with the reasons.
+    /// Makes rows of images that are not decoded yet; those that cannot be, with the reasons.
     fn decode(&mut self, layout: &BufferLayout, base: Address, pictures: &mut Pictures<'_>) -> Result<Bad> {
         let Some((decoding, sources)) = pictures.decoding.as_mut().zip(self.sources.as_ref()) else {
             return Ok(Bad::new());

@@ -29,7 +29,7 @@ pub(crate) enum Sample {
     Wav(u32),
     /// A real MP3 of 2 s, this many times.
     Mp3(usize),
-    /// An Ogg Vorbis clip with this many large codebooks.
+    /// An Ogg Vorbis audio clip with this many large codebooks.
     Vorbis(u32),
     /// An M4A that states durations for this many packets.
     M4a(u32),
@@ -225,7 +225,7 @@ pub(crate) fn large() -> Vec<(&'static str, Files, usize)> {
             8,
         ),
         (
-            "clips of ten minutes of Common Voice",
+            "audio clips of ten minutes of Common Voice",
             files(Layout::CommonVoice, [clip, Sample::Wav(2), clip, Sample::Damaged]),
             4,
         ),

@@ -6,7 +6,7 @@
 //! lost, leaving, members, tick ─▶ Open elsewhere, Task again, Close
 //! ```
 //! - lost: what a stream owed is asked of other members, from the first step that it owed;
-//! - leaving, joining, coming back: strands move at the first step that nobody was asked for yet;
+//! - leaving, joining, coming back: strands move at the first step that was not requested yet;
 //! - slow: what the oldest step lacks is asked of a second member too; the first answer wins, the other stream is closed
 //!   (`races.rs`).
 //!
@@ -41,7 +41,7 @@ pub(crate) enum Action {
     Open { stream: StreamId, member: String, strands: StrandSet, from: u64 },
     /// Rows of this step are expected next on the stream.
     Task { stream: StreamId, index: u64 },
-    /// Nothing more is wanted of it.
+    /// Its rows are no longer needed.
     Close { stream: StreamId },
     /// See whether the member is there again.
     Probe { member: String },
@@ -91,7 +91,7 @@ pub(crate) struct Dispatch {
     streams: BTreeMap<StreamId, StreamState>,
     /// Those that have a place and rows to come, and on which strands.
     steps: BTreeMap<u64, RowsOfStrands>,
-    /// The first step that nobody was asked for.
+    /// The first step that was not requested.
     next_index: u64,
     next_stream: u64,
     /// Members with a slow stream.
@@ -103,7 +103,7 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    /// For an order of so many strands.
+    /// Returns the dispatch of an order with `strands` strands.
     pub(crate) fn new(strands: u32, local: Local) -> Self {
         Self {
             strands,
@@ -135,14 +135,14 @@ impl Dispatch {
         actions
     }
 
-    /// The rows of step `index` are wanted soon, on these strands: streams are opened for them.
+    /// The rows of step `index` are needed soon, on these strands: streams are opened for them.
     pub(crate) fn prepare(&mut self, now: Duration, rows: &RowsOfStrands) -> Vec<Action> {
         let mut actions = Vec::new();
         self.cover(now, self.next_index, rows, false, &mut actions);
         actions
     }
 
-    /// The next step has a place: its rows are wanted.
+    /// The next step has a place: its rows are requested.
     pub(crate) fn step(&mut self, now: Duration, index: u64, rows: RowsOfStrands) -> Vec<Action> {
         assert_eq!(index, self.next_index, "steps get places in order");
         self.next_index += 1;
@@ -208,7 +208,7 @@ impl Dispatch {
         actions
     }
 
-    /// All rows of a step are there. Who still owes some is about to say that it brought them.
+    /// All rows of a step are there. A stream that still owes some is about to report that it brought them.
     pub(crate) fn finished(&mut self, index: u64) -> Vec<Action> {
         self.steps.remove(&index);
         for stream in self.streams.values_mut() {
@@ -230,7 +230,7 @@ impl Dispatch {
         }
         let mut actions = Vec::new();
         self.parted(id, &stream);
-        // What it left lies where there was a place for it, not in equal shares.
+        // What it left was moved to any member that had room, not in equal shares.
         self.redistribute(now, &mut actions);
         actions
     }

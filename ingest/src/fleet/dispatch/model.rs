@@ -244,7 +244,7 @@ impl Model {
                 }
                 Action::Task { stream, index } => {
                     let stream = self.streams.get_mut(&stream).expect("it is open");
-                    assert!(index >= stream.from, "step {index} lies before the stream's first");
+                    assert!(index >= stream.from, "step {index} is before the stream's first");
                     assert!(stream.last.is_none_or(|last| last < index), "streams bring steps in order");
                     stream.last = Some(index);
                     stream.tasks.insert(index);
@@ -262,7 +262,7 @@ impl Model {
         for (index, lacking) in &self.lacking {
             for strand in lacking.keys() {
                 let owed = |stream: &Seen| stream.tasks.contains(index) && stream.strands.contains(*strand);
-                assert!(self.streams.values().any(owed), "nobody owes strand {strand} of step {index}");
+                assert!(self.streams.values().any(owed), "no stream owes strand {strand} of step {index}");
             }
         }
         // 5 % and four steps; where workers bring nothing at all, one stream's rows every five seconds besides.

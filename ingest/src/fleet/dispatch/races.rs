@@ -34,7 +34,7 @@ impl Dispatch {
         self.looked = now;
         self.measure(now, progress);
         let judged = self.judged(now);
-        // This machine's bytes come all at once, so its rate says little; `Member::row_time` is used instead.
+        // This machine's bytes come all at once, so its rate means little; `Member::row_time` is used instead.
         let lagging = judged.values().filter(|found| found.is_slow() && found.member != HERE);
         self.lagging = lagging.map(|found| found.member.clone()).collect();
         let Some((&oldest, _)) = self.steps.first_key_value() else { return };

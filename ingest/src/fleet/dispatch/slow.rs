@@ -81,7 +81,7 @@ fn run<P: Fn(&str, Duration) -> Pace>(workers: usize, local: Local, steps: u64, 
 fn to_the_end<P: Fn(&str, Duration) -> Pace>(mut fleet: Fleet<P>, steps: u64) -> Fleet<P> {
     while fleet.next < steps || !fleet.lacking.is_empty() {
         fleet.tick(steps);
-        assert!(fleet.now < Duration::from_secs(3600), "it stands still");
+        assert!(fleet.now < Duration::from_secs(3600), "no progress");
     }
     fleet
 }

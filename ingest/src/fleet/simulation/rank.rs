@@ -139,7 +139,7 @@ pub(super) async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
         }
         let expected = planned.rows.iter().map(|row| warnings(row.sample)).enumerate();
         let expected: Vec<_> = expected.filter(|(_, warnings)| !warnings.is_empty()).collect();
-        assert_eq!(finished.warnings, expected, "once for each row, whoever brought it");
+        assert_eq!(finished.warnings, expected, "once for each row, from any stream");
         warned += expected.len();
         offers.offer(finished.destination);
     }

@@ -61,7 +61,9 @@ async fn rows_of_a_stream_that_is_aborted_are_free_and_come_once() {
         let (holds, held) = oneshot::channel();
         let (slow, planned, rows) = (gathering.clone(), step.clone(), mine.clone());
         let task = tokio::spawn(async move {
-            let Claim::Mine(mut writing) = slow.claim(&rows).await else { panic!("nobody else is at it") };
+            let Claim::Mine(mut writing) = slow.claim(&rows).await else {
+                panic!("no other stream writes them")
+            };
             write(&mut writing, &planned, &rows, 3);
             holds.send(()).unwrap();
             std::future::pending::<()>().await;
@@ -74,7 +76,7 @@ async fn rows_of_a_stream_that_is_aborted_are_free_and_come_once() {
         let rows = mine.clone();
         let waits = tokio::spawn(async move { matches!(rival.claim(&rows).await, Claim::Mine(_)) });
         task.abort();
-        assert!(waits.await.unwrap(), "whoever waits for the rows hears that they are free");
+        assert!(waits.await.unwrap(), "a stream that waits for the rows is woken when they are free");
     }
     for rows in [&mine, &others] {
         let Claim::Mine(mut writing) = gathering.claim(rows).await else { panic!("they are free") };

@@ -1,6 +1,6 @@
-//! The thin shell of a run: it walks the plan, fetches what the residency admits, starts steps where there are
-//! places, and lets blocks go. One task on the I/O threads; it never decodes and never waits but for events. Planning
-//! costs about 15 µs a step of 256 rows, and 60 ms an epoch of 10⁶ blocks.
+//! The driver of a run: it walks the plan, fetches the blocks that the residency admits, starts steps for which there are
+//! places, and evicts blocks. It is one task on the I/O threads, which never decodes and waits for events only. Planning costs
+//! about 15 µs for a step of 256 rows, and 60 ms for an epoch of 10⁶ blocks.
 
 mod lending;
 
@@ -305,7 +305,7 @@ impl<D: Destination> Driver<D> {
         let (piece, block) = match fetched {
             Ok(fetched) => fetched,
             Err(join) => {
-                // The task's piece is not told; every step still waiting would wait for ever.
+                // It is not known which piece the task fetched, and every step that waits would wait forever.
                 let error =
                     Error::new(ErrorKind::Bug, format!("a block fetch ended without a result: {join}"));
                 let lost: Vec<Piece> = self.loading.drain().map(|(piece, _)| piece).collect();
@@ -409,7 +409,7 @@ impl<D: Destination> Driver<D> {
         Error::new(
             ErrorKind::BadConfig,
             format!(
-                "the memory budget of {:.1} MiB is smaller than one batch: the blocks behind {rows} rows take {:.1} MiB of \
+                "the memory budget of {:.1} MiB is smaller than one batch: the blocks of its {rows} rows take {:.1} MiB of \
                  memory{reserve}; raise budget_bytes, or lower the batch size or the data set's block_bytes",
                 mib(self.budget_bytes),
                 mib(step_bytes)
@@ -464,7 +464,7 @@ fn piece_of(planned: &PlannedStep, row: usize) -> Piece {
     }
 }
 
-/// Where in the fetched piece a planned row lies.
+/// The index of a planned row in the fetched piece.
 fn block_row(planned: &PlannedStep, row: usize, piece: Piece) -> usize {
     match piece {
         Piece::Block(_) => planned.step.rows[row].row as usize,

@@ -3,7 +3,7 @@
 //! ```text
 //! | nothing | small columns, plans, masks (one copy from staging memory) | mapped columns | finished ones | kernels' own |
 //! ```
-//! Offsets stand where addresses belong until the buffer is known ([`BufferLayout::launches`]); the first bytes are left free, so
+//! Offsets are stored in place of addresses until the buffer is known ([`BufferLayout::launches`]); the first bytes are left free, so
 //! that no offset is 0, which means no address.
 
 mod finish;
@@ -32,12 +32,12 @@ use plain::{Plain, bytes_of};
 pub(crate) struct BufferLayout {
     pub(crate) columns: Vec<Column>,
     pub(crate) copies: Vec<Copied>,
-    /// What stands at `staged_from` in the buffer.
+    /// The bytes at `staged_from` in the buffer.
     pub(crate) staged: Vec<u8>,
     pub(crate) staged_from: usize,
     /// Bytes of the whole buffer.
     pub(crate) bytes: usize,
-    /// Pictures that are decoded on the device, and the room that they need there.
+    /// Images that are decoded on the device, and the room that they need there.
     pub(crate) undecoded: Vec<Undecoded>,
     pub(crate) arena_bytes: usize,
     /// What cuts rows out of them.
@@ -82,7 +82,7 @@ impl BufferLayout {
                 deferred.as_ref().map(|deferred| layout.split(tensor, &deferred.spec)).transpose()
             })
             .collect::<Result<_>>()?;
-        layout.bytes = staged_from + layout.staged.len(); // nothing is staged behind this
+        layout.bytes = staged_from + layout.staged.len(); // nothing is staged after this
         let staged = layout.columns.len();
         let tensors = assembled.batch.tensors.iter().zip(finishes).zip(prepared).zip(split);
         for (index, (((tensor, finish), prepared), split)) in tensors.enumerate() {
@@ -114,7 +114,7 @@ impl BufferLayout {
         !(self.crops.is_empty() && self.launches.is_empty())
     }
 
-    /// The kernels that cut rows out of decoded pictures, which lie from `arena` on.
+    /// The kernels that cut rows out of decoded images, which are stored from `arena` on.
     pub(crate) fn crops(&self, base: Address, arena: Address) -> impl Iterator<Item = Launch> {
         let placed = move |a: &CropArguments| CropArguments {
             arena,

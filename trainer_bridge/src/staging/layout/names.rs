@@ -2,7 +2,7 @@
 
 use crate::Error;
 
-/// feedstock's own columns beside the data set's.
+/// Columns that feedstock adds to those of the data set.
 pub(crate) const SAMPLE_IDS: &str = "sample_ids";
 pub(crate) const VALID: &str = "valid";
 pub(crate) const MIX_WEIGHT: &str = "mix_weight";

@@ -60,7 +60,7 @@ impl<'a> MappedRows<'a> {
         Self { name: tensor.name(), dtype: tensor.dtype, shape: tensor.shape(), lengths, padded_axis }
     }
 
-    /// Of pictures that are not decoded yet.
+    /// Returns the rows of images that are not decoded yet.
     pub(super) fn pixels(tensor: &'a Tensor, spec: &TensorSpec) -> Self {
         let shape = std::iter::once(tensor.rows).chain(spec.shape.iter().copied()).collect();
         Self { name: tensor.name(), dtype: spec.dtype, shape, lengths: None, padded_axis: None }

@@ -11,11 +11,11 @@ use feedstock_device::kernels::{CropArguments, CropRow};
 use feedstock_ops::TensorSpec;
 use feedstock_ops::image::{DeferredRow, Rect, Size};
 
-/// What lines of decoded pictures begin on.
+/// The alignment of the lines of decoded images.
 const PITCH_BYTES: usize = 32;
 
 impl BufferLayout {
-    /// Tells pixels from JPEGs in the rows of a column that is left to the device in part, and stages what cuts them out.
+    /// Separates pixels from JPEGs in the rows of a column that is left to the device in part, and stages what cuts them out.
     pub(super) fn split(&mut self, tensor: &Tensor, spec: &TensorSpec) -> Result<SplitRows> {
         let bug = |what: &str| Error::bug(format!("a column that the device decodes {what}"));
         let row_bytes = tensor.byte_len() / tensor.rows;
@@ -41,7 +41,7 @@ impl BufferLayout {
                         length > 0 && first.checked_add(length).is_some_and(|end| end <= limit)
                     };
                     if !(is_inside(x, across, width) && is_inside(y, down, height)) {
-                        return Err(bug("shows what is not in the picture"));
+                        return Err(bug("shows what is not in the image"));
                     }
                     let pitch = (width as usize * 3).next_multiple_of(PITCH_BYTES);
                     let at = self.arena_bytes.next_multiple_of(ALIGN_BYTES);
