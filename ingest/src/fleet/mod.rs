@@ -19,6 +19,7 @@ mod member;
 mod members;
 mod progress;
 mod run;
+mod silence;
 #[cfg(test)]
 mod simulation;
 mod stream;

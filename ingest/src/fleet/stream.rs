@@ -4,6 +4,7 @@ use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, broke
 use super::dispatch::StreamId;
 use super::gathering::{Claim, Gathering, Writing};
 use super::progress::Counters;
+use super::silence::{HeardReader, LastHeard, SILENCE};
 use crate::memory::row::RowPlace;
 use crate::run::job::Destination;
 use crate::wire::{
@@ -15,22 +16,10 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use feedstock_ops::{RaggedRow, TensorSpec};
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use tokio::io::{
-    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf, ReadHalf, split,
-};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, split};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::time::{Instant, sleep, sleep_until};
-
-/// Three signs of life are missing: the worker is lost, stuck or cut off.
-const SILENCE: Duration = Duration::from_millis(1500);
-
-/// Stands for the time at which something was heard while the stream does not read.
-const DEAF: u64 = u64::MAX;
+use tokio::time::sleep;
 
 /// Small rows and heads are read together up to this; larger rows go straight to their place.
 const READ_BYTES: usize = 64 << 10;
@@ -199,9 +188,8 @@ impl From<io::Error> for Broken {
 
 /// Reads the frames of one stream.
 struct FrameReader<'a> {
-    read: BufReader<Heard<ReadHalf<Box<dyn Io>>>>,
-    heard: Arc<AtomicU64>,
-    start: Instant,
+    read: BufReader<HeardReader<ReadHalf<Box<dyn Io>>>>,
+    last_heard: LastHeard,
     heads: HeadReader,
     tensors: &'a [TensorSpec],
     counters: &'a Arc<Counters>,
@@ -216,13 +204,12 @@ impl<'a> FrameReader<'a> {
         columns: &SchemaRef,
         counters: &'a Arc<Counters>,
     ) -> Self {
-        let (heard, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
-        let read = Heard { inner: read, heard: heard.clone(), start, counters: counters.clone() };
+        let last_heard = LastHeard::new();
+        let read = HeardReader::new(read, last_heard.clone(), counters.clone());
         let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count(), columns.clone());
         Self {
             read: BufReader::with_capacity(READ_BYTES, read),
-            heard,
-            start,
+            last_heard,
             heads,
             tensors,
             counters,
@@ -242,12 +229,12 @@ impl<'a> FrameReader<'a> {
         report: &impl Fn(StreamEvent),
     ) -> Result<(), Broken> {
         // Silence counts from now: before, the stream did not read.
-        let (heard, start) = (self.heard.clone(), self.start);
-        heard.store(millis(start), Ordering::Relaxed);
+        let last_heard = self.last_heard.clone();
+        last_heard.mark();
         tokio::select! {
             biased; // a process that was stopped itself first reads what came meanwhile, so that no worker seems silent
             received = self.frames(task, report) => received,
-            () = silence(&heard, start) => {
+            () = last_heard.silence() => {
                 let message = format!("nothing heard for {:.1} s", SILENCE.as_secs_f64());
                 Err(Broken::Lost(Error::new(ErrorKind::Retryable, message)))
             }
@@ -332,11 +319,11 @@ impl<'a> FrameReader<'a> {
             }
         }
         // While another stream is at these rows this one does not read, so that it cannot hear its worker.
-        self.heard.store(DEAF, Ordering::Relaxed);
+        self.last_heard.pause();
         self.counters.wait(true);
         let claim = task.gathering.claim(&task.rows).await;
         self.counters.wait(false);
-        self.heard.store(millis(self.start), Ordering::Relaxed);
+        self.last_heard.mark();
         match claim {
             Claim::Written => self.bodies(&heads, None::<&mut Writing<D>>).await?,
             Claim::Mine(mut writing) => {
@@ -438,50 +425,6 @@ fn row_bytes(spec: &TensorSpec, length: usize) -> io::Result<usize> {
     spec.bytes_at(length).filter(|bytes| *bytes <= ROW_BYTES).ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidData, format!("a row {length} long, over {ROW_BYTES} bytes"))
     })
-}
-
-/// Returns once nothing was heard for [`SILENCE`].
-async fn silence(heard: &AtomicU64, start: Instant) {
-    loop {
-        let last = match heard.load(Ordering::Relaxed) {
-            DEAF => Instant::now(),
-            millis => start + Duration::from_millis(millis),
-        };
-        if last.elapsed() >= SILENCE {
-            return;
-        }
-        sleep_until(last + SILENCE).await;
-    }
-}
-
-fn millis(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Notes when bytes come, and how many.
-struct Heard<R> {
-    inner: R,
-    /// Milliseconds since `start`.
-    heard: Arc<AtomicU64>,
-    start: Instant,
-    counters: Arc<Counters>,
-}
-
-impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-        let came = buf.filled().len() - before;
-        if came > 0 {
-            self.counters.received(came);
-            self.heard.store(millis(self.start), Ordering::Relaxed);
-        }
-        Poll::Ready(Ok(()))
-    }
 }
 
 #[cfg(test)]
