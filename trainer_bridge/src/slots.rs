@@ -126,7 +126,7 @@ impl Slot {
         for (index, column) in self.columns.iter().enumerate() {
             if let Some(offset) = self.rows.offset(index) {
                 for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
-                    self.rows.copy_row(index, *from, row);
+                    self.rows.copy_row(index, *from, row)?;
                 }
                 let shape = column.spec.shape.clone();
                 placed.push(PlacedColumn { part: SlotPart::Fixed, offset, shape, lengths: None });

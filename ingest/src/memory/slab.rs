@@ -165,11 +165,16 @@ impl<M: SlabMemory> RowSlab<M> {
 
     /// Replaces the bytes of row `to` in a fixed column by those of row `from`, or by zeros.
     ///
+    /// # Errors
+    /// `Bug` if the column is ragged.
+    ///
     /// # Panics
-    /// If a row is lent, there is no such row, or the column is not fixed.
-    pub fn copy_row(&mut self, column: usize, from: Option<usize>, to: usize) {
+    /// If a row is lent, or there is no such row or column.
+    pub fn copy_row(&mut self, column: usize, from: Option<usize>, to: usize) -> Result<()> {
         let RowColumn::Fixed { offset, bytes } = self.layout.columns[column] else {
-            panic!("column {column} has no rows of a fixed size");
+            return Err(Error::bug(format!(
+                "column {column} is ragged, so its rows cannot be copied in place"
+            )));
         };
         let target = self.row_start(offset, bytes, to);
         let source = from.map(|from| self.row_start(offset, bytes, from));
@@ -181,6 +186,7 @@ impl<M: SlabMemory> RowSlab<M> {
                 None => std::ptr::write_bytes(target.as_ptr(), 0, bytes),
             }
         }
+        Ok(())
     }
 
     /// Returns where the first row of a fixed column begins in [`memory`](Self::memory); `None` for a ragged one.
@@ -345,9 +351,10 @@ mod tests {
         }
         assert_eq!([0, 1, 2].map(|column| slab.offset(column)), [Some(0), None, Some(PAGE_BYTES)]);
         assert_eq!(slab.memory().start().as_ptr() as usize % PAGE_BYTES, 0);
-        slab.copy_row(2, Some(2), 0);
-        slab.copy_row(2, None, 1);
-        slab.copy_row(2, Some(2), 2);
+        for (from, to) in [(Some(2), 0), (None, 1), (Some(2), 2)] {
+            slab.copy_row(2, from, to).unwrap();
+        }
+        assert_eq!(slab.copy_row(1, Some(0), 1).unwrap_err().kind(), ErrorKind::Bug);
         let last = made(&fixed(3), 0, 2, 2);
         assert_eq!([0, 1, 2].map(|row| slab.bytes(row, 2)), [&last[..], &[0; 3], &last[..]]);
         assert_eq!(slab.bytes(1, 0), made(&fixed(5), 0, 1, 0), "other columns stay");

@@ -9,7 +9,7 @@
 //! The stage is between a finished step and the rank iterator, so the cursor, the ledger and the skip report go on
 //! counting what the caller got. A device is used through [`driver::Driver`], which has three implementations: CUDA
 //! (`cuda.rs`, loaded at run time), host memory (`host.rs`, where there is no GPU) and one for tests that completes work
-//! late and out of order and finds races (`simulated.rs`).
+//! late and out of order and finds races (`simulated/`).
 //!
 //! JPEGs that are left to the device (`decoding.rs`) are decoded on the finishing stream, before its kernels.
 //!
