@@ -6,11 +6,11 @@
 //! Offsets are stored in place of addresses until the buffer is known ([`BufferLayout::launches`]); the first bytes are left free, so
 //! that no offset is 0, which means no address.
 
-mod finish;
+mod finishing;
 mod names;
 mod parts;
 mod plain;
-mod split;
+mod splitting;
 
 pub(crate) use names::{MIX_WEIGHT, SAMPLE_IDS, VALID, no_labels, partner_column};
 pub(crate) use parts::{Copied, CopySource};
