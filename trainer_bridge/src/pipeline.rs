@@ -353,7 +353,7 @@ impl Pipeline {
             let (spec, pad_value) = (map.chain.output().clone(), described.pad_value);
             let fill = Fill::new(pad_value, spec.dtype).ok_or_else(|| {
                 config(format!(
-                    "{}: {pad_value} is not a {:?}, so it cannot pad its rows",
+                    "{}: {pad_value} is not a value of {:?}, so it cannot pad its rows",
                     map.output, spec.dtype
                 ))
             })?;
