@@ -13,7 +13,7 @@ const CIRCLES: [(&str, usize, usize); 11] = [
     ("dataset/plan/src", 0, 0),
     ("dataset/src", 54, 10),
     ("ops/src", 58, 5),
-    ("ingest/src", 14, 3),
+    ("ingest/src", 0, 0),
     ("trainer_bridge/device/src", 0, 0),
     ("trainer_bridge/src", 0, 3),
     ("synth/src", 0, 2),

@@ -14,44 +14,36 @@
 //! results depend on (seed, epoch, sample) alone, never on threads or arrival.
 
 pub mod doctor;
-mod driver;
-mod engine;
 mod fleet;
-mod large;
-mod pages;
-mod planner;
+mod memory;
 mod pool;
 mod raw;
-mod ready;
 mod recipe;
-mod residency;
 mod resources;
 mod rewrite;
-mod row;
-mod running;
-mod share;
-mod stats;
+mod run;
 mod threads;
 mod value;
-mod walk;
-mod watchdog;
 mod wire;
 mod worker;
 
-pub use engine::{Destination, Engine, Finished, Job, Map, Offers, Run, Sink, sample_bytes};
 pub use feedstock_base::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
-pub use pages::Pages;
+pub use memory::pages::Pages;
+pub use memory::row::{RowBuffers, RowMemory, RowPlace};
+pub use memory::slab::{RowSlab, SlabMemory};
 pub use raw::{RawBatches, RawOptions};
-pub use ready::{Popped, Ready};
 pub use recipe::{ByLength, MapSpec, Recipe, RecipeSpec};
 pub use rewrite::{
     KeptSample, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteProgress, RewriteProgressFn,
     RewriteReport, RewriteStage, rewrite,
 };
-pub use row::{RowBuffers, RowColumn, RowMemory, RowPlace};
-pub use running::row_seed;
-pub use stats::{Stage, Stats, Waiting};
+pub use run::engine::Engine;
+pub use run::handle::{Offers, Run};
+pub use run::job::{Destination, Finished, Job, Map, Sink, sample_bytes};
+pub use run::ready::{Popped, Ready};
+pub use run::running::row_seed;
+pub use run::stats::{Stage, Stats, Waiting};
 pub use threads::{available_threads, default_threads};
 pub use wire::{ClientTls, FleetIdentity, Identity, ServerTls, Token, WorkerStatus};
 pub use worker::{Worker, WorkerOptions};

@@ -1,8 +1,10 @@
 //! A rank's share, or everything, as Arrow record batches in plan order, without decoding.
 
-use crate::engine::{Destination, Engine, Finished, Job, Offers, Run, Sink};
-use crate::ready::{Popped, Ready};
-use crate::row::RowMemory;
+use crate::memory::row::RowMemory;
+use crate::run::engine::Engine;
+use crate::run::handle::{Offers, Run};
+use crate::run::job::{Destination, Finished, Job, Sink};
+use crate::run::ready::{Popped, Ready};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};
@@ -171,7 +173,7 @@ impl Sink<Nothing> for Ready<RecordBatch> {
     }
 }
 
-/// The gathered columns behind their sample ids.
+/// The sample ids, followed by the gathered columns.
 fn with_ids(finished: &Finished<Nothing>) -> Result<RecordBatch, arrow::error::ArrowError> {
     let ids: UInt64Array = finished.step.rows.iter().map(|row| row.sample.0).collect();
     let mut fields = vec![Arc::new(Field::new("sample_id", DataType::UInt64, false))];

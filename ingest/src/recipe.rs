@@ -4,9 +4,9 @@
 //! Recipe ──spec()──▶ RecipeSpec (JSON) ──to another process──▶ open() ──▶ Recipe: the same plan, the same chains
 //! ```
 
-use crate::driver::{check_mapped, unmapped};
-use crate::engine::Map;
 use crate::resources::Loaded;
+use crate::run::columns::{check_mapped, unmapped};
+use crate::run::job::Map;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{
@@ -26,7 +26,7 @@ pub struct MapSpec {
     pub output: String,
     /// What is done to each sample.
     pub ops: ChainSpec,
-    /// What stands behind the end of short rows.
+    /// The value that short rows are padded with.
     pub pad_value: f64,
     /// What its random draws are named by: maps with equal keys draw the same for a sample. `None`: the first map of a
     /// column draws without a name, every further one by its output's. Left out of the JSON where it is `None`, so that

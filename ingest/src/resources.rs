@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A tokenizer's file at most: those of 250,000-token vocabularies take about 17 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Decoded noise kept of one data set: 70 min at 16 kHz. A larger data set gives clips drawn from all of it.
+/// Decoded noise kept of one data set: 70 min at 16 kHz. Of a larger data set, audio clips are drawn from all of it.
 const NOISE_BYTES: usize = 256 << 20;
 
-/// Clips of a noise data set read at a time.
+/// Audio clips of a noise data set that are read at a time.
 const NOISE_ROWS: u64 = 16;
 
 /// Resources that the clones of a pipeline share, so that each is loaded once a process.
@@ -75,7 +75,7 @@ fn read_file(dataset: &Dataset, uri: &str) -> Result<Arc<[u8]>> {
     Ok(bytes.as_ref().into())
 }
 
-/// Decodes clips of a data set, drawn from all of it, until [`NOISE_BYTES`] are full.
+/// Decodes audio clips of a data set, drawn from all of it, until [`NOISE_BYTES`] are full.
 fn read_noise(dataset: &Dataset, uri: &str, sample_rate: u32) -> Result<Noise> {
     let (storage, name): (Storage, _) = (dataset.storage().clone(), uri.to_owned());
     let noise = dataset.io().block_on(async move {
@@ -115,7 +115,7 @@ fn read_noise(dataset: &Dataset, uri: &str, sample_rate: u32) -> Result<Noise> {
     Ok(Noise { sample_rate, clips })
 }
 
-/// The clips of a batch of encoded ones; an error with the sample's id.
+/// Returns the decoded audio clips of a batch; an error with the sample's id.
 fn decode(batch: &RecordBatch, column: &str, chain: &Chain) -> Result<Vec<Vec<f32>>, (u64, Error)> {
     let ids = batch.column(0).as_primitive::<arrow::datatypes::UInt64Type>();
     let encoded = batch.column_by_name(column).and_then(|array| array.as_binary_view_opt());

@@ -1,7 +1,7 @@
 //! A finished batch, viewed in place.
 
 use crate::numbers::Numbers;
-use crate::slots::{Lease, Placed};
+use crate::slots::{Lease, PlacedColumn};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, UInt8Array, UInt64Array,
@@ -205,7 +205,7 @@ pub struct Tensor {
     pub(crate) dtype: DType,
     pub(crate) ragged_axis: Option<usize>,
     pub(crate) rows: usize,
-    pub(crate) placed: Arc<Placed>,
+    pub(crate) placed: Arc<PlacedColumn>,
     pub(crate) lease: Arc<Lease>,
 }
 
@@ -239,7 +239,7 @@ impl Tensor {
     /// All bytes, row-major, in the machine's byte order.
     pub fn bytes(&self) -> &[u8] {
         let start = self.lease.at(self.placed.part, self.placed.offset);
-        // SAFETY: the lease holds a finished slot, whose rows nobody writes, for as long as `self` lives.
+        // SAFETY: the lease holds a finished slot, whose rows no task writes, for as long as `self` lives.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.rows * self.row_bytes()) }
     }
 
@@ -284,7 +284,7 @@ impl Tensor {
     /// nothing.
     ///
     /// # Safety
-    /// Nobody else uses the slot.
+    /// Nothing else uses the slot.
     pub(crate) unsafe fn copy_rows(&mut self, sources: &[Option<usize>]) {
         let (start, bytes) = (self.as_ptr(), self.row_bytes());
         for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {

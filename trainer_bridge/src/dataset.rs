@@ -1,4 +1,4 @@
-//! The face of a data set for those who train.
+//! A data set, as training uses it.
 
 use crate::pipeline::Pipeline;
 use crate::{BatchSize, Result};
@@ -8,7 +8,7 @@ use feedstock_ops::ChainSpec;
 use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header};
 use std::ops::Deref;
 
-/// Reads a clip's duration out of its header: what [`Dataset::open`] gives to data sets that do not tell durations.
+/// Reads the duration of an audio clip from its header. [`Dataset::open`] uses it for data sets without durations.
 pub fn audio_probe() -> AudioProbe {
     let seconds = |head: &[u8], total_bytes| read_audio_header(head, total_bytes).ok()?.seconds();
     AudioProbe::new(AUDIO_HEADER_VERSION, seconds)
@@ -30,8 +30,8 @@ impl Dataset {
         Self::open_with(uri, OpenOptions::default()).await
     }
 
-    /// Opens `uri` with options: credentials, the layout by name, where the catalog is kept. Clips' headers are read
-    /// for durations by [`audio_probe`] unless the options bring their own, or say [`Durations::Never`].
+    /// Opens `uri` with options: credentials, the layout by name, where the catalog is kept. Headers of audio clips are read
+    /// for durations by [`audio_probe`] unless the options bring their own, or are [`Durations::Never`].
     ///
     /// [`Durations::Never`]: feedstock_dataset::Durations::Never
     ///
@@ -42,7 +42,7 @@ impl Dataset {
         Ok(Self(feedstock_dataset::Dataset::open_with(uri, options).await?))
     }
 
-    /// Mixes data sets by weight; `stop` says when an epoch ends. See [`feedstock_dataset::Dataset::mix`].
+    /// Mixes data sets by weight; `stop` sets when an epoch ends. See [`feedstock_dataset::Dataset::mix`].
     ///
     /// # Errors
     /// `BadConfig` for weights that are not finite numbers above zero, and for columns that do not go together.

@@ -1,4 +1,4 @@
-//! The proof of exactly-once: what was planned beside what was delivered.
+//! The proof of exactly-once: what was planned, compared with what was delivered.
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Digest, SampleId};

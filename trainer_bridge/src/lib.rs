@@ -9,22 +9,26 @@
 //! finished there ahead of the caller (`staging/`).
 
 mod batch;
+mod batch_size;
 mod dataset;
 mod ledger;
 mod loader;
 mod memory;
+mod next;
 mod nulls;
 mod numbers;
 mod padding;
 mod pipeline;
 mod policy;
 mod rank;
+mod rank_builder;
 mod sink;
 mod slots;
 mod staging;
 mod warnings;
 
 pub use batch::{Batch, Tensor};
+pub use batch_size::BatchSize;
 pub use dataset::{Dataset, audio_probe};
 pub use feedstock_device::finish::{
     FeatureFinish, FeatureNorm, Finish, FinishType, MixupCutmix, PictureFinish, PictureLayout,
@@ -38,11 +42,13 @@ pub use feedstock_device::{Element, Place};
 pub use feedstock_ingest::{Error, ErrorKind, Local, Result, SampleContext, Workers};
 pub use ledger::Ledger;
 pub use loader::{Loader, OnChange};
+pub use next::Next;
 pub use nulls::{NullValue, Nulls};
 pub use numbers::Numbers;
-pub use pipeline::{BatchSize, Pipeline, RankBuilder};
+pub use pipeline::Pipeline;
 pub use policy::{OnError, SkipReport, Skipped};
-pub use rank::{Next, RankIterator, RankStats};
+pub use rank::{RankIterator, RankStats};
+pub use rank_builder::RankBuilder;
 pub use staging::DeviceOptions;
 #[cfg(feature = "cuda")]
 pub use staging::compile_kernels;

@@ -7,16 +7,19 @@
 //! there. Whatever moves the place or changes the share ends that run: what it had prefetched is fetched again where it is
 //! needed.
 
+use crate::batch_size::BatchSize;
 use crate::ledger::Ledger;
-use crate::pipeline::{BatchSize, Pipeline, Prepared};
+use crate::next::{Next, block};
+use crate::pipeline::Pipeline;
 use crate::policy::SkipReport;
-use crate::rank::{Next, RankIterator, RankStats, SLOW_WAIT, block, next_step};
-use crate::staging;
+use crate::rank::{RankIterator, RankStats, SLOW_WAIT, next_step};
+use crate::rank_builder::PreparedRank;
+use crate::staging::DevicePlan;
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Carried, Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
 use feedstock_device::Place;
-use feedstock_device::open::Opened;
+use feedstock_device::open::OpenedDevice;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -53,7 +56,7 @@ impl FromStr for OnChange {
 ///
 /// Iterating yields the batches of one epoch, then `None`; iterating again goes on with the next epoch. Nothing runs
 /// before the first batch is asked for, so that state can be loaded first, unless [`start_prefetch`](Self::start_prefetch)
-/// says so.
+/// begins earlier.
 #[derive(Debug)]
 pub struct Loader {
     pipeline: Pipeline,
@@ -66,8 +69,8 @@ pub struct Loader {
     from: Cursor,
     run: Option<RankIterator>,
     /// Opened once, so that fixed addresses stay from run to run.
-    device: Option<Opened>,
-    /// An epoch was handed out whole by a run that was ended, and its end was not told yet.
+    device: Option<OpenedDevice>,
+    /// An epoch was handed out whole by a run that was ended, and its end was not returned yet.
     end_untold: bool,
     /// Samples skipped by runs that were ended.
     skips: SkipReport,
@@ -86,16 +89,16 @@ impl Pipeline {
 
 impl Loader {
     fn new(pipeline: Pipeline, rank: Rank) -> Result<Self> {
-        Self::with_device(pipeline, rank, staging::Prepared::open)
+        Self::with_device(pipeline, rank, DevicePlan::open)
     }
 
     /// With the device as `open` opens it.
     pub(crate) fn with_device(
         pipeline: Pipeline,
         rank: Rank,
-        open: impl FnOnce(&staging::Prepared) -> Result<Opened>,
+        open: impl FnOnce(&DevicePlan) -> Result<OpenedDevice>,
     ) -> Result<Self> {
-        let Prepared { job, settings, device, .. } = pipeline.rank(rank).prepare()?;
+        let PreparedRank { job, settings, device, .. } = pipeline.rank(rank).prepare()?;
         let device = device.as_ref().map(open).transpose()?;
         let (plan, ops) = (job.plan, settings.ops);
         let from = plan.cursor(0, Position(0)).with_ops(ops);
@@ -172,7 +175,7 @@ impl Loader {
 
     /// Whether the pipeline ends before `epoch`.
     fn is_over(&self, epoch: u64) -> bool {
-        self.pipeline.end_epoch().is_some_and(|end| epoch >= end)
+        self.pipeline.epochs.is_some_and(|end| epoch >= end)
     }
 
     /// After an epoch's last batch, goes on to the next epoch without yielding `None` first: see
@@ -298,7 +301,7 @@ impl Loader {
     /// # Errors
     /// `BadConfig` for an epoch at or beyond the pipeline's last.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if let Some(end) = self.pipeline.end_epoch().filter(|end| epoch >= *end) {
+        if let Some(end) = self.pipeline.epochs.filter(|end| epoch >= *end) {
             let message = format!("there is no epoch {epoch}: the run ends before epoch {end}");
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
@@ -329,7 +332,7 @@ impl Loader {
     }
 
     fn restart(&mut self, pipeline: Pipeline, from: Cursor, rank: Rank) -> Result<()> {
-        let Prepared { job, .. } = pipeline.rank(rank).resume(from).prepare()?;
+        let PreparedRank { job, .. } = pipeline.rank(rank).resume(from).prepare()?;
         self.end_run();
         if let Some(device) = self.device.as_mut().filter(|_| job.shape.rows() != self.shape.rows()) {
             device.move_fixed();
@@ -427,15 +430,15 @@ impl Loader {
 
     /// Where batches arrive: host memory, too, where a device was asked for and there is none.
     pub fn place(&self) -> Place {
-        self.device.as_ref().map_or(Place::Host, Opened::place)
+        self.device.as_ref().map_or(Place::Host, OpenedDevice::place)
     }
 
-    /// The pipeline, with the batch size as it is now.
+    /// The pipeline, with the current batch size.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
 
-    /// What runs now, for its ledger and whatever else it tells; `None` before anything was asked for and after a jump.
+    /// The current run, for its ledger and reports; `None` before anything was asked for and after a jump.
     pub fn run(&self) -> Option<&RankIterator> {
         self.run.as_ref()
     }

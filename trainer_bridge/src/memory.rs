@@ -1,8 +1,8 @@
-//! The door through which slots get their memory: plain, or page-locked for a device that copies from it.
+//! The memory of slots: plain, or page-locked for a device that copies from it.
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_device::memory::{Locked, LockedPool};
-use feedstock_ingest::Pages;
+use feedstock_ingest::{Pages, SlabMemory};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -26,16 +26,27 @@ impl Memory {
     /// The address of byte `offset`.
     ///
     /// # Panics
-    /// Behind the end.
+    /// If `offset` exceeds the size.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         match self {
             Self::Plain(pages) => pages.at(offset),
             Self::Locked(block) => {
-                assert!(offset <= block.size(), "byte {offset} lies outside of {} bytes", block.size());
+                assert!(offset <= block.size(), "byte {offset} is outside of {} bytes", block.size());
                 // SAFETY: just checked to lie inside the block or at its end.
                 unsafe { block.start().add(offset) }
             }
         }
+    }
+}
+
+// SAFETY: pages and locked blocks keep their address and size while they live, and belong to their holder alone.
+unsafe impl SlabMemory for Memory {
+    fn size(&self) -> usize {
+        self.size()
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        self.at(0)
     }
 }
 

@@ -42,7 +42,7 @@ pub enum NullValue {
     Real(f64),
 }
 
-/// What a pipeline was told about nulls.
+/// A pipeline's settings about nulls.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NullSettings {
     /// For all columns without a setting.
@@ -69,7 +69,7 @@ enum Form {
 }
 
 impl NullRule {
-    /// The rules for the columns of `along`, those that ride along; `is_taken` says whether the batch has another column
+    /// The rules for the columns of `along`, those that ride along; `is_taken` returns whether the batch has another column
     /// of that name. Without a setting, a column is a list if statistics prove nulls.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ pub(crate) fn with_rules(columns: RecordBatch, rules: &[NullRule]) -> Result<Rec
     RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options).map_err(bug)
 }
 
-/// The column that says where `column` has values.
+/// The name of the column that is true where `column` has values.
 fn mask_column(column: &str) -> String {
     format!("{column}_mask")
 }
@@ -207,7 +207,7 @@ fn check_column(name: &str, along: &[&Field]) -> Result<()> {
     }
 }
 
-/// The type of the numbers in a column; `None` where it is no tensor.
+/// The type of the numbers in a column; `None` if it is not a tensor.
 fn leaf_of(data_type: &DataType) -> Option<&DataType> {
     Element::of_nested(data_type)?;
     match data_type {

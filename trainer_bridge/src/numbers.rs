@@ -52,7 +52,7 @@ impl Numbers {
         let (start, bytes) = (data.offset() * self.element.bytes(), data.len() * self.element.bytes());
         let buffer = data.buffers()[0].clone();
         let start = buffer.as_ptr().wrapping_add(start);
-        // SAFETY: inside of the column's buffer, which `self` keeps as it is.
+        // SAFETY: inside of the column's buffer, which `self` keeps unchanged.
         Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, bytes) })
     }
 }

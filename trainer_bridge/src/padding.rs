@@ -3,11 +3,11 @@
 //! ```text
 //! [3, 80] [5, 80] [2, 80]  ──▶  [3 rows, 5, 80]  and lengths [3, 5, 2]
 //! ```
-//! It costs one copy of each row: 320 KB of features are 30 µs beside the milliseconds that made them.
+//! It costs one copy of each row: 320 KB of features take 30 µs, compared with the milliseconds that made them.
 
 use feedstock_ops::{DType, RaggedRow, TensorSpec};
 
-/// One element that stands behind the end of short rows.
+/// The element that short rows are padded with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Fill {
     bytes: [u8; 8],

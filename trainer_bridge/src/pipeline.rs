@@ -1,22 +1,17 @@
 //! The description of a pipeline: everything but the rank and the place to start.
 
+use crate::batch_size::BatchSize;
 use crate::nulls::{NullRule, NullSettings, Nulls};
 use crate::padding::Fill;
 use crate::policy::OnError;
-use crate::rank::{RankIterator, Settings, next_step};
 use crate::sink::length_column;
 use crate::slots::Column;
-use crate::staging::{self, DeviceOptions, Mapped, Way};
+use crate::staging::{DeviceOptions, DevicePlan, MappedColumn};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::Field;
-use feedstock_dataset::{
-    Carried, Cursor, Dataset, Plan, Position, Rank, Rest, Shuffle, StepShape, StepSize, Tail,
-};
-use feedstock_device::open::Opened;
-use feedstock_ingest::{
-    Engine, Job, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads, sample_bytes,
-};
-use feedstock_ops::{Chain, ChainSpec, DECODER_MEMORY, OPS_VERSION, Resources};
+use feedstock_dataset::{Carried, Cursor, Dataset, Plan, Rank, Rest, Shuffle, StepShape, Tail};
+use feedstock_ingest::{Engine, Map, MapSpec, Recipe, RecipeSpec, Workers, default_threads};
+use feedstock_ops::{Chain, ChainSpec, DECODER_MEMORY, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,102 +24,22 @@ const BUDGET_BYTES: u64 = 1 << 30;
 /// Longer than any retry of storage, shorter than the time-out of a collective (10 min in torch.distributed).
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Rows of a rank's batch at most where a total bounds it: of 0.1 s clips under 120 s there would be 1,200.
-const MAX_ROWS_PER_RANK: u64 = 1024;
-
-/// Rows of a global batch at most where a total bounds it: those of 64 such ranks.
-const MAX_ROWS_GLOBAL: u64 = 64 * MAX_ROWS_PER_RANK;
-
-/// How many samples a step takes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum BatchSize {
-    /// For each rank: a step takes this times the world size.
-    PerRank(u64),
-    /// Over all ranks: shares differ by at most one row.
-    Global(u64),
-    /// As many for each rank as a bound on their padded length allows.
-    PerRankTotal {
-        /// Rows × longest length at most, in the unit of the lengths' column (seconds, frames, tokens).
-        total: f64,
-        /// Rows at most, however short they are.
-        max_rows: u64,
-    },
-    /// As many over all ranks as a bound on their padded length allows.
-    GlobalTotal {
-        /// Rows × longest length at most, in the unit of the lengths' column.
-        total: f64,
-        /// Rows at most, however short they are.
-        max_rows: u64,
-    },
-}
-
-impl BatchSize {
-    /// Samples a step for each rank.
-    pub const fn per_rank(samples: u64) -> Self {
-        Self::PerRank(samples)
-    }
-
-    /// Samples a step over all ranks.
-    pub const fn global(samples: u64) -> Self {
-        Self::Global(samples)
-    }
-
-    /// As many samples for each rank as `total` allows: rows × longest length ≤ `total`, in the unit of the lengths'
-    /// column ([`Pipeline::bucket_by`], [`Pipeline::lengths_from`]); 1,024 rows at most, or
-    /// [`max_rows`](Self::max_rows). All ranks take the same number of steps.
-    ///
-    /// The bound holds for each rank, so the global batches depend on the world size.
-    pub const fn per_rank_total(total: f64) -> Self {
-        Self::PerRankTotal { total, max_rows: MAX_ROWS_PER_RANK }
-    }
-
-    /// As [`per_rank_total`](Self::per_rank_total), over all ranks, and 65,536 rows at most: the same global batches for
-    /// any world size. A rank's share may exceed its part of the total by one row.
-    pub const fn global_total(total: f64) -> Self {
-        Self::GlobalTotal { total, max_rows: MAX_ROWS_GLOBAL }
-    }
-
-    /// Rows that a total may gather at most, for each rank or over all as the total is. No change to a size in rows.
-    #[must_use]
-    pub const fn max_rows(self, rows: u64) -> Self {
-        match self {
-            Self::PerRankTotal { total, .. } => Self::PerRankTotal { total, max_rows: rows },
-            Self::GlobalTotal { total, .. } => Self::GlobalTotal { total, max_rows: rows },
-            Self::PerRank(_) | Self::Global(_) => self,
-        }
-    }
-
-    fn over(self, rank: Rank) -> Option<StepSize> {
-        let ranks = u64::from(rank.world_size);
-        Some(match self {
-            Self::PerRank(samples) => StepSize::Rows(samples.checked_mul(ranks)?),
-            Self::Global(samples) => StepSize::Rows(samples),
-            Self::PerRankTotal { total, max_rows } => {
-                let total = total * f64::from(rank.world_size);
-                StepSize::Total { total, max_rows: max_rows.checked_mul(ranks)?, ranks }
-            }
-            Self::GlobalTotal { total, max_rows } => StepSize::Total { total, max_rows, ranks: 1 },
-        })
-    }
-}
-
 /// What is done to which samples, in which order and batches. Cheap to clone; clones have one share of the process's CPU threads.
 #[derive(Clone)]
 pub struct Pipeline {
-    recipe: Recipe,
+    pub(crate) recipe: Recipe,
     batch: BatchSize,
     tail: Tail,
-    on_error: OnError,
+    pub(crate) on_error: OnError,
     nulls: NullSettings,
-    epochs: Option<u64>,
-    slots: usize,
-    threads: Option<usize>,
-    budget_bytes: u64,
-    decoder_memory: u64,
-    deadline: Duration,
-    workers: Option<Workers>,
-    device: Option<DeviceOptions>,
+    pub(crate) epochs: Option<u64>,
+    pub(crate) slots: usize,
+    pub(crate) threads: Option<usize>,
+    pub(crate) budget_bytes: u64,
+    pub(crate) decoder_memory: u64,
+    pub(crate) deadline: Duration,
+    pub(crate) workers: Option<Workers>,
+    pub(crate) device: Option<DeviceOptions>,
     engine: Arc<Mutex<Option<Engine>>>,
 }
 
@@ -168,7 +83,7 @@ impl Pipeline {
         self
     }
 
-    /// What stands behind the end of short rows in the tensor `output` of an earlier map. Default 0.
+    /// Sets the value that short rows are padded with in the tensor `output` of an earlier map. Default 0.
     ///
     /// # Panics
     /// If no map has that output.
@@ -194,7 +109,7 @@ impl Pipeline {
     fn map_of(&mut self, output: &str, setting: &str) -> &mut MapSpec {
         match self.recipe.maps.iter_mut().find(|map| map.output == output) {
             Some(map) => map,
-            None => panic!("{setting}: no map has the output '{output}'; put {setting} behind its map"),
+            None => panic!("{setting}: no map has the output '{output}'; put {setting} after its map"),
         }
     }
 
@@ -264,8 +179,8 @@ impl Pipeline {
         self
     }
 
-    /// What becomes of missing values in columns of numbers or flags that ride along, all but those with a setting of
-    /// their own ([`nulls_of`](Self::nulls_of)).
+    /// What becomes of missing values in columns of numbers or flags that ride along, all but those with a separate
+    /// setting ([`nulls_of`](Self::nulls_of)).
     ///
     /// Default: a column is a list in every batch if statistics prove nulls among the selected samples
     /// ([`feedstock_dataset::Dataset::proves_nulls`]). Any other is a tensor in every batch, and a sample with a null in it
@@ -351,7 +266,7 @@ impl Pipeline {
         self
     }
 
-    /// The longest wait for a batch, after which the iterator yields an error that says what it waited for.
+    /// The longest wait for a batch, after which the iterator yields an error that states what it waited for.
     /// Default 5 min.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
@@ -367,22 +282,22 @@ impl Pipeline {
         self
     }
 
-    /// Has batches arrive in a GPU's memory: slots are page-locked, batches are copied on a stream of their own while the
+    /// Has batches arrive in a GPU's memory: slots are page-locked, batches are copied on a separate stream while the
     /// caller computes, and finished there. What was only copied ahead does not count as delivered. Default: batches stay in
-    /// host memory. Without CUDA they do so, too, finished all the same, and a warning says so once.
+    /// host memory. Without CUDA they do so, too, finished all the same, and a warning is logged once.
     #[must_use]
     pub fn device(mut self, options: DeviceOptions) -> Self {
         self.device = Some(options);
         self
     }
 
-    /// What is done to which samples, in which order, as a description for other processes: what ranks tell workers, and
+    /// What is done to which samples, in which order, as a description for other processes: ranks send it to workers, and
     /// Flight clients may.
     pub fn spec(&self) -> RecipeSpec {
         self.recipe.spec()
     }
 
-    /// The data set, filtered as it is.
+    /// The data set, with its filter.
     pub fn dataset(&self) -> &Dataset {
         &self.recipe.dataset
     }
@@ -410,16 +325,6 @@ impl Pipeline {
         Ok(Chain::clone(&map.chain))
     }
 
-    /// Where the run ends, if it does.
-    pub(crate) fn end_epoch(&self) -> Option<u64> {
-        self.epochs
-    }
-
-    /// One rank's share of it.
-    pub fn rank(&self, rank: Rank) -> RankBuilder {
-        RankBuilder { pipeline: self.clone(), rank, from: None, epoch: 0 }
-    }
-
     /// The same with what is left of `epoch`, which began with other data.
     pub(crate) fn carrying(&self, epoch: u64, carried: Vec<Carried>, rank: Rank) -> Result<Self> {
         let recipe = self.recipe.carrying(epoch, carried, &self.shape(rank)?)?;
@@ -438,7 +343,7 @@ impl Pipeline {
         self.recipe.rest.as_deref()
     }
 
-    fn shape(&self, rank: Rank) -> Result<StepShape> {
+    pub(crate) fn shape(&self, rank: Rank) -> Result<StepShape> {
         match self.batch.over(rank) {
             Some(size) => Ok(StepShape { size, rank, tail: self.tail }),
             None => {
@@ -452,7 +357,7 @@ impl Pipeline {
     }
 
     /// The chains, compiled, and the columns that they make.
-    fn compile(&self) -> Result<(Vec<Map>, Vec<Column>)> {
+    pub(crate) fn compile(&self) -> Result<(Vec<Map>, Vec<Column>)> {
         let config = |message: String| Error::new(ErrorKind::BadConfig, message);
         let maps = self.recipe.compile()?;
         let mut columns: Vec<Column> = Vec::new();
@@ -460,7 +365,7 @@ impl Pipeline {
             let (spec, pad_value) = (map.chain.output().clone(), described.pad_value);
             let fill = Fill::new(pad_value, spec.dtype).ok_or_else(|| {
                 config(format!(
-                    "{}: {pad_value} is no {:?}, so it cannot pad its rows",
+                    "{}: {pad_value} is not a value of {:?}, so it cannot pad its rows",
                     map.output, spec.dtype
                 ))
             })?;
@@ -485,7 +390,7 @@ impl Pipeline {
     }
 
     /// The forms of the columns of numbers that ride along.
-    fn null_rules(&self, maps: &[Map], columns: &[Column]) -> Result<Vec<NullRule>> {
+    pub(crate) fn null_rules(&self, maps: &[Map], columns: &[Column]) -> Result<Vec<NullRule>> {
         let along = self.recipe.unmapped(maps)?;
         let along: Vec<&Field> = along.fields().iter().map(AsRef::as_ref).collect();
         let is_taken = |name: &str| {
@@ -498,22 +403,22 @@ impl Pipeline {
     }
 
     /// The device's part, checked against the columns that the chains make.
-    fn prepare_device(
+    pub(crate) fn prepare_device(
         &self,
         options: &DeviceOptions,
         maps: &[Map],
         columns: &[Column],
         nulls: &[NullRule],
-    ) -> Result<staging::Prepared> {
+    ) -> Result<DevicePlan> {
         if options.nvjpeg > 0.0 && self.workers.is_some() {
             let message = "nvjpeg: workers decode on their CPUs; leave out one of both";
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
-        let mapped: Vec<Mapped<'_>> = columns
+        let mapped: Vec<MappedColumn<'_>> = columns
             .iter()
             .zip(&self.recipe.maps)
             .zip(maps)
-            .map(|((column, described), map)| Mapped {
+            .map(|((column, described), map)| MappedColumn {
                 name: &column.name,
                 spec: &column.spec,
                 ops: described.ops.0.len(),
@@ -531,11 +436,11 @@ impl Pipeline {
             nulls.iter().any(|rule| rule.column == name && !rule.is_list() || rule.mask() == Some(name))
                 || columns.iter().any(|column| column.spec.is_ragged() && length_column(&column.name) == name)
         };
-        staging::Prepared::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
+        DevicePlan::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
     }
 
     /// The hash of the ops that cursors keep, of what finishes and decodes on a device among them.
-    fn ops_hash(&self) -> Result<u64> {
+    pub(crate) fn ops_hash(&self) -> Result<u64> {
         let ops = self.recipe.ops_hash()?;
         match self.device.as_ref().filter(|options| !options.finish.is_empty() || options.nvjpeg > 0.0) {
             None => Ok(ops),
@@ -553,7 +458,7 @@ impl Pipeline {
         }
     }
 
-    fn engine(&self) -> Result<Engine> {
+    pub(crate) fn engine(&self) -> Result<Engine> {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
         let engine = match &mut *engine {
             Some(engine) => engine,
@@ -572,139 +477,5 @@ impl std::fmt::Debug for Pipeline {
             .field("batch", &self.batch)
             .field("tail", &self.tail)
             .finish_non_exhaustive()
-    }
-}
-
-/// What a rank's run is started with.
-pub(crate) struct Prepared {
-    pub(crate) job: Job,
-    pub(crate) columns: Vec<Column>,
-    pub(crate) settings: Settings,
-    pub(crate) device: Option<staging::Prepared>,
-}
-
-/// A rank's share of a pipeline, and where to begin.
-#[derive(Debug, Clone)]
-pub struct RankBuilder {
-    pipeline: Pipeline,
-    rank: Rank,
-    from: Option<Cursor>,
-    epoch: u64,
-}
-
-impl RankBuilder {
-    /// Begins with this epoch, at its start; a cursor overrides it. Default 0.
-    #[must_use]
-    pub fn epoch(mut self, epoch: u64) -> Self {
-        self.epoch = epoch;
-        self
-    }
-
-    /// Begins where `cursor` was taken, with any rank, world size or batch size. Default: position 0 of epoch 0.
-    #[must_use]
-    pub fn resume(mut self, cursor: Cursor) -> Self {
-        self.from = Some(cursor);
-        self
-    }
-
-    /// Starts prefetching and decoding.
-    ///
-    /// # Errors
-    /// `BadConfig`, before anything runs, for: a chain that does not compile, a column without encoded bytes, a
-    /// batch larger than the data set (with [`Tail::Drop`]) or smaller than the world size, a budget smaller than a
-    /// batch, fewer than 2 slots, or a cursor of another order.
-    pub fn start(self) -> Result<RankIterator> {
-        let prepared = self.prepare()?;
-        if let Some(end) = self.pipeline.epochs.filter(|end| prepared.job.epoch >= *end) {
-            let message = format!(
-                "nothing is left to do: the run ends before epoch {end}, and starts at epoch {epoch}",
-                epoch = prepared.job.epoch
-            );
-            return Err(Error::new(ErrorKind::BadConfig, message));
-        }
-        let opened = prepared.device.as_ref().map(staging::Prepared::open).transpose()?;
-        self.run(prepared, opened)
-    }
-
-    /// `opened` is the device of whoever has a device.
-    pub(crate) fn run(&self, prepared: Prepared, opened: Option<Opened>) -> Result<RankIterator> {
-        let Prepared { mut job, mut columns, settings, device } = prepared;
-        let (pipeline, settings) = (&self.pipeline, &settings);
-        let way = match device.zip(opened) {
-            None => Way::default(),
-            Some((device, opened)) => {
-                let catalog = job.dataset.catalog().clone();
-                let mut both: Vec<_> = job.maps.iter_mut().zip(&mut columns).collect();
-                device.to(opened, &mut both, catalog)
-            }
-        };
-        RankIterator::start(job, columns, settings, way, |job, sink| match &pipeline.workers {
-            None => pipeline.engine()?.run(job, sink),
-            Some(workers) => workers.run(&pipeline.recipe, job, || pipeline.engine(), sink),
-        })
-    }
-
-    /// Everything that can be wrong is found here.
-    pub(crate) fn prepare(&self) -> Result<Prepared> {
-        let pipeline = &self.pipeline;
-        pipeline.on_error.check()?;
-        if pipeline.threads == Some(0) {
-            return Err(Error::new(ErrorKind::BadConfig, "threads must be at least 1; got 0"));
-        }
-        if pipeline.slots < 2 {
-            let message = format!(
-                "slots must be at least 2 (one is read while one is written); got {}",
-                pipeline.slots
-            );
-            return Err(Error::new(ErrorKind::BadConfig, message));
-        }
-        let mut plan = pipeline.plan(self.rank)?;
-        let shape = pipeline.shape(self.rank)?;
-        shape.check(&plan, &|sample| pipeline.recipe.dataset.catalog().describe_sample(sample))?;
-        if shape.tail == Tail::Short {
-            let message = "tail=short would leave some ranks without a last batch; use drop or pad";
-            return Err(Error::new(ErrorKind::BadConfig, message));
-        }
-        let (mut epoch, mut position) = (self.epoch, Position(0));
-        if let Some(cursor) = &self.from {
-            plan = plan.regrouped_as(cursor)?;
-            (epoch, position) = next_step(&plan, &shape, cursor.epoch, cursor.position);
-        }
-        let ops = pipeline.ops_hash()?;
-        if let Some(saved) = self.from.as_ref().and_then(|cursor| cursor.ops).filter(|saved| *saved != ops) {
-            tracing::warn!(
-                "the ops differ from those of the saved run ({saved:016x} there, {ops:016x} here): a chain or its keys \
-                 changed, or a release saved it whose ops do not have version {OPS_VERSION}"
-            );
-        }
-        let (maps, columns) = pipeline.compile()?;
-        let nulls = pipeline.null_rules(&maps, &columns)?;
-        let device = pipeline
-            .device
-            .as_ref()
-            .map(|options| pipeline.prepare_device(options, &maps, &columns, &nulls))
-            .transpose()?;
-        let job = Job {
-            dataset: pipeline.recipe.dataset.clone(),
-            plan,
-            maps,
-            shape,
-            strands: None,
-            seed: pipeline.recipe.seed(),
-            epoch,
-            position,
-            end_epoch: pipeline.epochs,
-            budget_bytes: pipeline.budget_bytes,
-            sample_bytes: sample_bytes(pipeline.decoder_memory, pipeline.budget_bytes),
-        };
-        let settings = Settings {
-            slots: pipeline.slots,
-            on_error: pipeline.on_error,
-            deadline: pipeline.deadline,
-            ops,
-            nulls: nulls.into(),
-            skipped: (0, 0),
-        };
-        Ok(Prepared { job, columns, settings, device })
     }
 }

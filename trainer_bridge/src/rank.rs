@@ -2,16 +2,16 @@
 
 use crate::batch::Batch;
 use crate::ledger::Ledger;
-use crate::memory::Allocator;
+use crate::next::{Next, block};
 use crate::nulls::NullRule;
 use crate::policy::{OnError, SkipReport, Skipped};
 use crate::sink::{Assembled, Assembler};
-use crate::slots::{Column, Home, Slot};
-use crate::staging::{Stage, Way};
+use crate::slots::{Column, Home, Slot, make_slots};
+use crate::staging::{BatchRoute, Stage};
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, StepShape, StepSize};
-use feedstock_ingest::{Job, Popped, Ready, RowBuffers, Run, Sink, Stats, Waiting};
+use feedstock_ingest::{Job, Popped, Ready, Run, Sink, Stats, Waiting};
 use futures::Stream;
 use std::ops::Range;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// A wait this long is told in the log, once a batch.
+/// A wait this long is logged, once for each batch.
 pub(crate) const SLOW_WAIT: Duration = Duration::from_secs(10);
 
 /// In a mix without end, a fraction of skipped samples is one of those delivered so far and of this many: early ones
@@ -45,9 +45,7 @@ pub struct RankIterator {
     ledger: Ledger,
     /// The positions that the ledger covers: an epoch from 0 on, unless resumed in its middle.
     ledger_range: Range<Position>,
-    epoch_done: bool,
-    error: Option<Error>,
-    error_told: bool,
+    phase: Phase,
     skips: SkipReport,
     warnings: WarningReport,
     /// By mapped column: elements along the padded axis that are samples' own, and all.
@@ -63,7 +61,24 @@ pub struct RankIterator {
     waiting: Duration,
     /// The same for the stream, which is polled.
     polled_since: Option<Instant>,
-    told_slow: bool,
+    has_warned_of_slow_wait: bool,
+}
+
+/// Where the iteration is.
+#[derive(Debug)]
+enum Phase {
+    /// Batches of the epoch are left, or the epoch was not begun.
+    Batches,
+    /// The epoch's last batch was handed out; its end was not.
+    EpochEnd,
+    /// The run has failed. `None` and the error are returned in turns.
+    Failed { error: Error, is_none_next: bool },
+}
+
+/// What can be returned without a wait.
+enum Settled {
+    EpochEnd,
+    Failed(Error),
 }
 
 /// What a rank keeps of its pipeline's settings.
@@ -77,17 +92,6 @@ pub(crate) struct Settings {
     pub(crate) nulls: Arc<[NullRule]>,
     /// An epoch, and samples skipped in it by earlier runs of the same loader: they count towards its limit.
     pub(crate) skipped: (u64, u64),
-}
-
-/// What a bounded wait for a batch brought.
-#[derive(Debug)]
-pub enum Next {
-    /// The next batch.
-    Batch(Batch),
-    /// The epoch is over; the next call is about the next one.
-    EpochEnd,
-    /// Nothing yet: ask again.
-    Pending,
 }
 
 /// What a rank's pipeline has done so far.
@@ -113,7 +117,7 @@ impl RankIterator {
         job: Job,
         columns: Vec<Column>,
         settings: &Settings,
-        way: Way,
+        route: BatchRoute,
         run: impl FnOnce(Job, Arc<dyn Sink<Slot>>) -> Result<Run<Slot>>,
     ) -> Result<Self> {
         let Settings { slots, on_error, deadline, ops, skipped, .. } = *settings;
@@ -126,7 +130,7 @@ impl RankIterator {
             columns: columns.clone(),
             nulls: settings.nulls.clone(),
             catalog: job.dataset.catalog().clone(),
-            device_seed: way.stage.is_some().then_some(job.seed),
+            device_seed: route.stage.is_some().then_some(job.seed),
         });
         let (plan, step_shape, epoch, position) = (job.plan.clone(), job.shape, job.epoch, job.position);
         let end_epoch = job.end_epoch;
@@ -137,7 +141,7 @@ impl RankIterator {
         let rows = usize::try_from(rows).map_err(|_| {
             Error::new(ErrorKind::BadConfig, "a batch has more rows than memory has addresses")
         })?;
-        let Way { allocator, stage } = way;
+        let BatchRoute { allocator, stage } = route;
         // All of them before any is offered: page-locked memory may not suffice for as many.
         let made = make_slots(&columns, &allocator, rows, slots)?;
         let slots = made.len();
@@ -157,9 +161,7 @@ impl RankIterator {
             ops,
             ledger: Ledger::new(epoch),
             ledger_range: position..position,
-            epoch_done: false,
-            error: None,
-            error_told: false,
+            phase: Phase::Batches,
             skips: SkipReport::default(),
             warnings: WarningReport::default(),
             padding: vec![(0, 0); columns.len()],
@@ -171,7 +173,7 @@ impl RankIterator {
             waited_for_functions: Duration::ZERO,
             waiting: Duration::ZERO,
             polled_since: None,
-            told_slow: false,
+            has_warned_of_slow_wait: false,
         })
     }
 
@@ -256,12 +258,13 @@ impl RankIterator {
     /// Once an epoch's last batch was handed out, goes on to the next epoch without yielding the `None` that marks its
     /// end, for callers who count batches; true if it did.
     pub fn begin_epoch(&mut self) -> bool {
-        let done = std::mem::take(&mut self.epoch_done);
-        if done {
-            self.epoch += 1;
-            self.position = Position(0);
+        if !self.is_epoch_done() {
+            return false;
         }
-        done
+        self.phase = Phase::Batches;
+        self.epoch += 1;
+        self.position = Position(0);
+        true
     }
 
     /// As [`Iterator::next`], but waits no longer than `timeout`: for callers who have to look up now and then, at
@@ -270,8 +273,10 @@ impl RankIterator {
     /// # Errors
     /// As the iterator's.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Next> {
-        if let Some(answer) = self.settled() {
-            return answer.map_or(Ok(Next::EpochEnd), |batch| batch.map(Next::Batch));
+        match self.settled() {
+            Some(Settled::EpochEnd) => return Ok(Next::EpochEnd),
+            Some(Settled::Failed(error)) => return Err(error),
+            None => {}
         }
         let begun = Instant::now();
         let left = self.deadline.saturating_sub(self.waiting);
@@ -280,7 +285,7 @@ impl RankIterator {
         match popped {
             Popped::TimedOut if self.waiting < self.deadline => {
                 if self.waiting >= SLOW_WAIT {
-                    self.tell_slow();
+                    self.warn_of_slow_wait();
                 }
                 Ok(Next::Pending)
             }
@@ -298,8 +303,10 @@ impl RankIterator {
     /// # Errors
     /// As the iterator's, but for the deadline.
     pub fn next_ahead(&mut self, timeout: Duration) -> Result<Next> {
-        if let Some(answer) = self.settled() {
-            return answer.map_or(Ok(Next::EpochEnd), |batch| batch.map(Next::Batch));
+        match self.settled() {
+            Some(Settled::EpochEnd) => return Ok(Next::EpochEnd),
+            Some(Settled::Failed(error)) => return Err(error),
+            None => {}
         }
         let popped = self.ready().pop(timeout);
         self.taken(popped)
@@ -322,23 +329,25 @@ impl RankIterator {
         }
     }
 
-    /// Whether it failed for good: all that it can still do is to say so again.
+    /// Whether it failed for good: it only returns the error again.
     pub(crate) fn has_failed(&self) -> bool {
-        self.error.is_some()
+        matches!(self.phase, Phase::Failed { .. })
     }
 
     /// Whether the epoch's last batch was handed out, and its end not yet.
     pub(crate) fn is_epoch_done(&self) -> bool {
-        self.epoch_done
+        matches!(self.phase, Phase::EpochEnd)
     }
 
-    /// Before a wait: what can be answered without one.
-    fn settled(&mut self) -> Option<Option<Result<Batch>>> {
-        if let Some(error) = &self.error {
-            self.error_told = !self.error_told;
-            return Some(self.error_told.then(|| Err(error.clone())));
+    /// Returns what needs no wait, if the iteration is there.
+    fn settled(&mut self) -> Option<Settled> {
+        if let Phase::Failed { error, is_none_next } = &mut self.phase {
+            return Some(match std::mem::replace(is_none_next, !*is_none_next) {
+                true => Settled::EpochEnd,
+                false => Settled::Failed(error.clone()),
+            });
         }
-        self.begin_epoch().then_some(None)
+        self.begin_epoch().then_some(Settled::EpochEnd)
     }
 
     fn deliver(&mut self, assembled: Assembled) -> Result<Batch> {
@@ -363,7 +372,9 @@ impl RankIterator {
         self.skips.add(skipped);
         self.warnings.add(warned);
         self.position = batch.next;
-        self.epoch_done = !self.shape.has_step(self.plan.len_of(self.epoch), self.position);
+        if !self.shape.has_step(self.plan.len_of(self.epoch), self.position) {
+            self.phase = Phase::EpochEnd;
+        }
         Ok(batch)
     }
 
@@ -390,15 +401,14 @@ impl RankIterator {
     }
 
     fn fail(&mut self, error: Error) -> Result<Batch> {
-        self.error = Some(error.clone());
-        self.error_told = true;
+        self.phase = Phase::Failed { error: error.clone(), is_none_next: true };
         Err(error)
     }
 
     fn received(&mut self, result: Result<Assembled>) -> Result<Batch> {
         self.waited += std::mem::take(&mut self.waiting);
         self.waited += self.polled_since.take().map_or(Duration::ZERO, |since| since.elapsed());
-        self.told_slow = false;
+        self.has_warned_of_slow_wait = false;
         let batch = result.and_then(|assembled| self.deliver(assembled));
         batch.or_else(|error| self.fail(error))
     }
@@ -426,44 +436,12 @@ impl RankIterator {
         Error::new(ErrorKind::Retryable, message)
     }
 
-    fn tell_slow(&mut self) {
-        if !std::mem::replace(&mut self.told_slow, true) {
+    fn warn_of_slow_wait(&mut self) {
+        if !std::mem::replace(&mut self.has_warned_of_slow_wait, true) {
             let (waiting, RankStats { held, slots, .. }) = (self.run.waiting(), self.stats());
             tracing::warn!(rank = %self.shape.rank, held, slots, "no batch for 10 s: {waiting}");
         }
     }
-}
-
-/// At least so many slots make a pipeline: one is read while one is written.
-const LEAST_SLOTS: usize = 2;
-
-/// `slots` slots with room for `rows` rows, or fewer where no more memory can be page-locked.
-fn make_slots(
-    columns: &Arc<[Column]>,
-    allocator: &Allocator,
-    rows: usize,
-    slots: usize,
-) -> Result<Vec<Slot>> {
-    let buffers = Arc::new(RowBuffers::default());
-    let mut made = Vec::with_capacity(slots);
-    for number in 0..slots {
-        match Slot::new(columns.clone(), buffers.clone(), allocator.clone(), rows) {
-            Ok(slot) => made.push(slot),
-            Err(error)
-                if number >= LEAST_SLOTS
-                    && error.kind() == ErrorKind::BadConfig
-                    && matches!(allocator, Allocator::Locked(_)) =>
-            {
-                // One slot's memory is left for what is page-locked later: staging memory, padded rows.
-                made.truncate(LEAST_SLOTS.max(number - 1));
-                let fewer = made.len();
-                tracing::warn!("going on with {fewer} slots instead of {slots}: {error}");
-                break;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(made)
 }
 
 impl Iterator for RankIterator {
@@ -471,18 +449,6 @@ impl Iterator for RankIterator {
 
     fn next(&mut self) -> Option<Self::Item> {
         block(|| self.next_within(SLOW_WAIT))
-    }
-}
-
-/// Waits on, however often nothing has come yet; `None` at an epoch's end.
-pub(crate) fn block(mut next: impl FnMut() -> Result<Next>) -> Option<Result<Batch>> {
-    loop {
-        match next() {
-            Ok(Next::Batch(batch)) => return Some(Ok(batch)),
-            Ok(Next::EpochEnd) => return None,
-            Ok(Next::Pending) => {}
-            Err(error) => return Some(Err(error)),
-        }
     }
 }
 
@@ -501,8 +467,10 @@ impl Stream for RankIterator {
     /// As [`Iterator::next`]; the deadline is the caller's (`tokio::time::timeout`).
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        if let Some(answer) = this.settled() {
-            return Poll::Ready(answer);
+        match this.settled() {
+            Some(Settled::EpochEnd) => return Poll::Ready(None),
+            Some(Settled::Failed(error)) => return Poll::Ready(Some(Err(error))),
+            None => {}
         }
         this.polled_since.get_or_insert_with(Instant::now);
         match this.ready().poll(cx) {

@@ -33,7 +33,7 @@ impl Assembled {
     /// The first of them, where the policy allows no bad rows or there is no good one.
     ///
     /// # Safety
-    /// Nobody uses the slot but this batch.
+    /// Nothing uses the slot but this batch.
     pub(crate) unsafe fn substitute(&mut self, on_error: OnError, bad: Vec<(usize, Error)>) -> Result<()> {
         let (batch, mut rows): (_, Vec<usize>) = (&mut self.batch, bad.iter().map(|(row, _)| *row).collect());
         rows.sort_unstable();

@@ -6,53 +6,53 @@
 //! One block of memory holds all fixed columns of a slot and another all padded ones, each column starting on a page, so
 //! that both can be page-locked as a whole and Arrow can view them without a copy; where they come from is `memory.rs`.
 //! Memory grows to the largest step that the slot held. A slot is never cleared: each row is written whole before it is
-//! read. It comes home when nobody holds its lease: a copy to a device holds it until it has ended (`staging/stage.rs`).
+//! read. It comes home when its lease is dropped: a copy to a device holds it until it has ended (`staging/stage.rs`).
 
-use crate::Result;
 use crate::memory::{Allocator, Memory, no_memory};
 use crate::padding::{Fill, pad};
+use crate::{ErrorKind, Result};
 use feedstock_base::PAGE_BYTES;
-use feedstock_ingest::{Destination, Offers, RowBuffers, RowColumn, RowMemory};
+use feedstock_ingest::{Destination, Offers, RowBuffers, RowMemory, RowSlab};
 use feedstock_ops::{RaggedRow, TensorSpec};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Steps of a slot after which its padded memory is compared with what they needed: rare enough that giving memory back
-/// and asking for it again costs nothing beside decoding, even where every 16th batch is a large one.
+/// and asking for it again costs nothing compared with decoding, even where every 16th batch is a large one.
 const STEPS_REMEMBERED: u32 = 16;
 
-/// Padded memory is given back where the steps needed less than one part in so many. Batches of one data set differ by
-/// less: the longest of 32 clips of 1 to 12 s is 12 s in nearly all, and buckets differ by a factor of 12 at most, whose
+/// Padded memory is given back if the steps needed less than this part of it: a quarter. Batches of one data set differ by
+/// less: the longest of 32 audio clips of 1 to 12 s is 12 s in nearly all, and buckets differ by a factor of 12 at most, whose
 /// larger ones come often.
 const SHRINK_FACTOR: usize = 4;
 
 /// Padded memory up to this stays: less is not worth a call.
 const PADDED_KEPT_BYTES: usize = 1 << 20;
 
-/// A mapped column: its name, the tensor of one sample, and what stands behind the end of short rows.
+/// A mapped column: its name, the tensor of one sample, and what short rows are padded with.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) spec: TensorSpec,
     pub(crate) fill: Fill,
-    /// Its rows become pictures on a device: their lengths are nobody's business.
+    /// Its rows become images on a device, so the batch has no lengths of them.
     pub(crate) is_deferred: bool,
 }
 
 /// Which of a slot's two memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SlotPart {
     /// Rows written in place.
     Fixed,
     /// Ragged rows, padded.
     Padded,
 }
 
-/// Where a column of a finished slot lies, and its rows.
+/// Where a column of a finished slot is, and its rows.
 #[derive(Debug, Clone)]
-pub(crate) struct Placed {
-    pub(crate) part: Part,
+pub(crate) struct PlacedColumn {
+    pub(crate) part: SlotPart,
     pub(crate) offset: usize,
     /// The shape of one row.
     pub(crate) shape: Vec<usize>,
@@ -93,16 +93,11 @@ impl PaddedSize {
 /// One reusable batch buffer.
 pub(crate) struct Slot {
     columns: Arc<[Column]>,
-    buffers: Arc<RowBuffers>,
     allocator: Allocator,
-    fixed: Arc<Memory>,
+    /// The rows: those of fixed columns in place, those of ragged ones in buffers.
+    rows: RowSlab<Memory>,
     padded: Arc<Memory>,
     padded_size: PaddedSize,
-    /// Rows that `fixed` has room for; column offsets follow from it.
-    capacity_rows: usize,
-    taken: Vec<bool>,
-    /// By row and mapped column, what was written into buffers.
-    ragged: Vec<Vec<Option<RaggedRow>>>,
 }
 
 impl Slot {
@@ -113,47 +108,28 @@ impl Slot {
         allocator: Allocator,
         rows: usize,
     ) -> Result<Self> {
-        let mut slot = Self {
-            columns,
-            buffers,
-            fixed: allocator.memory(0)?,
-            padded: allocator.memory(0)?,
-            allocator,
-            padded_size: PaddedSize::default(),
-            capacity_rows: 0,
-            taken: Vec::new(),
-            ragged: Vec::new(),
-        };
-        slot.reserve(rows)?;
-        Ok(slot)
-    }
-
-    fn reserve(&mut self, rows: usize) -> Result<()> {
-        if rows > self.capacity_rows {
-            self.fixed = self.allocator.memory(0)?; // the old memory goes before the new one comes
-            let bytes = fixed_offsets(&self.columns, rows).map(|(_, bytes)| bytes);
-            self.fixed = self.allocator.memory(bytes.unwrap_or(usize::MAX))?;
-            self.capacity_rows = rows;
-        }
-        Ok(())
+        let specs = columns.iter().map(|column| column.spec.clone()).collect();
+        let mut fixed = RowSlab::new(specs, buffers, allocator.memory(0)?);
+        fixed.reserve(rows, |bytes| allocator.memory(bytes))?;
+        let padded = allocator.memory(0)?;
+        Ok(Self { columns, allocator, rows: fixed, padded, padded_size: PaddedSize::default() })
     }
 
     /// Makes every row whole: rows take the content of the row that `sources` names for them (their own, unless they
     /// are substituted), ragged columns are padded. Rows without a good source become zeros, or nothing.
     ///
     /// Only while no row is lent.
-    pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<Placed>> {
+    pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<PlacedColumn>> {
         let rows = sources.len();
-        let Some((offsets, _)) = fixed_offsets(&self.columns, self.capacity_rows) else {
-            return Err(no_memory(usize::MAX));
-        };
         let mut placed = Vec::with_capacity(self.columns.len());
         let mut padded_bytes = 0usize;
-        for (index, (column, offset)) in self.columns.iter().zip(offsets).enumerate() {
-            if !column.spec.is_ragged() {
-                self.substitute(offset, column.spec.bytes(), sources);
+        for (index, column) in self.columns.iter().enumerate() {
+            if let Some(offset) = self.rows.offset(index) {
+                for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
+                    self.rows.copy_row(index, *from, row)?;
+                }
                 let shape = column.spec.shape.clone();
-                placed.push(Placed { part: Part::Fixed, offset, shape, lengths: None });
+                placed.push(PlacedColumn { part: SlotPart::Fixed, offset, shape, lengths: None });
                 continue;
             }
             let lengths: Vec<usize> =
@@ -164,30 +140,34 @@ impl Slot {
             let end =
                 bytes.and_then(|bytes| padded_bytes.checked_add(bytes)?.checked_next_multiple_of(PAGE_BYTES));
             let shape = column.spec.shape_at(longest);
-            placed.push(Placed { part: Part::Padded, offset: padded_bytes, shape, lengths: Some(lengths) });
+            placed.push(PlacedColumn {
+                part: SlotPart::Padded,
+                offset: padded_bytes,
+                shape,
+                lengths: Some(lengths),
+            });
             padded_bytes = end.ok_or_else(|| no_memory(usize::MAX))?;
         }
         if let Some(bytes) = self.padded_size.step(self.padded.size(), padded_bytes) {
             self.padded = self.allocator.memory(0)?; // the old memory goes before the new one comes
             self.padded = self.allocator.memory(bytes)?;
         }
-        for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == Part::Padded) {
+        for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == SlotPart::Padded)
+        {
             self.pad(index, placed, sources);
         }
-        for row in self.ragged.drain(..).flatten().flatten() {
-            self.buffers.give(row);
-        }
+        self.rows.recycle();
         Ok(placed)
     }
 
-    fn pad(&self, index: usize, placed: &Placed, sources: &[Option<usize>]) {
+    fn pad(&self, index: usize, placed: &PlacedColumn, sources: &[Option<usize>]) {
         let Column { spec, fill, .. } = &self.columns[index];
         let longest = spec.ragged_axis.map_or(1, |axis| placed.shape[axis]);
         let bytes = placed.shape.iter().product::<usize>() * spec.dtype.bytes();
         let nothing = RaggedRow::new();
         for (row, from) in sources.iter().enumerate() {
             // SAFETY: rows are disjoint ranges inside `padded`, which was sized for them; no row is lent and no batch
-            // holds this slot, so nobody else touches it.
+            // holds this slot, so nothing else touches it.
             let out = unsafe {
                 std::slice::from_raw_parts_mut(self.padded.at(placed.offset + row * bytes).as_ptr(), bytes)
             };
@@ -196,86 +176,61 @@ impl Slot {
     }
 
     fn written(&self, row: Option<usize>, column: usize) -> Option<&RaggedRow> {
-        self.ragged.get(row?)?.get(column)?.as_ref()
+        self.rows.ragged(row?, column)
     }
 
-    /// Copies rows of one fixed column over those that they stand in for.
-    fn substitute(&self, offset: usize, bytes: usize, sources: &[Option<usize>]) {
-        for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
-            let target = self.fixed.at(offset + row * bytes);
-            // SAFETY: two different rows do not overlap, both lie inside `fixed`; no row is lent and no batch holds
-            // this slot, so nobody else touches them.
-            unsafe {
-                match from {
-                    Some(from) => {
-                        let source = self.fixed.at(offset + from * bytes);
-                        std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), bytes);
-                    }
-                    None => std::ptr::write_bytes(target.as_ptr(), 0, bytes),
-                }
-            }
-        }
-    }
-
-    fn memory(&self, part: Part) -> &Arc<Memory> {
+    fn memory(&self, part: SlotPart) -> &Arc<Memory> {
         match part {
-            Part::Fixed => &self.fixed,
-            Part::Padded => &self.padded,
+            SlotPart::Fixed => self.rows.memory(),
+            SlotPart::Padded => &self.padded,
         }
     }
-}
-
-/// Where each column's first row lies in the memory for `rows` rows (ragged ones take no room), and its size; `None`
-/// past the address space.
-fn fixed_offsets(columns: &[Column], rows: usize) -> Option<(Vec<usize>, usize)> {
-    let mut bytes = 0usize;
-    let mut offsets = Vec::with_capacity(columns.len());
-    for column in columns {
-        offsets.push(bytes);
-        let column_bytes = rows.checked_mul(column.spec.bytes())?.checked_next_multiple_of(PAGE_BYTES)?;
-        bytes = bytes.checked_add(column_bytes)?;
-    }
-    Some((offsets, bytes))
 }
 
 impl Destination for Slot {
     fn begin(&mut self, rows: usize) -> Result<()> {
-        self.reserve(rows)?;
-        self.taken.clear();
-        self.taken.resize(rows, false);
-        self.ragged.clear();
-        self.ragged.resize_with(rows, Vec::new);
-        Ok(())
+        self.rows.begin(rows, |bytes| self.allocator.memory(bytes))
     }
 
     fn take_row(&mut self, row: usize) -> RowMemory {
-        assert!(!std::mem::replace(&mut self.taken[row], true), "row {row} is lent already");
-        let offsets =
-            fixed_offsets(&self.columns, self.capacity_rows).map_or(Vec::new(), |(offsets, _)| offsets);
-        let columns: Vec<RowColumn> = self
-            .columns
-            .iter()
-            .zip(offsets)
-            .map(|(column, offset)| match column.spec.is_ragged() {
-                true => RowColumn::Ragged(self.buffers.clone()),
-                false => {
-                    let bytes = column.spec.bytes();
-                    RowColumn::Fixed(self.fixed.at(offset + row * bytes), bytes)
-                }
-            })
-            .collect();
-        // SAFETY: rows are disjoint ranges of memory that `fixed` keeps alive, `taken` lends each once a step, and
-        // the slot is read only after the engine gave it back, when every row's task is done.
-        unsafe { RowMemory::new(columns, self.fixed.clone()) }
+        self.rows.take_row(row)
     }
 
     fn give_row(&mut self, row: usize, memory: RowMemory) {
-        let written = &mut self.ragged[row];
-        for (index, row) in memory.into_ragged() {
-            written.resize_with(self.columns.len(), || None);
-            written[index] = Some(row);
+        self.rows.give_row(row, memory);
+    }
+}
+
+/// The fewest slots of a pipeline: one is read while one is written.
+const LEAST_SLOTS: usize = 2;
+
+/// `slots` slots with room for `rows` rows, or fewer where no more memory can be page-locked.
+pub(crate) fn make_slots(
+    columns: &Arc<[Column]>,
+    allocator: &Allocator,
+    rows: usize,
+    slots: usize,
+) -> Result<Vec<Slot>> {
+    let buffers = Arc::new(RowBuffers::default());
+    let mut made = Vec::with_capacity(slots);
+    for number in 0..slots {
+        match Slot::new(columns.clone(), buffers.clone(), allocator.clone(), rows) {
+            Ok(slot) => made.push(slot),
+            Err(error)
+                if number >= LEAST_SLOTS
+                    && error.kind() == ErrorKind::BadConfig
+                    && matches!(allocator, Allocator::Locked(_)) =>
+            {
+                // One slot's memory is left for what is page-locked later: staging memory, padded rows.
+                made.truncate(LEAST_SLOTS.max(number - 1));
+                let fewer = made.len();
+                tracing::warn!("going on with {fewer} slots instead of {slots}: {error}");
+                break;
+            }
+            Err(error) => return Err(error),
         }
     }
+    Ok(made)
 }
 
 /// Where slots go when their batch is dropped.
@@ -323,7 +278,7 @@ impl Lease {
     }
 
     /// The address of byte `offset` of a part of the finished slot.
-    pub(crate) fn at(&self, part: Part, offset: usize) -> NonNull<u8> {
+    pub(crate) fn at(&self, part: SlotPart, offset: usize) -> NonNull<u8> {
         #[expect(clippy::expect_used, reason = "taken in Drop only")]
         self.slot.as_ref().expect("a lease holds its slot").memory(part).at(offset)
     }
@@ -346,7 +301,6 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorKind;
     use feedstock_ingest::RowPlace;
     use feedstock_ops::{DType, Layout};
 
@@ -365,7 +319,7 @@ mod tests {
     fn fill(slot: &mut Slot, row: usize, value: u8) {
         let mut memory = slot.take_row(row);
         for (column, add) in [(0, 0), (1, 10)] {
-            let RowPlace::Fixed(out) = memory.column(column) else { panic!("not fixed") };
+            let RowPlace::Fixed(out) = memory.column(column).unwrap() else { panic!("not fixed") };
             out.fill(value + add);
         }
         slot.give_row(row, memory);
@@ -379,13 +333,13 @@ mod tests {
         let placed = slot.finish(&[Some(2), None, Some(2)]).unwrap();
         assert_eq!(
             placed.iter().map(|p| (p.part, p.offset)).collect::<Vec<_>>(),
-            [(Part::Fixed, 0), (Part::Fixed, 4096)]
+            [(SlotPart::Fixed, 0), (SlotPart::Fixed, 4096)]
         );
         let lease = Lease::new(slot, Arc::default());
         // SAFETY: all rows are written and no task is left.
-        let first = unsafe { std::slice::from_raw_parts(lease.at(Part::Fixed, 0).as_ptr(), 15) };
+        let first = unsafe { std::slice::from_raw_parts(lease.at(SlotPart::Fixed, 0).as_ptr(), 15) };
         assert_eq!(first, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2]);
-        assert_eq!(lease.at(Part::Fixed, 0).as_ptr() as usize % PAGE_BYTES, 0);
+        assert_eq!(lease.at(SlotPart::Fixed, 0).as_ptr() as usize % PAGE_BYTES, 0);
     }
 
     #[test]
@@ -399,11 +353,11 @@ mod tests {
     #[test]
     fn ragged_rows_are_padded_to_the_longest_and_substituted() {
         let mut slot = slot(vec![column(TensorSpec::new(DType::F32, [0], Layout::T).ragged(0))], 0).unwrap();
-        let mut run = |lengths: [usize; 3], sources: &[Option<usize>]| -> (Placed, Vec<f32>) {
+        let mut run = |lengths: [usize; 3], sources: &[Option<usize>]| -> (PlacedColumn, Vec<f32>) {
             slot.begin(3).unwrap();
             for (row, length) in lengths.into_iter().enumerate() {
                 let mut memory = slot.take_row(row);
-                let RowPlace::Ragged(out) = memory.column(0) else { panic!("not ragged") };
+                let RowPlace::Ragged(out) = memory.column(0).unwrap() else { panic!("not ragged") };
                 out.f32s(length, length).fill(row as f32);
                 slot.give_row(row, memory);
             }
@@ -432,13 +386,13 @@ mod tests {
         let mut run = |length: usize| {
             slot.begin(1).unwrap();
             let mut memory = slot.take_row(0);
-            let RowPlace::Ragged(out) = memory.column(0) else { panic!("not ragged") };
+            let RowPlace::Ragged(out) = memory.column(0).unwrap() else { panic!("not ragged") };
             out.f32s(length, length).fill(1.0);
             slot.give_row(0, memory);
             slot.finish(&[Some(0)]).unwrap();
             slot.padded.size()
         };
-        let (speech, talk) = (300_000, 20 * 300_000); // 1.2 MB, as of a batch; 24 MB, of one with a clip of 10 min
+        let (speech, talk) = (300_000, 20 * 300_000); // 1.2 MB, as of a batch; 24 MB, of one with an audio clip of 10 min
         let usual = run(speech);
         let large = run(talk);
         assert!(large >= 4 * talk, "{large}");
@@ -464,15 +418,6 @@ mod tests {
             let lately = needs.iter().rev().take(2 * STEPS_REMEMBERED as usize - 1).max().unwrap();
             assert!(needed <= bytes && bytes <= SHRINK_FACTOR * lately, "step {step}: {bytes} for {lately}");
         }
-    }
-
-    #[test]
-    #[should_panic(expected = "lent already")]
-    fn a_row_is_lent_once() {
-        let mut slot = slot(vec![bytes(8)], 2).unwrap();
-        slot.begin(2).unwrap();
-        let _first = slot.take_row(1);
-        let _second = slot.take_row(1);
     }
 
     #[test]

@@ -16,9 +16,9 @@ const SMALL_SIDE: u32 = 32;
 const LARGE_PIXELS: u64 = 16_000_000;
 /// Longer sides over this multiple of the shorter one are unusual: crops see little of such an image.
 const LONG_ASPECT: u32 = 4;
-/// Clips below this many seconds are unusual: less than one analysis window of a spectrogram.
+/// Audio clips below this many seconds are unusual: less than one analysis window of a spectrogram.
 const SHORT_SECONDS: f64 = 0.1;
-/// Clips over this many seconds are unusual: longer than speech models take.
+/// Audio clips over this many seconds are unusual: longer than speech models take.
 const LONG_SECONDS: f64 = 30.0;
 /// Examples named for each kind of unusual sample.
 const EXAMPLES: usize = 3;
@@ -76,7 +76,7 @@ pub struct ColumnReport {
     pub formats: BTreeMap<String, u64>,
     /// Number of images per stored colour mode, named as in Pillow: `RGB`, `L`, `CMYK`, `P` …
     pub modes: BTreeMap<String, u64>,
-    /// Number of clips per sample rate in Hz and channel count, as `"16000 Hz, 1 channel(s)"`.
+    /// Number of audio clips per sample rate in Hz and channel count, as `"16000 Hz, 1 channel(s)"`.
     pub rates: BTreeMap<String, u64>,
     /// Widths of the images, in pixels, as stored.
     #[serde(serialize_with = "spread")]
@@ -84,7 +84,7 @@ pub struct ColumnReport {
     /// Heights of the images, in pixels, as stored.
     #[serde(serialize_with = "spread")]
     height: Tally,
-    /// Durations of the clips, in seconds.
+    /// Durations of the audio clips, in seconds.
     #[serde(serialize_with = "spread")]
     seconds: Tally,
     /// Samples that decode and that decoders warn about, by kind: see [`Warning`](feedstock_ops::Warning).
@@ -126,7 +126,7 @@ impl ColumnReport {
         self.height.spread()
     }
 
-    /// Returns the durations of the clips, in seconds; `None` for images.
+    /// Returns the durations of the audio clips, in seconds; `None` for images.
     pub fn seconds(&self) -> Option<Spread> {
         self.seconds.spread()
     }

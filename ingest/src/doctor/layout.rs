@@ -16,7 +16,7 @@ const MANY_OBJECTS: usize = 1000;
 const LARGE_BLOCK: u64 = 64 << 20;
 /// Neighbours with less than this share of the labels of a random draw count as sorted.
 const SORTED: f64 = 0.5;
-/// Chunks with fewer rows say nothing about sorting.
+/// Chunks with fewer rows do not show whether a data set is sorted.
 const LEAST_ROWS: usize = 8;
 
 /// The stored layout, and advice.

@@ -4,7 +4,7 @@
 //! positions (all, or evenly spaced runs) ─▶ blocks ─▶ chunks of ≤ 64 rows ─▶ CPU threads: decode ─▶ Report
 //! ```
 //! Every payload column is decoded whole, with the default limits of `decode_image` and `decode_audio`. Decoding runs
-//! on separate threads; a block in memory is at most [`FETCHES`] times the size of a block.
+//! on separate threads; a block in memory is at most `FETCHES` times the size of a block.
 
 mod chunks;
 mod column;

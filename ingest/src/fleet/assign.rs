@@ -1,6 +1,6 @@
 //! Which worker serves which strand: rendezvous hashing with bounded loads, a pure function of the workers' names.
 //!
-//! Every rank computes the same, so that a strand's blocks are fetched by one worker whoever asks. A worker more or less
+//! Every rank computes the same, so that one worker fetches a strand's blocks for all ranks. A worker more or less
 //! moves few strands but those that were its own; no worker has more than its equal share, rounded up.
 
 use std::collections::BTreeSet;

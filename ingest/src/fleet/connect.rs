@@ -31,7 +31,7 @@ pub(crate) const OPENING_TIMEOUT: Duration = Duration::from_secs(3);
 /// For a description on its way: 16 MiB at most, and the worker's own patience.
 pub(crate) const DESCRIBING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The pipe to this process's own lanes: a large picture.
+/// Bytes of the pipe to this process's own lanes: a large image.
 const PIPE_BYTES: usize = 512 << 10;
 
 /// Makes connections to members.
@@ -51,15 +51,16 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(workers: &Workers, here: Option<Arc<dyn Serve>>) -> Result<Self> {
-        if workers.said().is_some()
-            && workers.shown().is_none()
+        if workers.sent_token().is_some()
+            && workers.client_tls().is_none()
             && !workers.addresses().iter().all(|a| is_near(a))
         {
             tracing::warn!(
                 "the token is said in clear to workers on other machines: give the authority of their TLS"
             );
         }
-        let tls = workers.shown().map(|tls| Ok::<_, Error>((tls.connector()?, tls.clone()))).transpose()?;
+        let tls =
+            workers.client_tls().map(|tls| Ok::<_, Error>((tls.connector()?, tls.clone()))).transpose()?;
         Ok(Self { tls, here })
     }
 
@@ -72,7 +73,7 @@ impl Network {
         let name = tls.name(host.trim_start_matches('[').trim_end_matches(']'))?;
         let stream = connector.connect(name, stream).await.map_err(|e| broken(member, &e))?;
         if stream.get_ref().1.alpn_protocol() != Some(ALPN_ROWS) {
-            let message = format!("{member}: something answers there that is no worker of feedstock");
+            let message = format!("{member}: what answers at this address is not a feedstock worker");
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         Ok(Box::new(stream))
@@ -134,7 +135,7 @@ fn is_near(address: &str) -> bool {
     address.starts_with("127.") || address.starts_with("localhost:") || address.starts_with("[::1]:")
 }
 
-/// Whether a socket that somebody names belongs to this user: to no other is the token said.
+/// Whether the socket at a path that a worker sent belongs to this user. The token is sent to no other.
 fn is_ours(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &Path| std::fs::metadata(path).map(|facts| facts.uid());
@@ -149,7 +150,7 @@ async fn greet(mut io: Box<dyn Io>, member: &str, token: Option<&Token>) -> Resu
         write_message(&mut io, &hello).await
     }
     .await;
-    // Where the worker hung up, what it said last tells why: TLS 1.3 refuses certificates after the handshake.
+    // If the worker closed the connection, its last message has the reason: TLS 1.3 rejects certificates after the handshake.
     let heard = read_message(&mut io, MESSAGE_BYTES).await;
     let welcome: Welcome = match (said, heard) {
         (_, Ok(welcome)) => welcome,
@@ -200,7 +201,7 @@ pub(crate) async fn answer(
             at_work(); // not yet
             continue;
         }
-        // What is left of the message, behind the length again.
+        // The rest of the message, preceded by its length again.
         let length = length.to_le_bytes();
         let mut message = length.as_slice().chain(&mut *io);
         return within(OPENING_TIMEOUT, member, read_message(&mut message, MESSAGE_BYTES)).await;

@@ -1,4 +1,4 @@
-//! What is known of a member: whether it is up, and what its failures say about the run.
+//! What is known of a member: whether it is up, and what its failures mean for the run.
 //!
 //! A member *refuses* where it answers with an error that asking again does not change: a damaged page, a removed file, wrong
 //! credentials. One that refuses may be wrong about it, so the others are asked. A member is *down* where a probe got no
@@ -12,7 +12,7 @@ use std::time::Duration;
 const BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
 
-/// A member that has served for so long since it last failed has no failures behind it.
+/// After this long without a failure, the earlier failures of a member no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ impl Member {
         self.row_time
     }
 
-    /// It has brought so many rows in this time.
+    /// It has brought `rows` rows in this time.
     pub(super) fn took(&mut self, time: Duration, rows: u64) {
         let Some(row) = u32::try_from(rows).ok().and_then(|rows| time.checked_div(rows)) else { return };
         self.row_time = Some(self.row_time.map_or(row, |before| (before + row) / 2));

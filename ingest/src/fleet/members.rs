@@ -1,4 +1,4 @@
-//! Who serves: addresses, what is said and shown to them, and whether this machine helps.
+//! The workers of a fleet: their addresses, the token and TLS for them, and whether this machine serves as well.
 
 use super::dispatch::Local;
 use crate::wire::{ClientTls, Token};
@@ -11,19 +11,19 @@ pub(super) const WORKERS_MAX: usize = 4096;
 
 /// The workers of a fleet, as a rank sees them. Clones share the list, which may change while ranks run.
 #[derive(Debug, Clone)]
-pub struct Workers(Arc<Shared>);
+pub struct Workers(Arc<FleetSettings>);
 
 #[derive(Debug)]
-struct Shared {
-    source: watch::Sender<Source>,
+struct FleetSettings {
+    source: watch::Sender<WorkerAddresses>,
     token: Option<Token>,
     tls: Option<ClientTls>,
     local: Local,
 }
 
-/// Where the list comes from.
+/// The workers' addresses, or the name to look them up by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum WorkerAddresses {
     /// These `host:port`.
     Listed(Vec<String>),
     /// All addresses of a name.
@@ -38,10 +38,10 @@ impl Workers {
     /// `BadConfig` for an address without a port, one named twice, or none.
     pub fn at(addresses: &str) -> Result<Self> {
         let source = match addresses.strip_prefix("dns:") {
-            Some(name) => Source::Dns(checked(name)?),
+            Some(name) => WorkerAddresses::Dns(checked(name)?),
             None => listed(addresses.split(',').map(str::trim).filter(|address| !address.is_empty()))?,
         };
-        if source == Source::Listed(Vec::new()) {
+        if source == WorkerAddresses::Listed(Vec::new()) {
             return Err(Error::config(
                 "no worker is named: give host:port, several with commas, or dns:name:port",
             ));
@@ -51,15 +51,15 @@ impl Workers {
 
     /// No workers yet: [`set`](Self::set) brings them.
     pub fn none_yet() -> Self {
-        Self::from_source(Source::Listed(Vec::new()))
+        Self::from_source(WorkerAddresses::Listed(Vec::new()))
     }
 
-    fn from_source(source: Source) -> Self {
+    fn from_source(source: WorkerAddresses) -> Self {
         let source = watch::Sender::new(source);
-        Self(Arc::new(Shared { source, token: None, tls: None, local: Local::Never }))
+        Self(Arc::new(FleetSettings { source, token: None, tls: None, local: Local::Never }))
     }
 
-    /// Says `token` to every worker.
+    /// Sends `token` to every worker.
     #[must_use]
     pub fn token(self, token: Token) -> Self {
         self.with(|shared| shared.token = Some(token))
@@ -77,9 +77,9 @@ impl Workers {
         self.with(|shared| shared.local = local)
     }
 
-    fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
-        let Shared { source, token, tls, local } = &*self.0;
-        let mut shared = Shared {
+    fn with(self, change: impl FnOnce(&mut FleetSettings)) -> Self {
+        let FleetSettings { source, token, tls, local } = &*self.0;
+        let mut shared = FleetSettings {
             source: watch::Sender::new(source.borrow().clone()),
             token: token.clone(),
             tls: tls.clone(),
@@ -106,12 +106,12 @@ impl Workers {
     /// The listed addresses; none where they are looked up by name.
     pub fn addresses(&self) -> Vec<String> {
         match &*self.0.source.borrow() {
-            Source::Listed(addresses) => addresses.clone(),
-            Source::Dns(_) => Vec::new(),
+            WorkerAddresses::Listed(addresses) => addresses.clone(),
+            WorkerAddresses::Dns(_) => Vec::new(),
         }
     }
 
-    pub(crate) fn source(&self) -> watch::Receiver<Source> {
+    pub(crate) fn source(&self) -> watch::Receiver<WorkerAddresses> {
         self.0.source.subscribe()
     }
 
@@ -119,23 +119,25 @@ impl Workers {
         self.0.local
     }
 
-    pub(crate) fn said(&self) -> Option<&Token> {
+    /// The token that is sent to workers.
+    pub(crate) fn sent_token(&self) -> Option<&Token> {
         self.0.token.as_ref()
     }
 
-    pub(crate) fn shown(&self) -> Option<&ClientTls> {
+    /// The TLS of connections to workers.
+    pub(crate) fn client_tls(&self) -> Option<&ClientTls> {
         self.0.tls.as_ref()
     }
 }
 
-fn listed<'a>(addresses: impl Iterator<Item = &'a str>) -> Result<Source> {
+fn listed<'a>(addresses: impl Iterator<Item = &'a str>) -> Result<WorkerAddresses> {
     let addresses: Vec<String> = addresses.map(checked).collect::<Result<_>>()?;
     if addresses.len() > WORKERS_MAX {
         return Err(Error::config(format!("{} workers, over {WORKERS_MAX}", addresses.len())));
     }
     match addresses.iter().enumerate().find(|(i, address)| addresses[..*i].contains(address)) {
         Some((_, twice)) => Err(Error::config(format!("the worker {twice} is named twice"))),
-        None => Ok(Source::Listed(addresses)),
+        None => Ok(WorkerAddresses::Listed(addresses)),
     }
 }
 
@@ -143,7 +145,7 @@ fn checked(address: &str) -> Result<String> {
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     match port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0)) {
         true => Ok(address.to_owned()),
-        false => Err(Error::config(format!("'{address}' is no worker's address: write host:port"))),
+        false => Err(Error::config(format!("'{address}' is not the address of a worker: write host:port"))),
     }
 }
 
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(Workers::at("a:1, [::1]:2").unwrap().addresses(), ["a:1", "[::1]:2"]);
         assert_eq!(
             *Workers::at("dns:fleet.svc:7117").unwrap().source().borrow(),
-            Source::Dns("fleet.svc:7117".into())
+            WorkerAddresses::Dns("fleet.svc:7117".into())
         );
         for bad in ["", "a", "a:", ":1", "a:0", "a:x", "a:1,a:1", "dns:a"] {
             assert!(Workers::at(bad).is_err(), "{bad}");

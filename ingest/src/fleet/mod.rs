@@ -13,12 +13,13 @@
 mod assign;
 mod connect;
 mod dispatch;
+mod gathering;
 mod hedge;
 mod member;
 mod members;
-mod place;
 mod progress;
 mod run;
+mod silence;
 #[cfg(test)]
 mod simulation;
 mod stream;
@@ -26,19 +27,19 @@ mod stream;
 pub use dispatch::Local;
 pub use members::Workers;
 
-use crate::driver::unmapped;
-use crate::engine::{Destination, Engine, Job, Run, Sink};
+use crate::Result;
 use crate::recipe::Recipe;
-use crate::stats::Shared;
-use crate::walk::Walk;
+use crate::run::columns::unmapped;
+use crate::run::engine::Engine;
+use crate::run::handle::Run;
+use crate::run::job::{Destination, Job, Sink};
+use crate::run::stats::RunStatus;
+use crate::run::walk::Walk;
 use crate::wire::WorkerStatus;
-use crate::worker::{Serve, here};
-use crate::{Error, ErrorKind, Result};
+use crate::worker::{Serve, local_service};
 use connect::Network;
 use feedstock_dataset::IoRuntime;
-use futures::FutureExt;
-use run::{FleetDriver, Plan};
-use std::panic::AssertUnwindSafe;
+use run::{FleetDriver, FleetJob};
 use std::sync::Arc;
 
 impl Workers {
@@ -54,17 +55,17 @@ impl Workers {
         engine: impl FnOnce() -> Result<Engine>,
         sink: Arc<dyn Sink<D>>,
     ) -> Result<Run<D>> {
-        let catalog = job.dataset.catalog().clone();
-        job.plan.check_epoch(job.epoch)?;
-        job.shape.check(&job.plan, &|sample| catalog.describe_sample(sample))?;
+        job.check()?;
         let spec = recipe.spec();
         let here = match self.local_share() {
             Local::Never => None,
-            Local::Fallback | Local::Share => Some(here(recipe, job.maps.clone(), &spec, engine()?)?),
+            Local::Fallback | Local::Share => {
+                Some(local_service(recipe, job.maps.clone(), &spec, engine()?)?)
+            }
         };
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RunStatus::default());
         let io = job.dataset.io().clone();
-        let plan = Plan {
+        let fleet_job = FleetJob {
             workers: self.clone(),
             connect: Arc::new(Network::new(self, here.map(|here| here as Arc<dyn Serve>))?),
             spec: Arc::new(spec),
@@ -77,24 +78,18 @@ impl Workers {
             sink: sink.clone(),
             shared: shared.clone(),
         };
-        let (driver, events) = FleetDriver::new(plan)?;
-        let task = io.handle().spawn(async move {
-            if AssertUnwindSafe(driver.run()).catch_unwind().await.is_err() {
-                // Whoever waits must hear of it; index 0 comes before every step not yet handed over.
-                sink.failed(0, Error::new(ErrorKind::Bug, "the driver of a run panicked; please report it"));
-            }
-        });
-        Ok(Run::of_fleet(events, shared, task, io))
+        let (driver, offers) = FleetDriver::new(fleet_job)?;
+        Ok(Run::start(driver.run(), offers, sink, shared, io))
     }
 
     /// How the worker at `address` is; blocks until it answers.
     ///
     /// # Errors
-    /// `Retryable` where nobody answers, `Denied` for a wrong token or certificate, `BadConfig` for another protocol.
+    /// `Retryable` if no worker answers, `Denied` for a wrong token or certificate, `BadConfig` for another protocol.
     pub fn status(&self, address: &str) -> Result<WorkerStatus> {
-        let (network, token, address) = (Network::new(self, None)?, self.said().cloned(), address.to_owned());
+        let (network, token, address) =
+            (Network::new(self, None)?, self.sent_token().cloned(), address.to_owned());
         let io = IoRuntime::new()?;
-        let asked = async move { Ok(connect::status(&network, &address, token.as_ref()).await) };
-        io.block_on(asked)?
+        io.block_on(async move { connect::status(&network, &address, token.as_ref()).await })
     }
 }

@@ -1,17 +1,17 @@
-//! The shell of a rank's run over workers: it walks the plan, lends places to streams, and does what the dispatch says.
+//! The driver of a rank's run over workers: it walks the plan, lends places to streams, and does the dispatch's actions.
 
 use super::connect::{Connect, status};
 use super::dispatch::{Action, Dispatch, HERE, RowsOfStrands, StreamId};
+use super::gathering::{FleetEvent, Gathering};
 use super::hedge::TICK;
-use super::members::{Source, WORKERS_MAX, Workers};
-use super::place::Gathering;
+use super::members::{WORKERS_MAX, WorkerAddresses, Workers};
 use super::progress::Counters;
-use super::stream::{self, Opening, Task, Told};
-use crate::driver::Event;
-use crate::engine::{Destination, Sink};
+use super::stream::{self, Opening, StreamEvent, Task};
 use crate::recipe::RecipeSpec;
-use crate::stats::{Shared, Stage, Waiting};
-use crate::walk::Walk;
+use crate::run::handle::Offers;
+use crate::run::job::{Destination, Sink};
+use crate::run::stats::{RunStatus, Stage, Waiting};
+use crate::run::walk::Walk;
 use crate::wire::{LaneRequest, PlanId};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
@@ -35,8 +35,8 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Steps that a worker makes ahead of the one being sent: with the rank's slots, enough that neither waits for a round trip.
 const PLACES: u32 = 4;
 
-/// What a run over workers needs.
-pub(crate) struct Plan<D> {
+/// A job whose rows workers make.
+pub(crate) struct FleetJob<D> {
     pub(crate) workers: Workers,
     pub(crate) connect: Arc<dyn Connect>,
     pub(crate) spec: Arc<RecipeSpec>,
@@ -48,35 +48,36 @@ pub(crate) struct Plan<D> {
     pub(crate) budget_bytes: u64,
     pub(crate) sample_bytes: u64,
     pub(crate) sink: Arc<dyn Sink<D>>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RunStatus>,
 }
 
 pub(crate) struct FleetDriver<D: Destination> {
-    plan: Plan<D>,
+    job: FleetJob<D>,
     plan_id: PlanId,
     strands: Strands,
     dispatch: Dispatch,
     started: Instant,
-    /// The next step, which has no place yet.
+    /// The next step, which has no place yet; `None` after the last.
     next: Option<Step>,
     next_index: u64,
-    ended: bool,
     active: BTreeMap<u64, Arc<Gathering<D>>>,
-    streams: HashMap<StreamId, Stream<D>>,
+    streams: HashMap<StreamId, OpenStream<D>>,
     tasks: JoinSet<()>,
-    own_events: UnboundedSender<Event<D>>,
-    events: UnboundedReceiver<Event<D>>,
-    told: UnboundedSender<(StreamId, Told)>,
-    heard: UnboundedReceiver<(StreamId, Told)>,
+    own_events: UnboundedSender<FleetEvent<D>>,
+    events: UnboundedReceiver<FleetEvent<D>>,
+    stream_events: UnboundedReceiver<(StreamId, StreamEvent)>,
+    /// Each stream has a clone.
+    stream_sender: UnboundedSender<(StreamId, StreamEvent)>,
     probed: UnboundedSender<(String, Result<()>)>,
     probes: UnboundedReceiver<(String, Result<()>)>,
-    source: watch::Receiver<Source>,
+    source: watch::Receiver<WorkerAddresses>,
     found: UnboundedSender<Vec<String>>,
     looked_up: UnboundedReceiver<Vec<String>>,
     looking_up: Arc<Semaphore>,
 }
 
-struct Stream<D: Destination> {
+/// A stream that this run has opened.
+struct OpenStream<D: Destination> {
     strands: StrandSet,
     /// It is this process itself.
     here: bool,
@@ -88,20 +89,19 @@ struct Stream<D: Destination> {
 }
 
 impl<D: Destination> FleetDriver<D> {
-    pub(crate) fn new(mut plan: Plan<D>) -> Result<(Self, UnboundedSender<Event<D>>)> {
-        let (own_events, events) = unbounded_channel(); // bounded by slots, see Event
-        let (told, heard) = unbounded_channel(); // a few for each stream and step
+    pub(crate) fn new(mut job: FleetJob<D>) -> Result<(Self, Offers<D>)> {
+        let (own_events, events) = unbounded_channel(); // bounded by slots, see FleetEvent
+        let (stream_sender, stream_events) = unbounded_channel(); // a few for each stream and step
         let (probed, probes) = unbounded_channel(); // one for each member
         let (found, looked_up) = unbounded_channel(); // one at a time
-        let strands = plan.walk.plan().strands();
-        let next = plan.walk.next();
+        let strands = job.walk.plan().strands();
+        let next = job.walk.next();
         let driver = Self {
-            plan_id: PlanId::of(&plan.spec)?,
-            dispatch: Dispatch::new(strands.count(), plan.workers.local_share()),
-            source: plan.workers.source(),
+            plan_id: PlanId::of(&job.spec)?,
+            dispatch: Dispatch::new(strands.count(), job.workers.local_share()),
+            source: job.workers.source(),
             strands,
             started: Instant::now(),
-            ended: next.is_none(),
             next,
             next_index: 0,
             active: BTreeMap::new(),
@@ -109,16 +109,16 @@ impl<D: Destination> FleetDriver<D> {
             tasks: JoinSet::new(),
             own_events: own_events.clone(),
             events,
-            told,
-            heard,
+            stream_events,
+            stream_sender,
             probed,
             probes,
             found,
             looked_up,
             looking_up: Arc::new(Semaphore::new(1)),
-            plan,
+            job,
         };
-        Ok((driver, own_events))
+        Ok((driver, Offers::new(own_events, FleetEvent::Offered)))
     }
 
     /// Until every step is delivered, or one never can be.
@@ -129,22 +129,21 @@ impl<D: Destination> FleetDriver<D> {
         let mut look_up = interval(LOOK_UP_EVERY);
         look_up.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if self.ended && self.active.is_empty() {
-                self.plan.sink.ended(self.next_index);
+            if self.next.is_none() && self.active.is_empty() {
+                self.job.sink.ended(self.next_index);
                 return;
             }
             self.report();
             let actions = tokio::select! {
                 event = self.events.recv() => match event {
-                    Some(Event::Offered(place)) => self.offered(place),
-                    Some(Event::StepDone(index)) => {
+                    Some(FleetEvent::Offered(place)) => self.offered(place),
+                    Some(FleetEvent::StepDone(index)) => {
                         self.active.remove(&index);
                         Ok(self.dispatch.finished(index))
                     }
-                    Some(Event::Parked(_) | Event::Stalled | Event::Returned(_)) => continue, // of runs that decode
                     None => return, // we hold a sender
                 },
-                Some((stream, told)) = self.heard.recv() => self.told(stream, told),
+                Some((stream, event)) = self.stream_events.recv() => self.on_stream_event(stream, event),
                 Some((member, result)) = self.probes.recv() => Ok(self.dispatch.probed(self.now(), &member, result)),
                 changed = self.source.changed() => match changed {
                     Ok(()) => Ok(self.members()),
@@ -167,10 +166,10 @@ impl<D: Destination> FleetDriver<D> {
             };
             match actions {
                 Ok(actions) => self.act(actions),
-                Err((index, error)) => return self.plan.sink.failed(index, error),
+                Err((index, error)) => return self.job.sink.failed(index, error),
             }
             if let Some(error) = self.dispatch.hopeless() {
-                return self.plan.sink.failed(self.oldest(), error.clone());
+                return self.job.sink.failed(self.oldest(), error.clone());
             }
         }
     }
@@ -188,25 +187,25 @@ impl<D: Destination> FleetDriver<D> {
         let progress = self.streams.iter().map(|(&id, stream)| (id, stream.counters.progress()));
         let actions = self.dispatch.tick(self.now(), &progress.collect());
         let (hedges, rows) = self.dispatch.hedged();
-        self.plan.shared.hedges.store(hedges, Ordering::Relaxed);
-        self.plan.shared.hedged_samples.store(rows, Ordering::Relaxed);
+        self.job.shared.hedges.store(hedges, Ordering::Relaxed);
+        self.job.shared.hedged_samples.store(rows, Ordering::Relaxed);
         actions
     }
 
     fn members(&mut self) -> Vec<Action> {
         let source = self.source.borrow_and_update().clone();
         match source {
-            Source::Listed(list) => self.dispatch.members(self.now(), &list),
-            Source::Dns(_) => {
+            WorkerAddresses::Listed(list) => self.dispatch.members(self.now(), &list),
+            WorkerAddresses::Dns(_) => {
                 self.look_up();
                 Vec::new()
             }
         }
     }
 
-    /// Looks the workers' name up beside the run, which a slow resolver must not hold up.
+    /// Looks the workers' name up in a separate task, so that a slow resolver does not delay the run.
     fn look_up(&mut self) {
-        let Source::Dns(name) = self.source.borrow().clone() else { return };
+        let WorkerAddresses::Dns(name) = self.source.borrow().clone() else { return };
         let Ok(one_at_a_time) = self.looking_up.clone().try_acquire_owned() else { return };
         let found = self.found.clone();
         self.tasks.spawn(async move {
@@ -231,16 +230,15 @@ impl<D: Destination> FleetDriver<D> {
             index,
             step,
             place,
-            self.plan.sink.clone(),
-            self.plan.shared.clone(),
+            self.job.sink.clone(),
+            self.job.shared.clone(),
             self.own_events.clone(),
         );
         self.active.insert(index, gathering.map_err(|error| (index, error))?);
         let actions = self.dispatch.step(self.now(), index, rows);
         // Before the next step is known, so that streams which open find the step that they open for.
         self.next_index += 1;
-        self.next = self.plan.walk.next();
-        self.ended = self.next.is_none();
+        self.next = self.job.walk.next();
         Ok(actions)
     }
 
@@ -250,20 +248,20 @@ impl<D: Destination> FleetDriver<D> {
         rows
     }
 
-    fn told(&mut self, id: StreamId, told: Told) -> Result<Vec<Action>, (u64, Error)> {
+    fn on_stream_event(&mut self, id: StreamId, event: StreamEvent) -> Result<Vec<Action>, (u64, Error)> {
         let now = self.now();
-        match told {
-            Told::Opening => {
+        match event {
+            StreamEvent::Opening => {
                 self.dispatch.opening(id);
                 Ok(Vec::new())
             }
-            Told::Opened => {
+            StreamEvent::Opened => {
                 self.dispatch.opened(now, id);
                 Ok(Vec::new())
             }
-            Told::Received(index) => Ok(self.dispatch.received(now, id, index)),
-            Told::Leaving => Ok(self.dispatch.leaving(now, id)),
-            Told::Lost(error) => {
+            StreamEvent::Received(index) => Ok(self.dispatch.received(now, id, index)),
+            StreamEvent::Leaving => Ok(self.dispatch.leaving(now, id)),
+            StreamEvent::Lost(error) => {
                 let Some(stream) = self.streams.remove(&id) else { return Ok(Vec::new()) };
                 if stream.here && error.kind() != ErrorKind::Retryable && !self.dispatch.others_serve() {
                     return Err((self.oldest(), error));
@@ -300,7 +298,7 @@ impl<D: Destination> FleetDriver<D> {
         let step = self.active.get(&from).map(|gathering| &gathering.step).or(next);
         #[expect(clippy::expect_used, reason = "the dispatch knows the steps that are here, and the next")]
         let step = step.expect("a stream opens at a step that is unfinished");
-        let walk = &self.plan.walk;
+        let walk = &self.job.walk;
         // Twice its equal share: a rank's lanes are dealt out unevenly.
         let share = strands.len() as f64 / f64::from(self.strands.count());
         #[expect(
@@ -308,16 +306,16 @@ impl<D: Destination> FleetDriver<D> {
             clippy::cast_sign_loss,
             reason = "a share of a number of bytes"
         )]
-        let budget_bytes = (self.plan.budget_bytes as f64 * (2.0 * share).min(1.0)) as u64;
+        let budget_bytes = (self.job.budget_bytes as f64 * (2.0 * share).min(1.0)) as u64;
         let request = LaneRequest {
             plan: self.plan_id.clone(),
             cursor: walk.plan().cursor(step.epoch, step.position),
             shape: *walk.shape(),
             strands: strands.clone(),
-            end_epoch: self.plan.end_epoch,
+            end_epoch: self.job.end_epoch,
             budget_bytes,
-            most_bytes: self.plan.budget_bytes,
-            sample_bytes: self.plan.sample_bytes,
+            most_bytes: self.job.budget_bytes,
+            sample_bytes: self.job.sample_bytes,
             places: PLACES,
             overdue: self.overdue(from, &strands),
         };
@@ -327,17 +325,17 @@ impl<D: Destination> FleetDriver<D> {
         let opening = Opening {
             id,
             counters: counters.clone(),
-            token: self.plan.workers.said().cloned().filter(|_| !here),
+            token: self.job.workers.sent_token().cloned().filter(|_| !here),
             member,
             request,
-            spec: self.plan.spec.clone(),
-            tensors: self.plan.tensors.clone(),
-            columns: self.plan.columns.clone(),
+            spec: self.job.spec.clone(),
+            tensors: self.job.tensors.clone(),
+            columns: self.job.columns.clone(),
         };
         let (tasks, queue) = unbounded_channel(); // bounded by slots
-        let run = stream::run(opening, self.plan.connect.clone(), queue, self.told.clone());
+        let run = stream::run(opening, self.job.connect.clone(), queue, self.stream_sender.clone());
         let abort = self.tasks.spawn(run);
-        self.streams.insert(id, Stream { strands, here, tasks, counters, abort });
+        self.streams.insert(id, OpenStream { strands, here, tasks, counters, abort });
     }
 
     /// Steps from `from` on of which others have brought rows, and in which these strands have some.
@@ -355,13 +353,13 @@ impl<D: Destination> FleetDriver<D> {
         let rows = gathering.step.rows.iter().enumerate();
         let rows =
             rows.filter(|(_, row)| stream.strands.contains(self.strands.of(row))).map(|(at, _)| at).collect();
-        // A stream that has ended says so, and its tasks go to others.
+        // A stream that has ended reports that, and its tasks go to others.
         let _ended = stream.tasks.send(Task { gathering: gathering.clone(), rows });
     }
 
     fn probe(&mut self, member: String) {
-        let (connect, probed) = (self.plan.connect.clone(), self.probed.clone());
-        let token = self.plan.workers.said().cloned();
+        let (connect, probed) = (self.job.connect.clone(), self.probed.clone());
+        let token = self.job.workers.sent_token().cloned();
         self.tasks.spawn(async move {
             let result = match status(&*connect, &member, token.as_ref()).await {
                 Ok(status) if status.draining => {
@@ -381,9 +379,9 @@ impl<D: Destination> FleetDriver<D> {
                 let detail = format!("the step at position {position} of epoch {epoch}: {from}");
                 Waiting { stage: Stage::Workers, detail, since: None }
             }
-            None if self.ended => Waiting { stage: Stage::Ended, ..Waiting::default() },
+            None if self.next.is_none() => Waiting { stage: Stage::Ended, ..Waiting::default() },
             None => Waiting { stage: Stage::NoPlace, ..Waiting::default() },
         };
-        self.plan.shared.set_waiting(waiting);
+        self.job.shared.set_waiting(waiting);
     }
 }

@@ -2,10 +2,11 @@
 
 use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, broken, greeted, within};
 use super::dispatch::StreamId;
-use super::place::{Claim, Gathering, Writing};
+use super::gathering::{Claim, Gathering, Writing};
 use super::progress::Counters;
-use crate::engine::Destination;
-use crate::row::RowPlace;
+use super::silence::{HeardReader, LastHeard, SILENCE};
+use crate::memory::row::RowPlace;
+use crate::run::job::Destination;
 use crate::wire::{
     Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
     PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
@@ -15,22 +16,10 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use feedstock_ops::{RaggedRow, TensorSpec};
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use tokio::io::{
-    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadBuf, ReadHalf, split,
-};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, split};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::time::{Instant, sleep, sleep_until};
-
-/// Three signs of life are missing: the worker is lost, stuck or cut off.
-const SILENCE: Duration = Duration::from_millis(1500);
-
-/// In place of when something was heard: nobody listens.
-const DEAF: u64 = u64::MAX;
+use tokio::time::sleep;
 
 /// Small rows and heads are read together up to this; larger rows go straight to their place.
 const READ_BYTES: usize = 64 << 10;
@@ -45,8 +34,8 @@ pub(crate) struct Task<D: Destination> {
     pub(crate) rows: Vec<usize>,
 }
 
-/// What a stream tells.
-pub(crate) enum Told {
+/// What a stream reports to the driver of its run.
+pub(crate) enum StreamEvent {
     /// The worker is at work on opening the data set.
     Opening,
     /// Data set, catalog and ops are ready there: rows follow.
@@ -79,33 +68,33 @@ pub(crate) async fn run<D: Destination>(
     opening: Opening,
     connect: Arc<dyn Connect>,
     mut tasks: UnboundedReceiver<Task<D>>,
-    told: UnboundedSender<(StreamId, Told)>,
+    events: UnboundedSender<(StreamId, StreamEvent)>,
 ) {
     let id = opening.id;
-    let tell = |what| {
-        // Nobody listens once the run is dropped.
-        let _unheard = told.send((id, what));
+    let report = |what| {
+        // No driver listens once the run is dropped.
+        let _unheard = events.send((id, what));
     };
-    let io = match open(&opening, &*connect, &tell).await {
+    let io = match open(&opening, &*connect, &report).await {
         Ok(io) => io,
-        Err(error) => return tell(Told::Lost(error)),
+        Err(error) => return report(StreamEvent::Lost(error)),
     };
     let (read, write) = split(io);
     let member = &opening.member;
     let reading = async {
-        let mut stream = Stream::new(read, &opening.tensors, &opening.columns, &opening.counters);
+        let mut stream = FrameReader::new(read, &opening.tensors, &opening.columns, &opening.counters);
         while let Some(task) = tasks.recv().await {
             let index = task.gathering.index;
-            match stream.receive(task, &tell).await {
-                Ok(()) => tell(Told::Received(index)),
-                Err(Broken::Io(error)) => return tell(Told::Lost(broken(member, &error))),
-                Err(Broken::Lost(error)) => return tell(Told::Lost(named(member, &error))),
+            match stream.receive(task, &report).await {
+                Ok(()) => report(StreamEvent::Received(index)),
+                Err(Broken::Io(error)) => return report(StreamEvent::Lost(broken(member, &error))),
+                Err(Broken::Lost(error)) => return report(StreamEvent::Lost(named(member, &error))),
             }
         }
     };
     tokio::select! {
         () = reading => {}
-        error = ping(write) => tell(Told::Lost(broken(member, &error))),
+        error = ping(write) => report(StreamEvent::Lost(broken(member, &error))),
     }
 }
 
@@ -113,9 +102,13 @@ fn named(member: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{member}: {error}"))
 }
 
-async fn open(opening: &Opening, connect: &dyn Connect, tell: &impl Fn(Told)) -> Result<Box<dyn Io>> {
+async fn open(
+    opening: &Opening,
+    connect: &dyn Connect,
+    report: &impl Fn(StreamEvent),
+) -> Result<Box<dyn Io>> {
     let member = opening.member.as_str();
-    let at_work = || tell(Told::Opening);
+    let at_work = || report(StreamEvent::Opening);
     opening.counters.expect(1, 0); // at least, until the tensors' specs are there
     let mut io = greeted(connect, member, opening.token.as_ref()).await?;
     let mut described = false;
@@ -139,7 +132,7 @@ async fn open(opening: &Opening, connect: &dyn Connect, tell: &impl Fn(Told)) ->
             other => return Err(refused(member, other)),
         }
     }
-    tell(Told::Opened);
+    report(StreamEvent::Opened);
     let specs: Vec<TensorSpec> =
         within(OPENING_TIMEOUT, member, read_message(&mut io, MESSAGE_BYTES)).await?;
     opening.counters.whole();
@@ -162,7 +155,7 @@ fn refused(member: &str, answer: Answer) -> Error {
     }
 }
 
-/// Says that this rank is still there, until that cannot be said.
+/// Sends a sign of life until that fails.
 async fn ping(mut write: impl AsyncWrite + Unpin) -> io::Error {
     loop {
         sleep(PING_EVERY).await;
@@ -193,10 +186,10 @@ impl From<io::Error> for Broken {
     }
 }
 
-struct Stream<'a> {
-    read: BufReader<Heard<ReadHalf<Box<dyn Io>>>>,
-    heard: Arc<AtomicU64>,
-    start: Instant,
+/// Reads the frames of one stream.
+struct FrameReader<'a> {
+    read: BufReader<HeardReader<ReadHalf<Box<dyn Io>>>>,
+    last_heard: LastHeard,
     heads: HeadReader,
     tensors: &'a [TensorSpec],
     counters: &'a Arc<Counters>,
@@ -204,20 +197,19 @@ struct Stream<'a> {
     leaving: bool,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> FrameReader<'a> {
     fn new(
         read: ReadHalf<Box<dyn Io>>,
         tensors: &'a [TensorSpec],
         columns: &SchemaRef,
         counters: &'a Arc<Counters>,
     ) -> Self {
-        let (heard, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
-        let read = Heard { inner: read, heard: heard.clone(), start, counters: counters.clone() };
+        let last_heard = LastHeard::new();
+        let read = HeardReader::new(read, last_heard.clone(), counters.clone());
         let heads = HeadReader::new(tensors.iter().filter(|spec| spec.is_ragged()).count(), columns.clone());
         Self {
             read: BufReader::with_capacity(READ_BYTES, read),
-            heard,
-            start,
+            last_heard,
             heads,
             tensors,
             counters,
@@ -231,25 +223,33 @@ impl<'a> Stream<'a> {
     }
 
     /// Reads frames until the task's rows are there.
-    async fn receive<D: Destination>(&mut self, task: Task<D>, tell: &impl Fn(Told)) -> Result<(), Broken> {
-        // Silence counts from now: before, nobody listened.
-        let (heard, start) = (self.heard.clone(), self.start);
-        heard.store(millis(start), Ordering::Relaxed);
+    async fn receive<D: Destination>(
+        &mut self,
+        task: Task<D>,
+        report: &impl Fn(StreamEvent),
+    ) -> Result<(), Broken> {
+        // Silence counts from now: before, the stream did not read.
+        let last_heard = self.last_heard.clone();
+        last_heard.mark();
         tokio::select! {
-            biased; // a process that was itself stopped finds what came meanwhile, and calls nobody silent
-            received = self.frames(task, tell) => received,
-            () = silence(&heard, start) => {
+            biased; // a process that was stopped itself first reads what came meanwhile, so that no worker seems silent
+            received = self.frames(task, report) => received,
+            () = last_heard.silence() => {
                 let message = format!("nothing heard for {:.1} s", SILENCE.as_secs_f64());
                 Err(Broken::Lost(Error::new(ErrorKind::Retryable, message)))
             }
         }
     }
 
-    async fn frames<D: Destination>(&mut self, task: Task<D>, tell: &impl Fn(Told)) -> Result<(), Broken> {
+    async fn frames<D: Destination>(
+        &mut self,
+        task: Task<D>,
+        report: &impl Fn(StreamEvent),
+    ) -> Result<(), Broken> {
         loop {
             match Tag::read(&mut self.read).await? {
                 Tag::Alive => {}
-                Tag::Leaving => self.left(tell)?,
+                Tag::Leaving => self.left(report)?,
                 Tag::Rows => {
                     self.expect(FRAME_HEAD_BYTES as u64);
                     let frame = FrameHead::read(&mut self.read).await?;
@@ -271,8 +271,8 @@ impl<'a> Stream<'a> {
                 Tag::Failed => {
                     let failure: Failure = read_message(&mut self.read, MESSAGE_BYTES).await?;
                     let error = Error::from(failure);
-                    // One worker's credentials, mounts and files may be wrong: others are asked, and what is wrong with
-                    // the data itself, all of them say.
+                    // One worker's credentials, mounts and files may be wrong, so others are asked. If the data itself
+                    // is wrong, all of them report it.
                     return Err(Broken::Lost(error));
                 }
             }
@@ -280,11 +280,11 @@ impl<'a> Stream<'a> {
     }
 
     /// Reports once that the worker wants to leave. Reports are kept until the run handles them.
-    fn left(&mut self, tell: &impl Fn(Told)) -> io::Result<()> {
+    fn left(&mut self, report: &impl Fn(StreamEvent)) -> io::Result<()> {
         if std::mem::replace(&mut self.leaving, true) {
             return Err(garbage("a worker that leaves twice".into()));
         }
-        tell(Told::Leaving);
+        report(StreamEvent::Leaving);
         Ok(())
     }
 
@@ -319,11 +319,11 @@ impl<'a> Stream<'a> {
             }
         }
         // While another stream is at these rows this one does not read, so that it cannot hear its worker.
-        self.heard.store(DEAF, Ordering::Relaxed);
+        self.last_heard.pause();
         self.counters.wait(true);
         let claim = task.gathering.claim(&task.rows).await;
         self.counters.wait(false);
-        self.heard.store(millis(self.start), Ordering::Relaxed);
+        self.last_heard.mark();
         match claim {
             Claim::Written => self.bodies(&heads, None::<&mut Writing<D>>).await?,
             Claim::Mine(mut writing) => {
@@ -357,7 +357,7 @@ impl<'a> Stream<'a> {
                 match writing.as_mut().and_then(|writing| writing.memory(nth)) {
                     None => self.pass(bytes, &mut crc).await?,
                     Some(memory) => {
-                        let out = match memory.column(column) {
+                        let out = match memory.column(column).map_err(io::Error::other)? {
                             RowPlace::Fixed(out) => {
                                 self.read.read_exact(out).await?;
                                 out
@@ -427,50 +427,6 @@ fn row_bytes(spec: &TensorSpec, length: usize) -> io::Result<usize> {
     })
 }
 
-/// Returns once nothing was heard for [`SILENCE`].
-async fn silence(heard: &AtomicU64, start: Instant) {
-    loop {
-        let last = match heard.load(Ordering::Relaxed) {
-            DEAF => Instant::now(),
-            millis => start + Duration::from_millis(millis),
-        };
-        if last.elapsed() >= SILENCE {
-            return;
-        }
-        sleep_until(last + SILENCE).await;
-    }
-}
-
-fn millis(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Notes when bytes come, and how many.
-struct Heard<R> {
-    inner: R,
-    /// Milliseconds since `start`.
-    heard: Arc<AtomicU64>,
-    start: Instant,
-    counters: Arc<Counters>,
-}
-
-impl<R: AsyncRead + Unpin> AsyncRead for Heard<R> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-        let came = buf.filled().len() - before;
-        if came > 0 {
-            self.counters.received(came);
-            self.heard.store(millis(self.start), Ordering::Relaxed);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -481,11 +437,11 @@ mod tests {
     async fn a_worker_leaves_once() {
         let io: Box<dyn Io> = Box::new(tokio::io::duplex(1).0);
         let (columns, counters) = (Arc::new(Schema::empty()), Arc::default());
-        let mut stream = Stream::new(split(io).0, &[], &columns, &counters);
+        let mut stream = FrameReader::new(split(io).0, &[], &columns, &counters);
         let told = Cell::new(0);
-        let tell = |_| told.set(told.get() + 1);
-        stream.left(&tell).unwrap();
-        let error = stream.left(&tell).unwrap_err();
+        let report = |_| told.set(told.get() + 1);
+        stream.left(&report).unwrap();
+        let error = stream.left(&report).unwrap_err();
         assert!(error.to_string().contains("leaves twice"), "{error}");
         assert_eq!(told.get(), 1);
     }

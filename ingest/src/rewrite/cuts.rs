@@ -1,10 +1,13 @@
-//! Where shards begin: arithmetic over the catalog, so that every run cuts alike.
+//! Where shards begin, and how large batches are: arithmetic over the catalog, so that every run cuts alike.
 
 use feedstock_dataset::{BlockId, Dataset, Plan, ShuffleKind};
 
+/// Rows of a batch at most: ids and views of 64 Ki rows are 1.5 MiB.
+const BATCH_ROWS: u64 = 1 << 16;
+
 /// The first position of every shard, then the number of samples: shards + 1 values, rising.
 ///
-/// In catalog order the cuts fall where the blocks' bytes say; in a shuffled order, where every stretch looks like the
+/// In catalog order the blocks' bytes decide where the cuts are; in a shuffled order, where every stretch looks like the
 /// whole, shards have equal numbers of samples (±1).
 pub(super) fn shard_starts(dataset: &Dataset, plan: &Plan, kind: ShuffleKind, shard_bytes: u64) -> Vec<u64> {
     let samples = plan.len();
@@ -70,6 +73,19 @@ fn by_bytes(weights: &[(u64, u64)], total: u128, shards: u64) -> Vec<u64> {
         starts.push(samples_before + inside);
     }
     starts
+}
+
+/// Rows of a batch of about `bytes`, from the catalog's mean.
+pub(super) fn mean_batch_rows(dataset: &Dataset, bytes: u64) -> u64 {
+    (bytes / mean_sample_bytes(dataset)).clamp(1, BATCH_ROWS)
+}
+
+/// Encoded bytes of a sample, on average.
+pub(super) fn mean_sample_bytes(dataset: &Dataset) -> u64 {
+    let catalog = dataset.catalog();
+    let blocks = u32::try_from(catalog.blocks()).unwrap_or(u32::MAX); // block ids are u32
+    let total: u64 = (0..blocks).map(|block| catalog.block(BlockId(block)).bytes).sum();
+    (total / catalog.samples().max(1)).max(1)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! One shard in memory: rows become row groups of a Parquet file, or record batches of an Arrow IPC file.
 
-use super::RewriteFormat;
-use super::schema::{FEATURES_KEY, PayloadKind, Shape};
+use super::options::RewriteFormat;
+use super::schema::{FEATURES_KEY, PayloadKind, ShardSchema};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, AsArray};
 use arrow::compute::concat_batches;
@@ -31,7 +31,7 @@ pub(super) struct EncodeOptions {
 
 /// A shard being made.
 pub(super) struct ShardEncoder {
-    shape: Shape,
+    shape: ShardSchema,
     group_bytes: u64,
     file: File,
     pending: Vec<RecordBatch>,
@@ -46,7 +46,7 @@ enum File {
 
 impl ShardEncoder {
     pub(super) fn new(
-        shape: &Shape,
+        shape: &ShardSchema,
         kinds: &BTreeMap<String, PayloadKind>,
         options: &EncodeOptions,
     ) -> Result<Self> {
@@ -137,9 +137,13 @@ const TEXT_BYTES: usize = 32;
 
 /// Payloads uncompressed and without dictionary or statistics (encoded bytes neither shrink nor sort); everything
 /// else as usual. Offset and column index are written for all.
-fn properties(shape: &Shape, kinds: &BTreeMap<String, PayloadKind>, sample_bytes: u64) -> WriterProperties {
+fn properties(
+    shape: &ShardSchema,
+    kinds: &BTreeMap<String, PayloadKind>,
+    sample_bytes: u64,
+) -> WriterProperties {
     let features = shape.schema.metadata().get(FEATURES_KEY).cloned();
-    // The writer looks at a page's size after so many rows only.
+    // The writer looks at a page's size only after this number of rows.
     let rows_per_look = (PAGE_BYTES as u64 / 4 / sample_bytes.max(1)).clamp(1, 1024);
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)

@@ -1,10 +1,11 @@
-//! What is done to pictures on their way into the shards, on all CPU threads, in order: shrinking, restart markers.
+//! Changes of images on their way into the shards, on all CPU threads and in order: shrinking, restart markers.
 //!
 //! ```text
 //! RawBatches ─▶ [batch, batch, batch] each picture a task ─▶ pool ─▶ oldest batch complete ─▶ next()
 //! ```
 
-use super::{KeptSample, OnBadPicture};
+use super::options::OnBadPicture;
+use super::report::KeptSample;
 use crate::pool::{Pool, Turns};
 use crate::raw::RawBatches;
 use crate::{Error, ErrorKind, Result};
@@ -25,11 +26,11 @@ const BATCHES_AT_ONCE: usize = 3;
 pub(super) struct Recoded {
     /// `sample_id`, then the chosen columns.
     pub(super) batch: RecordBatch,
-    /// What became of pictures, by row, ascending; some have several fates, most have none.
+    /// What became of images, by row, ascending; some have several fates, most have none.
     pub(super) fates: Vec<(usize, Fate)>,
 }
 
-/// What became of a row's picture.
+/// What became of a row's image.
 #[derive(Debug)]
 pub(super) enum Fate {
     Shrunk,
@@ -41,7 +42,7 @@ pub(super) enum Fate {
     Kept(KeptSample),
 }
 
-/// What is done to which pictures.
+/// Which images are changed, and how.
 pub(super) struct Recoder {
     pub(super) columns: Vec<String>,
     pub(super) change: Change,
@@ -49,7 +50,7 @@ pub(super) struct Recoder {
     pub(super) catalog: Arc<Catalog>,
 }
 
-/// What is done to a picture.
+/// How an image is changed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Change {
     pub(super) shrink: Option<ShrinkImage>,
@@ -57,7 +58,7 @@ pub(super) struct Change {
     pub(super) restart_interval: Option<u16>,
 }
 
-/// A picture as it is written.
+/// An image as it is written.
 #[derive(Debug, Clone, Default)]
 struct Changed {
     /// `None` where it stays as it was.
@@ -75,8 +76,8 @@ struct InFlight {
     results: Receiver<Outcome>,
 }
 
-/// Record batches in plan order, pictures changed where that is asked for.
-pub(super) struct Source {
+/// Record batches in plan order, with images changed if that is requested.
+pub(super) struct RecodedBatches {
     batches: Box<dyn Iterator<Item = Result<RecordBatch>>>,
     work: Option<(Recoder, Turns, Idle)>,
     in_flight: VecDeque<InFlight>,
@@ -109,7 +110,7 @@ impl Codecs {
     }
 }
 
-/// Idle codecs: as many as threads have ever been busy at once.
+/// Idle codecs: at most one for each thread that was busy at the same time.
 #[derive(Clone, Default)]
 struct Idle(Arc<Mutex<Vec<Codecs>>>);
 
@@ -127,7 +128,7 @@ impl Idle {
     }
 }
 
-impl Source {
+impl RecodedBatches {
     /// `first` is a batch already taken from `rest`.
     pub(super) fn new(
         first: Option<RecordBatch>,
@@ -177,7 +178,7 @@ impl Recoder {
                 let (views, idle, results) = (views.clone(), idle.clone(), results.clone());
                 let change = self.change;
                 let task = move |_: &mut Scratch| {
-                    // Nobody listens any more when the rewrite was given up.
+                    // No thread listens once the rewrite was given up.
                     let _given_up = results.send((index, row, idle.change(change, views.value(row))));
                 };
                 turns.submit(turn, Box::new(task));
@@ -203,7 +204,7 @@ impl Recoder {
             }
         }
         if expected > 0 {
-            let message = format!("{expected} pictures of a batch were lost: their task panicked");
+            let message = format!("{expected} images of a batch were lost: their task panicked");
             return Err(Error::new(ErrorKind::Bug, message));
         }
         failures.sort_by_key(|(row, _)| *row); // threads finish in any order, reports do not
@@ -228,7 +229,7 @@ impl Recoder {
         Ok(Recoded { batch, fates })
     }
 
-    /// The batch with the changed pictures in place.
+    /// Returns the batch with the changed images in place.
     fn replace(&self, batch: &RecordBatch, changed: &[Vec<Changed>]) -> Result<RecordBatch> {
         let mut arrays: Vec<ArrayRef> = batch.columns().to_vec();
         for (name, changed) in self.columns.iter().zip(changed) {
@@ -241,11 +242,11 @@ impl Recoder {
             arrays[at] = Arc::new(builder.finish());
         }
         RecordBatch::try_new(batch.schema(), arrays)
-            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot put changed pictures back: {e}")))
+            .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot put changed images back: {e}")))
     }
 }
 
-/// What became of one row's pictures, which count as one.
+/// What became of one row's images, which count as one.
 fn fates_of<'a>(pictures: impl Iterator<Item = &'a Changed> + Clone) -> impl Iterator<Item = Fate> {
     let shrunk = pictures.clone().any(|picture| picture.shrunk).then_some(Fate::Shrunk);
     let marked = pictures.filter_map(|picture| picture.marked).min().map(|marked| match marked {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Key of the features JSON in the metadata of a schema and of a Parquet file.
 pub(super) const FEATURES_KEY: &str = "huggingface";
 
-/// What a payload column holds, told by its first sample.
+/// What a payload column holds, judged by its first sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PayloadKind {
@@ -29,7 +29,7 @@ pub(super) enum PayloadKind {
 
 /// A shard's columns, and which catalog columns they are made of.
 #[derive(Debug, Clone)]
-pub(super) struct Shape {
+pub(super) struct ShardSchema {
     pub(super) schema: SchemaRef,
     columns: Vec<Column>,
 }
@@ -41,7 +41,7 @@ enum Column {
     Payload(String, Option<String>),
 }
 
-impl Shape {
+impl ShardSchema {
     /// The shards' columns for the chosen columns of `dataset`.
     pub(super) fn new(dataset: &Dataset, kinds: &BTreeMap<String, PayloadKind>) -> Self {
         let chosen = dataset.block_reader().schema().clone();

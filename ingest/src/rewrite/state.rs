@@ -1,4 +1,4 @@
-//! What the destination says about itself: `_feedstock/rewrite.json`, written after every shard.
+//! The state of a rewrite in its destination: `_feedstock/rewrite.json`, written after every shard.
 //!
 //! A shard counts when it is named there; a shard of the right name that is not was being written when the run died,
 //! and is written anew. Both are whole objects at any time: storage writes whole or not at all.
@@ -7,9 +7,10 @@
 //! begin at the same time, one writes. A run that finds the state of another one with the same settings continues it, even
 //! while that one still runs: both then write the same bytes.
 
+use super::options::{Recode, RewriteFormat};
 use super::recode::Fate;
+use super::report::{KeptSample, NAMED_SAMPLES};
 use super::schema::PayloadKind;
-use super::{KeptSample, NAMED_SAMPLES, Recode, RewriteFormat};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use feedstock_dataset::{Digest, Fingerprint, Plan, Storage};
@@ -26,10 +27,10 @@ const FILE: &str = "_feedstock/rewrite.json";
 /// Reads of a state file that another run replaces at the same time. A run replaces it once a shard, so two in a row are rare.
 const READS: u32 = 8;
 
-/// Everything that the shards' bytes depend on. What becomes of bad pictures is not among it, so that a run that one
+/// Everything that the shards' bytes depend on. What becomes of bad images is not among it, so that a run that one
 /// of them stopped can go on with `on_error=copy`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Settings {
+pub(super) struct RewriteSettings {
     pub(super) version: u32,
     pub(super) plan: Fingerprint,
     pub(super) format: RewriteFormat,
@@ -64,7 +65,7 @@ pub(super) struct FinishedShard {
 }
 
 impl FinishedShard {
-    /// Counts what became of a picture.
+    /// Counts what became of an image.
     pub(super) fn count(&mut self, fate: Fate) {
         match fate {
             Fate::Shrunk => self.shrunk += 1,
@@ -82,8 +83,8 @@ impl FinishedShard {
 
 /// The state file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct State {
-    pub(super) settings: Settings,
+pub(super) struct RewriteState {
+    pub(super) settings: RewriteSettings,
     /// Random: the first states of two runs with the same settings differ, so only one of them is created.
     #[serde(default)]
     run: u64,
@@ -94,15 +95,19 @@ pub(super) struct State {
     pub(super) verified: bool,
 }
 
-impl State {
+impl RewriteState {
     /// Returns the state of a rewrite that has no shards yet.
-    pub(super) fn new(settings: Settings, shards: u64, payload: BTreeMap<String, PayloadKind>) -> Self {
+    pub(super) fn new(
+        settings: RewriteSettings,
+        shards: u64,
+        payload: BTreeMap<String, PayloadKind>,
+    ) -> Self {
         let run = RandomState::new().hash_one(shards);
         Self { settings, run, shards, payload, finished: Vec::new(), verified: false }
     }
 }
 
-impl Settings {
+impl RewriteSettings {
     pub(super) const fn version() -> u32 {
         VERSION
     }
@@ -162,7 +167,12 @@ impl Target {
     }
 
     /// Looks at what is there: a state to go on from, or nothing yet. Anything foreign is refused.
-    pub(super) fn open(&self, plan: &Plan, settings: &Settings, shards: u64) -> Result<Option<State>> {
+    pub(super) fn open(
+        &self,
+        plan: &Plan,
+        settings: &RewriteSettings,
+        shards: u64,
+    ) -> Result<Option<RewriteState>> {
         let there = self.objects()?;
         let mut state = match there.contains_key(FILE) {
             true => Some(self.read_state()?),
@@ -200,7 +210,7 @@ impl Target {
     }
 
     /// The state up to the first shard that is not there as it was written.
-    fn trusted(&self, mut state: State, there: &BTreeMap<String, u64>) -> State {
+    fn trusted(&self, mut state: RewriteState, there: &BTreeMap<String, u64>) -> RewriteState {
         let lost = state.finished.iter().position(|shard| there.get(&shard.file) != Some(&shard.file_bytes));
         if let Some(lost) = lost {
             let file = &state.finished[lost].file;
@@ -235,7 +245,7 @@ impl Target {
     }
 
     /// Reads the state file, again if another run replaces it between the look and the read.
-    fn read_state(&self) -> Result<State> {
+    fn read_state(&self) -> Result<RewriteState> {
         let (storage, uri) = (self.storage.clone(), self.uri_of(FILE));
         let bytes = self.storage.io().block_on(async move {
             let mut left = READS;
@@ -258,13 +268,13 @@ impl Target {
     }
 
     /// Writes the first state file. Returns false if another run has begun in this destination since it was opened.
-    pub(super) fn begin(&self, state: &State) -> Result<bool> {
+    pub(super) fn begin(&self, state: &RewriteState) -> Result<bool> {
         let (storage, uri, json) = (self.storage.clone(), self.uri_of(FILE), json(state)?);
         self.storage.io().block_on(async move { storage.create(&uri, json).await })
     }
 
     /// Replaces the state file.
-    pub(super) fn save(&self, state: &State) -> Result<()> {
+    pub(super) fn save(&self, state: &RewriteState) -> Result<()> {
         let (storage, uri, json) = (self.storage.clone(), self.uri_of(FILE), json(state)?);
         self.storage.io().block_on(async move { storage.write(&uri, json).await })?;
         Ok(())
@@ -285,16 +295,16 @@ impl Target {
         let (storage, uri) = (self.storage.clone(), self.uri_of(name));
         let (done, result) = std::sync::mpsc::sync_channel(1);
         self.storage.io().handle().spawn(async move {
-            // Nobody listens any more when the rewrite was given up.
+            // No thread listens once the rewrite was given up.
             let _given_up = done.send(storage.write(&uri, bytes).await);
         });
         Upload(result)
     }
 }
 
-fn json(state: &State) -> Result<Bytes> {
+fn json(state: &RewriteState) -> Result<Bytes> {
     let json = serde_json::to_vec_pretty(state)
-        .map_err(|e| Error::new(ErrorKind::Bug, format!("the rewrite's state is no JSON: {e}")))?;
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("the rewrite's state is not JSON: {e}")))?;
     Ok(Bytes::from(json))
 }
 
@@ -332,12 +342,12 @@ mod tests {
         let plan = json!({
             "version": 1, "catalog": 1, "filter": 0, "shuffle": "none", "seed": 0, "lanes": 1, "window": 0,
         });
-        let settings: Settings = serde_json::from_value(json!({
+        let settings: RewriteSettings = serde_json::from_value(json!({
             "version": VERSION, "plan": plan, "format": "parquet", "name": "train", "shard_bytes": 1,
             "group_bytes": 1, "columns": ["image"], "recode": null,
         }))
         .unwrap();
-        let states = [(); 2].map(|()| State::new(settings.clone(), 3, BTreeMap::new()));
+        let states = [(); 2].map(|()| RewriteState::new(settings.clone(), 3, BTreeMap::new()));
         assert!(target.begin(&states[0]).unwrap());
         assert!(!target.begin(&states[1]).unwrap());
         assert_eq!(target.read_state().unwrap(), states[0]);

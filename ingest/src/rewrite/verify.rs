@@ -1,13 +1,14 @@
 //! Reading the shards back and comparing them with what was read from the source.
 
+use super::cuts::mean_batch_rows;
 use super::digest::RowDigest;
-use super::state::{State, Target};
-use super::{RewriteOptions, RewriteStage, mean_batch_rows};
+use super::options::{RewriteOptions, RewriteStage};
+use super::state::{RewriteState, Target};
 use crate::{Error, ErrorKind, RawBatches, RawOptions, Result};
 use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, Digest, OpenOptions, Plan, Shuffle};
 
 /// Every planned sample was read once: the shards' ids add up to the plan's digest.
-pub(super) fn check_ids(state: &State, plan: &Plan) -> Result<()> {
+pub(super) fn check_ids(state: &RewriteState, plan: &Plan) -> Result<()> {
     let mut read = Digest::default();
     state.finished.iter().for_each(|shard| read.merge(&shard.ids));
     let planned = plan.digest();
@@ -22,7 +23,7 @@ pub(super) fn check_ids(state: &State, plan: &Plan) -> Result<()> {
 pub(super) fn read_back(
     source: &Dataset,
     target: &Target,
-    state: &State,
+    state: &RewriteState,
     options: &RewriteOptions,
 ) -> Result<()> {
     let written = open(source, target, state)?;
@@ -67,7 +68,7 @@ pub(super) fn read_back(
                 None => break,
             }
         }
-        options.tell(RewriteStage::Verifying, done, planned, 0);
+        options.report(RewriteStage::Verifying, done, planned, 0);
     }
     if done != planned || shards.next().is_some() {
         let found = format!("{done} rows came, {planned} were written");
@@ -76,7 +77,7 @@ pub(super) fn read_back(
     Ok(())
 }
 
-fn open(source: &Dataset, target: &Target, state: &State) -> Result<Dataset> {
+fn open(source: &Dataset, target: &Target, state: &RewriteState) -> Result<Dataset> {
     let open = OpenOptions {
         storage: source.storage().options().clone(),
         catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },

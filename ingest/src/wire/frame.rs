@@ -53,7 +53,7 @@ pub(crate) enum Tag {
     Alive = 0x33,
     /// The worker wants to go: ask elsewhere for the next steps.
     Leaving = 0x55,
-    /// The next rows will never come; a message says why.
+    /// The next rows will never come; a message has the reason.
     Failed = 0x69,
     /// There are no more.
     End = 0x96,
@@ -141,7 +141,7 @@ pub(crate) fn damaged(what: &str) -> io::Error {
     garbage(format!("{what} is damaged: its checksum does not match"))
 }
 
-/// What is told of each row before its bytes.
+/// What is sent of each row before its bytes.
 #[derive(Debug)]
 pub(crate) struct RowHead {
     pub(crate) sample: SampleId,
@@ -158,7 +158,7 @@ pub(crate) struct HeadWriter {
 }
 
 impl HeadWriter {
-    /// For rows with so many ragged columns.
+    /// Returns a reader for rows with `ragged` ragged columns.
     pub(crate) fn new(ragged: usize) -> Self {
         Self { ragged, writer: None }
     }
@@ -215,7 +215,7 @@ impl HeadReader {
         Self { ragged, columns, decoder: StreamDecoder::new() }
     }
 
-    /// The rows and their columns from the bytes of the next head, which must tell of `rows` rows. After an error the
+    /// The rows and their columns from the bytes of the next head, which must be about `rows` rows. After an error the
     /// reader is of no more use.
     pub(crate) fn read(&mut self, bytes: Vec<u8>, rows: u32) -> io::Result<(Vec<RowHead>, RecordBatch)> {
         check_messages(&bytes, rows)?;
@@ -245,7 +245,7 @@ impl HeadReader {
         }
         let found = schema.fields().len();
         let message = format!(
-            "the worker sends {found} columns, which end in {}, where {} are wanted, which end in {}; let both open the same data",
+            "the worker sends {found} columns, which end in {}, where {} are expected, which end in {}; let both open the same data",
             listed(theirs),
             own + ours.len(),
             listed(ours)

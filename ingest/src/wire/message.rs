@@ -1,4 +1,4 @@
-//! Control messages: JSON behind a length.
+//! Control messages: a length, then JSON.
 
 use super::secure::Token;
 use crate::{Error, ErrorKind, RecipeSpec, SampleContext};
@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Raised whenever a message or a frame changes its meaning. Both sides run the same, or say so.
+/// Raised whenever a message or a frame changes its meaning. If the two sides have different ones, they refuse each other.
 pub(crate) const PROTOCOL: u32 = 3;
 
 /// The first bytes of a connection that is not HTTP.
@@ -92,7 +92,7 @@ const fn first_ops_version() -> u32 {
     1
 }
 
-/// What a rank says first.
+/// The first message of a rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: u32,
@@ -155,7 +155,7 @@ pub(crate) struct LaneRequest {
     pub(crate) sample_bytes: u64,
     /// Steps made ahead of the one being sent.
     pub(crate) places: u32,
-    /// So many of the first steps are waited for: others have brought rows of theirs.
+    /// The number of first steps that are waited for: other streams have brought rows of them.
     pub(crate) overdue: u32,
 }
 
@@ -187,7 +187,7 @@ impl LaneRequest {
 pub(crate) enum Ask {
     /// How are you?
     Status,
-    /// A recipe follows, as a message of its own.
+    /// A recipe follows, as a separate message.
     Describe,
     /// Rows.
     Open(Box<LaneRequest>),
@@ -223,7 +223,7 @@ pub struct WorkerStatus {
     pub draining: bool,
     /// Streams of rows under way.
     pub streams: u64,
-    /// Recipes that it was told of.
+    /// Recipes that it knows.
     pub plans: u64,
     /// Samples made since it started.
     pub samples: u64,

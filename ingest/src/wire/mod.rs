@@ -1,4 +1,4 @@
-//! What ranks and workers say to each other, and how a step's rows travel.
+//! The protocol of ranks and workers: messages, and frames with the rows of a step.
 //!
 //! ```text
 //! rank                                             worker
@@ -14,11 +14,11 @@
 //!  │ a byte a second: still here                      │
 //! ```
 //! One connection is one stream of rows; its flow control is TCP's. A frame's rows are those of one step on the stream's
-//! strands, in the step's order, so nothing says where a row belongs: both sides compute it. Sample ids travel along and
+//! strands, in the step's order, so frames do not name the rows: both sides compute them. Sample ids travel along and
 //! are compared.
 //!
-//! Control messages are JSON behind a length, bounded before they are read. Cost: about 40 µs a frame at both ends together,
-//! beside one copy of each row from the kernel.
+//! Control messages are a length and JSON; the length is bounded before it is read. A frame costs about 40 µs at both ends
+//! together, in addition to one copy of each row from the kernel.
 
 mod frame;
 mod message;
@@ -39,10 +39,10 @@ pub use secure::{ClientTls, FleetIdentity, Identity, ServerTls, Token};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A worker without rows to send says so this often: a rank calls it lost after three of them are missing.
+/// The interval of a worker's signs of life while it has no rows to send. After three are missing, a rank takes it as lost.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
-/// A rank says this often that it is still there.
+/// The interval of a rank's signs of life.
 pub(crate) const PING_EVERY: Duration = Duration::from_secs(1);
 
 /// Any connection that bytes can take.

@@ -1,8 +1,8 @@
 //! Who may talk to whom: bearer tokens and TLS.
 //!
-//! A fleet makes a certificate authority of its own, for its lifetime (`FleetIdentity`); longer-lived workers bring
+//! A fleet makes a certificate authority for its lifetime (`FleetIdentity`); longer-lived workers bring
 //! certificates from files. All certificates may carry one name, which ranks check instead of addresses, since workers
-//! come and go with addresses that nobody knows beforehand.
+//! come and go with addresses that are not known beforehand.
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::Secret;
@@ -65,7 +65,7 @@ impl Token {
         &self.0
     }
 
-    /// Whether they are equal, in a time that does not tell how far.
+    /// Whether they are equal, in a time that does not depend on where they differ.
     pub(crate) fn is(&self, other: &str) -> bool {
         let (own, other) = (self.0.as_bytes(), other.as_bytes());
         own.len() == other.len() && own.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
@@ -92,7 +92,7 @@ pub struct Identity {
 pub struct ServerTls {
     /// Who it is.
     pub identity: Identity,
-    /// Certificate authorities, as PEM, one of which must vouch for whoever connects; `None`: nobody needs a certificate.
+    /// Certificate authorities, as PEM, one of which must have signed a client's certificate; `None`: clients need no certificate.
     pub client_ca: Option<String>,
 }
 
@@ -182,7 +182,7 @@ impl ClientTls {
     }
 }
 
-/// All that the workers and ranks of one fleet need to trust each other and nobody else.
+/// All that the workers and ranks of one fleet need to trust each other only.
 #[derive(Debug, Clone)]
 pub struct FleetIdentity {
     /// The fleet's certificate authority, as PEM; its key is gone.
@@ -191,13 +191,13 @@ pub struct FleetIdentity {
     pub server: Identity,
     /// What ranks show.
     pub client: Identity,
-    /// What ranks say.
+    /// The token that ranks send.
     pub token: Token,
 }
 
 impl FleetIdentity {
     /// A fresh one, whose workers' certificates carry `names` (DNS names or IP addresses). They do not
-    /// expire: a fleet ends with its job, and nobody keeps its keys.
+    /// expire: a fleet ends with its job, and its keys are not kept.
     ///
     /// # Errors
     /// `BadConfig` for names that no certificate can carry.

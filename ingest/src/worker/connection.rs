@@ -1,6 +1,6 @@
 //! One connection, from its first bytes to the last frame. It knows nothing of sockets: any bytes in and out will do.
 
-use super::lane::{Body, Lane, Rows};
+use super::lane::{Body, FinishedRows, Lane};
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
     LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token, Versions,
@@ -16,10 +16,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
-/// Between two messages of whoever connected.
+/// The longest time between two messages of a client.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A rank that was not heard of for so long is gone. It says something every second, whatever its trainer does.
+/// A rank that was silent for this long is gone. It sends a byte every second, whatever its trainer does.
 const RANK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A lane that takes longer to open waits for a data set or its ops; where they are ready, it takes milliseconds. With this,
@@ -76,31 +76,44 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
                 }
             }
             Ask::Open(request) => match open(&mut io, server, *request).await? {
-                Ok(Some(lane)) => return stream(io, lane, server.leaving()).await,
-                Ok(None) => Answer::Unknown,
-                Err(error) => Answer::Failed(Failure::from(&error)),
+                OpenedLane::Open(lane) => return stream(io, lane, server.leaving()).await,
+                OpenedLane::Unknown => Answer::Unknown,
+                OpenedLane::Failed(error) => Answer::Failed(Failure::from(&error)),
             },
         };
         write_message(&mut io, &answer).await?;
     }
 }
 
+/// What became of a request for a lane.
+enum OpenedLane {
+    Open(Box<dyn Lane>),
+    /// The worker does not know the recipe.
+    Unknown,
+    Failed(Error),
+}
+
 /// Opens a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not call a worker
-/// late that says so.
+/// late that reports this.
 async fn open<S: Serve + ?Sized>(
     io: &mut impl Io,
     server: &S,
     request: LaneRequest,
-) -> io::Result<Result<Option<Box<dyn Lane>>>> {
+) -> io::Result<OpenedLane> {
     if *server.leaving().borrow() {
-        return Ok(Err(Error::new(ErrorKind::Retryable, "the worker is going away; ask another one")));
+        let error = Error::new(ErrorKind::Retryable, "the worker is going away; ask another one");
+        return Ok(OpenedLane::Failed(error));
     }
     let mut opening = server.open(request);
     let mut tick = interval_at(Instant::now() + OPENING_AFTER, ALIVE_EVERY);
     loop {
         tokio::select! {
             biased;
-            opened = &mut opening => return Ok(opened),
+            opened = &mut opening => return Ok(match opened {
+                Ok(Some(lane)) => OpenedLane::Open(lane),
+                Ok(None) => OpenedLane::Unknown,
+                Err(error) => OpenedLane::Failed(error),
+            }),
             _ = tick.tick() => {
                 io.write_all(&0u32.to_le_bytes()).await?; // an empty message: not yet
                 io.flush().await?;
@@ -134,7 +147,7 @@ fn refusal<S: Serve + ?Sized>(hello: &Hello, server: &S) -> Option<Failure> {
     None
 }
 
-/// Sends frames until the lane ends, or whoever asked is gone.
+/// Sends frames until the lane ends or the rank is gone.
 async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiver<bool>) -> io::Result<()> {
     let (read, write) = tokio::io::split(io);
     let gone = gone(read);
@@ -165,7 +178,9 @@ async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiv
                 None => {}
                 Some(Ok(Some(rows))) => {
                     tick.reset();
-                    if let Err(error) = send_rows(&mut write, &mut heads, lane.specs(), rows).await? {
+                    if let SentRows::Refused(error) =
+                        send_rows(&mut write, &mut heads, lane.specs(), rows).await?
+                    {
                         return fail(&mut write, &error).await;
                     }
                 }
@@ -183,7 +198,7 @@ async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiv
         () = &mut gone => return Ok(()),
     };
     if sent.is_ok() {
-        // Whoever reads the last frame hangs up; until then the connection must stay, or its bytes may be lost.
+        // The rank closes the connection when it has read the last frame. If the worker closed it before, bytes could be lost.
         gone.await;
     }
     sent
@@ -198,16 +213,23 @@ async fn fail(write: &mut (impl AsyncWrite + Unpin), error: &Error) -> io::Resul
     write_message(write, &Failure::from(error)).await
 }
 
+/// What became of a step's rows.
+enum SentRows {
+    Sent,
+    /// They cannot be sent; nothing of them was.
+    Refused(Error),
+}
+
 async fn send_rows(
     write: &mut (impl AsyncWrite + Unpin),
     heads: &mut HeadWriter,
     specs: &[TensorSpec],
-    mut rows: Rows,
-) -> io::Result<Result<()>> {
+    mut rows: FinishedRows,
+) -> io::Result<SentRows> {
     refuse_long(&mut rows.heads, &*rows.body, specs.len(), ROW_BYTES);
     let head = match heads.write(&rows.heads, &rows.columns) {
         Ok(head) => head,
-        Err(error) => return Ok(Err(error)),
+        Err(error) => return Ok(SentRows::Refused(error)),
     };
     let sizes = (u32::try_from(rows.heads.len()), u32::try_from(head.len()));
     let (Ok(count @ ..=FRAME_ROWS), Ok(head_bytes @ ..=HEAD_BYTES)) = sizes else {
@@ -217,7 +239,7 @@ async fn send_rows(
             rows.heads.len(),
             head.len()
         );
-        return Ok(Err(Error::new(ErrorKind::BadConfig, message)));
+        return Ok(SentRows::Refused(Error::config(message)));
     };
     let (epoch, position, head_crc) = (rows.epoch, rows.position, crc32fast::hash(&head));
     let frame = FrameHead { epoch, position, rows: count, head_bytes, head_crc };
@@ -232,7 +254,7 @@ async fn send_rows(
         }
     }
     write.write_u32_le(body.finalize()).await?;
-    Ok(Ok(()))
+    Ok(SentRows::Sent)
 }
 
 /// Makes rows that no rank takes bad samples: it would ask every worker for them.

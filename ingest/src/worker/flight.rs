@@ -10,15 +10,16 @@
 //! specification; the token travels as `authorization: Bearer …`.
 
 use super::connection::Serve;
-use super::lane::Rows;
+use super::lane::FinishedRows;
 use super::listen::GrpcIo;
 use super::registry::FlightLane;
+use super::schema::element;
 use super::service::Service;
-use crate::wire::PlanId;
+use super::ticket::LaneTicket;
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use arrow::array::{ArrayRef, FixedSizeListArray, Int64Array, ListArray, UInt64Array, make_array};
 use arrow::buffer::{Buffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{Field, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
@@ -27,11 +28,10 @@ use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo,
     HandshakeRequest, HandshakeResponse, IpcMessage, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
-use feedstock_ops::{DType, TensorSpec};
+use feedstock_ops::TensorSpec;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,24 +48,6 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Calls at once on one connection: all lanes of an order, twice.
 const CONCURRENT_STREAMS: u32 = 128;
-
-/// Which samples a Flight client asks for.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct LaneTicket {
-    pub(crate) plan: PlanId,
-    /// Which lane, below the number of endpoints; in a flight's descriptor it says nothing.
-    #[serde(default)]
-    pub(crate) lane: u32,
-    #[serde(default)]
-    pub(crate) epoch: u64,
-    /// Of the epoch's order.
-    #[serde(default)]
-    pub(crate) position: u64,
-    /// Positions of all lanes whose samples make one batch; 0, the default: 32 for each lane.
-    #[serde(default)]
-    pub(crate) rows: u64,
-}
 
 /// Serves gRPC on the connections that `incoming` brings, until none can come any more.
 pub(super) async fn serve(service: Arc<Service>, mut incoming: mpsc::Receiver<io::Result<GrpcIo>>) {
@@ -280,42 +262,8 @@ fn status(error: &Error) -> Status {
     }
 }
 
-/// What a lane's batches look like: `sample_id` (UInt64), the tensors, what rides along.
-pub(super) fn schema(outputs: &[(String, TensorSpec)], rides: &Schema) -> SchemaRef {
-    let mut fields: Vec<FieldRef> = vec![Arc::new(Field::new("sample_id", DataType::UInt64, false))];
-    for (name, spec) in outputs {
-        let shape = serde_json::json!({ "shape": spec.shape }).to_string();
-        let item = Arc::new(Field::new("item", element(spec.dtype), false));
-        let (list, extension) = match spec.is_ragged() {
-            true => (DataType::List(item), "feedstock.ragged_tensor"),
-            false => {
-                let width = i32::try_from(spec.elements()).unwrap_or(i32::MAX);
-                (DataType::FixedSizeList(item, width), "arrow.fixed_shape_tensor")
-            }
-        };
-        let metadata = HashMap::from([
-            ("ARROW:extension:name".to_owned(), extension.to_owned()),
-            ("ARROW:extension:metadata".to_owned(), shape),
-        ]);
-        fields.push(Arc::new(Field::new(name, list, false).with_metadata(metadata)));
-        if spec.is_ragged() {
-            fields.push(Arc::new(Field::new(format!("{name}_length"), DataType::Int64, false)));
-        }
-    }
-    fields.extend(rides.fields().iter().cloned());
-    Arc::new(Schema::new(fields))
-}
-
-fn element(dtype: DType) -> DataType {
-    match dtype {
-        DType::U8 => DataType::UInt8,
-        DType::I64 => DataType::Int64,
-        _ => DataType::Float32,
-    }
-}
-
 /// One step's rows as a batch; a row that failed fails the stream, with its sample's name.
-fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: Rows) -> Result<RecordBatch> {
+fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: FinishedRows) -> Result<RecordBatch> {
     if let Some(error) = rows.heads.iter().find_map(|head| head.failure.as_ref()) {
         return Err(error.clone());
     }

@@ -1,14 +1,16 @@
 //! One stream of rows: a run of the engine over some strands, whose finished steps wait to be sent.
 //!
 //! ```text
-//! places (request.places) ─▶ engine ─▶ Ready ─▶ next() ─▶ Rows ──sent, dropped──▶ the place is free again
+//! places (request.places) ─▶ engine ─▶ Ready ─▶ next() ─▶ FinishedRows ──sent, dropped──▶ the place is free again
 //! ```
 //! So a rank that does not read stops the engine after as many steps as there are places.
 
-use crate::engine::{Destination, Finished, Map, Offers, Run, Sink};
-use crate::pages::Pages;
-use crate::ready::Ready;
-use crate::row::{RowBuffers, RowColumn, RowMemory};
+use crate::memory::pages::Pages;
+use crate::memory::row::{RowBuffers, RowMemory};
+use crate::memory::slab::RowSlab;
+use crate::run::handle::{Offers, Run};
+use crate::run::job::{Destination, Finished, Map, Sink};
+use crate::run::ready::Ready;
 use crate::wire::RowHead;
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The finished rows of one step, on their way out.
-pub(crate) struct Rows {
+pub(crate) struct FinishedRows {
     pub(crate) epoch: u64,
     pub(crate) position: u64,
     pub(crate) heads: Vec<RowHead>,
@@ -39,14 +41,14 @@ pub(crate) trait Lane: Send {
     /// The tensors of a row.
     fn specs(&self) -> &[TensorSpec];
     /// The next step's rows; `None` after the last. Nothing is lost if the wait is given up.
-    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>>;
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>>;
 }
 
 /// A lane that the engine makes.
 pub(crate) struct EngineLane {
     specs: Arc<[TensorSpec]>,
-    ready: Arc<Ready<Finished<Place>>>,
-    run: Run<Place>,
+    ready: Arc<Ready<Finished<LaneMemory>>>,
+    run: Run<LaneMemory>,
     /// Counts what was made.
     samples: Arc<AtomicU64>,
     /// It got less memory than it was asked for.
@@ -62,19 +64,19 @@ impl EngineLane {
         places: u32,
         reserved: Box<dyn Send>,
         samples: Arc<AtomicU64>,
-        start: impl FnOnce(Arc<dyn Sink<Place>>) -> Result<Run<Place>>,
+        start: impl FnOnce(Arc<dyn Sink<LaneMemory>>) -> Result<Run<LaneMemory>>,
     ) -> Result<Self> {
         let specs: Arc<[TensorSpec]> = maps.iter().map(|map| map.chain.output().clone()).collect();
         let ready = Arc::new(Ready::default());
-        let run = start(ready.clone() as Arc<dyn Sink<Place>>)?;
+        let run = start(ready.clone() as Arc<dyn Sink<LaneMemory>>)?;
         let (offers, buffers) = (run.offers(), Arc::new(RowBuffers::default()));
         for _ in 0..places {
-            offers.offer(Place::new(specs.clone(), buffers.clone())?);
+            offers.offer(LaneMemory::new(specs.clone(), buffers.clone())?);
         }
         Ok(Self { specs, ready, run, samples, partial: false, _reserved: reserved })
     }
 
-    /// Says whether it got less memory than it was asked for: then a step that needs more may fit elsewhere.
+    /// Sets whether it got less memory than was requested: then a step that needs more may fit elsewhere.
     pub(crate) fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
     }
@@ -85,7 +87,7 @@ impl Lane for EngineLane {
         &self.specs
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>> {
         Box::pin(async move {
             let finished = poll_fn(|cx| self.ready.poll(cx)).await.transpose();
             let finished =
@@ -100,7 +102,7 @@ impl Lane for EngineLane {
     }
 }
 
-fn rows(finished: Finished<Place>, offers: Offers<Place>) -> Rows {
+fn rows(finished: Finished<LaneMemory>, offers: Offers<LaneMemory>) -> FinishedRows {
     let Finished { step, columns, destination: place, failures, warnings, .. } = finished;
     let Step { epoch, position, rows, .. } = step;
     let mut heads: Vec<RowHead> = rows
@@ -120,13 +122,13 @@ fn rows(finished: Finished<Place>, offers: Offers<Place>) -> Rows {
         heads[row].warnings = warnings;
     }
     let body = Box::new(Sent { place: Some(place), offers });
-    Rows { epoch, position: position.0, heads, columns, body }
+    FinishedRows { epoch, position: position.0, heads, columns, body }
 }
 
 /// A place whose rows are being sent; it is offered again when they are.
 struct Sent {
-    place: Option<Place>,
-    offers: Offers<Place>,
+    place: Option<LaneMemory>,
+    offers: Offers<LaneMemory>,
 }
 
 impl Body for Sent {
@@ -143,97 +145,47 @@ impl Drop for Sent {
     }
 }
 
-/// Memory for one step's rows: the fixed columns of row after row, and a buffer for each ragged value.
-pub(crate) struct Place {
-    specs: Arc<[TensorSpec]>,
-    buffers: Arc<RowBuffers>,
-    fixed: Arc<Pages>,
-    /// Bytes of a row's fixed columns.
-    row_bytes: usize,
-    taken: Vec<bool>,
-    ragged: Vec<Vec<Option<RaggedRow>>>,
-}
+/// Memory for one step's rows.
+pub(crate) struct LaneMemory(RowSlab<Pages>);
 
-impl Place {
+impl LaneMemory {
     pub(crate) fn new(specs: Arc<[TensorSpec]>, buffers: Arc<RowBuffers>) -> Result<Self> {
-        let row_bytes = specs.iter().map(TensorSpec::bytes).sum();
-        Ok(Self { specs, buffers, fixed: pages(0)?, row_bytes, taken: Vec::new(), ragged: Vec::new() })
+        Ok(Self(RowSlab::new(specs, buffers, pages(0)?)))
     }
 
-    /// Where a fixed column of a row lies.
-    fn offset(&self, row: usize, column: usize) -> usize {
-        row * self.row_bytes + self.specs[..column].iter().map(TensorSpec::bytes).sum::<usize>()
-    }
-
+    /// The lengths of a row, by ragged column.
     fn lengths(&self, row: usize) -> Vec<usize> {
-        let ragged = self.specs.iter().enumerate().filter(|(_, spec)| spec.is_ragged());
-        ragged.map(|(column, _)| self.written(row, column).map_or(0, RaggedRow::length)).collect()
-    }
-
-    fn written(&self, row: usize, column: usize) -> Option<&RaggedRow> {
-        self.ragged.get(row)?.get(column)?.as_ref()
+        let ragged = self.0.specs().iter().enumerate().filter(|(_, spec)| spec.is_ragged());
+        ragged.map(|(column, _)| self.0.ragged(row, column).map_or(0, RaggedRow::length)).collect()
     }
 
     /// The bytes of a row in a column, once the step is finished.
     pub(crate) fn part(&self, row: usize, column: usize) -> &[u8] {
-        let spec = &self.specs[column];
-        if spec.is_ragged() {
-            return self.written(row, column).map_or(&[], RaggedRow::bytes);
-        }
-        assert!(row < self.taken.len(), "row {row} of {}", self.taken.len());
-        // SAFETY: the range lies inside `fixed`, which was sized for these rows; the step is finished, so no task writes
-        // it, and the place is offered again only after this borrow.
-        unsafe { std::slice::from_raw_parts(self.fixed.at(self.offset(row, column)).as_ptr(), spec.bytes()) }
+        self.0.bytes(row, column)
     }
 }
 
 fn pages(bytes: usize) -> Result<Arc<Pages>> {
     let message = || format!("no memory for {bytes} bytes of finished rows; ask for smaller steps");
-    Pages::new(bytes).map(Arc::new).ok_or_else(|| Error::new(ErrorKind::BadConfig, message()))
+    Pages::new(bytes).map(Arc::new).ok_or_else(|| Error::config(message()))
 }
 
-impl Destination for Place {
+impl Destination for LaneMemory {
     fn begin(&mut self, rows: usize) -> Result<()> {
-        let bytes = rows.saturating_mul(self.row_bytes);
-        if bytes > self.fixed.size() {
-            self.fixed = pages(0)?; // the old memory goes before the new one comes
-            self.fixed = pages(bytes)?;
-        }
-        self.taken.clear();
-        self.taken.resize(rows, false);
-        for row in self.ragged.drain(..).flatten().flatten() {
-            self.buffers.give(row);
-        }
-        self.ragged.resize_with(rows, Vec::new);
-        Ok(())
+        self.0.begin(rows, pages)
     }
 
     fn take_row(&mut self, row: usize) -> RowMemory {
-        assert!(!std::mem::replace(&mut self.taken[row], true), "row {row} is lent already");
-        let columns: Vec<RowColumn> = (0..self.specs.len())
-            .map(|column| match self.specs[column].is_ragged() {
-                true => RowColumn::Ragged(self.buffers.clone()),
-                false => {
-                    RowColumn::Fixed(self.fixed.at(self.offset(row, column)), self.specs[column].bytes())
-                }
-            })
-            .collect();
-        // SAFETY: rows are disjoint ranges of memory that `fixed` keeps alive, `taken` lends each once a step, and the
-        // place is read only after the engine gave it back, when every row's task is done.
-        unsafe { RowMemory::new(columns, self.fixed.clone()) }
+        self.0.take_row(row)
     }
 
     fn give_row(&mut self, row: usize, memory: RowMemory) {
-        let written = &mut self.ragged[row];
-        for (index, row) in memory.into_ragged() {
-            written.resize_with(self.specs.len(), || None);
-            written[index] = Some(row);
-        }
+        self.0.give_row(row, memory);
     }
 }
 
-impl Sink<Place> for Ready<Finished<Place>> {
-    fn finished(&self, finished: Finished<Place>) {
+impl Sink<LaneMemory> for Ready<Finished<LaneMemory>> {
+    fn finished(&self, finished: Finished<LaneMemory>) {
         self.push(finished.index, finished);
     }
 

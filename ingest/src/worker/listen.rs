@@ -77,7 +77,7 @@ impl Listener {
         }
     }
 
-    /// The same for this host's own processes. The file's permissions say who may connect, so nothing is encrypted.
+    /// The same for this host's own processes. The file's permissions limit who may connect, so nothing is encrypted.
     pub(crate) async fn unix(self: Arc<Self>, listener: UnixListener) {
         let mut connections = JoinSet::new();
         loop {
@@ -136,7 +136,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// A socket that nobody else's process may connect to.
+/// A socket that only this user's processes may connect to.
 pub(crate) fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     use std::os::unix::fs::PermissionsExt;
     let listener = UnixListener::bind(path)?;

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A number of bytes that streams share.
 #[derive(Debug, Clone)]
-pub(crate) struct Memory(Arc<Shared>);
+pub(crate) struct Memory(Arc<MemoryUse>);
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryUse {
     limit: u64,
     used: Mutex<u64>,
 }
@@ -21,10 +21,10 @@ pub(crate) struct Reserved {
 
 impl Memory {
     pub(crate) fn new(limit: u64) -> Self {
-        Self(Arc::new(Shared { limit, used: Mutex::new(0) }))
+        Self(Arc::new(MemoryUse { limit, used: Mutex::new(0) }))
     }
 
-    /// `wanted` bytes, or half of what is left: whoever comes next finds something, too.
+    /// Reserves `wanted` bytes, or half of what is left, so that something is left for the next stream.
     pub(crate) fn reserve(&self, wanted: u64) -> Reserved {
         let mut used = self.used();
         let bytes = wanted.min((self.0.limit - *used).div_ceil(2));
@@ -32,7 +32,7 @@ impl Memory {
         Reserved { memory: self.clone(), bytes }
     }
 
-    /// Exactly so many bytes, if they are left.
+    /// Reserves exactly `bytes` bytes, if they are left.
     pub(crate) fn take(&self, bytes: u64) -> Option<Reserved> {
         let mut used = self.used();
         *used = used.checked_add(bytes).filter(|used| *used <= self.0.limit)?;

@@ -1,10 +1,10 @@
-//! The worker: serves lanes of any order, to ranks as frames (see `wire`), to everybody else over Arrow Flight.
+//! The worker: serves lanes of any order, to ranks as frames (see `wire`), to other clients over Arrow Flight.
 //!
 //! ```text
 //! TCP ─▶ TLS ─▶ ALPN or first bytes ─┬─▶ connection.rs: hello, describe, open ─▶ lane.rs: a run of the engine ─▶ frames
 //!                                    └─▶ flight.rs (gRPC), health
 //! ```
-//! It keeps no state but caches: recipes it was told of, with their data sets opened. Memory is bounded by `memory_bytes`,
+//! It keeps no state but caches: recipes that ranks described, with their data sets opened. Memory is bounded by `memory_bytes`,
 //! from which each stream gets a share for its blocks, and by the steps of each stream that wait to be sent.
 
 mod connection;
@@ -13,14 +13,17 @@ mod lane;
 mod listen;
 mod memory;
 mod registry;
+mod schema;
 mod service;
+mod ticket;
 
 pub(crate) use connection::{Serve, serve};
 #[cfg(test)]
-pub(crate) use lane::{Body, Lane, Place, Rows};
+pub(crate) use lane::{Body, FinishedRows, Lane, LaneMemory};
 
-use crate::engine::{Engine, Map};
 use crate::recipe::{Recipe, RecipeSpec};
+use crate::run::engine::Engine;
+use crate::run::job::Map;
 use crate::threads::available_threads;
 use crate::wire::{ServerTls, Token, WorkerStatus};
 use crate::{Error, ErrorKind, Result};
@@ -67,7 +70,7 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Defaults.
+    /// Returns the defaults.
     pub fn new(open_with: impl Fn() -> OpenOptions + Send + Sync + 'static) -> Self {
         Self {
             listen: "127.0.0.1:7117".into(),
@@ -94,7 +97,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Listens, and serves from threads of its own.
+    /// Listens, and serves from its own threads.
     ///
     /// # Errors
     /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
@@ -122,8 +125,10 @@ impl Worker {
         let engine = Engine::new(threads.unwrap_or_else(available_threads))?.decoder_memory(decoder_memory);
         let acceptor = tls.as_ref().map(ServerTls::acceptor).transpose()?;
         let bound = listen.clone();
-        let tcp = io.block_on(async move { Ok(TcpListener::bind(&bound).await) })?;
-        let tcp = tcp.map_err(|e| Error::config(format!("cannot listen on {listen}: {e}")))?;
+        let tcp = io.block_on(async move {
+            let tcp = TcpListener::bind(&bound).await;
+            tcp.map_err(|e| Error::config(format!("cannot listen on {bound}: {e}")))
+        })?;
         let address = tcp.local_addr().map_err(|e| Error::config(format!("{listen}: {e}")))?;
         if !(insecure || is_loopback(address.ip()) || (token.is_some() && tls.is_some())) {
             let missing = match (&token, &tls) {
@@ -132,8 +137,8 @@ impl Worker {
                 _ => "TLS (--tls-cert, --tls-key)",
             };
             let message = format!(
-                "{address} can be reached from other machines: that needs {missing}; or say --insecure, if the network \
-                 keeps everybody else out"
+                "{address} can be reached from other machines: that needs {missing}; or give --insecure, if the network \
+                 keeps all others out"
             );
             return Err(Error::config(message));
         }
@@ -169,13 +174,13 @@ impl Worker {
     /// `Retryable` where signals cannot be listened to.
     pub fn wait_for_signal(&self) -> Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
-        let waited = self.io.block_on(async move {
-            let signals =
-                signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
-            let (mut terminate, mut interrupt) = match signals {
-                Ok(signals) => signals,
-                Err(error) => return Ok(Err(error)),
-            };
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|e| Error::new(ErrorKind::Retryable, format!("cannot listen to signals: {e}")))
+        };
+        self.io.block_on(async move {
+            let (mut terminate, mut interrupt) =
+                (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
@@ -187,9 +192,8 @@ impl Worker {
                 }
                 std::process::exit(SIGNALLED_TWICE);
             });
-            Ok(Ok(()))
-        })?;
-        waited.map_err(|e| Error::new(ErrorKind::Retryable, format!("cannot listen to signals: {e}")))
+            Ok(())
+        })
     }
 
     /// Takes no new streams and asks the ranks of those under way to go elsewhere; waits until they have, at most
@@ -215,7 +219,7 @@ impl std::fmt::Debug for Worker {
 }
 
 /// A worker inside the rank's own process, for one recipe.
-pub(crate) fn here(
+pub(crate) fn local_service(
     recipe: &Recipe,
     maps: Vec<Map>,
     spec: &RecipeSpec,
@@ -238,14 +242,9 @@ type Bound = (tempfile::TempDir, tokio::net::UnixListener);
 fn socket(io: &IoRuntime) -> Result<Option<Bound>> {
     let Ok(folder) = tempfile::Builder::new().prefix("feedstock-").tempdir() else { return Ok(None) };
     let path: PathBuf = folder.path().join(SOCKET);
-    let bound = io.block_on(async move { Ok(bind_unix(&path)) })?;
-    Ok(match bound {
-        Ok(listener) => Some((folder, listener)),
-        Err(error) => {
-            tracing::warn!("no socket for processes of this host: {error}");
-            None
-        }
-    })
+    let warn = |error: &std::io::Error| tracing::warn!("no socket for processes of this host: {error}");
+    let bound = io.block_on(async move { Ok(bind_unix(&path).inspect_err(warn).ok()) })?;
+    Ok(bound.map(|listener| (folder, listener)))
 }
 
 /// The options with the list of what may be read; the worker's own caches are on it.

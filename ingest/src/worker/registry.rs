@@ -1,13 +1,15 @@
-//! The recipes that a worker was told of, and the lanes that it makes of them.
+//! The recipes that a worker knows, and the lanes that it makes of them.
 
-use super::flight::{self, LaneTicket};
 use super::lane::{EngineLane, Lane};
 use super::memory::Memory;
-use crate::driver::unmapped;
-use crate::engine::{Engine, Job, Map, sample_bytes};
-use crate::large::Spare;
+use super::schema::lane_schema;
+use super::ticket::LaneTicket;
 use crate::recipe::{Recipe, RecipeSpec};
-use crate::share::{Share, Sharing};
+use crate::run::columns::unmapped;
+use crate::run::engine::Engine;
+use crate::run::job::{Job, Map, sample_bytes};
+use crate::run::large::Spare;
+use crate::run::share::{Share, Sharing};
 use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
@@ -35,14 +37,14 @@ const PLACES_MAX: u32 = 64;
 /// A stream is refused, to be asked for elsewhere, where less than this is left of its budget.
 const LEAST_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Rows of a lane in one batch of a Flight client that does not say.
+/// Rows of a lane in one batch of a Flight client, by default.
 const ROWS_OF_LANE: u64 = 32;
 
 /// Encoded bytes for a Flight client's lane, and steps made ahead of it.
 const FLIGHT_BUDGET_BYTES: u64 = 256 << 20;
 const FLIGHT_PLACES: u32 = 2;
 
-/// The part of the memory in which samples are kept that several jobs ask for; beside that of the streams.
+/// The part of the memory in which samples are kept that several jobs ask for, in addition to that of the streams.
 const SHARED_PART: u64 = 8;
 const SHARED_MAX_BYTES: u64 = 4 << 30;
 
@@ -61,17 +63,17 @@ pub(crate) struct Registry {
 }
 
 /// A recipe being opened, or open.
-type Opening = Arc<OnceCell<Arc<Opened>>>;
+type OpeningRecipe = Arc<OnceCell<Arc<OpenedRecipe>>>;
 
 struct Known {
     spec: Arc<RecipeSpec>,
-    opened: Opening,
+    opened: OpeningRecipe,
     asked: Instant,
     /// [`CatalogCheck::List`] once a rank saw another order than this worker.
     check: CatalogCheck,
 }
 
-struct Opened {
+struct OpenedRecipe {
     recipe: Recipe,
     maps: Vec<Map>,
     at: Instant,
@@ -79,12 +81,12 @@ struct Opened {
     listed: bool,
 }
 
-impl Opened {
+impl OpenedRecipe {
     fn schema(&self) -> Result<SchemaRef> {
         let dataset = &self.recipe.dataset;
         let rides = unmapped(dataset.block_reader().schema(), dataset, &self.maps)?;
         let outputs = self.maps.iter().map(|map| (map.output.clone(), map.chain.output().clone()));
-        Ok(flight::schema(&outputs.collect::<Vec<_>>(), &rides))
+        Ok(lane_schema(&outputs.collect::<Vec<_>>(), &rides))
     }
 
     /// What Flight calls lanes are strands.
@@ -119,7 +121,7 @@ impl Registry {
         engine: Engine,
         memory: Memory,
     ) -> Result<Self> {
-        let opened = Opened { recipe, maps, at: Instant::now(), listed: true };
+        let opened = OpenedRecipe { recipe, maps, at: Instant::now(), listed: true };
         let opened = Arc::new(OnceCell::new_with(Some(Arc::new(opened))));
         let (spec_kept, asked) = (Arc::new(spec.clone()), Instant::now());
         let known = Known { spec: spec_kept, opened, asked, check: CatalogCheck::Auto };
@@ -171,7 +173,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// Opens a lane: its data set, if nobody has before, its plan, and a run of the engine. `None`: the recipe is not known
+    /// Opens a lane: its data set, if that is not open, its plan, and a run of the engine. `None`: the recipe is not known
     /// (any more).
     ///
     /// A worker that sees another order than the rank opens its data set once more, with a listing of the storage.
@@ -192,7 +194,7 @@ impl Registry {
 
     /// Whether the data set of a recipe is opened again because its catalog may be out of date; `opened` is what
     /// disagreed with a rank.
-    fn reopens(&self, id: &PlanId, opened: &Arc<Opened>) -> bool {
+    fn reopens(&self, id: &PlanId, opened: &Arc<OpenedRecipe>) -> bool {
         if opened.listed && opened.at.elapsed() <= FRESH {
             return false;
         }
@@ -218,13 +220,13 @@ impl Registry {
         Ok(Some((opened.schema()?, opened.lanes()?)))
     }
 
-    async fn known_and_opened(&self, id: &PlanId) -> Result<Option<Arc<Opened>>> {
+    async fn known_and_opened(&self, id: &PlanId) -> Result<Option<Arc<OpenedRecipe>>> {
         let Some((spec, cell, check)) = self.asked(id) else { return Ok(None) };
         // Boxed: the types of what opens data sets are deep.
         Ok(Some(cell.get_or_try_init(|| self.opened(&spec, check).boxed()).await?.clone()))
     }
 
-    fn start_flight(&self, opened: &Opened, ticket: &LaneTicket) -> Result<FlightLane> {
+    fn start_flight(&self, opened: &OpenedRecipe, ticket: &LaneTicket) -> Result<FlightLane> {
         let lanes = opened.lanes()?;
         if ticket.lane >= lanes {
             let message = format!("there is no lane {}: this plan has {lanes}", ticket.lane);
@@ -252,14 +254,14 @@ impl Registry {
         Ok(FlightLane { schema: opened.schema()?, lane: Box::new(lane) })
     }
 
-    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, Opening, CatalogCheck)> {
+    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, OpeningRecipe, CatalogCheck)> {
         let mut known = self.known();
         let known = known.get_mut(id)?;
         known.asked = Instant::now();
         Some((known.spec.clone(), known.opened.clone(), known.check))
     }
 
-    async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<Opened>> {
+    async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<OpenedRecipe>> {
         let open_with = || {
             let mut options = (self.open_with)();
             if check == CatalogCheck::List {
@@ -270,10 +272,10 @@ impl Registry {
         let recipe = spec.open(&open_with).await?;
         let compiled = recipe.clone();
         let maps = aside("compiling ops", move || compiled.compile()).await??;
-        Ok(Arc::new(Opened { recipe, maps, at: Instant::now(), listed: check == CatalogCheck::List }))
+        Ok(Arc::new(OpenedRecipe { recipe, maps, at: Instant::now(), listed: check == CatalogCheck::List }))
     }
 
-    fn start(&self, opened: &Opened, request: LaneRequest) -> Result<EngineLane, Refused> {
+    fn start(&self, opened: &OpenedRecipe, request: LaneRequest) -> Result<EngineLane, Refused> {
         request.check()?;
         let LaneRequest {
             cursor,
@@ -333,7 +335,7 @@ impl Registry {
     /// Runs a job within what is left of the memory.
     fn run(
         &self,
-        opened: &Opened,
+        opened: &OpenedRecipe,
         mut job: Job,
         places: u32,
         overdue: u32,
@@ -346,7 +348,7 @@ impl Registry {
             return Err(self.full());
         };
         let sharing = self.sharing(opened, &job)?;
-        // Whoever granted less than it was asked for has no right to call a step too large.
+        // A worker that granted less than was requested cannot judge that a step is too large.
         let partial = job.budget_bytes < most_bytes;
         // For a sample that does not fit a part of the rank's budget: what the rank itself would lend.
         let memory = self.memory.clone();
@@ -360,7 +362,7 @@ impl Registry {
         Ok(lane?.partial(partial))
     }
 
-    fn sharing(&self, opened: &Opened, job: &Job) -> Result<Sharing> {
+    fn sharing(&self, opened: &OpenedRecipe, job: &Job) -> Result<Sharing> {
         let (dataset, hash) = (&opened.recipe.dataset, Cursor::hash_ops);
         // Data sets of other bytes may agree in names and sizes, and so in the content hash.
         let data = dataset.place_hash();
@@ -390,8 +392,8 @@ impl Registry {
     }
 }
 
-/// Bytes of finished rows of fixed size that wait to be sent at most. Ragged ones cannot be foretold.
-fn made_bytes(opened: &Opened, job: &Job, places: u32) -> u64 {
+/// Bytes of finished rows of fixed size that wait to be sent at most. Those of ragged rows cannot be predicted.
+fn made_bytes(opened: &OpenedRecipe, job: &Job, places: u32) -> u64 {
     let rows = job.shape.rows().min(job.plan.len());
     let strands = job.strands.as_ref().map_or(0, |strands| strands.len() as u64);
     let rows = rows.saturating_mul(strands).div_ceil(u64::from(job.plan.strands().count()).max(1));

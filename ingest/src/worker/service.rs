@@ -1,7 +1,7 @@
 //! A worker without its sockets.
 
 use super::connection::Serve;
-use super::lane::{Lane, Rows};
+use super::lane::{FinishedRows, Lane};
 use super::registry::Registry;
 use crate::recipe::RecipeSpec;
 use crate::wire::{LaneRequest, PROTOCOL, Token, WorkerStatus, release};
@@ -22,7 +22,7 @@ pub(crate) struct Service {
     instance: String,
     unix: Option<PathBuf>,
     leaving: watch::Sender<bool>,
-    /// Streams under way, and told when it changes.
+    /// The number of streams under way; watchers are woken when it changes.
     streams: Arc<watch::Sender<u64>>,
     started: Instant,
 }
@@ -47,7 +47,7 @@ impl Service {
         &self.registry
     }
 
-    /// Takes no new streams, and tells the ranks of those under way.
+    /// Takes no new streams, and notifies the ranks of those under way.
     pub(crate) fn leave(&self) {
         self.leaving.send_replace(true);
     }
@@ -122,7 +122,7 @@ impl Lane for Counted {
         self.lane.specs()
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Option<Rows>>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>> {
         self.lane.next()
     }
 }

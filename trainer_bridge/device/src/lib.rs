@@ -11,9 +11,9 @@
 //! ```
 //! use feedstock_device::Device;
 //! use feedstock_device::memory::Buffers;
-//! use feedstock_device::open::Opened;
+//! use feedstock_device::open::OpenedDevice;
 //!
-//! let opened = Opened::new(Device::host(), false);
+//! let opened = OpenedDevice::new(Device::host(), false);
 //! assert_eq!(opened.place().to_string(), "cpu");
 //! let (buffers, _reaping) = Buffers::new(opened.driver(), 2)?;
 //! let (index, start) = buffers.take(4096)?.expect("nobody closed them");

@@ -75,13 +75,13 @@ fn shared(ordinal: u32, find: impl FnOnce() -> Result<Found>) -> Result<Search> 
 
 /// What one loader has of its device, over all of its runs.
 #[derive(Clone)]
-pub struct Opened {
+pub struct OpenedDevice {
     device: Arc<Device>,
     /// Of the loader, not of a run: addresses stay when it jumps.
     fixed: Option<Arc<FixedBuffer>>,
 }
 
-impl Opened {
+impl OpenedDevice {
     /// With `fixed_addresses`, batches of one shape get the same addresses.
     pub fn new(device: Arc<Device>, fixed_addresses: bool) -> Self {
         let fixed = fixed_addresses.then(|| FixedBuffer::new(device.driver.clone()));
@@ -119,7 +119,7 @@ impl Opened {
     }
 }
 
-impl fmt::Debug for Opened {
+impl fmt::Debug for OpenedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.place())
     }

@@ -1,4 +1,4 @@
-//! Pictures that the device decodes, as far as their chains leave that to it: its decoder, the memory of whole pictures, and
+//! Images that the device decodes, as far as their chains leave that to it: its decoder, the memory of whole images, and
 //! the CPU for those that the decoder refuses.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!            │                                  finishing stream: decode ──▶ arena ── crops ──▶ rows ── finishing kernels
 //!            └── refused: chain.apply on this thread ──────────────────────────────────────▶ rows
 //! ```
-//! All work on the arena stands in one stream, so batches take turns with it. It is as large as the largest batch's whole
-//! pictures, and a quarter more: 144 MB for 256 photos of 500 × 375, 192 times a batch as bytes at most
+//! All work on the arena is in one stream, so batches take turns with it. It is as large as the largest batch's whole
+//! images, and a quarter more: 144 MB for 256 photos of 500 × 375, 192 times a batch as bytes at most
 //! (`ops/src/image/deferred.rs` has the bound). What the decoder and the CPU both refuse is a
 //! bad sample: the policy on errors decides, and where it allows that, the batch is sent again with another row in its place.
 
@@ -22,7 +22,7 @@ use feedstock_ops::{Chain, SampleSeed, Scratch, TensorSpec};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A mapped column some of whose pictures the device decodes.
+/// A mapped column some of whose images the device decodes.
 pub(crate) struct Deferred {
     /// The column that is read.
     pub(crate) column: String,
@@ -44,14 +44,14 @@ impl Deferred {
     }
 }
 
-/// A picture to decode: where its bytes are, where its pixels go, and the row that it becomes part of.
+/// An image to decode: where its bytes are, where its pixels go, and the row that it becomes part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undecoded {
     /// The column, and bytes of it.
     pub(crate) tensor: usize,
     pub(crate) from: usize,
     pub(crate) length: usize,
-    /// Width and height, as its header says.
+    /// Width and height, by its header.
     pub(crate) size: (u32, u32),
     /// In the arena.
     pub(crate) at: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Undecoded {
     pub(crate) offset: usize,
 }
 
-/// A decoder that may be in use: what it decoded last ends behind the event.
+/// A decoder that may be in use: what it decoded last has ended when the event passes.
 struct Turn {
     decoder: SharedDecoder,
     busy_until: Option<Arc<Event>>,
@@ -76,14 +76,14 @@ pub(crate) struct Decoding {
     turns: VecDeque<Turn>,
     arena: Option<Arc<DeviceMemory>>,
     scratch: Scratch,
-    /// Pictures that went back to the CPU are told once.
+    /// Images that went back to the CPU are reported once.
     told: bool,
 }
 
-/// What must live until a batch's pictures are decoded and cut out.
+/// What must live until a batch's images are decoded and cut out.
 pub(crate) type InUse = (Arc<DeviceMemory>, SharedDecoder);
 
-/// Rows that nobody can decode, and why.
+/// Rows that neither the device nor the CPU can decode, and why.
 pub(crate) type Bad = Vec<(usize, feedstock_ops::Error)>;
 
 impl Decoding {
@@ -95,7 +95,7 @@ impl Decoding {
         Ok(Self { driver, turns, arena: None, scratch: Scratch::new(), told: false })
     }
 
-    /// The decoder whose turn it is, which has nothing left to do, and room for whole pictures, which earlier batches use, too,
+    /// The decoder whose turn it is, which has nothing left to do, and room for whole images, which earlier batches use, too,
     /// in the order of the finishing stream.
     pub(crate) fn begin(&mut self, bytes: usize) -> Result<InUse> {
         self.turns.rotate_left(1);
@@ -107,7 +107,7 @@ impl Decoding {
         let arena = match self.arena.take().filter(|arena| arena.size() >= bytes) {
             Some(arena) => arena,
             None => {
-                // A smaller one is freed behind the last batch that uses it. A quarter more, since batches differ.
+                // A smaller one is freed after the last batch that uses it. A quarter more, since batches differ.
                 let made = DeviceMemory::new(&self.driver, bytes.saturating_add(bytes / 4));
                 Arc::new(made.or_else(|_| DeviceMemory::new(&self.driver, bytes))?)
             }
@@ -116,7 +116,7 @@ impl Decoding {
         Ok((arena, decoder))
     }
 
-    /// What the decoder was given ends behind `event`.
+    /// What the decoder was given has ended when `event` passes.
     pub(crate) fn end(&mut self, event: &Arc<Event>) {
         self.turns[0].busy_until = Some(event.clone());
     }
@@ -124,7 +124,7 @@ impl Decoding {
     /// Decodes into the arena; what the decoder refuses.
     ///
     /// # Safety
-    /// Until `stream` has come this far, the columns' memory, the arena and the decoder live, and nobody writes them but in
+    /// Until `stream` has come this far, the columns' memory, the arena and the decoder live, and nothing writes them but in
     /// the order of `stream`.
     pub(crate) unsafe fn decode<'a>(
         &self,
@@ -134,7 +134,7 @@ impl Decoding {
         stream: StreamId,
     ) -> Result<Vec<&'a Undecoded>> {
         let jpeg = |picture: &Undecoded| Jpeg {
-            // SAFETY: the range lies within the column.
+            // SAFETY: the range is within the column.
             bytes: HostAddress(unsafe { tensors[picture.tensor].as_ptr().add(picture.from) }),
             length: picture.length,
             size: picture.size,
@@ -166,7 +166,7 @@ impl Decoding {
             if !std::mem::replace(&mut self.told, true) {
                 tracing::warn!(
                     row = picture.row,
-                    "nvJPEG refuses a picture, and perhaps more: the CPU decodes such, one after the other"
+                    "nvJPEG rejects an image, and perhaps more: the CPU decodes them, one after the other"
                 );
             }
             let encoded = &tensors[picture.tensor].bytes()[picture.from..picture.from + picture.length];
@@ -177,7 +177,7 @@ impl Decoding {
             }
             let block = pool.take(pixels.len())?;
             let source = HostAddress(block.start());
-            // SAFETY: the block is at least so long, and nobody else has it; the row lies in the batch's buffer.
+            // SAFETY: the block is at least so long, and nothing else has it; the row is in the batch's buffer.
             unsafe { std::ptr::copy_nonoverlapping(pixels.as_ptr(), source.0.as_ptr(), pixels.len()) };
             staging.push(block);
             // SAFETY: as above; the caller keeps `staging`.

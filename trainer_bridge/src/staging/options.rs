@@ -5,7 +5,7 @@ use feedstock_device::finish::Finish;
 /// Batches on their way unless said otherwise: one being copied, one ready.
 const DEPTH: usize = 2;
 
-/// More would only hold memory: the device is behind by as many batches.
+/// More would only hold memory: the device is at most this number of batches late.
 pub(super) const MOST_DEPTH: usize = 64;
 
 /// Where batches go, and how.
@@ -22,7 +22,7 @@ pub struct DeviceOptions {
 
 impl DeviceOptions {
     /// CUDA's device `ordinal`. Where the machine has no CUDA, batches stay in host memory, finished there all the same, and a
-    /// warning says so once.
+    /// warning is logged once.
     pub fn cuda(ordinal: u32) -> Self {
         Self { ordinal: Some(ordinal), ..Self::host() }
     }

@@ -9,7 +9,7 @@ use crate::slots::Column;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Catalog, cache_folder, make_private};
 use feedstock_device::finish::{Compiled, Draws};
-use feedstock_device::open::{Opened, Search};
+use feedstock_device::open::{OpenedDevice, Search};
 use feedstock_device::{Device, Place};
 use feedstock_ingest::Map;
 use feedstock_ops::{Chain, TensorSpec};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
 /// A mapped column as its chain makes it.
-pub(crate) struct Mapped<'a> {
+pub(crate) struct MappedColumn<'a> {
     pub(crate) name: &'a str,
     pub(crate) spec: &'a TensorSpec,
     /// Of its chain.
@@ -26,17 +26,17 @@ pub(crate) struct Mapped<'a> {
 }
 
 /// A device's options, checked; nothing is opened yet.
-pub(crate) struct Prepared {
+pub(crate) struct DevicePlan {
     options: DeviceOptions,
     finishes: Vec<Option<Compiled>>,
     seed: u64,
 }
 
-impl Prepared {
-    /// `is_taken` says whether the batch has a column of that name, `has_numbers` whether one of numbers rides along.
+impl DevicePlan {
+    /// `is_taken` returns whether the batch has a column of that name, `has_numbers` whether one of numbers rides along.
     pub(crate) fn new(
         options: &DeviceOptions,
-        columns: &[Mapped<'_>],
+        columns: &[MappedColumn<'_>],
         seed: u64,
         is_taken: &dyn Fn(&str) -> bool,
         has_numbers: &dyn Fn(&str) -> bool,
@@ -60,7 +60,7 @@ impl Prepared {
                 return Err(config(format!("finish of '{name}' is given twice")));
             }
         }
-        let of = |column: &Mapped<'_>| {
+        let of = |column: &MappedColumn<'_>| {
             let finish = options.finish.iter().find(|(name, _)| name == column.name);
             finish
                 .map(|(name, finish)| {
@@ -93,13 +93,13 @@ impl Prepared {
     }
 
     /// Opens the device, and readies there what batches need.
-    pub(crate) fn open(&self) -> Result<Opened> {
+    pub(crate) fn open(&self) -> Result<OpenedDevice> {
         self.open_on(open(&self.options)?)
     }
 
     /// As [`open`](Self::open), on a device that is open.
-    pub(crate) fn open_on(&self, device: Arc<Device>) -> Result<Opened> {
-        let opened = Opened::new(device, self.options.fixed_addresses);
+    pub(crate) fn open_on(&self, device: Arc<Device>) -> Result<OpenedDevice> {
+        let opened = OpenedDevice::new(device, self.options.fixed_addresses);
         let decodes = self.options.nvjpeg > 0.0 && opened.place() != Place::Host;
         if decodes || self.finishes.iter().any(Option::is_some) {
             opened.driver().load_kernels()?;
@@ -110,13 +110,14 @@ impl Prepared {
         Ok(opened)
     }
 
-    /// The way to a device, where some of the JPEGs of `columns` are decoded, as far as their chains can leave that to it.
-    pub(crate) fn to(
+    /// Returns the route of batches to the device. Some of the JPEGs of `columns` are decoded there, as far as their chains can
+    /// leave that to it.
+    pub(crate) fn into_route(
         self,
-        opened: Opened,
+        opened: OpenedDevice,
         columns: &mut [(&mut Map, &mut Column)],
         catalog: Arc<Catalog>,
-    ) -> Way {
+    ) -> BatchRoute {
         let Self { options, finishes, seed } = self;
         let share = if opened.place() == Place::Host { 0.0 } else { options.nvjpeg };
         let deferred: Vec<Option<Deferred>> =
@@ -128,13 +129,13 @@ impl Prepared {
             false => Allocator::Locked(opened.pool()),
         };
         let work = Work { finishes, deferred, catalog, seed, depth: options.depth, in_place };
-        Way { allocator, stage: Some((opened, work)) }
+        BatchRoute { allocator, stage: Some((opened, work)) }
     }
 }
 
 /// # Errors
-/// `BadConfig` where the share is no share, or none of the columns has pictures that a GPU could decode.
-fn check_nvjpeg(options: &DeviceOptions, columns: &[Mapped<'_>]) -> Result<()> {
+/// `BadConfig` if the share is not 0.0 to 1.0, or none of the columns has images that a GPU could decode.
+fn check_nvjpeg(options: &DeviceOptions, columns: &[MappedColumn<'_>]) -> Result<()> {
     let share = options.nvjpeg;
     let config = |message: String| Error::new(ErrorKind::BadConfig, message);
     if !(0.0..=1.0).contains(&share) {
@@ -142,8 +143,8 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[Mapped<'_>]) -> Result<()> {
             "nvjpeg, the share of JPEGs that the GPU decodes, must be 0.0 to 1.0; got {share}"
         )));
     }
-    let mut why = "no column has pictures".to_owned();
-    let mut defers = |column: &Mapped<'_>| match column.chain.deferring(share) {
+    let mut why = "no column has images".to_owned();
+    let mut defers = |column: &MappedColumn<'_>| match column.chain.deferring(share) {
         Ok(_) => true,
         Err(error) => {
             error.message().clone_into(&mut why);
@@ -156,11 +157,11 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[Mapped<'_>]) -> Result<()> {
     }
 }
 
-/// Where slots' memory comes from, and what batches go through; nothing where they stay as they are.
+/// Where the memory of slots comes from, and the stage that batches pass through; none if they stay in host memory.
 #[derive(Default)]
-pub(crate) struct Way {
+pub(crate) struct BatchRoute {
     pub(crate) allocator: Allocator,
-    pub(crate) stage: Option<(Opened, Work)>,
+    pub(crate) stage: Option<(OpenedDevice, Work)>,
 }
 
 /// The device that `options` names.

@@ -1,7 +1,7 @@
 //! The thread between finished steps and the rank iterator: every batch goes to the device ahead of the caller.
 
 use super::decoding::{Bad, Decoding, Deferred, InUse};
-use super::layout::{Copied, Layout, Source};
+use super::layout::{BufferLayout, Copied, CopySource};
 use crate::batch::Tensor;
 use crate::policy::OnError;
 use crate::sink::{Assembled, Assembler};
@@ -13,7 +13,7 @@ use feedstock_device::handles::{Address, HostAddress};
 use feedstock_device::memory::{
     Buffers, Event, Index, Kept, Locked, LockedPool, PATIENCE, Reaping, join_within,
 };
-use feedstock_device::open::Opened;
+use feedstock_device::open::OpenedDevice;
 use feedstock_device::tensor::{Column, DeviceBatch, DeviceTensor, FixedBuffer, Hold, InPlace, Owner};
 use feedstock_ingest::{Popped, Ready};
 use feedstock_ops::SampleSeed;
@@ -31,13 +31,13 @@ const LOOK_UP: Duration = Duration::from_secs(600);
 pub(crate) struct Work {
     /// By mapped column.
     pub(crate) finishes: Vec<Option<Compiled>>,
-    /// By mapped column, those whose pictures the device decodes in part.
+    /// By mapped column, those whose images the device decodes in part.
     pub(crate) deferred: Vec<Option<Deferred>>,
     /// Knows what samples are called in errors.
     pub(crate) catalog: Arc<Catalog>,
     /// Of the ops' randomness.
     pub(crate) seed: u64,
-    /// Batches on their way, beside the one that the caller has.
+    /// Batches on their way, in addition to the one that the caller has.
     pub(crate) depth: usize,
     /// Host memory is the device, and nothing is to be done: batches stay in their slots.
     pub(crate) in_place: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn start(assembler: Arc<Assembler>, opened: Opened, work: Work) -> Result<Self> {
+    pub(crate) fn start(assembler: Arc<Assembler>, opened: OpenedDevice, work: Work) -> Result<Self> {
         let (driver, pool, fixed) = (opened.driver(), opened.pool(), opened.fixed());
         let (buffers, reaping) = match work.in_place {
             true => (None, None),
@@ -134,7 +134,7 @@ impl Drop for Stage {
     }
 }
 
-/// The error of a panic: whoever waits for a batch is told at once.
+/// The error of a panic, which is the next batch's result at once.
 fn defect(panic: &(dyn Any + Send)) -> Error {
     let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -196,9 +196,9 @@ impl Sender {
     }
 
     fn try_send(&mut self, assembled: &mut Assembled) -> Result<Sent> {
-        let layout = Layout::of(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
+        let layout = BufferLayout::new(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
         let staging = self.pool.take(layout.staged.len())?;
-        // SAFETY: the block is at least so long, and nobody else has it.
+        // SAFETY: the block is at least so long, and nothing else has it.
         unsafe {
             let bytes = layout.staged.len();
             std::ptr::copy_nonoverlapping(layout.staged.as_ptr(), staging.start().as_ptr(), bytes);
@@ -233,13 +233,13 @@ impl Sender {
     }
 
     /// The batch where it is: mapped columns in their slot, the others in staging memory.
-    fn in_place(&self, layout: Layout, sources: Sources) -> DeviceBatch {
+    fn in_place(&self, layout: BufferLayout, sources: Sources) -> DeviceBatch {
         let sources = Arc::new(sources);
         let owner: Arc<dyn Owner> = Arc::new(InPlace::new(sources.clone()));
         let tensor = |column: Column| {
             let mapped = layout.copies.iter().find(|copied| copied.offset == column.offset);
             let start = match mapped {
-                Some(Copied { from: Source::Column(tensor, _), .. }) => {
+                Some(Copied { from: CopySource::Column(tensor, _), .. }) => {
                     sources.tensors[*tensor].as_ptr().as_ptr()
                 }
                 _ => sources.staging.start().as_ptr().wrapping_add(column.offset - layout.staged_from),
@@ -285,7 +285,7 @@ struct Filling<'a> {
     staging: Vec<Locked>,
 }
 
-/// What is known of the pictures that are decoded on the device.
+/// What is known of the images that are decoded on the device.
 struct Pictures<'a> {
     decoding: Option<&'a mut Decoding>,
     columns: &'a [Option<Deferred>],
@@ -294,7 +294,7 @@ struct Pictures<'a> {
 }
 
 impl Filling<'_> {
-    fn fill(mut self, layout: &Layout, base: Address, mut pictures: Pictures<'_>) -> Result<Filled> {
+    fn fill(mut self, layout: &BufferLayout, base: Address, mut pictures: Pictures<'_>) -> Result<Filled> {
         let (driver, copying) = (self.buffers.driver(), self.buffers.copying());
         if let Some(sources) = &self.sources {
             let staged = HostAddress(sources.staging.start());
@@ -304,8 +304,8 @@ impl Filling<'_> {
                 driver.copy_in(base.at(layout.staged_from), staged, layout.staged.len(), copying)?;
                 for Copied { from, offset, bytes } in &layout.copies {
                     let from = match from {
-                        Source::Column(tensor, from) => sources.tensors[*tensor].as_ptr().add(*from),
-                        Source::Staged(from) => sources.staging.start().add(*from),
+                        CopySource::Column(tensor, from) => sources.tensors[*tensor].as_ptr().add(*from),
+                        CopySource::Staged(from) => sources.staging.start().add(*from),
                     };
                     driver.copy_in(base.at(*offset), HostAddress(from), *bytes, copying)?;
                 }
@@ -352,8 +352,8 @@ impl Filling<'_> {
         driver.synchronize_stream(self.buffers.finishing())
     }
 
-    /// Runs the kernels behind the batch's own copies, beside those of the next.
-    fn finish(&self, layout: &Layout, base: Address) -> Result<Event> {
+    /// Runs the kernels after the batch's own copies, at the same time as those of the next.
+    fn finish(&self, layout: &BufferLayout, base: Address) -> Result<Event> {
         let finishing = self.buffers.finishing();
         for launch in layout.launches(base) {
             // SAFETY: the arguments point into the buffer, whose layout made room for all that they cover.
@@ -362,8 +362,8 @@ impl Filling<'_> {
         self.buffers.mark(finishing)
     }
 
-    /// Makes rows of pictures that are not decoded yet; those that cannot be, with the reasons.
-    fn decode(&mut self, layout: &Layout, base: Address, pictures: &mut Pictures<'_>) -> Result<Bad> {
+    /// Makes rows of images that are not decoded yet; those that cannot be, with the reasons.
+    fn decode(&mut self, layout: &BufferLayout, base: Address, pictures: &mut Pictures<'_>) -> Result<Bad> {
         let Some((decoding, sources)) = pictures.decoding.as_mut().zip(self.sources.as_ref()) else {
             return Ok(Bad::new());
         };

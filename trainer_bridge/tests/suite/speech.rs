@@ -214,7 +214,7 @@ fn maps_that_cannot_be_are_refused_before_anything_runs() {
         data().map_as("sentence", "x", [tokenize_chars("ab")]).map_as("audio", "x_length", features());
     assert!(refused(clash).contains("'x_length'"));
     let fraction = data().map("sentence", [tokenize_chars("ab")]).pad_value("sentence", 0.5);
-    assert!(refused(fraction).contains("0.5 is no I64"));
+    assert!(refused(fraction).contains("0.5 is not a value of I64"));
     let missing = data().map("sentence", [tokenize("/nowhere/tokenizer.json")]);
     let error = missing.rank(Rank::new(0, 1)).start().unwrap_err();
     assert!(error.to_string().contains("/nowhere/tokenizer.json"), "{error}");

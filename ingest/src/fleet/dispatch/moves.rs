@@ -1,6 +1,6 @@
 //! Which streams there are: opened for strands that no stream serves, ended where strands move, closed when nothing is owed.
 
-use super::{Action, Dispatch, HERE, RowsOfStrands, Stream, StreamId};
+use super::{Action, Dispatch, HERE, RowsOfStrands, StreamId, StreamState};
 use crate::Error;
 use crate::fleet::assign::assign;
 use crate::fleet::hedge::is_behind;
@@ -89,7 +89,7 @@ impl Dispatch {
         let id = StreamId(self.next_stream);
         self.next_stream += 1;
         actions.push(Action::Open { stream: id, member: member.clone(), strands: strands.clone(), from });
-        let stream = Stream {
+        let stream = StreamState {
             member,
             strands,
             from,
@@ -143,7 +143,7 @@ impl Dispatch {
         }
         let chosen = assign(&up, self.strands);
         let next = self.next_index;
-        let misplaced = |stream: &Stream| {
+        let misplaced = |stream: &StreamState| {
             stream.strands.iter().any(|strand| chosen.get(strand as usize) != Some(&stream.member.as_str()))
         };
         let moving: Vec<StreamId> = self
@@ -182,7 +182,7 @@ impl Dispatch {
     }
 
     /// Of two rivals one is gone. The other goes on alone; in place of the one that was there first it serves later steps, too.
-    pub(super) fn parted(&mut self, id: StreamId, gone: &Stream) {
+    pub(super) fn parted(&mut self, id: StreamId, gone: &StreamState) {
         let Some(rival) = gone.rival else { return };
         if let Some(other) = self.streams.get_mut(&rival) {
             other.rival = None;

@@ -4,7 +4,7 @@
 //! won, it takes over what the slow stream owes. Where no rival is allowed, the other member is asked in the same way and the
 //! slow stream is closed at once: no row is owed twice.
 
-use super::{Action, Dispatch, HERE, Stream, StreamId};
+use super::{Action, Dispatch, HERE, StreamId, StreamState};
 use crate::fleet::assign::assign;
 use crate::fleet::hedge::{HEDGE_AFTER, HERE_AFTER, Judgement, Others, Pace, RIVAL_AFTER, racing_at_most};
 use crate::fleet::member::Member;
@@ -34,7 +34,7 @@ impl Dispatch {
         self.looked = now;
         self.measure(now, progress);
         let judged = self.judged(now);
-        // This machine's bytes come all at once, so its rate says little; `Member::row_time` is used instead.
+        // This machine's bytes come all at once, so its rate means little; `Member::row_time` is used instead.
         let lagging = judged.values().filter(|found| found.is_slow() && found.member != HERE);
         self.lagging = lagging.map(|found| found.member.clone()).collect();
         let Some((&oldest, _)) = self.steps.first_key_value() else { return };
@@ -62,7 +62,7 @@ impl Dispatch {
 
     /// Judges the streams that have owed rows for a while; in a fleet in which nothing is slow, none.
     fn judged(&self, now: Duration) -> BTreeMap<StreamId, Judged> {
-        let is_measured = |stream: &Stream| now >= stream.at_work_since() + MEASURED_AFTER;
+        let is_measured = |stream: &StreamState| now >= stream.at_work_since() + MEASURED_AFTER;
         let owing = self.streams.iter().filter(|(_, stream)| is_measured(stream));
         let owing: Vec<_> =
             owing.filter_map(|(id, stream)| Some((*id, stream, stream.owes_for(now)?))).collect();
@@ -72,7 +72,7 @@ impl Dispatch {
         let rates = self.members.iter().filter_map(|(name, member)| Some((member.rate()?, &**name)));
         let mut rates: Vec<(f64, &str)> = rates.collect();
         rates.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-        let judge = |(id, stream, waited): (StreamId, &Stream, Duration)| {
+        let judge = |(id, stream, waited): (StreamId, &StreamState, Duration)| {
             let others = rates.iter().filter(|(_, member)| *member != stream.member).map(|(rate, _)| *rate);
             let rate = stream.meter.rate().unwrap_or(0.0);
             let pace = Pace { rate, lacks: stream.progress.lacks, waited };
@@ -271,7 +271,7 @@ impl Dispatch {
     /// Whether this machine may serve, and brings a stream's rows in time or before the stream does.
     fn here_helps(&self, now: Duration, slow: StreamId, pace: Pace) -> bool {
         let Some(here) = self.members.get(HERE).filter(|here| here.is_up()) else { return false };
-        let is_here = |stream: &Stream| stream.member == HERE;
+        let is_here = |stream: &StreamState| stream.member == HERE;
         let Some(row_time) = here.row_time() else {
             // It is assumed to be fast until it is late itself.
             let mut here = self.streams.values().filter(|stream| is_here(stream) && !stream.owed.is_empty());

@@ -1,12 +1,12 @@
 //! The claim on rows of a stream that is ended in the middle of them.
 
-use super::{SLOTS, bytes, specs, walk, warnings};
-use crate::engine::Finished;
-use crate::fleet::place::{Claim, Gathering, Writing};
-use crate::ready::{Popped, Ready};
-use crate::row::{RowBuffers, RowPlace};
-use crate::stats::Shared;
-use crate::worker::Place;
+use super::data::{SLOTS, bytes, specs, walk, warnings};
+use crate::fleet::gathering::{Claim, Gathering, Writing};
+use crate::memory::row::{RowBuffers, RowPlace};
+use crate::run::job::Finished;
+use crate::run::ready::{Popped, Ready};
+use crate::run::stats::RunStatus;
+use crate::worker::LaneMemory;
 use crate::{Error, ErrorKind};
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::record_batch::RecordBatch;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 const BAD: usize = 5;
 
 /// Writes the first `until` bytes of each row.
-fn write(writing: &mut Writing<Place>, step: &Step, rows: &[usize], until: usize) {
+fn write(writing: &mut Writing<LaneMemory>, step: &Step, rows: &[usize], until: usize) {
     for (nth, &row) in rows.iter().enumerate() {
         let sample = step.rows[row].sample;
         let Some(memory) = writing.memory(nth) else { continue };
@@ -29,7 +29,7 @@ fn write(writing: &mut Writing<Place>, step: &Step, rows: &[usize], until: usize
         for column in 0..specs().len() {
             let made = bytes(step.epoch, sample, column);
             let part = &made[..made.len().min(until)];
-            match memory.column(column) {
+            match memory.column(column).unwrap() {
                 RowPlace::Fixed(out) => out[..part.len()].copy_from_slice(part),
                 RowPlace::Ragged(out) => out.lengthen(made.len(), part.len()).copy_from_slice(part),
             }
@@ -50,9 +50,9 @@ fn failures(rows: &[usize]) -> Vec<(usize, Error)> {
 #[tokio::test]
 async fn rows_of_a_stream_that_is_aborted_are_free_and_come_once() {
     let step = walk(0).next().unwrap();
-    let ready = Arc::new(Ready::<Finished<Place>>::default());
-    let shared = Arc::new(Shared::default());
-    let place = Place::new(specs(), Arc::new(RowBuffers::default())).unwrap();
+    let ready = Arc::new(Ready::<Finished<LaneMemory>>::default());
+    let shared = Arc::new(RunStatus::default());
+    let place = LaneMemory::new(specs(), Arc::new(RowBuffers::default())).unwrap();
     let (events, _heard) = unbounded_channel();
     let gathering = Gathering::new(0, step.clone(), place, ready.clone(), shared.clone(), events).unwrap();
     let (mine, others): (Vec<usize>, Vec<usize>) = (0..step.rows.len()).partition(|row| row % 2 == 1);
@@ -61,7 +61,9 @@ async fn rows_of_a_stream_that_is_aborted_are_free_and_come_once() {
         let (holds, held) = oneshot::channel();
         let (slow, planned, rows) = (gathering.clone(), step.clone(), mine.clone());
         let task = tokio::spawn(async move {
-            let Claim::Mine(mut writing) = slow.claim(&rows).await else { panic!("nobody else is at it") };
+            let Claim::Mine(mut writing) = slow.claim(&rows).await else {
+                panic!("no other stream writes them")
+            };
             write(&mut writing, &planned, &rows, 3);
             holds.send(()).unwrap();
             std::future::pending::<()>().await;
@@ -74,7 +76,7 @@ async fn rows_of_a_stream_that_is_aborted_are_free_and_come_once() {
         let rows = mine.clone();
         let waits = tokio::spawn(async move { matches!(rival.claim(&rows).await, Claim::Mine(_)) });
         task.abort();
-        assert!(waits.await.unwrap(), "whoever waits for the rows hears that they are free");
+        assert!(waits.await.unwrap(), "a stream that waits for the rows is woken when they are free");
     }
     for rows in [&mine, &others] {
         let Claim::Mine(mut writing) = gathering.claim(rows).await else { panic!("they are free") };

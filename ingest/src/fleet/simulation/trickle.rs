@@ -1,7 +1,10 @@
 //! Hosts that do nothing wrong but trickle: how long does a rank wait for a step?
 
+use super::data::{BATCH, Dice, EPOCHS, SAMPLES};
+use super::network::{network, seeds, trickling_rate};
+use super::rank::{Seen, Start, rank};
 use super::throttled::Limit;
-use super::{BATCH, Dice, EPOCHS, Kind, SAMPLES, Seen, Start, hosts, network, rank, seeds, trickle};
+use super::worker::{Kind, hosts};
 use crate::fleet::dispatch::Local;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,7 +53,7 @@ fn simulate_trickling(seed: u64, trickling: Trickling) -> turmoil::Result<[u64; 
                 match dice.roll(5) {
                     0 => limit.store(0, Ordering::Relaxed),
                     1 => {}
-                    _ => limit.store(trickle(&mut dice), Ordering::Relaxed),
+                    _ => limit.store(trickling_rate(&mut dice), Ordering::Relaxed),
                 }
             }
             next = sim.elapsed() + Duration::from_millis(50 + dice.roll(5000));

@@ -17,7 +17,7 @@ use feedstock_base::{Error, ErrorKind, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-struct State {
+struct BuffersState {
     ring: Ring<Arc<Event>>,
     memory: Vec<Option<DeviceMemory>>,
     closed: bool,
@@ -31,7 +31,7 @@ pub struct Buffers {
     streams: Option<[OwnStream; 2]>,
     copying: StreamId,
     finishing: StreamId,
-    state: Mutex<State>,
+    state: Mutex<BuffersState>,
     changed: Condvar,
     /// After `fork`, the child has neither the threads nor the device.
     process: u32,
@@ -43,7 +43,7 @@ impl Buffers {
         let streams = [OwnStream::new(&driver, false)?, OwnStream::new(&driver, true)?];
         let [copying, finishing] = [streams[0].id, streams[1].id];
         let memory = (0..buffers).map(|_| None).collect();
-        let state = Mutex::new(State { ring: Ring::new(buffers), memory, closed: false });
+        let state = Mutex::new(BuffersState { ring: Ring::new(buffers), memory, closed: false });
         let (reaper, thread) = Reaper::start(driver.clone())?;
         let events = Events::new(driver.clone());
         let this = Arc::new(Self {
@@ -192,7 +192,7 @@ impl Buffers {
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BuffersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // the ring asserts before it changes
     }
 }

@@ -18,11 +18,11 @@ const FIT: usize = 2;
 pub struct LockedPool {
     driver: Arc<dyn Driver>,
     node: Option<Node>,
-    state: Mutex<State>,
+    state: Mutex<PoolBlocks>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolBlocks {
     idle: Vec<(HostAddress, usize)>,
     idle_bytes: usize,
     used_bytes: usize,
@@ -112,7 +112,7 @@ impl LockedPool {
         (state.used_bytes, state.idle_bytes)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolBlocks> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // each change is a few stores
     }
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 pub struct Index(pub(crate) usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BufferState {
     Draining,
     Copying,
     Ready,
@@ -26,7 +26,7 @@ enum State {
 /// The buffers' states; `E` is an event.
 #[derive(Debug)]
 pub(crate) struct Ring<E> {
-    states: Vec<State>,
+    states: Vec<BufferState>,
     /// Draining buffers, and what must have passed before they are written.
     draining: VecDeque<(Index, Vec<E>)>,
 }
@@ -35,45 +35,53 @@ impl<E> Ring<E> {
     /// `buffers` new ones.
     pub(crate) fn new(buffers: usize) -> Self {
         let draining = (0..buffers).map(|index| (Index(index), Vec::new())).collect();
-        Self { states: vec![State::Draining; buffers], draining }
+        Self { states: vec![BufferState::Draining; buffers], draining }
     }
 
     /// A buffer to write, behind these events.
     pub(crate) fn take(&mut self) -> Option<(Index, Vec<E>)> {
         let (index, behind) = self.draining.pop_front()?;
-        self.change(index, &[State::Draining], State::Copying);
+        self.change(index, &[BufferState::Draining], BufferState::Copying);
         Some((index, behind))
     }
 
     /// All of its work was given to the copy stream.
     pub(crate) fn copied(&mut self, index: Index) {
-        self.change(index, &[State::Copying], State::Ready);
+        self.change(index, &[BufferState::Copying], BufferState::Ready);
     }
 
     /// The caller has it.
     pub(crate) fn lend(&mut self, index: Index) {
-        self.change(index, &[State::Ready], State::Lent);
+        self.change(index, &[BufferState::Ready], BufferState::Lent);
     }
 
     /// Nobody will ask more of it than what lies before these events.
     pub(crate) fn give_back(&mut self, index: Index, behind: Vec<E>) {
-        self.change(index, &[State::Copying, State::Ready, State::Lent], State::Draining);
+        self.change(
+            index,
+            &[BufferState::Copying, BufferState::Ready, BufferState::Lent],
+            BufferState::Draining,
+        );
         self.draining.push_back((index, behind));
     }
 
     /// What still uses it cannot be known: it is not written again.
     pub(crate) fn retire(&mut self, index: Index) {
-        self.change(index, &[State::Copying, State::Ready, State::Lent], State::Retired);
+        self.change(
+            index,
+            &[BufferState::Copying, BufferState::Ready, BufferState::Lent],
+            BufferState::Retired,
+        );
     }
 
     /// Buffers that the caller has.
     pub(crate) fn lent(&self) -> usize {
-        self.states.iter().filter(|state| **state == State::Lent).count()
+        self.states.iter().filter(|state| **state == BufferState::Lent).count()
     }
 
     /// Buffers that are still in use, or may be.
     pub(crate) fn usable(&self) -> usize {
-        self.states.iter().filter(|state| **state != State::Retired).count()
+        self.states.iter().filter(|state| **state != BufferState::Retired).count()
     }
 
     /// All events that somebody may still wait for, at the end.
@@ -81,7 +89,7 @@ impl<E> Ring<E> {
         self.draining.drain(..).flat_map(|(_, behind)| behind).collect()
     }
 
-    fn change(&mut self, index: Index, from: &[State], to: State) {
+    fn change(&mut self, index: Index, from: &[BufferState], to: BufferState) {
         let state = &mut self.states[index.0];
         assert!(from.contains(state), "buffer {} is {state:?} and cannot become {to:?}", index.0);
         *state = to;

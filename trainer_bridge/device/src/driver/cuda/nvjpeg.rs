@@ -18,7 +18,7 @@ use std::sync::Arc;
 const NAMES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
 
 type Handle = *mut c_void;
-type State = *mut c_void;
+type JpegState = *mut c_void;
 type Status = c_int;
 
 const SUCCESS: Status = 0;
@@ -47,11 +47,17 @@ struct Image {
 
 type Create = unsafe extern "C" fn(c_int, *mut c_void, *mut c_void, c_uint, *mut Handle) -> Status;
 type Destroy = unsafe extern "C" fn(Handle) -> Status;
-type CreateState = unsafe extern "C" fn(Handle, *mut State) -> Status;
-type DestroyState = unsafe extern "C" fn(State) -> Status;
-type Initialize = unsafe extern "C" fn(Handle, State, c_int, c_int, c_int) -> Status;
-type DecodeBatched =
-    unsafe extern "C" fn(Handle, State, *const *const u8, *const usize, *mut Image, *mut c_void) -> Status;
+type CreateState = unsafe extern "C" fn(Handle, *mut JpegState) -> Status;
+type DestroyState = unsafe extern "C" fn(JpegState) -> Status;
+type Initialize = unsafe extern "C" fn(Handle, JpegState, c_int, c_int, c_int) -> Status;
+type DecodeBatched = unsafe extern "C" fn(
+    Handle,
+    JpegState,
+    *const *const u8,
+    *const usize,
+    *mut Image,
+    *mut c_void,
+) -> Status;
 type ImageInfo =
     unsafe extern "C" fn(Handle, *const u8, usize, *mut c_int, *mut c_int, *mut c_int, *mut c_int) -> Status;
 type EngineInfo = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_uint) -> Status;
@@ -199,7 +205,7 @@ impl Drop for Library {
 /// A decoder with what it needs for a batch at a time.
 pub(super) struct Nvjpeg {
     library: Arc<Library>,
-    state: State,
+    state: JpegState,
     /// Pictures that the state is ready for.
     ready_for: usize,
 }

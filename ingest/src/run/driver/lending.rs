@@ -1,0 +1,108 @@
+//! Room in the budget for rows that need more working memory than their threads have; `large.rs` states the rules.
+
+use super::{Active, Driver};
+use crate::run::job::Destination;
+use crate::run::large::{Loan, no_room};
+use crate::run::planner::PlannedStep;
+use crate::run::running::Event;
+
+impl<D: Destination> Driver<D> {
+    /// Lends room to rows that wait for it, in plan order.
+    pub(super) fn lend(&mut self) {
+        if !self.parked.is_empty() {
+            let asked = self.residency.lent_bytes().saturating_add(self.parked.bytes());
+            self.loan_room.asked(asked.min(self.budget_bytes / 2));
+        }
+        while let Some((index, bytes, _)) = self.parked.first() {
+            let Some(active) = self.active.get(&index) else { return };
+            let (turn, now) = (active.turn, self.planner.time(&active.planned.step));
+            if let Some(evicted) = self.residency.lend(bytes, now) {
+                for piece in evicted {
+                    self.loaded.remove(&piece);
+                }
+                self.context.shared.set_resident(self.residency.used_bytes());
+                if let Some(parked) = self.parked.pop() {
+                    let events = self.context.events.clone();
+                    let loan = Loan::new(bytes, move |bytes| {
+                        // No driver listens once the run is dropped.
+                        let _unheard = events.send(Event::Returned(bytes));
+                    });
+                    self.turns.submit(turn, parked.task(loan));
+                }
+            } else if !self.make_room(index, bytes) {
+                return;
+            }
+        }
+    }
+
+    /// Gives up one thing that the oldest step does not need. Returns false where something must come to its end first, or
+    /// the run has failed.
+    fn make_room(&mut self, index: u64, bytes: u64) -> bool {
+        let lent = self.residency.lent_bytes();
+        // A step without rows left is done, and its event on the way.
+        let is_stalled = |(index, active): (&u64, &Active<D>)| {
+            let left = active.running.rows_left();
+            active.waiting.is_empty() && left > 0 && left == self.parked.count_in(*index)
+        };
+        let is_stalled = lent == 0 && self.active.iter().all(is_stalled);
+        if let Some(admitted) = self.ahead.back() {
+            let is_loading = |piece| self.loading.contains_key(piece);
+            // Blocks that load would come without room.
+            let is_here = !admitted.planned.needs.iter().any(|need| is_loading(&need.piece));
+            if is_here && (is_stalled || lent.saturating_add(bytes) <= self.budget_bytes / 2) {
+                if let Some(admitted) = self.ahead.pop_back() {
+                    self.give_up(admitted.index, admitted.planned);
+                }
+                return true;
+            }
+            return false;
+        }
+        if !is_stalled {
+            return false;
+        }
+        let youngest = self.active.last_key_value().map(|(youngest, _)| *youngest);
+        if let Some(youngest) = youngest.filter(|youngest| *youngest > index) {
+            self.withdraw(youngest);
+            return true;
+        }
+        let lacking = self.residency.lacking_bytes(bytes);
+        if self.spare.as_mut().is_some_and(|spare| spare.extend(lacking)) {
+            self.residency.extend(lacking);
+            self.budget_bytes += lacking;
+            return true;
+        }
+        self.end_without_room(index);
+        false
+    }
+
+    /// Takes back a running step, all of whose rows wait.
+    fn withdraw(&mut self, index: u64) {
+        let rows = self.parked.split_off(index);
+        let Some(Active { planned, running, .. }) = self.active.remove(&index) else { return };
+        if let Some(place) = running.withdraw(rows) {
+            self.places.push_front(place);
+        }
+        self.give_up(index, planned);
+    }
+
+    /// Lets go of the blocks of a step, which is admitted again later.
+    fn give_up(&mut self, index: u64, planned: PlannedStep) {
+        let time = self.planner.time(&planned.step);
+        for need in &planned.needs {
+            if let Some(piece) = self.residency.unpin(need.piece, time) {
+                self.loaded.remove(&piece);
+            }
+        }
+        self.refused.insert(index, planned);
+    }
+
+    /// Ends the run: its budget cannot hold the blocks of the step `index` with what a sample of it borrows.
+    fn end_without_room(&mut self, index: u64) {
+        let Some((_, bytes, parked)) = self.parked.first() else { return };
+        let Some(active) = self.active.get(&index) else { return };
+        let blocks: u64 = active.planned.needs.iter().map(|need| need.bytes).sum();
+        let sizes = [self.context.decoder_memory, blocks + self.reserve_bytes, self.budget_bytes];
+        let error = no_room(&parked.name(), bytes, sizes);
+        self.fail_from(index, error);
+    }
+}

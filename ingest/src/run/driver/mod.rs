@@ -1,0 +1,477 @@
+//! The driver of a run: it walks the plan, fetches the blocks that the residency admits, starts steps for which there are
+//! places, and evicts blocks. It is one task on the I/O threads, which never decodes and waits for events only. Planning costs
+//! about 15 µs for a step of 256 rows, and 60 ms for an epoch of 10⁶ blocks.
+
+mod lending;
+
+use crate::pool::{Turn, Turns};
+use crate::run::columns::unmapped;
+use crate::run::handle::Offers;
+use crate::run::job::{Destination, Job, Sink};
+use crate::run::large::{LoanRoom, ParkedRows, Spare};
+use crate::run::planner::{PlannedStep, Planner};
+use crate::run::residency::{NEVER, Piece, Refused, Residency};
+use crate::run::running::{Context, Event, Parked, RunningStep};
+use crate::run::share::Sharing;
+use crate::run::stats::{RunStatus, Stage, Waiting, add_time};
+use crate::run::walk::Walk;
+use crate::run::watchdog::LOOK_EVERY;
+use crate::{Error, ErrorKind, Result};
+use feedstock_dataset::{Block, BlockId, BlockReader};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Steps planned ahead of the running ones at most, however large the budget: at 10 ms a step that is over half a
+/// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
+const STEPS_AHEAD: usize = 64;
+
+/// Steps whose needs are compared with the budget before the run starts: further ones differ little, and one that
+/// does not fit is an error when it is reached.
+const STEPS_CHECKED: usize = 64;
+
+/// Blocks that a "waiting for storage" message names.
+const NAMED_BLOCKS: usize = 3;
+
+/// What the process gives to a run.
+pub(crate) struct RunMeans {
+    pub(crate) sharing: Option<Sharing>,
+    pub(crate) spare: Option<Spare>,
+    /// Bytes of working memory of a CPU thread.
+    pub(crate) decoder_memory: u64,
+}
+
+/// A step whose blocks are pinned.
+struct Admitted {
+    index: u64,
+    planned: PlannedStep,
+}
+
+/// A step that has a place.
+struct Active<D: Destination> {
+    planned: PlannedStep,
+    running: Arc<RunningStep<D>>,
+    turn: Turn,
+    /// Rows that wait for a piece.
+    waiting: HashMap<Piece, Vec<usize>>,
+}
+
+/// What is planned next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Planning {
+    /// Steps, as the budget allows.
+    Ahead,
+    /// Nothing until the blocks of the first step are here.
+    FirstStepLoading,
+    /// Nothing: the plan's last step was planned.
+    Ended,
+    /// Nothing: a step failed. Those before it are still delivered.
+    Failed,
+}
+
+impl Planning {
+    /// Whether no further step is planned.
+    fn is_over(self) -> bool {
+        matches!(self, Self::Ended | Self::Failed)
+    }
+}
+
+type FetchResult = (Piece, Result<Arc<Block>, feedstock_dataset::Error>);
+
+pub(crate) struct Driver<D: Destination> {
+    context: Arc<Context<D>>,
+    planner: Planner,
+    residency: Residency,
+    budget_bytes: u64,
+    /// What of the budget stays free for making the largest block.
+    reserve_bytes: u64,
+    reader: BlockReader,
+    turns: Turns,
+    events: UnboundedReceiver<Event<D>>,
+    fetches: JoinSet<FetchResult>,
+    /// The next steps: planned but not admitted, or given up again.
+    refused: BTreeMap<u64, PlannedStep>,
+    /// Rows that wait for working memory.
+    parked: ParkedRows<Parked<D>>,
+    loan_room: LoanRoom,
+    /// Memory beyond the budget.
+    spare: Option<Spare>,
+    ahead: VecDeque<Admitted>,
+    active: BTreeMap<u64, Active<D>>,
+    places: VecDeque<D>,
+    loaded: HashMap<Piece, Arc<Block>>,
+    loading: HashMap<Piece, Instant>,
+    broken: HashMap<Piece, Error>,
+    /// In which epoch and pass of it each block was fetched last, to notice a second fetch. Single samples would make
+    /// this grow with the data set.
+    fetched: HashMap<BlockId, (u64, u64)>,
+    next_index: u64,
+    planning: Planning,
+}
+
+impl<D: Destination> Driver<D> {
+    pub(crate) fn new(
+        job: Job,
+        sink: Arc<dyn Sink<D>>,
+        turns: Turns,
+        shared: Arc<RunStatus>,
+        RunMeans { sharing, spare, decoder_memory }: RunMeans,
+    ) -> Result<(Self, Offers<D>)> {
+        job.check()?;
+        let catalog = job.dataset.catalog().clone();
+        let reserve_bytes = catalog.reserve_bytes();
+        let reader = job.dataset.block_reader();
+        let columns = unmapped(reader.schema(), &job.dataset, &job.maps)?;
+        let (sender, events) = unbounded_channel(); // bounded by slots, see Event
+        let context = Context {
+            catalog: catalog.clone(),
+            maps: job.maps,
+            columns,
+            seed: job.seed,
+            decoder_memory,
+            sample_bytes: job.sample_bytes,
+            sharing,
+            sink,
+            shared,
+            events: sender.clone(),
+        };
+        let start = (job.epoch, job.position);
+        let walk = Walk::new(job.plan, job.shape, job.strands, start, job.end_epoch);
+        let driver = Self {
+            context: Arc::new(context),
+            planner: Planner::new(catalog, walk),
+            residency: Residency::new(job.budget_bytes.saturating_sub(reserve_bytes)),
+            budget_bytes: job.budget_bytes,
+            reserve_bytes,
+            reader,
+            turns,
+            events,
+            fetches: JoinSet::new(),
+            refused: BTreeMap::new(),
+            parked: ParkedRows::default(),
+            loan_room: LoanRoom::default(),
+            spare,
+            ahead: VecDeque::new(),
+            active: BTreeMap::new(),
+            places: VecDeque::new(),
+            loaded: HashMap::new(),
+            loading: HashMap::new(),
+            broken: HashMap::new(),
+            fetched: HashMap::new(),
+            next_index: 0,
+            planning: Planning::Ahead,
+        };
+        driver.check_budget()?;
+        Ok((driver, Offers::new(sender, Event::Offered)))
+    }
+
+    /// Refuses, before anything waits, a budget that one of the first steps would never fit.
+    fn check_budget(&self) -> Result<()> {
+        let (step_bytes, rows) = self.planner.largest_need(STEPS_CHECKED);
+        if step_bytes.saturating_add(self.reserve_bytes) > self.budget_bytes {
+            return Err(self.over_budget(step_bytes, rows));
+        }
+        Ok(())
+    }
+
+    /// Until every step is delivered, or one has failed and those before it are delivered.
+    pub(crate) async fn run(mut self) {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.lend();
+            self.plan_ahead();
+            self.start_steps();
+            self.report();
+            if self.active.is_empty() && self.ahead.is_empty() && self.refused.is_empty() {
+                match self.planning {
+                    Planning::Ended => return self.context.sink.ended(self.next_index),
+                    Planning::Failed => return,
+                    Planning::Ahead | Planning::FirstStepLoading => {}
+                }
+            }
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(Event::Offered(place)) => self.places.push_back(place),
+                    Some(Event::StepDone(index)) => self.step_done(index),
+                    Some(Event::Parked(parked)) => match self.active.contains_key(&parked.place().0) {
+                        true => self.parked.add(parked.place(), parked.bytes, parked),
+                        false => parked.abandon(),
+                    },
+                    Some(Event::Stalled) => {}
+                    Some(Event::Returned(bytes)) => self.residency.take_back(bytes),
+                    None => return, // the context holds a sender, so this is unreachable while we live
+                },
+                Some(fetched) = self.fetches.join_next(), if !self.fetches.is_empty() => self.on_fetch(fetched),
+                _ = look.tick(), if !self.active.is_empty() => {
+                    self.active.values().for_each(|active| active.running.warn_of_stuck(Instant::now()));
+                }
+            }
+        }
+    }
+
+    /// Admits steps in plan order while the budget lasts; the first one alone, until its blocks are here, so that
+    /// read-ahead does not slow the first batch.
+    fn plan_ahead(&mut self) {
+        while self.parked.is_empty() && self.ahead.len() < STEPS_AHEAD {
+            if self.planning == Planning::FirstStepLoading {
+                if !self.loading.is_empty() {
+                    return;
+                }
+                self.planning = Planning::Ahead;
+            }
+            let Some((index, planned)) = self.next_step() else { return };
+            let is_first = self.ahead.is_empty() && self.active.is_empty();
+            let free_bytes = if is_first { 0 } else { self.loan_room.bytes() };
+            match self.residency.admit(&planned.needs, self.planner.time(&planned.step), free_bytes) {
+                Ok(admitted) => {
+                    for piece in admitted.evict {
+                        self.loaded.remove(&piece);
+                    }
+                    for piece in admitted.fetch {
+                        self.fetch(piece, &planned);
+                    }
+                    self.context.shared.set_resident(self.residency.used_bytes());
+                    self.ahead.push_back(Admitted { index, planned });
+                    if index == 0 && self.planning == Planning::Ahead {
+                        self.planning = Planning::FirstStepLoading;
+                    }
+                }
+                Err(Refused::Later) => {
+                    self.refused.insert(index, planned);
+                    return;
+                }
+                Err(Refused::Never { step_bytes }) => {
+                    let rows = planned.step.rows.len() as u64;
+                    return self.fail_from(index, self.over_budget(step_bytes, rows));
+                }
+            }
+        }
+    }
+
+    /// The next step to admit, in plan order.
+    fn next_step(&mut self) -> Option<(u64, PlannedStep)> {
+        if !self.refused.is_empty() {
+            return self.refused.pop_first();
+        }
+        if self.planning.is_over() {
+            return None;
+        }
+        let Some(planned) = self.planner.next() else {
+            self.planning = Planning::Ended;
+            return None;
+        };
+        self.next_index += 1;
+        Some((self.next_index - 1, planned))
+    }
+
+    fn fetch(&mut self, piece: Piece, planned: &PlannedStep) {
+        let epoch = planned.step.epoch;
+        if let Piece::Block(block) = piece {
+            // A part of a mix that repeats is read once a pass.
+            let pass = planned.step.rows.iter().filter(|row| row.block == block).map(|row| row.pass).max();
+            let now = (epoch, pass.unwrap_or(0));
+            if self.fetched.insert(block, now) == Some(now) {
+                self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.loading.insert(piece, Instant::now());
+        let time = self.planner.time(&planned.step);
+        let next_use = self.planner.next_use_from_disk(piece, epoch, time);
+        let (reader, shared) = (self.reader.clone(), self.context.shared.clone());
+        let sharing = self.context.sharing.clone();
+        self.fetches.spawn(async move {
+            let begun = Instant::now();
+            let fetch = async move {
+                match piece {
+                    Piece::Block(block) => reader.fetch_held(block, next_use).await,
+                    Piece::Sample(sample) => reader.fetch_sample(sample, next_use).await,
+                }
+            };
+            let block = match sharing {
+                Some(sharing) => sharing.block(piece, fetch).await,
+                None => fetch.await.map(Arc::new),
+            };
+            add_time(&shared.fetch_ns, begun);
+            (piece, block)
+        });
+    }
+
+    fn on_fetch(&mut self, fetched: Result<FetchResult, JoinError>) {
+        let (piece, block) = match fetched {
+            Ok(fetched) => fetched,
+            Err(join) => {
+                // It is not known which piece the task fetched, and every step that waits would wait forever.
+                let error =
+                    Error::new(ErrorKind::Bug, format!("a block fetch ended without a result: {join}"));
+                let lost: Vec<Piece> = self.loading.drain().map(|(piece, _)| piece).collect();
+                lost.into_iter().for_each(|piece| self.break_piece(piece, &error));
+                return;
+            }
+        };
+        self.loading.remove(&piece);
+        match block {
+            Ok(block) => {
+                let shared = &self.context.shared;
+                shared.fetched.fetch_add(1, Ordering::Relaxed);
+                shared.fetched_bytes.fetch_add(block.rows.get_array_memory_size() as u64, Ordering::Relaxed);
+                self.loaded.insert(piece, block.clone());
+                for active in self.active.values_mut() {
+                    for row in active.waiting.remove(&piece).unwrap_or_default() {
+                        let at = block_row(&active.planned, row, piece);
+                        self.turns.submit(active.turn, active.running.task(row, block.clone(), at));
+                    }
+                }
+            }
+            Err(error) => self.break_piece(piece, &error),
+        }
+    }
+
+    /// Ends the run at the first step that needs `piece`.
+    fn break_piece(&mut self, piece: Piece, error: &Error) {
+        self.planning = Planning::Failed;
+        self.refused.clear();
+        self.broken.insert(piece, error.clone());
+        if let Some((&index, _)) = self.active.iter().find(|(_, active)| active.waiting.contains_key(&piece))
+        {
+            self.fail_from(index, error.clone());
+        }
+    }
+
+    /// Ends the run at step `index`; steps before it are still delivered.
+    fn fail_from(&mut self, index: u64, error: Error) {
+        self.planning = Planning::Failed;
+        self.context.sink.failed(index, error);
+        self.parked.split_off(index).into_iter().for_each(Parked::abandon);
+        self.refused.split_off(&index);
+        let first = self.ahead.partition_point(|admitted| admitted.index < index);
+        let ahead = self.ahead.split_off(first).into_iter().map(|admitted| admitted.planned);
+        let active = self.active.split_off(&index).into_values().map(|active| active.planned);
+        // Their blocks go, so that earlier steps find room.
+        for need in ahead.chain(active).flat_map(|planned| planned.needs) {
+            if let Some(piece) = self.residency.unpin(need.piece, NEVER) {
+                self.loaded.remove(&piece);
+            }
+        }
+    }
+
+    fn start_steps(&mut self) {
+        while let Some(admitted) = self.ahead.front() {
+            let broken = admitted.planned.needs.iter().find_map(|need| self.broken.get(&need.piece));
+            if let Some(error) = broken {
+                return self.fail_from(admitted.index, error.clone());
+            }
+            let Some(mut place) = self.places.pop_front() else { return };
+            if let Err(error) = place.begin(admitted.planned.step.rows.len()) {
+                return self.fail_from(admitted.index, error);
+            }
+            let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
+            let running = RunningStep::new(self.context.clone(), index, planned.step.clone(), place);
+            let turn = self.turns.next();
+            let mut waiting: HashMap<Piece, Vec<usize>> = HashMap::new();
+            for row in 0..planned.step.rows.len() {
+                let piece = piece_of(&planned, row);
+                match self.loaded.get(&piece) {
+                    Some(block) => {
+                        let task = running.task(row, block.clone(), block_row(&planned, row, piece));
+                        self.turns.submit(turn, task);
+                    }
+                    None => waiting.entry(piece).or_default().push(row),
+                }
+            }
+            self.active.insert(index, Active { planned, running, turn, waiting });
+        }
+    }
+
+    fn step_done(&mut self, index: u64) {
+        let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
+        self.loan_room.step_done();
+        let time = self.planner.time(&active.planned.step);
+        for need in &active.planned.needs {
+            let next_use = self.planner.next_use(need.piece, active.planned.step.epoch, time);
+            if let Some(piece) = self.residency.unpin(need.piece, next_use) {
+                self.loaded.remove(&piece);
+            }
+        }
+        self.context.shared.set_resident(self.residency.used_bytes());
+    }
+
+    fn over_budget(&self, step_bytes: u64, rows: u64) -> Error {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let reserve = match self.reserve_bytes {
+            0 => String::new(),
+            bytes => format!(", and decompressing the largest block {:.1} MiB more", mib(bytes)),
+        };
+        Error::new(
+            ErrorKind::BadConfig,
+            format!(
+                "the memory budget of {:.1} MiB is smaller than one batch: the blocks of its {rows} rows take {:.1} MiB of \
+                 memory{reserve}; raise budget_bytes, or lower the batch size or the data set's block_bytes",
+                mib(self.budget_bytes),
+                mib(step_bytes)
+            ),
+        )
+    }
+
+    fn report(&self) {
+        let waiting = match (self.active.first_key_value(), self.ahead.front()) {
+            (Some((_, active)), _) if !active.waiting.is_empty() => {
+                self.storage(&active.planned, active.waiting.keys().copied().collect())
+            }
+            (Some((_, active)), _) => Waiting {
+                stage: Stage::Decoding,
+                detail: format!("{}, {} rows left", step_name(&active.planned), active.running.rows_left()),
+                since: None,
+            },
+            (None, Some(admitted)) => {
+                Waiting { stage: Stage::NoPlace, detail: step_name(&admitted.planned), since: None }
+            }
+            (None, None) if self.planning.is_over() => Waiting { stage: Stage::Ended, ..Waiting::default() },
+            (None, None) => Waiting::default(),
+        };
+        self.context.shared.set_waiting(waiting);
+    }
+
+    fn storage(&self, planned: &PlannedStep, mut missing: Vec<Piece>) -> Waiting {
+        missing.sort_unstable();
+        let since = missing.iter().filter_map(|piece| self.loading.get(piece)).min().copied();
+        let mut names: Vec<String> =
+            missing.iter().take(NAMED_BLOCKS).map(|piece| self.name(*piece)).collect();
+        if missing.len() > NAMED_BLOCKS {
+            names.push(format!("and {} more", missing.len() - NAMED_BLOCKS));
+        }
+        let detail = format!("{} needs {}", step_name(planned), names.join(", "));
+        Waiting { stage: Stage::Fetching, detail, since }
+    }
+
+    fn name(&self, piece: Piece) -> String {
+        match piece {
+            Piece::Block(block) => self.context.catalog.describe_block(block),
+            Piece::Sample(sample) => self.context.catalog.describe_sample(sample),
+        }
+    }
+}
+
+fn piece_of(planned: &PlannedStep, row: usize) -> Piece {
+    let planned_row = planned.step.rows[row];
+    match planned.needs.first() {
+        Some(need) if matches!(need.piece, Piece::Sample(_)) => Piece::Sample(planned_row.sample),
+        _ => Piece::Block(planned_row.block),
+    }
+}
+
+/// The index of a planned row in the fetched piece.
+fn block_row(planned: &PlannedStep, row: usize, piece: Piece) -> usize {
+    match piece {
+        Piece::Block(_) => planned.step.rows[row].row as usize,
+        Piece::Sample(_) => 0,
+    }
+}
+
+fn step_name(planned: &PlannedStep) -> String {
+    format!("the step at position {} of epoch {}", planned.step.position, planned.step.epoch)
+}

@@ -1,0 +1,78 @@
+//! [`Engine`] runs [`Job`]s, one for each rank, on the CPU threads of this process.
+
+use crate::pool::{Pool, PoolShare};
+use crate::run::driver::{Driver, RunMeans};
+use crate::run::handle::Run;
+use crate::run::job::{Destination, Job, Sink};
+use crate::run::large::Spare;
+use crate::run::share::Sharing;
+use crate::run::stats::RunStatus;
+use crate::{Error, Result};
+use feedstock_ops::DECODER_MEMORY;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A share of this process's CPU threads; clones, and all their runs, have it together.
+#[derive(Clone)]
+pub struct Engine {
+    share: PoolShare,
+    decoder_memory: u64,
+}
+
+impl Engine {
+    /// An engine with at most `threads` CPU threads at work at once. They are those of the process's one pool, which has as
+    /// many threads as the largest of its engines and ends with the last.
+    ///
+    /// # Errors
+    /// `BadConfig` for no threads; `Retryable` where the system has no thread left.
+    pub fn new(threads: usize) -> Result<Self> {
+        if threads == 0 {
+            return Err(Error::config("threads must be at least 1"));
+        }
+        Ok(Self { share: Pool::shared(threads)?.share(threads), decoder_memory: DECODER_MEMORY })
+    }
+
+    /// Sets the bytes of working memory that each thread may take for one sample, and keep for the next. Default 64 MiB. A
+    /// sample that needs more borrows the rest from its run's budget, and its thread gives it back afterwards.
+    #[must_use]
+    pub fn decoder_memory(self, bytes: u64) -> Self {
+        Self { decoder_memory: bytes, ..self }
+    }
+
+    /// CPU threads at work at once, at most.
+    pub fn threads(&self) -> usize {
+        self.share.most()
+    }
+
+    /// Returns the time that rows have taken in this process so far, added up over its CPU threads.
+    pub fn busy(&self) -> Duration {
+        self.share.busy()
+    }
+
+    /// Starts `job`: it prefetches at once, and decodes as places are offered.
+    ///
+    /// # Errors
+    /// `BadConfig` where the shape yields no step, the budget holds no batch, or a map names no payload column.
+    pub fn run<D: Destination>(&self, job: Job, sink: Arc<dyn Sink<D>>) -> Result<Run<D>> {
+        self.run_shared(job, sink, None, None, 0)
+    }
+
+    /// As [`run`](Self::run), with blocks and samples that other runs hold, and memory beyond the budget for a sample that
+    /// needs it. The first `overdue` steps are made before what
+    /// other runs have ahead.
+    pub(crate) fn run_shared<D: Destination>(
+        &self,
+        job: Job,
+        sink: Arc<dyn Sink<D>>,
+        sharing: Option<Sharing>,
+        spare: Option<Spare>,
+        overdue: u32,
+    ) -> Result<Run<D>> {
+        let shared = Arc::new(RunStatus::default());
+        let means = RunMeans { sharing, spare, decoder_memory: self.decoder_memory };
+        let io = job.dataset.io().clone();
+        let (driver, offers) =
+            Driver::new(job, sink.clone(), self.share.turns(overdue), shared.clone(), means)?;
+        Ok(Run::start(driver.run(), offers, sink, shared, io).holding(self.share.clone()))
+    }
+}

@@ -1,0 +1,188 @@
+//! Samples whose chains need more working memory than a CPU thread has (`decoder_memory`): they borrow the rest from the
+//! run's budget.
+//!
+//! ```text
+//! task: needs more ─▶ Parked ─▶ driver: room? ─▶ task again, with a Loan ──ends──▶ Event::Returned
+//!                                  └─ no: steps ahead are given up, then the youngest running one
+//! ```
+//! A thread never waits: its task ends, and the driver keeps the row. What a sample needs follows from its bytes, and what it
+//! may take from options (`Job::sample_bytes`), so ranks, workers and hedges find the same samples bad.
+//!
+//! **No deadlock.** Rows get room in plan order, and no step is admitted while a row waits. Let r be the first row that waits,
+//! of step s. Every state has an event under way, or the driver acts:
+//!
+//! - A loan is out, a row is at work, or a block is being fetched: that ends, and its event wakes the driver. Neither needs
+//!   memory that it does not have.
+//! - Otherwise all rows that are left of all running steps wait. The driver gives up the steps ahead, which hold blocks and
+//!   no place, then the running steps after s, youngest first. A step that is given up is admitted again later. Steps before
+//!   s have no rows that wait, so they are done.
+//! - Then s is alone with the budget. r gets room, or its loan and the blocks of s exceed the budget: it never would, and the
+//!   run ends with an error that states the sizes.
+//!
+//! Each time that the driver gives up steps, r is decoded before they are admitted again, so the run makes progress.
+
+use feedstock_base::Error;
+use std::any::Any;
+use std::collections::BTreeMap;
+
+/// Bytes of the budget that a task borrows; dropping the loan gives them back.
+pub(crate) struct Loan {
+    bytes: u64,
+    give_back: Box<dyn Fn(u64) + Send>,
+}
+
+impl Loan {
+    pub(crate) fn new(bytes: u64, give_back: impl Fn(u64) + Send + 'static) -> Self {
+        Self { bytes, give_back: Box::new(give_back) }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        (self.give_back)(self.bytes);
+    }
+}
+
+type Take = Box<dyn Fn(u64) -> Option<Box<dyn Any + Send>> + Send>;
+
+/// Memory beyond the budget of a run: of a worker that granted the run less than its rank asked for.
+pub(crate) struct Spare {
+    /// How much of it the run may have at most.
+    most_bytes: u64,
+    take: Take,
+    taken: Vec<Box<dyn Any + Send>>,
+}
+
+impl Spare {
+    pub(crate) fn new(
+        most_bytes: u64,
+        take: impl Fn(u64) -> Option<Box<dyn Any + Send>> + Send + 'static,
+    ) -> Self {
+        Self { most_bytes, take: Box::new(take), taken: Vec::new() }
+    }
+
+    /// Takes `bytes` for the rest of the run. Returns false if there are less.
+    pub(crate) fn extend(&mut self, bytes: u64) -> bool {
+        let taken = if bytes <= self.most_bytes { (self.take)(bytes) } else { None };
+        let Some(taken) = taken else { return false };
+        self.most_bytes -= bytes;
+        self.taken.push(taken);
+        true
+    }
+}
+
+/// How much of the budget steps ahead leave to loans: what rows asked for at once, lately. Without it, the blocks of steps
+/// ahead would fill the budget after each large sample, and the next one would give them up again.
+#[derive(Default)]
+pub(crate) struct LoanRoom(u64);
+
+impl LoanRoom {
+    /// A finished step takes a 32nd of the room away, so that 100 steps without large samples leave 4 %.
+    const STEPS: u64 = 32;
+
+    pub(crate) fn asked(&mut self, bytes: u64) {
+        self.0 = self.0.max(bytes);
+    }
+
+    pub(crate) fn step_done(&mut self) {
+        self.0 -= self.0.div_ceil(Self::STEPS);
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Rows that wait for room, in plan order: by step and row, with the bytes that each asks for.
+pub(crate) struct ParkedRows<P>(BTreeMap<(u64, usize), (u64, P)>);
+
+impl<P> Default for ParkedRows<P> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<P> ParkedRows<P> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, place: (u64, usize), bytes: u64, parked: P) {
+        self.0.insert(place, (bytes, parked));
+    }
+
+    /// The step of the row that gets room first, the bytes that it asks for, and the row.
+    pub(crate) fn first(&self) -> Option<(u64, u64, &P)> {
+        self.0.first_key_value().map(|((index, _), (bytes, parked))| (*index, *bytes, parked))
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<P> {
+        self.0.pop_first().map(|(_, (_, parked))| parked)
+    }
+
+    /// What all of them ask for.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.values().map(|(bytes, _)| bytes).sum()
+    }
+
+    /// Rows of a step that wait.
+    pub(crate) fn count_in(&self, index: u64) -> usize {
+        self.0.range((index, 0)..=(index, usize::MAX)).count()
+    }
+
+    /// Takes the rows of `index` and of all later steps.
+    pub(crate) fn split_off(&mut self, index: u64) -> Vec<P> {
+        self.0.split_off(&(index, 0)).into_values().map(|(_, parked)| parked).collect()
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Returns the error that ends a run whose budget cannot hold what a sample borrows along with the blocks of its batch, of
+/// `blocks` bytes with their making.
+pub(crate) fn no_room(name: &str, borrowed: u64, [decoder_memory, blocks, budget]: [u64; 3]) -> Error {
+    Error::config(format!(
+        "{name}: decoding it takes up to {:.1} MiB of memory: {:.1} MiB of decoder_memory, and {:.1} MiB of budget_bytes \
+         ({:.1} MiB), of which the blocks of its batch take {:.1} MiB; raise budget_bytes or decoder_memory",
+        mib(decoder_memory.saturating_add(borrowed)),
+        mib(decoder_memory),
+        mib(borrowed),
+        mib(budget),
+        mib(blocks)
+    ))
+}
+
+/// Returns the error about a sample that needs more than any sample may take.
+pub(crate) fn too_large(name: &str, working: u64, most: u64) -> Error {
+    Error::bad_sample(format!(
+        "{name}: decoding it takes up to {:.1} MiB of memory, over {:.1} MiB (decoder_memory and half of budget_bytes); \
+         raise decoder_memory or budget_bytes, or set on_error=skip",
+        mib(working),
+        mib(most)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_for_loans_is_what_was_asked_for_and_passes() {
+        let mut room = LoanRoom::default();
+        room.asked(3200);
+        room.asked(100);
+        assert_eq!(room.bytes(), 3200);
+        room.step_done();
+        assert_eq!(room.bytes(), 3100);
+        (0..100).for_each(|_| room.step_done());
+        assert!(room.bytes() < 130, "{}", room.bytes());
+        (0..100).for_each(|_| room.step_done());
+        assert_eq!(room.bytes(), 0);
+    }
+}

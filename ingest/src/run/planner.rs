@@ -1,0 +1,192 @@
+//! Walks a rank's steps through the epochs and knows when a block is needed next.
+
+use crate::run::residency::{NEVER, Need, Piece, PlanTime};
+use crate::run::walk::Walk;
+use feedstock_dataset::{BlockId, Catalog, Position, SampleId, Step};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// The steps of one rank, in order, over as many epochs as asked.
+#[derive(Clone)]
+pub(crate) struct Planner {
+    catalog: Arc<Catalog>,
+    walk: Walk,
+    /// When each block that is or will be in memory is used, as far as it has been planned.
+    uses: HashMap<BlockId, Uses>,
+}
+
+/// When a block is used.
+#[derive(Debug, Clone, Default)]
+struct Uses {
+    /// By this rank, rising, as far as it was predicted.
+    starts: VecDeque<PlanTime>,
+    /// By any rank, beyond that; no later than it comes.
+    beyond: Option<PlanTime>,
+}
+
+/// A step and what it needs in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct PlannedStep {
+    pub(crate) step: Step,
+    pub(crate) needs: Vec<Need>,
+}
+
+impl Planner {
+    pub(crate) fn new(catalog: Arc<Catalog>, walk: Walk) -> Self {
+        Self { catalog, walk, uses: HashMap::new() }
+    }
+
+    /// The most that one of the next `steps` steps needs, in bytes, and its rows; without taking them.
+    pub(crate) fn largest_need(&self, steps: usize) -> (u64, u64) {
+        let mut ahead = self.clone();
+        let needs = std::iter::from_fn(|| ahead.next()).take(steps);
+        let needs = needs.map(|planned| {
+            (planned.needs.iter().map(|need| need.bytes).sum(), planned.step.rows.len() as u64)
+        });
+        needs.max().unwrap_or((0, 0))
+    }
+
+    /// The next step; `None` after the last epoch's last.
+    pub(crate) fn next(&mut self) -> Option<PlannedStep> {
+        let step = self.walk.next()?;
+        let needs = self.needs(&step);
+        Some(PlannedStep { step, needs })
+    }
+
+    /// The time of `step` among all steps of all epochs.
+    pub(crate) fn time(&self, step: &Step) -> PlanTime {
+        step.epoch.saturating_mul(self.walk.plan().stride()).saturating_add(step.position.0)
+    }
+
+    /// When `piece` is needed again after the step at `time` of `epoch`.
+    ///
+    /// Beyond the planned epoch, or the pass over the block's part of a mix, it is the earliest time at which any rank
+    /// may need the block: good enough to choose what to keep.
+    pub(crate) fn next_use(&mut self, piece: Piece, epoch: u64, time: PlanTime) -> PlanTime {
+        let Piece::Block(block) = piece else { return NEVER };
+        if let Some(uses) = self.uses.get_mut(&block) {
+            while uses.starts.front().is_some_and(|used| *used <= time) {
+                uses.starts.pop_front();
+            }
+            match uses.starts.front() {
+                Some(next) => return *next,
+                None => {
+                    // Predicted anew when a step needs it.
+                    let beyond = self.uses.remove(&block).and_then(|uses| uses.beyond);
+                    if let Some(beyond) = beyond.filter(|beyond| *beyond > time) {
+                        return beyond;
+                    }
+                }
+            }
+        }
+        self.next_pass_use(block, epoch, time)
+    }
+
+    /// When `piece`, fetched for the step at `time` of `epoch`, is needed after all that it is fetched for: by the next
+    /// pass over its part of a mix, or the next epoch. What a cache on disk should know.
+    pub(crate) fn next_use_from_disk(&mut self, piece: Piece, epoch: u64, time: PlanTime) -> PlanTime {
+        match piece {
+            Piece::Block(block) => self.next_pass_use(block, epoch, time),
+            Piece::Sample(_) => self.walk.plan().stride().saturating_mul(epoch + 1),
+        }
+    }
+
+    fn next_pass_use(&mut self, block: BlockId, epoch: u64, time: PlanTime) -> PlanTime {
+        if self.walk.order.epoch() == epoch {
+            let epoch_start = epoch.saturating_mul(self.walk.plan().stride());
+            let position = Position(time.saturating_sub(epoch_start));
+            if let Some(next) = self.walk.order.next_pass(block, position) {
+                return epoch_start.saturating_add(next.0);
+            }
+        }
+        self.next_epoch_use(block, epoch)
+    }
+
+    fn next_epoch_use(&mut self, block: BlockId, epoch: u64) -> PlanTime {
+        let walk = &mut self.walk;
+        let stride = walk.plan().stride();
+        if epoch + 1 >= walk.end_epoch() || walk.plan().is_endless() {
+            return NEVER;
+        }
+        let order = if epoch + 1 == walk.order.epoch() { &mut walk.order } else { &mut walk.next_order };
+        let earliest = order.earliest_position(block).map_or(NEVER, |position| position.0);
+        order.epoch().saturating_mul(stride).saturating_add(earliest)
+    }
+
+    fn needs(&mut self, step: &Step) -> Vec<Need> {
+        if self.walk.plan().reads_single_samples() {
+            let samples: BTreeSet<SampleId> = step.rows.iter().map(|row| row.sample).collect();
+            let need = |sample| Need {
+                piece: Piece::Sample(sample),
+                bytes: self.catalog.sample_memory_bytes(sample),
+            };
+            return samples.into_iter().map(need).collect();
+        }
+        let time = self.time(step);
+        let blocks: BTreeSet<BlockId> = step.rows.iter().map(|row| row.block).collect();
+        for &block in &blocks {
+            let uses = self.uses.entry(block).or_default();
+            if uses.starts.back().is_none_or(|last| *last < time) {
+                let epoch_start = time - step.position.0;
+                let shape = *self.walk.shape();
+                let (starts, beyond) = self.walk.order.steps_using_soon(block, step.position, &shape);
+                *uses = Uses {
+                    starts: starts.into_iter().map(|start| epoch_start.saturating_add(start.0)).collect(),
+                    beyond: beyond.map(|beyond| epoch_start.saturating_add(beyond.0)),
+                };
+            }
+        }
+        blocks
+            .into_iter()
+            .map(|b| Need { piece: Piece::Block(b), bytes: self.catalog.block(b).memory_bytes })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedstock_dataset::{
+        CatalogOptions, CatalogStore, Dataset, OpenOptions, Rank, Shuffle, StepShape, StepSize, Stop, Tail,
+    };
+
+    async fn folder(root: &std::path::Path, samples: u64, name: &str) -> Dataset {
+        for sample in 0..samples {
+            std::fs::write(root.join(format!("{sample:04}.jpg")), [7; 2048]).unwrap();
+        }
+        let options = OpenOptions {
+            catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+            block_bytes: 16 << 10,
+            ..OpenOptions::default()
+        };
+        Dataset::open_with(root.to_str().unwrap(), options).await.unwrap().named(name)
+    }
+
+    #[test]
+    fn a_cache_on_disk_hears_of_the_next_pass() {
+        let (large, small) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dataset = futures::executor::block_on(async {
+            let large = folder(large.path(), 400, "large").await;
+            Dataset::mix(vec![(large, 0.5), (folder(small.path(), 40, "small").await, 0.5)], Stop::Never)
+        });
+        let dataset = dataset.unwrap();
+        let plan = dataset.plan(&Shuffle::seeded(3).window(64).lanes(2)).unwrap();
+        let shape = StepShape { size: StepSize::Rows(16), rank: Rank::new(0, 1), tail: Tail::Drop };
+        let mut planner =
+            Planner::new(dataset.catalog().clone(), Walk::new(plan, shape, None, (0, Position(0)), None));
+        let mut walk = planner.clone();
+        let mut steps = Vec::new();
+        while steps.len() < 60 {
+            steps.push(walk.next().unwrap());
+        }
+        let of_small = BlockId(u32::try_from(dataset.catalog().blocks() - 1).unwrap());
+        let pass_of = |planned: &PlannedStep| {
+            planned.step.rows.iter().find(|row| row.block == of_small).map(|row| row.pass)
+        };
+        let first = steps.iter().find(|planned| pass_of(planned) == Some(0)).unwrap();
+        let second = steps.iter().find(|planned| pass_of(planned) == Some(1)).unwrap();
+        let time = planner.time(&first.step);
+        let next = planner.next_use_from_disk(Piece::Block(of_small), 0, time);
+        assert!(next > time && next <= planner.time(&second.step) + 15, "{time} {next}");
+    }
+}

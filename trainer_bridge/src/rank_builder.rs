@@ -1,0 +1,152 @@
+//! One rank's share of a pipeline: checked, then started.
+
+use crate::pipeline::Pipeline;
+use crate::rank::{RankIterator, Settings, next_step};
+use crate::slots::Column;
+use crate::staging::{BatchRoute, DevicePlan};
+use crate::{Error, Result};
+use feedstock_dataset::{Cursor, Position, Rank, Tail};
+use feedstock_device::open::OpenedDevice;
+use feedstock_ingest::{Job, sample_bytes};
+use feedstock_ops::OPS_VERSION;
+
+impl Pipeline {
+    /// One rank's share of it.
+    pub fn rank(&self, rank: Rank) -> RankBuilder {
+        RankBuilder { pipeline: self.clone(), rank, from: None, epoch: 0 }
+    }
+}
+
+/// What a rank's run is started with.
+pub(crate) struct PreparedRank {
+    pub(crate) job: Job,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) settings: Settings,
+    pub(crate) device: Option<DevicePlan>,
+}
+
+/// A rank's share of a pipeline, and where to begin.
+#[derive(Debug, Clone)]
+pub struct RankBuilder {
+    pipeline: Pipeline,
+    rank: Rank,
+    from: Option<Cursor>,
+    epoch: u64,
+}
+
+impl RankBuilder {
+    /// Begins with this epoch, at its start; a cursor overrides it. Default 0.
+    #[must_use]
+    pub fn epoch(mut self, epoch: u64) -> Self {
+        self.epoch = epoch;
+        self
+    }
+
+    /// Begins where `cursor` was taken, with any rank, world size or batch size. Default: position 0 of epoch 0.
+    #[must_use]
+    pub fn resume(mut self, cursor: Cursor) -> Self {
+        self.from = Some(cursor);
+        self
+    }
+
+    /// Starts prefetching and decoding.
+    ///
+    /// # Errors
+    /// `BadConfig`, before anything runs, for: a chain that does not compile, a column without encoded bytes, a
+    /// batch larger than the data set (with [`Tail::Drop`]) or smaller than the world size, a budget smaller than a
+    /// batch, fewer than 2 slots, or a cursor of another order.
+    pub fn start(self) -> Result<RankIterator> {
+        let prepared = self.prepare()?;
+        if let Some(end) = self.pipeline.epochs.filter(|end| prepared.job.epoch >= *end) {
+            let message = format!(
+                "nothing is left to do: the run ends before epoch {end}, and starts at epoch {epoch}",
+                epoch = prepared.job.epoch
+            );
+            return Err(Error::config(message));
+        }
+        let opened = prepared.device.as_ref().map(DevicePlan::open).transpose()?;
+        self.run(prepared, opened)
+    }
+
+    /// Starts the run; `opened` is the device, if there is one.
+    pub(crate) fn run(&self, prepared: PreparedRank, opened: Option<OpenedDevice>) -> Result<RankIterator> {
+        let PreparedRank { mut job, mut columns, settings, device } = prepared;
+        let (pipeline, settings) = (&self.pipeline, &settings);
+        let route = match device.zip(opened) {
+            None => BatchRoute::default(),
+            Some((device, opened)) => {
+                let catalog = job.dataset.catalog().clone();
+                let mut both: Vec<_> = job.maps.iter_mut().zip(&mut columns).collect();
+                device.into_route(opened, &mut both, catalog)
+            }
+        };
+        RankIterator::start(job, columns, settings, route, |job, sink| match &pipeline.workers {
+            None => pipeline.engine()?.run(job, sink),
+            Some(workers) => workers.run(&pipeline.recipe, job, || pipeline.engine(), sink),
+        })
+    }
+
+    /// Everything that can be wrong is found here.
+    pub(crate) fn prepare(&self) -> Result<PreparedRank> {
+        let pipeline = &self.pipeline;
+        pipeline.on_error.check()?;
+        if pipeline.threads == Some(0) {
+            return Err(Error::config("threads must be at least 1; got 0"));
+        }
+        if pipeline.slots < 2 {
+            let message = format!(
+                "slots must be at least 2 (one is read while one is written); got {}",
+                pipeline.slots
+            );
+            return Err(Error::config(message));
+        }
+        let mut plan = pipeline.plan(self.rank)?;
+        let shape = pipeline.shape(self.rank)?;
+        shape.check(&plan, &|sample| pipeline.recipe.dataset.catalog().describe_sample(sample))?;
+        if shape.tail == Tail::Short {
+            let message = "tail=short would leave some ranks without a last batch; use drop or pad";
+            return Err(Error::config(message));
+        }
+        let (mut epoch, mut position) = (self.epoch, Position(0));
+        if let Some(cursor) = &self.from {
+            plan = plan.regrouped_as(cursor)?;
+            (epoch, position) = next_step(&plan, &shape, cursor.epoch, cursor.position);
+        }
+        let ops = pipeline.ops_hash()?;
+        if let Some(saved) = self.from.as_ref().and_then(|cursor| cursor.ops).filter(|saved| *saved != ops) {
+            tracing::warn!(
+                "the ops differ from those of the saved run ({saved:016x} there, {ops:016x} here): a chain or its keys \
+                 changed, or a release saved it whose ops do not have version {OPS_VERSION}"
+            );
+        }
+        let (maps, columns) = pipeline.compile()?;
+        let nulls = pipeline.null_rules(&maps, &columns)?;
+        let device = pipeline
+            .device
+            .as_ref()
+            .map(|options| pipeline.prepare_device(options, &maps, &columns, &nulls))
+            .transpose()?;
+        let job = Job {
+            dataset: pipeline.recipe.dataset.clone(),
+            plan,
+            maps,
+            shape,
+            strands: None,
+            seed: pipeline.recipe.seed(),
+            epoch,
+            position,
+            end_epoch: pipeline.epochs,
+            budget_bytes: pipeline.budget_bytes,
+            sample_bytes: sample_bytes(pipeline.decoder_memory, pipeline.budget_bytes),
+        };
+        let settings = Settings {
+            slots: pipeline.slots,
+            on_error: pipeline.on_error,
+            deadline: pipeline.deadline,
+            ops,
+            nulls: nulls.into(),
+            skipped: (0, 0),
+        };
+        Ok(PreparedRank { job, columns, settings, device })
+    }
+}
