@@ -10,7 +10,7 @@ const CIRCLES: [(&str, usize); 11] = [
     ("dataset/base/src", 0),
     ("dataset/plan/src", 0),
     ("dataset/src", 55),
-    ("ops/src", 59),
+    ("ops/src", 0),
     ("ingest/src", 14),
     ("trainer_bridge/device/src", 0),
     ("trainer_bridge/src", 0),

@@ -61,16 +61,37 @@ mod chain;
 #[cfg(any(feature = "audio", feature = "image"))]
 mod check;
 #[cfg(test)]
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod golden;
 #[cfg(any(feature = "audio", feature = "image", feature = "text"))]
 mod limits;
+mod op;
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
+mod plan;
 mod ragged;
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod resources;
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod scratch;
 mod seed;
 mod spec;
 mod warning;
-#[cfg_attr(not(any(feature = "audio", feature = "image")), allow(dead_code, reason = "decoders need it"))]
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod working;
 
 #[cfg(feature = "audio")]
@@ -83,8 +104,10 @@ pub mod text;
 #[cfg(all(feature = "datafusion", feature = "image"))]
 mod sql;
 
-pub use chain::{Chain, ChainSpec, Op, OpInfo};
+pub use chain::{Chain, ChainSpec};
 pub use feedstock_base::{Error, ErrorKind, Result};
+pub use op::Op;
+pub use op::info::OpInfo;
 pub use ragged::RaggedRow;
 pub use resources::{Need, Noise, Resources};
 pub use scratch::{DECODER_MEMORY, Scratch};
@@ -93,19 +116,13 @@ pub use spec::{DType, Layout, TensorSpec};
 pub use warning::{Warning, Warnings};
 
 #[cfg(feature = "audio")]
-pub use audio::{
-    add_noise, decode_audio, feature_major, global_mvn, log_mel, log_mel_librosa, log_mel_torchaudio,
-    log_mel_whisper, mfcc, pad_seconds, random_crop_seconds, resample, spec_augment, speed_perturb,
-    trim_silence, utterance_mvn, volume,
-};
+pub use op::constructors::audio::*;
 #[cfg(feature = "image")]
-pub use image::{
-    center_crop, color_jitter, decode_image, horizontal_flip, normalize, rand_augment, random_crop,
-    random_erasing, random_resized_crop, resize, to_chw, to_f32, trivial_augment,
-};
-
+pub use op::constructors::image::*;
 #[cfg(feature = "text")]
-pub use text::{tokenize, tokenize_chars};
+pub use op::constructors::text::*;
+#[cfg(feature = "audio")]
+pub use op::presets::*;
 
 #[cfg(all(feature = "datafusion", feature = "image"))]
 pub use sql::sql_functions;

@@ -36,6 +36,39 @@ impl Need {
     }
 }
 
+/// Collects what the ops of a chain refer to.
+#[derive(Default)]
+pub(crate) struct Needs {
+    list: Vec<Need>,
+    /// The rate that clips have after the ops so far, if it is known.
+    sample_rate: Option<u32>,
+}
+
+impl Needs {
+    /// Each need once, sorted.
+    pub(crate) fn list(mut self) -> Vec<Need> {
+        self.list.sort_unstable();
+        self.list.dedup();
+        self.list
+    }
+
+    pub(crate) fn file(&mut self, uri: &str) {
+        self.list.push(Need::File(uri.to_owned()));
+    }
+
+    /// A data set of noise, at the rate that clips have here. Without a rate the chain does not compile, and the error
+    /// says why.
+    pub(crate) fn noise(&mut self, uri: &str) {
+        let need = |sample_rate| Need::Noise { uri: uri.to_owned(), sample_rate };
+        self.list.extend(self.sample_rate.map(need));
+    }
+
+    /// All clips have this rate from here on.
+    pub(crate) fn set_sample_rate(&mut self, sample_rate: u32) {
+        self.sample_rate = Some(sample_rate);
+    }
+}
+
 /// Decoded noise clips, mono.
 #[derive(Debug, Clone, Default)]
 pub struct Noise {

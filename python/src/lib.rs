@@ -76,6 +76,12 @@ fn preset(py: Python<'_>, name: &str) -> PyResult<String> {
     serde_json::to_string(&op).map_err(|e| errors::config(py, format!("{name}: {e}")))
 }
 
+/// Returns the JSON schema of the descriptions of ops.
+#[pyfunction]
+fn op_schema() -> String {
+    feedstock::Op::json_schema().to_string()
+}
+
 /// CPU threads of a loader whose pipeline names no number.
 #[pyfunction]
 fn default_threads() -> usize {
@@ -110,6 +116,7 @@ fn _feedstock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(offer_libraries, module)?)?;
     module.add_function(wrap_pyfunction!(use_address_on, module)?)?;
     module.add_function(wrap_pyfunction!(preset, module)?)?;
+    module.add_function(wrap_pyfunction!(op_schema, module)?)?;
     module.add_function(wrap_pyfunction!(default_threads, module)?)?;
     module.add_function(wrap_pyfunction!(panic, module)?)?;
     Ok(())

@@ -11,45 +11,17 @@
 //! With the whole clip, every length is exact. Megabytes of ID3 tags may be in front of an MP3: [`leading_tag_bytes`]
 //! tells how many, so that a reader can ask for the bytes behind them.
 
+use super::decode::DecodeAudio;
 use super::decode::adts::{AdtsHeader, FRAME_SAMPLES};
-use super::decode::flac::StreamInfo;
+use super::decode::flac_format::StreamInfo;
 use super::decode::mp4::Mp4Header;
 use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
-use super::decode::ogg::{OggHeader, first_stream};
+use super::decode::ogg::OggHeader;
+use super::decode::ogg_pages::first_stream;
+use super::decode::sniff::{Container, sniff};
 use super::decode::wav::WavHeader;
-use super::decode::{Container, DecodeAudio, sniff, unknown};
+use super::format::{AudioFormat, unknown};
 use feedstock_base::{Error, Result};
-
-/// A clip's file format and codec.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AudioFormat {
-    /// MPEG-1, -2 or -2.5 audio, layer III.
-    Mp3,
-    /// FLAC, bare or in Ogg.
-    Flac,
-    /// Vorbis in Ogg.
-    Vorbis,
-    /// Opus in Ogg.
-    Opus,
-    /// PCM in RIFF/WAVE.
-    Wav,
-    /// AAC in MP4 (M4A) or ADTS.
-    Aac,
-}
-
-impl std::fmt::Display for AudioFormat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Mp3 => "MP3",
-            Self::Flac => "FLAC",
-            Self::Vorbis => "Vorbis",
-            Self::Opus => "Opus",
-            Self::Wav => "WAV",
-            Self::Aac => "AAC",
-        })
-    }
-}
 
 /// What the header says.
 #[derive(Debug, Clone, Copy, PartialEq)]

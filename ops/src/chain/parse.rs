@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::info::{self, OpInfo};
-use super::{ChainSpec, Op};
+use crate::op::Op;
+use crate::op::info::{self, OpInfo};
 use feedstock_base::{Error, Result};
 
 /// Marks of quotations, in which nothing else is a mark.
 const QUOTES: [char; 2] = ['"', '\''];
 
-pub(super) fn chain(text: &str) -> Result<ChainSpec> {
+/// Reads the ops of a chain.
+///
+/// # Errors
+/// `BadConfig`, naming the op and the parameter.
+pub(super) fn ops(text: &str) -> Result<Vec<Op>> {
     let ops = split(text, ',').ok_or_else(|| Error::config(format!("`{text}`: a quotation has no end")))?;
     ops.into_iter().enumerate().map(|(index, op)| one(index, op.trim())).collect()
 }

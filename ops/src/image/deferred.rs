@@ -7,11 +7,14 @@
 //! CPU where decoders in hardware differ or fail: progressive and 12-bit ones, CMYK, unusual sampling; turned by EXIF; cut
 //! off before its end marker; far larger than its row; or so large that the CPU decodes it at a fraction of its size.
 
+use std::sync::Arc;
+
 use super::decode::Opened;
-use super::geometry::{Filter, Rect, Size};
-use super::plan::{ImagePlan, Stage, Step, needed};
-use super::resize::Window;
-use crate::ragged::RaggedRow;
+use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::run::run;
+use super::stages::{Stage, Stages};
+use super::step::Step;
+use crate::plan::{Plan, Row};
 use crate::scratch::Scratch;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
@@ -113,9 +116,10 @@ fn is_small(picture: Size, row: Size) -> bool {
     pixels(picture) <= pixels(row).saturating_mul(MOST_PIXELS_A_ROW_PIXEL)
 }
 
-/// How a chain defers.
-pub(crate) struct Deferring {
-    /// Of all pictures that can be, 0 … 1.
+/// A chain that leaves some of its images to a GPU.
+pub(super) struct Deferring {
+    stages: Arc<Stages>,
+    /// Of all images that can be, 0 … 1.
     share: f64,
     output: TensorSpec,
 }
@@ -123,33 +127,35 @@ pub(crate) struct Deferring {
 impl Deferring {
     /// # Errors
     /// `BadConfig` where the chain does more than decode, cut out, resize and mirror.
-    pub(crate) fn new(plan: &ImagePlan, share: f64) -> Result<Self> {
+    pub(super) fn new(stages: &Arc<Stages>, share: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(Error::config(format!("a share of pictures is from 0 to 1, not {share}")));
+            return Err(Error::config(format!("a share of images is from 0 to 1, not {share}")));
         }
-        plan.check_deferrable()?;
+        stages.check_deferrable()?;
         let output = TensorSpec::new(DType::U8, [0], Layout::T).ragged(0);
-        Ok(Self { share, output })
+        Ok(Self { stages: Arc::clone(stages), share, output })
     }
+}
 
-    pub(crate) fn output(&self) -> &TensorSpec {
+impl Plan for Deferring {
+    fn output(&self) -> &TensorSpec {
         &self.output
     }
 
-    pub(crate) fn apply(
+    fn apply(
         &self,
-        plan: &ImagePlan,
         encoded: &[u8],
         seed: SampleSeed,
         scratch: &mut Scratch,
-        out: &mut RaggedRow,
+        row: Row<'_>,
     ) -> Result<Warnings> {
-        let pixels = plan.output().bytes();
+        let (stages, out) = (&*self.stages, row.ragged()?);
+        let pixels = stages.output.bytes();
         if encoded.len() <= pixels * MOST_BYTES_A_PIXEL_BYTE && seed.op(SPLIT_DRAW).chance(self.share) {
-            let opened = Opened::new(encoded, &plan.decode)?;
+            let opened = Opened::new(encoded, &stages.decode)?;
             if opened.is_plain_jpeg()
-                && is_small(opened.size(), plan.size)
-                && let Some(shown) = plan.shown(&opened, seed)
+                && is_small(opened.size(), stages.size)
+                && let Some(shown) = stages.shown(&opened, seed)
             {
                 let bytes = encoded.len() + TRAILER_BYTES;
                 DeferredRow::Jpeg(encoded, shown).write(out.raw(bytes, bytes));
@@ -158,28 +164,28 @@ impl Deferring {
         }
         let bytes = pixels + TRAILER_BYTES;
         let row = out.raw(bytes, bytes);
-        let warnings = plan.apply(encoded, seed, scratch, &mut row[..pixels])?;
+        let warnings = run(stages, encoded, seed, scratch, &mut row[..pixels])?;
         DeferredRow::Pixels(&[]).write(row);
         Ok(warnings)
     }
 }
 
-impl ImagePlan {
+impl Stages {
     /// # Errors
     /// `BadConfig` where the chain does more than a GPU does behind its decoder.
     fn check_deferrable(&self) -> Result<()> {
-        let (geometry, rest) = self.stages.split_at(self.geometry_end);
+        let (geometry, rest) = self.list.split_at(self.geometry_end);
         let is_one_cut = match geometry {
-            [Stage { step: Step::RandomResizedCrop(op), .. }] => op.filter == Filter::Bilinear,
-            [Stage { step: Step::Resize(op), .. }] => op.filter == Filter::Bilinear,
-            [
-                Stage { step: Step::Resize(op), .. },
-                Stage { step: Step::CenterCrop(_) | Step::RandomCrop(_), .. },
-            ] => op.filter == Filter::Bilinear,
+            [Stage { step: Step::ResizedCrop(op), .. }] => op.filter() == Filter::Bilinear,
+            [Stage { step: Step::Resize(op), .. }]
+            | [Stage { step: Step::Resize(op), .. }, Stage { step: Step::Crop(_), .. }] => {
+                op.filter() == Filter::Bilinear
+            }
             _ => false,
         };
-        let is_mirrored = |stage: &Stage| matches!(stage.step, Step::Flip(_));
-        if is_one_cut && self.convert.is_identity() && self.erase.is_empty() && rest.iter().all(is_mirrored) {
+        let is_mirrored = |stage: &Stage| matches!(stage.step, Step::Mirror(_));
+        if is_one_cut && self.convert.is_identity() && self.floats.is_empty() && rest.iter().all(is_mirrored)
+        {
             return Ok(());
         }
         Err(Error::config(
@@ -192,9 +198,9 @@ impl ImagePlan {
     /// decode it at a fraction of its size, which is another picture.
     fn shown(&self, opened: &Opened<'_>, seed: SampleSeed) -> Option<Shown> {
         let picture = opened.size();
-        let (geometry, flips) = self.stages.split_at(self.geometry_end);
+        let (geometry, flips) = self.list.split_at(self.geometry_end);
         let (view, window, decoded) = match geometry {
-            [Stage { index, step: Step::RandomResizedCrop(op) }] => {
+            [Stage { index, step: Step::ResizedCrop(op) }] => {
                 let view = op.draw(picture, &mut seed.op(*index));
                 let (width, height) = (view.width.into(), view.height.into());
                 (view, Window { left: 0.0, top: 0.0, width, height }, view)
@@ -208,7 +214,7 @@ impl ImagePlan {
                 let window = Window::of_resized(crop, picture, target);
                 let decoded = match crops {
                     [] => Rect::of(picture),
-                    _ => needed(window, picture, target, op.filter),
+                    _ => needed(window, picture, target, op.filter()),
                 };
                 (Rect::of(picture), window, decoded)
             }
@@ -218,7 +224,7 @@ impl ImagePlan {
             return None;
         }
         let mirrored = flips.iter().fold(false, |mirrored, Stage { index, step }| match step {
-            Step::Flip(op) => mirrored ^ op.draw(&mut seed.op(*index)),
+            Step::Mirror(op) => mirrored ^ op.draw(&mut seed.op(*index)),
             _ => mirrored,
         });
         Some(Shown {

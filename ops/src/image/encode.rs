@@ -13,9 +13,9 @@ use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Demand, JpegDecoder, Opened};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
-use super::resize::Sampler;
+use super::sampler::Sampler;
 use super::turbo::Handle;
-use crate::buffer::Buffer;
+use crate::image::buffer::Buffer;
 use crate::scratch::DECODER_MEMORY;
 use crate::working::Scope;
 use feedstock_base::{Error, Result};

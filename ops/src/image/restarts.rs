@@ -17,7 +17,7 @@ use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Opened, decode_rgb};
 use super::turbo::Handle;
-use crate::limits::MAX_SCANS;
+use crate::image::limits::MAX_SCANS;
 use feedstock_base::{Error, Result};
 
 /// What the coefficients of one picture may take, in MB: those of 89 megapixels (the limit of pictures) at 4:2:0.

@@ -7,10 +7,12 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::formats::AdtsReader;
 
+use super::decoded::{Decoded, Losses};
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Decoded, Losses, faac, stream};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use super::{faac, stream};
+use crate::audio::format::{AudioFormat, unknown};
 use feedstock_base::Result;
 
 /// Every AAC frame decodes to this many.
@@ -61,7 +63,7 @@ impl AdtsHeader {
 
 pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Aac;
-    let Some(first) = AdtsHeader::parse(bytes) else { return Err(super::unknown(bytes)) };
+    let Some(first) = AdtsHeader::parse(bytes) else { return Err(unknown(bytes)) };
     op.check_header(format, first.sample_rate, first.channels)?;
     let reader = AdtsReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
         .map_err(|error| stream::refused(format, &error))?;

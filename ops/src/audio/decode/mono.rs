@@ -6,8 +6,8 @@ use symphonia::core::audio::conv::IntoSample;
 use symphonia::core::audio::sample::Sample;
 use symphonia::core::audio::{Audio, AudioBuffer, GenericAudioBufferRef};
 
-use super::DecodeAudio;
 use super::mpeg::Trim;
+use super::options::DecodeAudio;
 use feedstock_base::Result;
 
 /// Where decoded audio goes: the mean of its channels, or the channel that [`DecodeAudio`] names, without the encoder's

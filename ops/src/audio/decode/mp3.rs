@@ -10,11 +10,12 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::MpaDecoder;
 
+use super::decoded::{Decoded, Losses};
 use super::layer3::HalfRate;
 use super::mono::Mono;
 use super::mpeg::{Frame, Tag, Walk};
-use super::{DecodeAudio, Decoded, Losses};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
 /// Frames whose places are kept between clips: 3 MB, of an hour of MP3.

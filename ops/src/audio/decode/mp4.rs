@@ -13,10 +13,13 @@ use symphonia::core::io::ReadOnlySource;
 use symphonia::default::formats::IsoMp4Reader;
 
 use super::adts::RATES;
+use super::decoded::Decoded;
+use super::mp4_boxes::{be32, boxes, inside};
 use super::mpeg::Trim;
+use super::options::DecodeAudio;
 use super::stream::{self, Track};
-use super::{DecodeAudio, Decoded, faac, mp4_tables};
-use crate::audio::header::AudioFormat;
+use super::{faac, mp4_tables};
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
 /// The first audio track's header.
@@ -31,41 +34,6 @@ pub(in crate::audio) struct Mp4Header {
     /// Whether an edit list or the first packet showed the delay. The first packet may be beyond the bytes that were read.
     pub(in crate::audio) delay_is_known: bool,
     timescale: u32,
-}
-
-/// Boxes of `bytes`: name and content, the last perhaps cut.
-pub(super) fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
-    std::iter::from_fn(move || {
-        let size = u64::from(be32(bytes, 0)?);
-        let name = *bytes.get(4..)?.first_chunk::<4>()?;
-        let (start, size) = match size {
-            0 => (8, bytes.len() as u64),
-            1 => (16, u64::from_be_bytes(*bytes.get(8..)?.first_chunk()?)),
-            size => (8, size),
-        };
-        let end = usize::try_from(size).unwrap_or(usize::MAX).max(start).min(bytes.len());
-        let content = bytes.get(start..end)?;
-        bytes = &bytes[end..];
-        Some((name, content))
-    })
-}
-
-fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
-    path.iter().try_fold(bytes, |bytes, wanted| {
-        boxes(bytes).find(|(name, _)| name == *wanted).map(|(_, content)| content)
-    })
-}
-
-/// The contents of all boxes at `path`.
-pub(super) fn all<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Vec<&'a [u8]> {
-    path.iter().fold(vec![bytes], |found, wanted| {
-        let named = |bytes| boxes(bytes).filter(|(name, _)| name == *wanted).map(|(_, content)| content);
-        found.into_iter().flat_map(named).collect()
-    })
-}
-
-pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 impl Mp4Header {

@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use super::DecodeAudio;
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use crate::audio::format::{AudioFormat, unknown};
 use feedstock_base::{Error, Result};
 
 /// How far junk in front of the first frame may reach, beyond ID3 tags: 64 KiB, the largest padding seen in files
@@ -263,7 +263,7 @@ impl Walk {
         frames.clear();
         let ends = Ends::of(bytes);
         let Some((mut at, first)) = find_first_frame(&ends, start, true) else {
-            return Err(super::unknown(bytes));
+            return Err(unknown(bytes));
         };
         let tag = bytes.get(at..at + first.bytes).and_then(|frame| Tag::read(&first, frame));
         if tag.is_some() {

@@ -7,11 +7,15 @@ use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDe
 use symphonia::core::errors::Error as Failure;
 use symphonia::core::formats::FormatReader;
 use symphonia::core::io::{MediaSource, MediaSourceStream};
+use symphonia::core::packet::Packet;
 
+use super::decoded::Losses;
+use super::flac_format::is_intact;
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Losses};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use super::opus;
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
 /// One track of a container, and what is known of it beforehand.
@@ -57,15 +61,9 @@ pub(super) fn new_decoder(
     parameters: &AudioCodecParameters,
 ) -> Result<Box<dyn AudioDecoder>> {
     let options = AudioDecoderOptions::default();
-    #[cfg(feature = "opus")]
-    if parameters.codec == symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS {
-        use symphonia::core::codecs::registry::RegisterableAudioDecoder;
-        return symphonia_adapter_libopus::OpusDecoder::try_registry_new(parameters, &options)
-            .map_err(|error| refused(format, &error));
-    }
-    symphonia::default::get_codecs()
-        .make_audio_decoder(parameters, &options)
-        .map_err(|error| refused(format, &error))
+    let decoder = opus::decoder(parameters, &options)
+        .unwrap_or_else(|| symphonia::default::get_codecs().make_audio_decoder(parameters, &options));
+    decoder.map_err(|error| refused(format, &error))
 }
 
 pub(super) fn refused(format: AudioFormat, error: &Failure) -> Error {
@@ -93,32 +91,10 @@ pub(super) fn decode(
     let mut times_are_wrong = false;
     // Of the last page, whose count of samples is relative to the page before.
     let mut padding_at_end = 0;
-    let (mut packets, mut packet_bytes, mut in_vain) = (0, 0_usize, 0_u64);
+    let mut work = Work { bytes, packets: 0, packet_bytes: 0, steps };
     loop {
-        let mut packet = match reader.next_packet() {
-            Ok(Some(packet)) => packet,
-            Ok(None) => break,
-            // A missing end shows by the count of samples, if the container has one.
-            Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => break,
-            Err(Failure::ResetRequired) => {
-                return Err(Error::bad_sample(format!(
-                    "the {format} clip is a chain of several streams; split it into clips"
-                )));
-            }
-            Err(error) => return Err(refused(format, &error)),
-        };
-        packets += 1;
-        if packets > bytes as u64 {
-            return Err(Error::bad_sample(format!("the {format} clip names more packets than it has bytes")));
-        }
-        op.check_packets(format, packets)?;
-        // Packets that lie over each other are copied again and again.
-        packet_bytes = packet_bytes.saturating_add(packet.data.len());
-        let copied_again = packet_bytes.saturating_sub(bytes) as u64;
-        op.check_steps(
-            format,
-            steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP).saturating_add(in_vain),
-        )?;
+        let Some(mut packet) = next_packet(reader, format)? else { break };
+        work.add(op, format, packet.data.len())?;
         if packet.track_id != id {
             continue;
         }
@@ -141,7 +117,7 @@ pub(super) fn decode(
             }
         }
         // A decoder of FLAC takes what it reads for music; the frame's checksum knows better.
-        let intact = format != AudioFormat::Flac || super::flac::is_intact(&packet.data);
+        let intact = format != AudioFormat::Flac || is_intact(&packet.data);
         match if intact { decoder.decode(&packet) } else { Err(Failure::DecodeError("checksum")) } {
             Ok(buffer) if buffer.spec().rate() != sample_rate => {
                 return Err(Error::bad_sample(format!(
@@ -154,7 +130,7 @@ pub(super) fn decode(
                 return Err(Error::bad_sample(format!("the {format} clip cannot be decoded: {what}")));
             }
             Err(_) => {
-                in_vain += STEPS_PER_BAD_PACKET + packet.data.len() as u64;
+                work.fail(packet.data.len());
                 let missing = packet.dur.get();
                 lose(&mut losses, op, (format, sample_rate), missing, samples, mono.position())?;
                 mono.silence(missing)?;
@@ -174,6 +150,52 @@ pub(super) fn decode(
         mono.end_at(mono.position().saturating_sub(padding_at_end));
     }
     mono.silence(missing)
+}
+
+/// Returns the next packet of any track; `None` at the end. A missing end shows by the count of samples, if the container has
+/// one.
+fn next_packet(reader: &mut dyn FormatReader, format: AudioFormat) -> Result<Option<Packet>> {
+    match reader.next_packet() {
+        Ok(packet) => Ok(packet),
+        Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(Failure::ResetRequired) => Err(Error::bad_sample(format!(
+            "the {format} clip is a chain of several streams; split it into clips"
+        ))),
+        Err(error) => Err(refused(format, &error)),
+    }
+}
+
+/// Counts packets, and the steps that reading them takes.
+struct Work {
+    /// Of the clip.
+    bytes: usize,
+    packets: u64,
+    packet_bytes: usize,
+    /// Without those for copies.
+    steps: u64,
+}
+
+impl Work {
+    /// Counts a packet of `length` bytes.
+    ///
+    /// # Errors
+    /// `BadSample` beyond the limits of `op`.
+    fn add(&mut self, op: &DecodeAudio, format: AudioFormat, length: usize) -> Result<()> {
+        self.packets += 1;
+        if self.packets > self.bytes as u64 {
+            return Err(Error::bad_sample(format!("the {format} clip names more packets than it has bytes")));
+        }
+        op.check_packets(format, self.packets)?;
+        // Packets that overlap are copied again and again.
+        self.packet_bytes = self.packet_bytes.saturating_add(length);
+        let copied_again = self.packet_bytes.saturating_sub(self.bytes) as u64;
+        op.check_steps(format, self.steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP))
+    }
+
+    /// Counts a packet of `length` bytes that cannot be decoded.
+    fn fail(&mut self, length: usize) {
+        self.steps = self.steps.saturating_add(STEPS_PER_BAD_PACKET + length as u64);
+    }
 }
 
 /// Counts `missing` samples, and stops early where they are too many already.

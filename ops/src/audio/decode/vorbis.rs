@@ -2,8 +2,8 @@
 //! that no codeword is longer than 32 bits and that a table's side is found by a root in f32, and panics otherwise.
 //! Only a forged clip gets there, its checksums right.
 
-use super::DecodeAudio;
-use super::ogg::{Page, pages};
+use super::ogg_pages::{Page, pages};
+use super::options::DecodeAudio;
 use feedstock_base::{Error, Result};
 
 const SETUP: &[u8; 7] = b"\x05vorbis";

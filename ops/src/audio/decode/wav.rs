@@ -7,10 +7,11 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::PcmDecoder;
 
+use super::decoded::{Decoded, Losses};
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Decoded, Losses};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
 /// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, within the second cache.

@@ -45,7 +45,8 @@ mod avx2 {
         _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_setzero_ps,
     };
 
-    use super::{LANES, TOGETHER};
+    use crate::audio::resample::filter::LANES;
+    use crate::audio::resample::kernel::TOGETHER;
 
     /// # Safety
     /// `coefficients` is a multiple of [`LANES`] long, and `input` at least `step` · ([`TOGETHER`] − 1) longer.

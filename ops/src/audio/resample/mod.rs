@@ -1,4 +1,4 @@
-//! `resample`: another sample rate, by a polyphase FIR of a Kaiser-windowed sinc.
+//! Another sample rate, by a polyphase FIR of a Kaiser-windowed sinc.
 //!
 //! ```text
 //! input, 48 kHz  ····x···x···x···x···   taps of output n: 256 around n · down / up, one row of coefficients a phase
@@ -18,10 +18,7 @@
 mod filter;
 mod kernel;
 
-use serde::{Deserialize, Serialize};
-
 use crate::buffer::fit;
-use crate::chain::Op;
 use feedstock_base::{Error, Result};
 use filter::Filter;
 
@@ -31,43 +28,6 @@ pub(crate) const MAX_RATIO: u32 = 256;
 /// Filters that a thread keeps: the rates of a mixed corpus (8, 11, 16, 22, 24, 32, 44.1, 48, 96 kHz) and three speeds.
 /// At most 1 MiB each.
 const KEPT_FILTERS: usize = 12;
-
-/// The highest rate that can be asked for, as [`DecodeAudio`](super::DecodeAudio)'s.
-const MAX_SAMPLE_RATE: u32 = 384_000;
-
-/// Resamples to `sample_rate`; clips that have it already are left as they are.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Resample {
-    /// Samples a second of the result, in Hz, 1 … 384,000. Speech models want 16,000.
-    pub sample_rate: u32,
-}
-
-impl Resample {
-    /// To `sample_rate`, in Hz.
-    pub fn new(sample_rate: u32) -> Self {
-        Self { sample_rate }
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        if (1..=MAX_SAMPLE_RATE).contains(&self.sample_rate) {
-            return Ok(());
-        }
-        Err(Error::config(format!("sample_rate {} must be 1 … {MAX_SAMPLE_RATE} Hz", self.sample_rate)))
-    }
-}
-
-impl From<Resample> for Op {
-    fn from(op: Resample) -> Self {
-        Self::Resample(op)
-    }
-}
-
-/// [`Resample`] to `sample_rate`, in Hz.
-pub fn resample(sample_rate: u32) -> Op {
-    Resample::new(sample_rate).into()
-}
 
 /// How many samples `samples` are at another rate.
 pub(crate) fn resampled_length(samples: u64, from: u32, to: u32) -> u128 {
@@ -380,6 +340,5 @@ mod tests {
         }
         run(&[1.0; 10], 256, 1);
         assert!(run(&[], 48_000, 16_000).is_empty());
-        assert!(Resample::new(0).check().is_err() && Resample::new(400_000).check().is_err());
     }
 }

@@ -2,9 +2,8 @@
 
 use std::io::Cursor;
 
-use super::super::geometry::{Rect, Size};
-use super::super::resize::Window;
-use super::Pixels;
+use super::pixels::Pixels;
+use crate::image::geometry::{Rect, Size, Window};
 
 /// One of the eight ways a camera was held, as three steps: swap the axes, then mirror columns and rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,13 +19,13 @@ use std::ffi::c_int;
 
 use turbojpeg_sys as tj;
 
-use super::super::geometry::{Rect, Size};
-use super::super::resize::Window;
-use super::super::turbo::Handle;
 use super::baseline::{self, Baseline};
 use super::jpeg_header::{JpegHeader, reaches_its_end};
-use super::{Pixels, jpeg_scans};
-use crate::buffer::Buffer;
+use super::jpeg_scans;
+use super::pixels::Pixels;
+use crate::image::buffer::Buffer;
+use crate::image::geometry::{Rect, Size, Window};
+use crate::image::turbo::Handle;
 use crate::warning::{Warning, Warnings};
 use crate::working::{Scope, exceeds};
 use feedstock_base::{Error, Result};

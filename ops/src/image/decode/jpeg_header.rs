@@ -3,7 +3,7 @@
 //! Sources: ITU-T T.81 annex B, JFIF 1.02, Adobe technical note 5116.
 
 use super::super::geometry::Size;
-use crate::limits::MAX_SCANS;
+use crate::image::limits::MAX_SCANS;
 use feedstock_base::{Error, Result};
 
 /// One component of the frame.

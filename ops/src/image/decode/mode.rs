@@ -1,8 +1,8 @@
 //! The colour mode that a picture is stored in.
 
+use super::format::{ImageFormat, sniff};
 use super::jpeg_header::JpegHeader;
-use super::{ImageFormat, sniff};
-use crate::{Error, Result};
+use feedstock_base::{Error, Result};
 
 /// Reads the colour mode that a picture is stored in from its header, in Pillow's terms: `L` grey, `RGB`, `CMYK` (JPEG), `P`
 /// palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` grey of 16 bits; and `RGB;16`, whose mode in Pillow is `RGB`.

@@ -8,7 +8,7 @@ use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Transformations};
 
 use super::super::geometry::Size;
 use super::png_repair::{chunk_lengths, has_partial_palette_entry, rebuilt};
-use crate::buffer::Buffer;
+use crate::image::buffer::Buffer;
 use crate::warning::{Warning, Warnings};
 use crate::working::{Scope, exceeds};
 use feedstock_base::{Error, Result};

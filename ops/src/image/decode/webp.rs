@@ -5,9 +5,10 @@ use std::io::Cursor;
 use image_webp::WebPDecoder;
 
 use super::super::geometry::Size;
+use super::options::DecodeImage;
 use super::png::to_rgb;
-use super::{DecodeImage, vp8l};
-use crate::buffer::Buffer;
+use super::vp8l;
+use crate::image::buffer::Buffer;
 use crate::limits::over;
 use feedstock_base::{Error, Result};
 

@@ -1,6 +1,6 @@
 //! The entropy-coded bytes without their stuffing, in restart segments, and a bit reader over one segment.
 
-use super::Declined;
+use super::outcome::Declined;
 use crate::buffer::fit;
 
 /// Bytes of zeros behind the data, so that a reader can load whole words at its end.

@@ -8,15 +8,17 @@
 //! A row's buffers stay in the first-level cache. The plain way is for other machines than AVX2's, and gives the same
 //! bits.
 
+mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod plain;
 
-use super::super::super::geometry::Rect;
-use super::{Frame, Window};
-use crate::buffer::Buffer;
+use arithmetic::{Arithmetic, Row, SUMS_PADDING, Sums, low};
+use plain::Plain;
 
-/// What lies behind a row's sums, so that whole vectors can be loaded: their values are never seen.
-const SUMS_PADDING: usize = 16;
+use super::frame::{Frame, Window};
+use crate::image::buffer::Buffer;
+use crate::image::geometry::Rect;
 
 /// Row buffers.
 #[derive(Default)]
@@ -33,32 +35,6 @@ struct ChromaRow {
     sums: Vec<u16>,
     /// With all columns.
     samples: Vec<u8>,
-}
-
-/// A row of pixels before it becomes RGB.
-#[derive(Debug, Clone, Copy)]
-enum Row<'a> {
-    Grey { luma: &'a [u8] },
-    Full { luma: &'a [u8], cb: &'a [u8], cr: &'a [u8] },
-    Halved { luma: &'a [u8], cb: &'a [u16], cr: &'a [u16], sums: Sums },
-}
-
-/// The sums of a [`Row::Halved`]: for n samples n + 2, then [`SUMS_PADDING`].
-#[derive(Debug, Clone, Copy)]
-struct Sums {
-    /// The first pixel is the second of its sample.
-    odd: bool,
-    /// Two rows weighed 3 : 1, otherwise one row as it is.
-    of_two_rows: bool,
-}
-
-/// The two ways to compute the same.
-trait Arithmetic {
-    /// Sums for as many samples of two rows, weighed 3 : 1, or of one row as they are.
-    fn sum(&self, near: &[u8], far: Option<&[u8]>, sums: &mut [u16]);
-
-    /// Writes a row of pixels.
-    fn write(&mut self, row: Row<'_>, out: &mut [u8]);
 }
 
 /// A component's decoded window: samples from (x, y) on.
@@ -226,88 +202,11 @@ fn sums<'a>(
     sums
 }
 
-/// Plain Rust.
-struct Plain<'a> {
-    /// Upsampled chroma.
-    wide: &'a mut [Vec<u8>; 2],
-}
-
-impl Arithmetic for Plain<'_> {
-    fn sum(&self, near: &[u8], far: Option<&[u8]>, sums: &mut [u16]) {
-        plain_sum(near, far, sums);
-    }
-
-    fn write(&mut self, row: Row<'_>, out: &mut [u8]) {
-        let [wide_cb, wide_cr] = &mut *self.wide;
-        match row {
-            Row::Grey { luma } => {
-                for (out, value) in out.chunks_exact_mut(3).zip(luma) {
-                    out.fill(*value);
-                }
-            }
-            Row::Full { luma, cb, cr } => to_rgb(luma, cb, cr, out),
-            Row::Halved { luma, cb, cr, sums } => {
-                to_rgb(luma, widen(cb, sums, wide_cb), widen(cr, sums, wide_cr), out);
-            }
-        }
-    }
-}
-
-fn plain_sum(near: &[u8], far: Option<&[u8]>, sums: &mut [u16]) {
-    if let Some(far) = far {
-        for ((sum, near), far) in sums.iter_mut().zip(near).zip(far) {
-            *sum = u16::from(*near) * 3 + u16::from(*far);
-        }
-    } else {
-        for (sum, near) in sums.iter_mut().zip(near) {
-            *sum = u16::from(*near);
-        }
-    }
-}
-
-/// Two chroma samples for each that has a neighbour on both sides.
-fn widen<'a>(row: &[u16], sums: Sums, out: &'a mut Vec<u8>) -> &'a [u8] {
-    let count = row.len() - 2 - SUMS_PADDING;
-    out.resize((count * 2).max(out.len()), 0);
-    let (before, here, after) = (&row[..count], &row[1..=count], &row[2..]);
-    let pairs = out.chunks_exact_mut(2).zip(before).zip(here).zip(after);
-    if sums.of_two_rows {
-        for (((out, before), here), after) in pairs {
-            out[0] = low((here * 3 + before + 8) >> 4);
-            out[1] = low((here * 3 + after + 7) >> 4);
-        }
-    } else {
-        for (((out, before), here), after) in pairs {
-            out[0] = low((here * 3 + before + 1) >> 2);
-            out[1] = low((here * 3 + after + 2) >> 2);
-        }
-    }
-    &out[usize::from(sums.odd)..count * 2]
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a weighted mean of bytes")]
-#[inline(always)]
-fn low(value: u16) -> u8 {
-    value as u8
-}
-
-/// JFIF's YCbCr → RGB.
-fn to_rgb(luma: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
-    for (((out, y), cb), cr) in out.chunks_exact_mut(3).zip(luma).zip(cb).zip(cr) {
-        let (y, cb, cr) = (i32::from(*y), i32::from(*cb) - 128, i32::from(*cr) - 128);
-        out[0] = byte(y + ((91_881 * cr + 32_768) >> 16));
-        out[1] = byte(y + ((-22_554 * cb - 46_802 * cr + 32_768) >> 16));
-        out[2] = byte(y + ((116_130 * cb + 32_768) >> 16));
-    }
-}
-
-fn byte(value: i32) -> u8 {
-    value.clamp(0, 255) as u8
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
-    use super::super::Component;
+    use super::super::frame::Component;
+    use super::plain::to_rgb;
     use super::*;
     use crate::seed::Generator;
 

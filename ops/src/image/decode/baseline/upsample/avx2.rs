@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Arithmetic, Row, Sums, plain_sum};
+use super::arithmetic::{Arithmetic, Row, Sums, plain_sum};
 
 /// Pixels at a time, and the chroma samples that they take at half the columns.
 const PIXELS: usize = 32;
