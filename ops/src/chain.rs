@@ -33,9 +33,9 @@ pub struct ChainSpec(pub Vec<Op>);
 impl ChainSpec {
     /// Reads the command line's form: ops separated by commas, each `name[:value…][:key=value…]`.
     ///
-    /// Values are numbers, `true`/`false`, words, `224x288` (height × width), `0.2..1` (a range) or `1/2/3` (a
-    /// list); what stands in quotation marks is a word whatever it holds, and a URI whose only colon is that of its
-    /// scheme needs none. The values without a key are the op's first parameters, in the order of its constructor.
+    /// Values are numbers, `true`/`false`, words, `224x288` (height × width), `0.2..1` (a range) or `1/2/3` (a list);
+    /// text in quotation marks is a word whatever it holds, and a URI whose only colon is that of its scheme needs
+    /// none. The values without a key are the op's first parameters, in the order of its constructor.
     ///
     /// ```
     /// use feedstock_ops::ChainSpec;
@@ -51,7 +51,7 @@ impl ChainSpec {
         parse::ops(text).map(Self)
     }
 
-    /// What its ops refer to and somebody has to load, each once.
+    /// Returns what its ops refer to, each once: the caller has to load it.
     pub fn needs(&self) -> Vec<Need> {
         op::needs(&self.0)
     }
@@ -138,7 +138,7 @@ impl Chain {
         self.plan.output()
     }
 
-    /// The same chain of pictures, leaving `share` (0 … 1) of those JPEGs that a GPU decodes as they are: its rows are
+    /// The same chain of images, leaving `share` (0 … 1) of those JPEGs that a GPU decodes as they are: its rows are
     /// ragged, and read as `image::DeferredRow`s.
     ///
     /// # Errors

@@ -26,7 +26,7 @@
 //! # }
 //! # main().unwrap() }
 //! ```
-//! Rows of speech and text are *ragged*: each has a length of its own, unless clips are cropped and padded to one.
+//! Rows of speech and text are *ragged*: their lengths differ, unless audio clips are cropped and padded to one.
 //!
 //! ```
 //! # #[cfg(feature = "audio")] {
@@ -45,8 +45,8 @@
 //! ```
 //!
 //! Costs: 224×224×3 u8 is 147 KiB a sample, `cargo bench -p feedstock-ops --bench decode_chain` prints what the fused
-//! chain makes beside bare libjpeg-turbo; 5 s of 80 log-mel bins every 10 ms are 156 KiB, `--bench speech_chain` prints
-//! the chain beside bare symphonia.
+//! chain makes compared with bare libjpeg-turbo; 5 s of 80 log-mel bins every 10 ms are 156 KiB, `--bench speech_chain`
+//! prints the chain compared with bare symphonia.
 
 /// The version of the ops. Raise it when the pixels, samples or tokens that any op makes change, or what it draws: a rank
 /// and a worker of different versions would put different bytes into one batch, so they refuse each other. Cursors hold it

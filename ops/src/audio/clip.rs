@@ -1,4 +1,4 @@
-//! One clip on its way through the ops on waveforms.
+//! One audio clip on its way through the ops on waveforms.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::parameters::MAX_ELEMENTS;
 use super::resample::Resampler;
 use feedstock_base::{Error, Result};
 
-/// A decoded clip, of which `view` is left.
+/// A decoded audio clip, of which `view` is left.
 pub(crate) struct Clip<'a> {
     wave: &'a mut Vec<f32>,
     view: Range<usize>,
@@ -69,7 +69,7 @@ impl<'a> Clip<'a> {
         self.view = self.view.start + kept.start..self.view.start + kept.end;
     }
 
-    /// Resamples what is left, from one rate to another. Only their ratio counts: the clip's own rate stays.
+    /// Resamples what is left, from one rate to another. Only their ratio counts: the audio clip's own rate stays.
     ///
     /// # Errors
     /// `BadSample` for a result that is too long, and for rates that differ too much.

@@ -32,7 +32,7 @@ pub(crate) trait AudioOp {
     fn refer(&self, _: &mut Needs) {}
 }
 
-/// Samples that a clip can have at one place of the chain.
+/// Samples that an audio clip can have at one place of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lengths {
     least: usize,
@@ -63,13 +63,15 @@ impl<'a> Compiler<'a> {
         self.resources
     }
 
-    /// Returns the sample rate that every clip has here.
+    /// Returns the sample rate that every audio clip has here.
     ///
     /// # Errors
-    /// `BadConfig` if clips have different rates, which is wrong because of `why`.
+    /// `BadConfig` if audio clips have different rates, which is wrong because of `why`.
     pub(crate) fn rate(&self, why: &str) -> Result<u32> {
         self.sample_rate.ok_or_else(|| {
-            Error::config(format!("{why}, and clips have different rates; put resample:16000 before it"))
+            Error::config(format!(
+                "{why}, and audio clips have different rates; put resample:16000 before it"
+            ))
         })
     }
 
@@ -134,7 +136,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Clips have the sample rate `to` from here on.
+    /// Audio clips have the sample rate `to` from here on.
     pub(crate) fn resample(&mut self, to: u32) {
         let from = self.sample_rate.replace(to);
         let map = |length: usize| -> Option<usize> {
@@ -144,17 +146,17 @@ impl<'a> Compiler<'a> {
             Lengths { least: map(self.lengths.least).unwrap_or(1), most: self.lengths.most.and_then(map) };
     }
 
-    /// Clips become shorter by numbers of samples that differ.
+    /// Audio clips become shorter by numbers of samples that differ.
     pub(crate) fn shortens(&mut self) {
         self.lengths.least = 1;
     }
 
-    /// Clips become longer or shorter; `longest` returns the longest result of so many samples.
+    /// Audio clips become longer or shorter; `longest` returns the longest result of that number of samples.
     pub(crate) fn stretches(&mut self, longest: impl FnOnce(usize) -> Option<usize>) {
         self.lengths = Lengths { least: 1, most: self.lengths.most.and_then(longest) };
     }
 
-    /// Clips become `count` samples long if they are longer (`crop`) or shorter (`pad`).
+    /// Audio clips become `count` samples long if they are longer (`crop`) or shorter (`pad`).
     pub(crate) fn crop_or_pad(&mut self, count: Option<usize>, crop: bool, pad: bool) {
         let Lengths { least, most } = self.lengths;
         self.lengths = match count {
@@ -164,7 +166,7 @@ impl<'a> Compiler<'a> {
                 let pad = |length: usize| if pad { length.max(n) } else { length };
                 Lengths { least: pad(least), most: most.map(pad) }
             }
-            // In samples it depends on the clip's rate.
+            // In samples it depends on the audio clip's rate.
             None => Lengths { least: 1, most: None },
         };
     }
@@ -178,7 +180,7 @@ impl<'a> Compiler<'a> {
         let frames = fixed.map(|samples| extract.count(samples));
         if frames == Some(0) {
             return Err(Error::config(format!(
-                "every clip is {} samples long, too short for a frame; one takes {}",
+                "every audio clip is {} samples long, too short for a frame; one takes {}",
                 self.lengths.least,
                 extract.least_samples()
             )));
@@ -186,7 +188,7 @@ impl<'a> Compiler<'a> {
         let (length, width) = (frames.unwrap_or(0), extract.width());
         if length.checked_mul(width).is_none_or(|elements| elements > MAX_ELEMENTS) {
             return Err(Error::config(format!(
-                "a row would be {length} × {width}, over {MAX_ELEMENTS} elements; crop clips or lengthen hop_length"
+                "a row would be {length} × {width}, over {MAX_ELEMENTS} elements; crop audio clips or lengthen hop_length"
             )));
         }
         let (shape, layout, axis) = if self.feature_major {
@@ -255,7 +257,7 @@ mod tests {
             ("resample:16000,pad_seconds:1:truncate=true,resample:24000", (vec![24_000], t, None)),
             ("resample:16000,pad_seconds:1:truncate=true,speed_perturb", (vec![0], t, Some(0))),
             ("resample:16000,pad_seconds:1:truncate=true,trim_silence", (vec![0], t, Some(0))),
-            // The clip's own rate: lengths differ.
+            // The audio clip's own rate: lengths differ.
             ("pad_seconds:1:truncate=true", (vec![0], t, Some(0))),
             ("pad_seconds:1:truncate=true,resample:16000", (vec![0], t, Some(0))),
             ("resample:16000,log_mel:80", (vec![0, 80], tf, Some(0))),

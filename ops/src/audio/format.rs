@@ -2,7 +2,7 @@
 
 use feedstock_base::Error;
 
-/// A clip's file format and codec.
+/// An audio clip's file format and codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AudioFormat {

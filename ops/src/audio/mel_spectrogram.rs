@@ -1,4 +1,4 @@
-//! Log-mel spectra of a clip: what `log_mel` and `mfcc` compute.
+//! Log-mel spectra of an audio clip: what `log_mel` and `mfcc` compute.
 
 use super::logarithm::Logarithm;
 use super::mel::MelFilters;
@@ -29,7 +29,7 @@ pub(crate) struct MelSpectrogram {
 }
 
 impl MelSpectrogram {
-    /// Frames of a clip of `samples`; 0 where it has none.
+    /// Frames of an audio clip of `samples`; 0 where it has none.
     pub(crate) fn count(&self, samples: usize) -> usize {
         self.frames.count(samples).saturating_sub(usize::from(self.drop_last_frame))
     }
@@ -90,7 +90,7 @@ impl MelSpectrogram {
         }
     }
 
-    /// What depends on the clip's greatest value.
+    /// What depends on the audio clip's greatest value.
     fn spread(&self, out: &mut [f32]) {
         let greatest = || {
             let mut lanes = [f32::MIN; LANES];

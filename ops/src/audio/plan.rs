@@ -1,13 +1,13 @@
-//! How one clip runs through a compiled chain of ops on audio.
+//! How one audio clip runs through a compiled chain of ops on audio.
 //!
 //! ```text
 //! decode ─▶ waveform, its rate ─▶ resample, trim, crop, pad, speed, volume, noise ─▶ row
 //!                                                     └─▶ log_mel or mfcc ─▶ masks, normalisation ─▶ row
 //! ```
-//! Trims and crops only narrow the range that later ops see. The op that makes features writes into the caller's
-//! row, where those after it work in place; `feature_major` turns them on the way into the row. A thread keeps two
-//! waveforms, the decoder's and the resampler's, and one clip's features where they are not made in the row:
-//! 1.3 MB for 5 s at 48 kHz.
+//! Trims and crops only narrow the range that later ops see. The op that makes features writes into the caller's row,
+//! where those after it work in place; `feature_major` turns them on the way into the row. A thread keeps two
+//! waveforms, the decoder's and the resampler's, and one audio clip's features where they are not made in the row: 1.3
+//! MB for 5 s at 48 kHz.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Plan for Stages {
         let to = self.waves.first().and_then(|(_, op)| op.resamples_to());
         let decoded = scratch.decoder.decode(&options, encoded, to, &mut scratch.wave)?;
         if scratch.wave.is_empty() || decoded.sample_rate == 0 {
-            return Err(Error::bad_sample("decode_audio: the clip has no samples"));
+            return Err(Error::bad_sample("decode_audio: the audio clip has no samples"));
         }
         let AudioScratch { resampler, wave, other, features, extraction, sums, .. } = scratch;
         let view =
@@ -116,19 +116,19 @@ impl Stages {
     }
 }
 
-/// Frames of a clip of `samples`, at least one.
+/// Frames of an audio clip of `samples`, at least one.
 fn frames(extractor: &dyn Extractor, samples: usize) -> Result<usize> {
     let frames = extractor.count(samples);
     if frames == 0 {
         return Err(Error::bad_sample(format!(
-            "the clip is {samples} samples long where features are made of it, too short for a frame: one takes {}; \
-             drop short clips with a filter on duration, or lengthen them with pad_seconds",
+            "the audio clip is {samples} samples long where features are made of it, too short for a frame: one takes {}; \
+             drop short audio clips with a filter on duration, or lengthen them with pad_seconds",
             extractor.least_samples()
         )));
     }
     if frames.checked_mul(extractor.width()).is_none_or(|elements| elements > MAX_ELEMENTS) {
         return Err(Error::bad_sample(format!(
-            "the clip makes {frames} frames of {} features, over {MAX_ELEMENTS} elements; crop it or lengthen \
+            "the audio clip makes {frames} frames of {} features, over {MAX_ELEMENTS} elements; crop it or lengthen \
              hop_length",
             extractor.width()
         )));

@@ -11,7 +11,7 @@ pub(crate) trait WaveOp: Send + Sync {
     /// Changes the waveform, its rate, or the part of it that later ops see.
     ///
     /// # Errors
-    /// `BadSample` for a clip that the op cannot work on.
+    /// `BadSample` for an audio clip that the op cannot work on.
     fn run(&self, clip: &mut Clip<'_>, generator: &mut Generator) -> Result<()>;
 
     /// Counts the working memory, and the length of what is left. An op that keeps the length and takes no memory does
@@ -35,7 +35,7 @@ pub(crate) trait Extractor: Send + Sync {
     /// Features of a frame.
     fn width(&self) -> usize;
 
-    /// Frames of a clip of `samples`; 0 where it has none.
+    /// Frames of an audio clip of `samples`; 0 where it has none.
     fn count(&self, samples: usize) -> usize;
 
     /// The samples that the first frame takes.
@@ -47,7 +47,7 @@ pub(crate) trait Extractor: Send + Sync {
     /// `Bug` only.
     fn run(&self, wave: &[f32], out: &mut [f32], scratch: &mut FeatureScratch) -> Result<()>;
 
-    /// Elements of [`FeatureScratch::mels`] for so many frames.
+    /// Elements of [`FeatureScratch::mels`] for that number of frames.
     fn between(&self, _frames: u64) -> u64 {
         0
     }

@@ -1,8 +1,9 @@
-//! The working memory of ops on waveforms: the length of a clip on its way, and the two buffers that it changes between.
+//! The working memory of ops on waveforms: the length of an audio clip on its way, and the two buffers that it changes
+//! between.
 
 const FILTER_BYTES: u64 = 1 << 20;
 
-/// Counts bytes for one clip; see `working.rs`.
+/// Counts bytes for one audio clip; see `working.rs`.
 pub(crate) struct WaveMemory {
     length: u64,
     sample_rate: u32,
@@ -17,7 +18,7 @@ impl WaveMemory {
         Self { length, sample_rate, wave: length, other: 0, bytes: 0 }
     }
 
-    /// Samples of the clip.
+    /// Samples of the audio clip.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
@@ -37,7 +38,7 @@ impl WaveMemory {
         self.bytes += bytes;
     }
 
-    /// The clip is resampled to `length` samples, in the other buffer.
+    /// The audio clip is resampled to `length` samples, in the other buffer.
     pub(crate) fn resampled(&mut self, length: u64) {
         self.bytes += FILTER_BYTES;
         (self.wave, self.other) = (self.other.max(length), self.wave);

@@ -1,11 +1,11 @@
-//! The working memory of a chain of speech ops, from a clip's header.
+//! The working memory of a chain of speech ops, from an audio clip's header.
 //!
 //! | part | bytes |
 //! |---|---|
 //! | waveform, and what `resample` and `speed_perturb` make of it: two buffers that change places | 4 a sample |
 //! | features that are turned or made of others (`feature_major`, `mfcc`), and rows that are not aligned | 4 an element |
 //! | levels of `trim_silence` | 8 a hop |
-//! | where the frames of an MP3 or AAC clip lie | 112 a frame of at least 24 bytes; 64 a packet of an MP4 |
+//! | where the frames of an MP3 or AAC audio clip lie | 112 a frame of at least 24 bytes; 64 a packet of an MP4 |
 //! | codebooks of Vorbis | 8 MiB, at most `max_codebook_bytes` |
 //! | filters of resampling | 1 MiB each |
 //! | blocks of the decoder, its tables, spectra | 4 MiB |
@@ -35,7 +35,7 @@ const SLACK_SAMPLES: u64 = 8192;
 const FLAC_SAMPLES_A_BYTE: u64 = 4;
 const OTHER_SAMPLES_A_BYTE: u64 = 64;
 
-/// Stands for the rate of a clip whose header is refused.
+/// Stands for the rate of an audio clip whose header is refused.
 const REFUSED_RATE: u32 = 48_000;
 
 const FIXED_BYTES: u64 = 4 << 20;
@@ -47,7 +47,7 @@ const MP4_PACKET_SAMPLES: u64 = 1024;
 /// libvorbis' largest codebooks are below 3 MB.
 const USUAL_CODEBOOK_BYTES: u64 = 8 << 20;
 
-/// What is known of a clip before it is decoded.
+/// What is known of an audio clip before it is decoded.
 struct Claim {
     header: AudioHeader,
     container: Container,
@@ -80,7 +80,7 @@ impl Claim {
     }
 }
 
-/// Returns the decoder's options for a clip: with limits that keep it within the working memory of `scratch`.
+/// Returns the decoder's options for an audio clip: with limits that keep it within the working memory of `scratch`.
 pub(super) fn within_memory<'a>(
     stages: &'a Stages,
     encoded: &[u8],
@@ -102,7 +102,7 @@ pub(super) fn within_memory<'a>(
 }
 
 impl Stages {
-    /// Returns the most samples of a clip.
+    /// Returns the most samples of an audio clip.
     fn samples(&self, claim: &Claim, scope: Scope) -> u64 {
         let most = most_samples(&self.decode, claim.header.sample_rate);
         match scope {
@@ -111,7 +111,7 @@ impl Stages {
         }
     }
 
-    /// Returns the working memory for a clip.
+    /// Returns the working memory for an audio clip.
     fn working_bytes(&self, claim: &Claim, scope: Scope) -> u64 {
         let samples = self.samples(claim, scope);
         let codebooks = match (claim.header.format, scope) {
@@ -128,7 +128,7 @@ impl Stages {
         (FIXED_BYTES + frames).saturating_add(codebooks).saturating_add(waves)
     }
 
-    /// Bytes of the waveforms and features of a clip of so many samples.
+    /// Bytes of the waveforms and features of an audio clip of `clip_samples` samples.
     fn wave_bytes(&self, clip_samples: u64, sample_rate: u32) -> u64 {
         let mut memory = WaveMemory::new(clip_samples, sample_rate);
         for (_, op) in &self.waves {
@@ -149,7 +149,7 @@ impl Stages {
     }
 }
 
-/// The samples that `op`'s limits allow a clip of this rate.
+/// The samples that `op`'s limits allow an audio clip of this rate.
 fn most_samples(op: &DecodeAudio, sample_rate: u32) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is meant")]
     let by_seconds = (op.max_seconds * f64::from(sample_rate)).ceil() as u64;

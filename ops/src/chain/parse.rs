@@ -41,7 +41,7 @@ fn split(text: &str, mark: char) -> Option<Vec<&str>> {
     quote.is_none().then_some(parts)
 }
 
-/// Splits an op at its colons; the one of a URI's `scheme://` is none of them.
+/// Splits an op at its colons; the one of a URI's `scheme://` does not count.
 fn parameters(text: &str) -> Vec<&str> {
     let mut parts: Vec<&str> = Vec::new();
     let (mut start, mut at) = (0, 0);
@@ -65,7 +65,7 @@ fn one(index: usize, text: &str) -> Result<Op> {
     let mut unnamed = info.unnamed.iter();
     let mut given = BTreeMap::new();
     for part in parts {
-        // What stands in quotation marks as a whole is a value, and may hold an equals sign, as a URI may.
+        // A text wholly in quotation marks is a value, and may hold an equals sign, as a URI may.
         let named = part.split_once('=').filter(|(key, _)| {
             key.trim().chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
         });

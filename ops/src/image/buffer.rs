@@ -2,7 +2,7 @@
 
 use crate::buffer::fit;
 
-/// Reusable bytes whose content is unspecified: whoever takes them writes before reading.
+/// Reusable bytes whose content is unspecified: the caller writes them before reading.
 #[derive(Default)]
 pub(crate) struct Buffer(Vec<u8>);
 

@@ -34,7 +34,7 @@ impl Convert {
         (self.scale, self.bias) = (scale, bias);
     }
 
-    /// Converts a dense RGB picture, `width` wide, into `out`, mirrored where `flip` says so.
+    /// Converts a dense RGB image, `width` wide, into `out`, mirrored if `flip` is true.
     pub(crate) fn run(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
         match (self.layout == Layout::Chw, self.dtype == DType::F32) {
             (false, false) => {

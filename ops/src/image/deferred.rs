@@ -1,11 +1,12 @@
-//! Rows whose pictures are decoded later, by a GPU: the JPEG as it is, and what its chain would have shown of it.
+//! Rows whose images are decoded later, by a GPU: the JPEG unchanged, and what its chain would have shown of it.
 //!
 //! ```text
 //! chain.deferring(share) ─▶ apply_ragged ─▶ | JPEG or pixels | 64 bytes: which of them, size, view, window, mirrored |
 //! ```
-//! Which pictures are deferred is a pure function of (seed, epoch, sample) and the picture's bytes. A JPEG stays with the
-//! CPU where decoders in hardware differ or fail: progressive and 12-bit ones, CMYK, unusual sampling; turned by EXIF; cut
-//! off before its end marker; far larger than its row; or so large that the CPU decodes it at a fraction of its size.
+//! Which images are deferred is a pure function of (seed, epoch, sample) and the image's bytes. A JPEG stays with the
+//! CPU where decoders in hardware differ or fail: progressive and 12-bit ones, CMYK, unusual sampling; turned by EXIF;
+//! cut off before its end marker; far larger than its row; or so large that the CPU decodes it at a fraction of its
+//! size.
 
 use std::sync::Arc;
 
@@ -21,25 +22,26 @@ use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
 use feedstock_base::{Error, Result};
 
-/// The draw that splits pictures between CPU and GPU is that of an op behind all that a chain may have.
+/// The draw that splits images between CPU and GPU is that of an op after all that a chain may have.
 const SPLIT_DRAW: usize = 1 << 20;
 
-/// A JPEG of more bytes than so many times its row of pixels stays with the CPU: rows of a batch are as long as its longest.
+/// A JPEG of more bytes than this multiple of its row of pixels stays with the CPU: rows of a batch are as long as its
+/// longest.
 const MOST_BYTES_A_PIXEL_BYTE: usize = 2;
 
-/// A picture of more pixels than so many times its row's stays with the CPU, which decodes only what is shown: the GPU decodes
-/// all, into memory of 192 times its row (29 MB for 224 x 224) at most.
+/// An image of more pixels than this multiple of its row's stays with the CPU, which decodes only what is shown: the
+/// GPU decodes all, into memory of 192 times its row (29 MB for 224 x 224) at most.
 const MOST_PIXELS_A_ROW_PIXEL: u64 = 64;
 
-/// Bytes behind the picture's own.
+/// Bytes after the image's own.
 const TRAILER_BYTES: usize = 64;
 
-/// What of a picture a row shows: `view` is what the filter may read, `window` what fills the row.
+/// What of an image a row shows: `view` is what the filter may read, `window` what fills the row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shown {
-    /// Of the whole picture.
+    /// Of the whole image.
     pub picture: Size,
-    /// In pixels of the picture.
+    /// In pixels of the image.
     pub view: Rect,
     /// Left, top, width and height, relative to `view`.
     pub window: [f64; 4],
@@ -172,7 +174,7 @@ impl Plan for Deferring {
 
 impl Stages {
     /// # Errors
-    /// `BadConfig` where the chain does more than a GPU does behind its decoder.
+    /// `BadConfig` where the chain does more than a GPU does after its decoder.
     fn check_deferrable(&self) -> Result<()> {
         let (geometry, rest) = self.list.split_at(self.geometry_end);
         let is_one_cut = match geometry {
@@ -194,8 +196,8 @@ impl Stages {
         ))
     }
 
-    /// What a row shows of a picture that is decoded whole; nothing where the chain pads it, or refuses it, or the CPU would
-    /// decode it at a fraction of its size, which is another picture.
+    /// What a row shows of an image that is decoded whole; nothing where the chain pads it, or refuses it, or the CPU
+    /// would decode it at a fraction of its size, which is another image.
     fn shown(&self, opened: &Opened<'_>, seed: SampleSeed) -> Option<Shown> {
         let picture = opened.size();
         let (geometry, flips) = self.list.split_at(self.geometry_end);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use feedstock_base::{Error, Result};
 
-/// The longest side that an op may produce, in pixels: a 32,768² u8 picture is 3 GiB, far over any training input.
+/// The longest side that an op may produce, in pixels: a 32,768² u8 image is 3 GiB, far over any training input.
 pub(crate) const MAX_SIDE: u32 = 32_768;
 
 /// Height and width in pixels; `[height, width]` in JSON, where a single number means a square.
@@ -137,7 +137,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// What `crop` of a picture of size `source` that was resized to `target` shows of it.
+    /// What `crop` of an image of size `source` that was resized to `target` shows of it.
     pub(crate) fn of_resized(crop: Rect, source: Size, target: Size) -> Self {
         let scale_x = f64::from(source.width) / f64::from(target.width);
         let scale_y = f64::from(source.height) / f64::from(target.height);
@@ -150,7 +150,7 @@ impl Window {
     }
 }
 
-/// What a filter touches where it makes `window` of a picture of size `source` that is resized to `target`.
+/// What a filter touches where it makes `window` of an image of size `source` that is resized to `target`.
 pub(super) fn needed(window: Window, source: Size, target: Size, filter: Filter) -> Rect {
     let reach = |from: u32, to: u32| filter.reach(f64::from(from) / f64::from(to));
     let (x, width) = around(window.left, window.width, reach(source.width, target.width), source.width);

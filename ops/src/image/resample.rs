@@ -32,7 +32,7 @@ pub(super) struct Source<'a> {
 pub(super) struct Resampler {
     columns: Weights,
     rows: Weights,
-    /// Rows between the passes, and one for results that nobody wants.
+    /// Rows between the passes, and one for results that are not used.
     between: Buffer,
 }
 

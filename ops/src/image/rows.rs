@@ -11,7 +11,7 @@ pub(crate) fn copy_rows(pixels: &[u8], stride: usize, view: Rect, out: &mut [u8]
     }
 }
 
-/// Mirrors a dense RGB picture in place.
+/// Mirrors a dense RGB image in place.
 pub(crate) fn flip_rgb(pixels: &mut [u8], width: usize) {
     for row in pixels.chunks_exact_mut(width * 3) {
         let (left, right) = row.split_at_mut(width / 2 * 3);

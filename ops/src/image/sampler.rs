@@ -5,7 +5,7 @@ use super::geometry::{Filter, Rect, Size, Window};
 use super::resample::{Resampler, Source};
 use super::rows::copy_rows;
 
-/// Resamples pictures; keeps its weights' and intermediate buffers.
+/// Resamples images; keeps its weights' and intermediate buffers.
 #[derive(Default)]
 pub(crate) struct Sampler {
     resampler: Resampler,
@@ -20,8 +20,8 @@ impl Sampler {
     /// Resizes `view` of `pixels` (RGB, rows of `stride` pixels) into `out` (RGB, dense, `to` in size).
     ///
     /// With a `window` (relative to `view`), the result shows the window only, yet reads the view around it where the
-    /// filter reaches there: that is what cutting the window out of the resized view gives. Without, the view's edge
-    /// is the picture's edge, as when one crops first and resizes then.
+    /// filter reaches there: that is what cutting the window out of the resized view gives. Without, the view's edge is
+    /// the image's edge, as when one crops first and resizes then.
     pub(crate) fn resize(
         &mut self,
         pixels: &[u8],
@@ -47,10 +47,10 @@ impl Sampler {
         }
     }
 
-    /// In Pillow's order: along the rows first, unless the picture becomes wider and lower.
+    /// In Pillow's order: along the rows first, unless the image becomes wider and lower.
     ///
-    /// The resampler always goes down the columns first, which is faster. With filters that overshoot, clipping
-    /// between the passes makes the order visible (up to 10 levels), so here each pass is a call of its own.
+    /// The resampler always goes down the columns first, which is faster. With filters that overshoot, clipping between
+    /// the passes makes the order visible (up to 10 levels), so here each pass is a separate call.
     fn two_passes(
         &mut self,
         source: Source<'_>,

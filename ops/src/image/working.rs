@@ -1,7 +1,8 @@
 //! The working memory of an image chain: the same walk over its stages as in `run.rs`, with sizes instead of pixels.
 //!
-//! The region that the decoder is asked for follows from the sample's seed, so that a crop of a large JPEG counts what the
-//! crop takes. Each buffer counts with the largest image that it holds; the decoder's own memory counts beside them.
+//! The region that the decoder is asked for follows from the sample's seed, so that a crop of a large JPEG counts what
+//! the crop takes. Each buffer counts with the largest image that it holds; the decoder's own memory counts in
+//! addition.
 
 use super::decode::{Demand, Opened};
 use super::geometry::{Filter, Rect, Size, Window, needed};

@@ -256,7 +256,7 @@ ops! {
 
     #[cfg(feature = "audio")]
     audio: crate::audio::compile::AudioOp {
-        /// Decode an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel.
+        /// Decode an MP3, FLAC, Ogg Vorbis, WAV or AAC audio clip into one channel.
         DecodeAudio::new = decode_audio();
         /// Another sample rate.
         Resample::new = resample(sample_rate: u32);
@@ -264,7 +264,7 @@ ops! {
         TrimSilence::new = trim_silence(top_db: f64);
         /// Cut out a random stretch.
         RandomCropSeconds::new = random_crop_seconds(seconds: f64);
-        /// Make shorter clips longer.
+        /// Make shorter audio clips longer.
         PadSeconds::new = pad_seconds(seconds: f64);
         /// Play faster or slower (Ko et al. 2015).
         SpeedPerturb::new = speed_perturb(factors: impl Into<Vec<f64>>);

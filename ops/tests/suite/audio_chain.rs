@@ -150,7 +150,7 @@ fn mistakes_are_named() {
         ("decode_audio,trim_silence:-3", "top_db -3"),
         (
             "decode_audio,resample:16000,pad_seconds:0.001:truncate=true,log_mel:80",
-            "every clip is 16 samples long",
+            "every audio clip is 16 samples long",
         ),
         #[cfg(feature = "image")]
         ("decode_audio,center_crop:8", "op 1 (center_crop): does not work on audio"),
@@ -179,7 +179,7 @@ fn noise_is_asked_for_at_the_rate_of_its_place() {
     let error = spec.compile_with(&noise(16_000)).unwrap_err();
     assert!(error.message().contains("16000 Hz, but the waveform has 24000 Hz"), "{error}");
     let empty = Resources::new().with_noise(NOISE, Noise { sample_rate: 16_000, clips: vec![] });
-    assert!(everything().compile_with(&empty).unwrap_err().message().contains("no clips"));
+    assert!(everything().compile_with(&empty).unwrap_err().message().contains("no audio clips"));
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 #[test]
 fn headers_that_make_no_sense() {
     let silence = [0; 1000];
-    refuse(&wav(1, 16, 0, &silence), "says 0 Hz");
+    refuse(&wav(1, 16, 0, &silence), "states 0 Hz");
     refuse(&wav(1, 16, 4_000_000_000, &silence), "4000000000 Hz, over max_sample_rate (384000)");
 
     refuse(&wav(1, 16, 16_000, &[]), "no samples");
@@ -256,8 +256,8 @@ fn headers_that_make_no_sense() {
 fn values_that_are_no_numbers() {
     let floats =
         |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
-    refuse(&wav(3, 32, 16_000, &floats(&[0.0, 0.5, f32::NAN, 0.0])), "sample 2 of the clip is NaN");
-    refuse(&wav(3, 32, 16_000, &floats(&[f32::NEG_INFINITY])), "sample 0 of the clip is -inf");
+    refuse(&wav(3, 32, 16_000, &floats(&[0.0, 0.5, f32::NAN, 0.0])), "sample 2 of the audio clip is NaN");
+    refuse(&wav(3, 32, 16_000, &floats(&[f32::NEG_INFINITY])), "sample 0 of the audio clip is -inf");
     let (_, kept) = decode_mono(&wav(3, 32, 16_000, &floats(&[1.5, -7.0])), &DecodeAudio::new()).unwrap();
     assert_eq!(kept, [1.5, -7.0], "values beyond ±1 are kept");
 }

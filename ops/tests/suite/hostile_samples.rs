@@ -78,39 +78,42 @@ fn an_ogg_of_page_marks() {
     let clip = golden("audio/48k_mono.ogg");
     let second = clip[4..].windows(4).position(|four| four == b"OggS").unwrap() + 4;
     let bytes = crate::hostile::ogg_of_marks(&clip[..second], 700_000);
-    refuse_audio(&bytes, &["steps to find the packets of the Vorbis clip", "max_steps (268435456)"]);
+    refuse_audio(&bytes, &["steps to find the packets of the Vorbis audio clip", "max_steps (268435456)"]);
 }
 
 #[test]
 fn a_flac_of_frame_headers() {
     let bytes = crate::hostile::flac_of_headers(&golden("audio/16k_mono_24bit.flac")[..42], 3_000_000);
-    refuse_audio(&bytes, &["steps to find the packets of the FLAC clip", "max_steps (268435456)"]);
+    refuse_audio(&bytes, &["steps to find the packets of the FLAC audio clip", "max_steps (268435456)"]);
 }
 
 #[test]
 fn an_mp4_of_durations() {
     let bytes = crate::hostile::mp4_of_durations(200_000, 1, 1);
-    refuse_audio(&bytes, &["5000000000 steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+    refuse_audio(
+        &bytes,
+        &["5000000000 steps to find the packets of the AAC audio clip", "max_steps (268435456)"],
+    );
 }
 
 #[test]
 fn an_mp4_with_boxes_that_hide_others() {
     for doubled in [crate::hostile::Doubled::Movie, crate::hostile::Doubled::Tables] {
         let bytes = crate::hostile::mp4_of_doubled_boxes(50_000, doubled);
-        refuse_audio(&bytes, &["steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+        refuse_audio(&bytes, &["steps to find the packets of the AAC audio clip", "max_steps (268435456)"]);
     }
 }
 
 #[test]
 fn an_mp4_of_packets_without_duration() {
     let bytes = crate::hostile::mp4_of_packets_without_duration(300_000);
-    refuse_audio(&bytes, &["steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+    refuse_audio(&bytes, &["steps to find the packets of the AAC audio clip", "max_steps (268435456)"]);
 }
 
 #[test]
 fn an_mp4_of_one_fragment() {
     let bytes = crate::hostile::mp4_of_one_fragment(200_000);
-    refuse_audio(&bytes, &["steps to find the packets of the AAC clip", "max_steps (268435456)"]);
+    refuse_audio(&bytes, &["steps to find the packets of the AAC audio clip", "max_steps (268435456)"]);
 }
 
 #[test]
@@ -119,6 +122,6 @@ fn a_vorbis_clip_of_codebooks() {
     assert!(bytes.len() < 7000, "{} bytes", bytes.len());
     refuse_audio(
         &bytes,
-        &["the codebooks of the Vorbis clip take 4620288000 bytes", "max_codebook_bytes (67108864)"],
+        &["the codebooks of the Vorbis audio clip take 4620288000 bytes", "max_codebook_bytes (67108864)"],
     );
 }

@@ -124,8 +124,10 @@ fn packets_that_lie_over_each_other_are_steps() {
     let bytes = crate::hostile::mp4_of_durations(4, 50_000, 2);
     let steps = (400_000 - bytes.len() as u64) / 16 + 8 + 7 * (1024 + 50_000);
     let op = DecodeAudio::new().max_lost_share(1.0);
-    let why =
-        format!("it takes {steps} steps to find the packets of the AAC clip, over max_steps ({})", steps - 1);
+    let why = format!(
+        "it takes {steps} steps to find the packets of the AAC audio clip, over max_steps ({})",
+        steps - 1
+    );
     audio_is_refused(&bytes, &op.clone().max_steps(steps - 1), &why);
     let error =
         decode_mono(&bytes, &op.max_steps(steps + 100)).map(|_| ()).map_err(|error| error.to_string());

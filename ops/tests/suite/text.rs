@@ -128,7 +128,7 @@ fn mistakes_are_named() {
         ("tokenize:t.json:max_tokens=1:truncate=true", "below the 2 special tokens"),
         ("tokenize:random.json", "save the tokenizer without dropout"),
         ("tokenize:t.json,tokenize:t.json", "nothing can follow tokenize"),
-        ("tokenize:broken.json", "broken.json is no tokenizer.json"),
+        ("tokenize:broken.json", "broken.json is not a tokenizer.json"),
         ("tokenize_chars", "`vocabulary` is missing"),
         ("tokenize_chars:abca", "'a' is both 0 and 3"),
         ("tokenize_chars:abc:unknown=word", "tokenize_chars"),

@@ -1,4 +1,4 @@
-//! What decoding a clip came to.
+//! What decoding an audio clip came to.
 
 use super::options::DecodeAudio;
 use crate::audio::format::AudioFormat;
@@ -9,22 +9,22 @@ use feedstock_base::Result;
 /// What was decoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decoded {
-    /// The clip's own, in Hz.
+    /// The audio clip's own, in Hz.
     pub(crate) sample_rate: u32,
-    /// The clip's samples, where only every second one of them was decoded.
+    /// The audio clip's samples, where only every second one of them was decoded.
     pub(crate) halved: Option<u64>,
     pub(crate) warnings: Warnings,
 }
 
 impl Decoded {
-    /// All samples of a clip of which the container does, or does not, prove the end.
+    /// All samples of an audio clip of which the container does, or does not, prove the end.
     pub(super) fn whole(sample_rate: u32, end_known: bool) -> Self {
         let warning = (!end_known).then_some(Warning::EndUnknown);
         Self { sample_rate, halved: None, warnings: warning.into_iter().collect() }
     }
 }
 
-/// How much of a clip is not there or could not be decoded, in samples.
+/// How much of an audio clip is not there or could not be decoded, in samples.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Losses {
     pub(super) lost: u64,
@@ -42,7 +42,7 @@ impl Losses {
         let (lost, total) = (seconds(self.lost), seconds(self.total));
         let what = if self.ended_early { "ends early or is damaged" } else { "is damaged" };
         let found = format!(
-            "the {format} clip {what}: {lost:.2} s of {total:.2} s are lost ({:.1} %)",
+            "the {format} audio clip {what}: {lost:.2} s of {total:.2} s are lost ({:.1} %)",
             share * 100.0
         );
         Err(over(found, "max_lost_share", op.max_lost_share))

@@ -16,7 +16,7 @@ use super::stream::{self, Track};
 use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
-/// Where the first frame lies.
+/// Where the first frame begins.
 fn audio_at(bytes: &[u8]) -> Option<usize> {
     let mut at = 4;
     loop {
@@ -64,7 +64,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     if audio.is_empty() {
         let total = info.samples.unwrap_or(1);
         Losses { lost: total, total, ended_early: true }.check(op, format, info.sample_rate)?;
-        return Err(Error::bad_sample("the FLAC clip ends before its first frame"));
+        return Err(Error::bad_sample("the FLAC audio clip ends before its first frame"));
     }
 
     let steps = search_steps(audio);

@@ -7,7 +7,7 @@ use feedstock_base::{Error, Result};
 
 pub(super) const STREAM_INFO_BYTES: usize = 34;
 
-/// What STREAMINFO says.
+/// What STREAMINFO states.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::audio) struct StreamInfo {
     pub(in crate::audio) sample_rate: u32,
@@ -22,7 +22,9 @@ impl StreamInfo {
     pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
         let block = head.get(4..8).filter(|header| header[0] & 0x7F == 0).and_then(|_| head.get(8..));
         let Some(block) = block.and_then(|rest| rest.first_chunk::<STREAM_INFO_BYTES>()).copied() else {
-            return Err(Error::bad_sample("the FLAC clip does not begin with a whole STREAMINFO block"));
+            return Err(Error::bad_sample(
+                "the FLAC audio clip does not begin with a whole STREAMINFO block",
+            ));
         };
         let packed = u64::from_be_bytes([
             block[10], block[11], block[12], block[13], block[14], block[15], block[16], block[17],

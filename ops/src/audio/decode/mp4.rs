@@ -1,9 +1,9 @@
-//! AAC in MP4 (ISO 14496-12): symphonia reads the sample tables; the edit list, which says where the clip begins, is
-//! read here.
+//! AAC in MP4 (ISO 14496-12): symphonia reads the sample tables; the edit list, which states where the audio clip
+//! begins, is read here.
 //!
-//! The clip begins where the edit list says, so the encoder's delay is cut off, as in ffmpeg. Without an edit list, the
-//! delay of the encoder FAAC is cut off. The clip ends where the sample table says: the last frame's duration may be shorter
-//! than a frame, and ffmpeg (5.1) keeps its padding.
+//! The audio clip begins where the edit list states, so the encoder's delay is cut off, as in ffmpeg. Without an edit
+//! list, the delay of the encoder FAAC is cut off. The audio clip ends where the sample table states: the last frame's
+//! duration may be shorter than a frame, and ffmpeg (5.1) keeps its padding.
 
 use std::io::Cursor;
 
@@ -27,7 +27,7 @@ use feedstock_base::{Error, Result};
 pub(in crate::audio) struct Mp4Header {
     pub(in crate::audio) sample_rate: u32,
     pub(in crate::audio) channels: u32,
-    /// Samples before the clip's first: the encoder's delay.
+    /// Samples before the audio clip's first: the encoder's delay.
     pub(in crate::audio) delay: u64,
     /// Samples in all, the delay included.
     pub(in crate::audio) samples: u64,
@@ -88,7 +88,7 @@ fn aac_config(mut bytes: &[u8]) -> Option<(u32, u32)> {
     // The stream's, the decoder's and the codec's descriptor, each with fields before the next.
     for (wanted, fields) in [(3, 3), (4, 13), (5, 0)] {
         let (&kind, rest) = bytes.split_first()?;
-        // Seven bits of the length a byte, and a bit that says that more follow.
+        // Seven bits of the length a byte, and a bit that is set if more follow.
         let length_bytes = 1 + rest.iter().take(3).take_while(|byte| **byte & 0x80 != 0).count();
         bytes = rest.get(length_bytes + fields..).filter(|_| kind == wanted)?;
     }
@@ -130,7 +130,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let format = AudioFormat::Aac;
     let Some(header) = Mp4Header::parse(bytes) else {
         return Err(Error::bad_sample(
-            "the MP4 clip has no audio track, or ends before its header, which may follow the audio",
+            "the MP4 audio clip has no audio track, or ends before its header, which may follow the audio",
         ));
     };
     let Mp4Header { sample_rate, channels, delay, samples, timescale, .. } = header;
@@ -150,7 +150,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let (id, parameters) = stream::audio_track(&reader)?;
     if parameters.codec != CODEC_ID_AAC {
         return Err(Error::bad_sample(
-            "the MP4 clip's audio is no AAC, the only codec in MP4 that is decoded",
+            "the MP4 audio clip's audio is not AAC, the only codec in MP4 that is decoded",
         ));
     }
     let mut decoder = stream::new_decoder(format, &parameters)?;

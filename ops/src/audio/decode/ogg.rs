@@ -1,10 +1,10 @@
 //! Ogg (RFC 3533) with Vorbis, FLAC or, behind the feature `opus`, Opus.
 //!
-//! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing page inside a clip
-//! is always noticed. The last page should have the end-of-stream flag, but many writers leave it out. Without the
-//! flag the clip ends with the last whole page, as in libsndfile.
+//! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing page inside an audio
+//! clip is always noticed. The last page should have the end-of-stream flag, but many writers leave it out. Without the
+//! flag the audio clip ends with the last whole page, as in libsndfile.
 //!
-//! Of a chain of streams the first is the clip, as in libsndfile.
+//! Of a chain of streams the first is the audio clip, as in libsndfile.
 
 use std::io::Cursor;
 
@@ -22,7 +22,7 @@ use crate::audio::format::AudioFormat;
 use crate::warning::Warning;
 use feedstock_base::{Error, Result};
 
-/// What the first page says.
+/// What the first page states.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::audio) struct OggHeader {
     pub(in crate::audio) format: AudioFormat,
@@ -35,14 +35,14 @@ pub(in crate::audio) struct OggHeader {
     serial: [u8; 4],
 }
 
-/// The places that are tried as a clip's last page, from its end on. More than one is needed only where other streams,
-/// damage or junk follow; each may cost a checksum of 64 KiB.
+/// The places that are tried as an audio clip's last page, from its end on. More than one is needed only where other
+/// streams, damage or junk follow; each may cost a checksum of 64 KiB.
 const LAST_PAGES_TRIED: usize = 64;
 
 impl OggHeader {
     pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
         let Some(Page { body, serial, .. }) = page(head) else {
-            return Err(Error::bad_sample("the Ogg clip does not begin with a whole page"));
+            return Err(Error::bad_sample("the Ogg audio clip does not begin with a whole page"));
         };
         let le32 = |at: usize| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
         let known = match body {
@@ -64,15 +64,15 @@ impl OggHeader {
             _ => None,
         };
         let Some((format, sample_rate, channels, (pre_skip, gain))) = known else {
-            return Err(Error::bad_sample("the Ogg clip's first stream is no Vorbis, Opus or FLAC"));
+            return Err(Error::bad_sample("the Ogg audio clip's first stream is not Vorbis, Opus or FLAC"));
         };
         Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
     }
 
-    /// Samples up to the end of the last page. `stream` is the whole of the clip's [`first_stream`].
+    /// Samples up to the end of the last page. `stream` is the whole of the audio clip's [`first_stream`].
     ///
-    /// A last page that is cut counts if it has the end-of-stream flag: the clip was that long. Otherwise the last
-    /// whole page is the last. None if there is none that a packet ends on.
+    /// A last page that is cut counts if it has the end-of-stream flag: the audio clip was that long. Otherwise the
+    /// last whole page is the last. None if there is none that a packet ends on.
     pub(in crate::audio) fn samples(&self, stream: &[u8]) -> Option<u64> {
         self.end(stream).map(|(samples, _)| samples)
     }
@@ -106,14 +106,16 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let samples = end.map(|(samples, _)| samples);
     op.check_samples(format, samples.unwrap_or(0), (sample_rate, channels))?;
     if format == AudioFormat::Opus && !opus::IS_BUILT {
-        return Err(Error::bad_sample("the clip is Opus; build with the feature `opus` to decode it"));
+        return Err(Error::bad_sample("the audio clip is Opus; build with the feature `opus` to decode it"));
     }
     let steps = search_steps(bytes);
     op.check_steps(format, steps)?;
     if format == AudioFormat::Vorbis {
         vorbis::check_setup(op, bytes, header.serial)?;
     } else if bytes.windows(7).any(|seven| seven == b"\x05vorbis") {
-        return Err(Error::bad_sample(format!("the {format} clip holds a stream of Vorbis too; split it")));
+        return Err(Error::bad_sample(format!(
+            "the {format} audio clip holds a stream of Vorbis too; split it"
+        )));
     }
     let mut reader = OggReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
         .map_err(|error| stream::refused(format, &error))?;

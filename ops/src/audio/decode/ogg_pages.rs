@@ -18,7 +18,7 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Whether it is as long as it says, and its checksum right.
+    /// True if it is as long as it states and its checksum is right.
     pub(super) fn is_intact(&self) -> bool {
         let mut crc = Crc32::new(0);
         // The checksum is over the page with itself as 0.
@@ -67,8 +67,8 @@ pub(in crate::audio) fn first_stream(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The steps that it takes to find the pages of `stream`, beyond one pass over it. Each place that looks like a page is read
-/// and its checksum computed; if that is wrong, the search goes on right behind the mark.
+/// The steps that it takes to find the pages of `stream`, beyond one pass over it. Each place that looks like a page is
+/// read and its checksum computed; if that is wrong, the search goes on right after the mark.
 pub(super) fn search_steps(stream: &[u8]) -> u64 {
     let marks = memchr::memmem::find_iter(stream, PAGE_MARK);
     let bytes: usize = marks.map(|at| page(&stream[at..]).map_or(0, |page| page.whole.len())).sum();

@@ -1,4 +1,4 @@
-//! The options of `decode_audio`: what a clip may cost at most, and the checks that refuse one.
+//! The options of `decode_audio`: what an audio clip may cost at most, and the checks that refuse one.
 
 use std::fmt::Display;
 
@@ -13,12 +13,12 @@ use crate::limits::over;
 use crate::working::exceeds;
 use feedstock_base::{Error, Result};
 
-/// Decodes an MP3, FLAC, Ogg Vorbis, WAV or AAC clip into one channel, the mean of its channels.
+/// Decodes an MP3, FLAC, Ogg Vorbis, WAV or AAC audio clip into one channel, the mean of its channels.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DecodeAudio {
-    /// The longest clip, in seconds; default 600. Checked on what the header claims, and while decoding.
+    /// The longest audio clip, in seconds; default 600. Checked on what the header claims, and while decoding.
     #[serde(default = "max_seconds")]
     pub max_seconds: f64,
     /// The most samples (of one channel), whatever the sample rate; default 57,600,000, which is 600 s at 96 kHz.
@@ -30,27 +30,27 @@ pub struct DecodeAudio {
     /// The most channels; default 8.
     #[serde(default = "max_channels")]
     pub max_channels: u32,
-    /// The share of a clip, 0 … 1, that may be lost to damaged frames or a missing end, which become silence; default
-    /// 0.02. With 1, what is there is taken.
+    /// The share of an audio clip, 0 … 1, that may be lost to damaged frames or a missing end, which become silence;
+    /// default 0.02. With 1, what is there is taken.
     #[serde(default = "max_lost_share")]
     pub max_lost_share: f64,
-    /// The most packets (frames of MP3, FLAC and AAC) that a clip's tracks may have; default 4,194,304.
+    /// The most packets (frames of MP3, FLAC and AAC) that an audio clip's tracks may have; default 4,194,304.
     #[serde(default = "max_packets", skip_serializing_if = "is_max_packets")]
     pub max_packets: u64,
-    /// The most steps of looking for a clip's packets, beyond one pass over its bytes; default 268,435,456. A step is a byte
-    /// looked at again, 16 bytes copied again, 4 entries of a table passed over for a packet, or a byte of a packet that cannot
-    /// be decoded, with 1024 more for each such packet. It bounds the time for files that are made to be searched: false page
-    /// and frame headers, long tables.
+    /// The most steps of looking for an audio clip's packets, beyond one pass over its bytes; default 268,435,456. A
+    /// step is a byte looked at again, 16 bytes copied again, 4 entries of a table passed over for a packet, or a byte
+    /// of a packet that cannot be decoded, with 1024 more for each such packet. It bounds the time for files that are
+    /// made to be searched: false page and frame headers, long tables.
     #[serde(default = "max_steps", skip_serializing_if = "is_max_steps")]
     pub max_steps: u64,
-    /// The most bytes that the codebooks of a Vorbis clip may take once unpacked; default 67,108,864.
+    /// The most bytes that the codebooks of a Vorbis audio clip may take once unpacked; default 67,108,864.
     #[serde(default = "max_codebook_bytes", skip_serializing_if = "is_max_codebook_bytes")]
     pub max_codebook_bytes: u64,
-    /// The most bytes of f32 that all channels of an audio clip decode to, 4 for each sample of each channel; default 460,800,000, which
-    /// is `max_samples` in stereo. It bounds the time for clips of many channels.
+    /// The most bytes of f32 that all channels of an audio clip decode to, 4 for each sample of each channel; default
+    /// 460,800,000, which is `max_samples` in stereo. It bounds the time for audio clips of many channels.
     #[serde(default = "max_decoded_bytes", skip_serializing_if = "is_max_decoded_bytes")]
     pub max_decoded_bytes: u64,
-    /// Takes this channel instead of the mean. Only [`decode_channels`] sets it, so it is no part of a recipe.
+    /// Takes this channel instead of the mean. Only [`decode_channels`] sets it, so it is not part of a recipe.
     #[serde(skip)]
     pub(super) channel: Option<usize>,
     /// Limits are below those of the recipe, for lack of working memory.
@@ -135,7 +135,7 @@ impl DecodeAudio {
         Self::default()
     }
 
-    /// The longest clip, in seconds.
+    /// The longest audio clip, in seconds.
     #[must_use]
     pub fn max_seconds(self, seconds: f64) -> Self {
         Self { max_seconds: seconds, ..self }
@@ -159,31 +159,31 @@ impl DecodeAudio {
         Self { max_channels: channels, ..self }
     }
 
-    /// The share of a clip that may be lost.
+    /// The share of an audio clip that may be lost.
     #[must_use]
     pub fn max_lost_share(self, share: f64) -> Self {
         Self { max_lost_share: share, ..self }
     }
 
-    /// The most packets of a clip.
+    /// The most packets of an audio clip.
     #[must_use]
     pub fn max_packets(self, packets: u64) -> Self {
         Self { max_packets: packets, ..self }
     }
 
-    /// The most steps of looking for a clip's packets, beyond one pass over its bytes.
+    /// The most steps of looking for an audio clip's packets, beyond one pass over its bytes.
     #[must_use]
     pub fn max_steps(self, steps: u64) -> Self {
         Self { max_steps: steps, ..self }
     }
 
-    /// The most bytes of a Vorbis clip's codebooks.
+    /// The most bytes of a Vorbis audio clip's codebooks.
     #[must_use]
     pub fn max_codebook_bytes(self, bytes: u64) -> Self {
         Self { max_codebook_bytes: bytes, ..self }
     }
 
-    /// The most bytes of f32 that all channels of a clip decode to.
+    /// The most bytes of f32 that all channels of an audio clip decode to.
     #[must_use]
     pub fn max_decoded_bytes(self, bytes: u64) -> Self {
         Self { max_decoded_bytes: bytes, ..self }
@@ -194,7 +194,7 @@ impl DecodeAudio {
         Self { channel, ..self.clone() }
     }
 
-    /// Returns the same options, with which a clip that has more samples or codebooks ends with [`exceeds`].
+    /// Returns the same options, with which an audio clip that has more samples or codebooks ends with [`exceeds`].
     pub(in crate::audio) fn tightened(&self, samples: u64, codebook_bytes: u64) -> Self {
         Self {
             max_samples: self.max_samples.min(samples),
@@ -204,7 +204,8 @@ impl DecodeAudio {
         }
     }
 
-    /// Returns the error about a clip of which `found` is over the limit of an option that [`tightened`](Self::tightened) sets.
+    /// Returns the error about an audio clip of which `found` is over the limit of an option that
+    /// [`tightened`](Self::tightened) sets.
     pub(super) fn over(&self, found: impl Display, option: &str, limit: u64) -> Error {
         if self.is_tightened { exceeds() } else { over(found, option, limit) }
     }
@@ -235,15 +236,15 @@ impl DecodeAudio {
     pub(super) fn check_header(&self, format: AudioFormat, sample_rate: u32, channels: u32) -> Result<()> {
         if sample_rate == 0 || channels == 0 {
             return Err(Error::bad_sample(format!(
-                "the {format} header says {sample_rate} Hz, {channels} channels; a clip needs at least one of each"
+                "the {format} header states {sample_rate} Hz, {channels} channels; an audio clip needs at least one of each"
             )));
         }
         if sample_rate > self.max_sample_rate {
-            let found = format!("the {format} header says {sample_rate} Hz");
+            let found = format!("the {format} header states {sample_rate} Hz");
             return Err(over(found, "max_sample_rate", self.max_sample_rate));
         }
         if channels > self.max_channels {
-            let found = format!("the {format} header says {channels} channels");
+            let found = format!("the {format} header states {channels} channels");
             return Err(over(found, "max_channels", self.max_channels));
         }
         Ok(())
@@ -253,7 +254,7 @@ impl DecodeAudio {
     pub(super) fn check_packets(&self, format: AudioFormat, packets: u64) -> Result<()> {
         if packets > self.max_packets {
             return Err(over(
-                format!("the {format} clip has at least {packets} packets"),
+                format!("the {format} audio clip has at least {packets} packets"),
                 "max_packets",
                 self.max_packets,
             ));
@@ -264,7 +265,7 @@ impl DecodeAudio {
     /// Refuses too much searching.
     pub(super) fn check_steps(&self, format: AudioFormat, steps: u64) -> Result<()> {
         if steps > self.max_steps {
-            let found = format!("it takes {steps} steps to find the packets of the {format} clip");
+            let found = format!("it takes {steps} steps to find the packets of the {format} audio clip");
             return Err(over(found, "max_steps", self.max_steps));
         }
         Ok(())
@@ -277,7 +278,7 @@ impl DecodeAudio {
         samples: u64,
         (sample_rate, channels): (u32, u32),
     ) -> Result<()> {
-        self.check_length(samples, sample_rate, || format!("the {format} clip says that it is"))?;
+        self.check_length(samples, sample_rate, || format!("the {format} audio clip states that it is"))?;
         self.check_values(samples.saturating_mul(channels.into()))
     }
 
@@ -285,7 +286,7 @@ impl DecodeAudio {
     pub(super) fn check_values(&self, values: u64) -> Result<()> {
         let bytes = values.saturating_mul(size_of::<f32>() as u64);
         if bytes > self.max_decoded_bytes {
-            let found = format!("the clip's channels decode to at least {bytes} bytes");
+            let found = format!("the audio clip's channels decode to at least {bytes} bytes");
             return Err(over(found, "max_decoded_bytes", self.max_decoded_bytes));
         }
         Ok(())
@@ -293,7 +294,7 @@ impl DecodeAudio {
 
     /// Refuses a decoded length.
     pub(super) fn check_decoded(&self, samples: u64, sample_rate: u32) -> Result<()> {
-        self.check_length(samples, sample_rate, || "the clip is at least".to_owned())
+        self.check_length(samples, sample_rate, || "the audio clip is at least".to_owned())
     }
 
     fn check_length(&self, samples: u64, sample_rate: u32, who: impl Fn() -> String) -> Result<()> {
@@ -312,7 +313,7 @@ impl DecodeAudio {
     pub(super) fn check_cut_off(&self, samples: u64) -> Result<()> {
         if samples > self.max_samples {
             let found =
-                format!("at least {samples} samples before and after the clip are decoded and cut off");
+                format!("at least {samples} samples before and after the audio clip are decoded and cut off");
             return Err(self.over(found, "max_samples", self.max_samples));
         }
         Ok(())

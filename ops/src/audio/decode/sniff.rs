@@ -1,9 +1,9 @@
-//! The container of a clip, told by its first bytes.
+//! The container of an audio clip, from its first bytes.
 
 use super::mpeg::id3_bytes;
 use feedstock_base::{Error, Result};
 
-/// What a clip's bytes begin with.
+/// What an audio clip's bytes begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::audio) enum Container {
     /// Frames of MPEG audio, perhaps after junk.
@@ -15,16 +15,16 @@ pub(in crate::audio) enum Container {
     Mp4,
 }
 
-/// Tells the container by its magic bytes, and where it starts after ID3 tags.
+/// Returns the container by its magic bytes, and where it starts after ID3 tags.
 pub(in crate::audio) fn sniff(bytes: &[u8]) -> Result<(Container, usize)> {
     if bytes.is_empty() {
-        return Err(Error::bad_sample("the clip is empty (0 bytes)"));
+        return Err(Error::bad_sample("the audio clip is empty (0 bytes)"));
     }
     let tags = id3_bytes(bytes);
     let start = usize::try_from(tags).unwrap_or(usize::MAX);
     let Some(rest) = bytes.get(start..).filter(|rest| !rest.is_empty()) else {
         return Err(Error::bad_sample(format!(
-            "the clip's ID3 tags are {tags} bytes long, and there are only {}: it ends before its audio",
+            "the audio clip's ID3 tags are {tags} bytes long, and there are only {}: it ends before its audio",
             bytes.len()
         )));
     };

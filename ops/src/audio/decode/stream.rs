@@ -22,15 +22,16 @@ use feedstock_base::{Error, Result};
 pub(super) struct Track<'a> {
     pub(super) format: AudioFormat,
     pub(super) sample_rate: u32,
-    /// Samples after trimming, where the container says so.
+    /// Samples after trimming, if the container states them.
     pub(super) samples: Option<u64>,
     pub(super) trim: Trim,
-    /// Whether packets say where their samples belong, so that a gap between two shows.
+    /// True if packets state where their samples belong, so that a gap between two shows.
     pub(super) timed: bool,
-    /// Whether a gap, or an end before the stated one, means that packets were lost. Else the times are wrong: from a gap on
-    /// they do not count, and the clip ends with its last packet.
+    /// Whether a gap, or an end before the stated one, means that packets were lost. Else the times are wrong: from a
+    /// gap on they do not count, and the audio clip ends with its last packet.
     pub(super) loses_in_gaps: &'a dyn Fn() -> bool,
-    /// Bytes of the clip. There can be as many packets: each has at least a byte, or the container names it in one.
+    /// Bytes of the audio clip. There can be as many packets: each has at least a byte, or the container names it in
+    /// one.
     pub(super) bytes: usize,
     /// Steps that it took, or will take, to find the packets.
     pub(super) steps: u64,
@@ -53,7 +54,7 @@ pub(super) fn audio_track(reader: &dyn FormatReader) -> Result<(u32, AudioCodecP
         Some(CodecParameters::Audio(parameters)) => Some((track.id, parameters.clone())),
         _ => None,
     });
-    audio.ok_or_else(|| Error::bad_sample("the clip has no audio track"))
+    audio.ok_or_else(|| Error::bad_sample("the audio clip has no audio track"))
 }
 
 pub(super) fn new_decoder(
@@ -69,9 +70,9 @@ pub(super) fn new_decoder(
 pub(super) fn refused(format: AudioFormat, error: &Failure) -> Error {
     match error {
         Failure::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => Error::bad_sample(format!(
-            "the {format} clip ends early, in its header or before its first frame"
+            "the {format} audio clip ends early, in its header or before its first frame"
         )),
-        error => Error::bad_sample(format!("the {format} clip cannot be decoded: {error}")),
+        error => Error::bad_sample(format!("the {format} audio clip cannot be decoded: {error}")),
     }
 }
 
@@ -100,13 +101,14 @@ pub(super) fn decode(
         }
         let at = u64::try_from(packet.pts.get()).unwrap_or(0);
         if format == AudioFormat::Vorbis {
-            // The decoder would leave it out, also in the middle of a clip, where a page counts fewer samples than it has.
+            // The decoder would leave it out, also in the middle of an audio clip, where a page counts fewer samples
+            // than it has.
             let padding = std::mem::take(&mut packet.trim_end).get();
             padding_at_end = if padding > 0 { padding_at_end + padding } else { 0 };
         }
         if timed && !times_are_wrong {
-            // A clip begins at 0, so what lies before the first packet is lost too. Where the length is unknown or
-            // passed already, the clip may be a cut from a longer one with its times kept.
+            // An audio clip begins at 0, so what is before the first packet is lost too. Where the length is unknown or
+            // passed already, the audio clip may be a cut from a longer one with its times kept.
             let first = if samples.is_some_and(|samples| at < samples) { 0 } else { at };
             let missing = at.saturating_sub(*base.get_or_insert(first)).saturating_sub(mono.position());
             if missing > 0 && !loses_in_gaps() {
@@ -121,13 +123,13 @@ pub(super) fn decode(
         match if intact { decoder.decode(&packet) } else { Err(Failure::DecodeError("checksum")) } {
             Ok(buffer) if buffer.spec().rate() != sample_rate => {
                 return Err(Error::bad_sample(format!(
-                    "the {format} clip changes from {sample_rate} Hz to {} Hz",
+                    "the {format} audio clip changes from {sample_rate} Hz to {} Hz",
                     buffer.spec().rate()
                 )));
             }
             Ok(buffer) => mono.push(&buffer)?,
             Err(Failure::Unsupported(what)) => {
-                return Err(Error::bad_sample(format!("the {format} clip cannot be decoded: {what}")));
+                return Err(Error::bad_sample(format!("the {format} audio clip cannot be decoded: {what}")));
             }
             Err(_) => {
                 work.fail(packet.data.len());
@@ -159,7 +161,7 @@ fn next_packet(reader: &mut dyn FormatReader, format: AudioFormat) -> Result<Opt
         Ok(packet) => Ok(packet),
         Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
         Err(Failure::ResetRequired) => Err(Error::bad_sample(format!(
-            "the {format} clip is a chain of several streams; split it into clips"
+            "the {format} audio clip is a chain of several streams; split it into audio clips"
         ))),
         Err(error) => Err(refused(format, &error)),
     }
@@ -167,7 +169,7 @@ fn next_packet(reader: &mut dyn FormatReader, format: AudioFormat) -> Result<Opt
 
 /// Counts packets, and the steps that reading them takes.
 struct Work {
-    /// Of the clip.
+    /// Of the audio clip.
     bytes: usize,
     packets: u64,
     packet_bytes: usize,
@@ -183,7 +185,9 @@ impl Work {
     fn add(&mut self, op: &DecodeAudio, format: AudioFormat, length: usize) -> Result<()> {
         self.packets += 1;
         if self.packets > self.bytes as u64 {
-            return Err(Error::bad_sample(format!("the {format} clip names more packets than it has bytes")));
+            return Err(Error::bad_sample(format!(
+                "the {format} audio clip names more packets than it has bytes"
+            )));
         }
         op.check_packets(format, self.packets)?;
         // Packets that overlap are copied again and again.

@@ -3,7 +3,7 @@
 
 use super::filter::LANES;
 
-/// Outputs that are computed together, each with taps of its own and the same coefficients: eight sums, one register of
+/// Outputs that are computed together, each with its taps and the same coefficients: eight sums, one register of
 /// coefficients and one of products fit the sixteen that there are.
 pub(super) const TOGETHER: usize = 8;
 

@@ -1,8 +1,8 @@
-//! The formats of images, told by their first bytes, and what a header states.
+//! The formats of images, by their first bytes, and what a header states.
 
 use feedstock_base::{Error, Result};
 
-/// A picture's file format.
+/// An image's file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ImageFormat {
@@ -24,11 +24,11 @@ impl std::fmt::Display for ImageFormat {
     }
 }
 
-/// What the header says: the stored size, before any EXIF orientation.
+/// What the header states: the stored size, before any EXIF orientation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageHeader {
-    /// Told by the magic bytes.
+    /// The format, by the magic bytes.
     pub format: ImageFormat,
     /// Columns.
     pub width: u32,
@@ -48,7 +48,7 @@ pub(super) fn sniff(bytes: &[u8]) -> Result<ImageFormat> {
         return Ok(ImageFormat::WebP);
     }
     if bytes.is_empty() {
-        return Err(Error::bad_sample("the picture is empty (0 bytes)"));
+        return Err(Error::bad_sample("the image is empty (0 bytes)"));
     }
     Err(Error::bad_sample(format!(
         "{} bytes starting with {:02x?} are no JPEG, PNG or WebP",

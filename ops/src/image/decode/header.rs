@@ -8,7 +8,7 @@ use feedstock_base::{Error, Result};
 /// Reads format and size without decoding.
 ///
 /// # Errors
-/// `BadSample` where the bytes are none of the formats or the header is damaged.
+/// `BadSample` for bytes in another format, or if the header is damaged.
 pub fn read_header(bytes: &[u8]) -> Result<ImageHeader> {
     let format = sniff(bytes)?;
     let size = match format {
@@ -18,7 +18,7 @@ pub fn read_header(bytes: &[u8]) -> Result<ImageHeader> {
     };
     if size.width == 0 || size.height == 0 {
         return Err(Error::bad_sample(format!(
-            "the {format} header asks for {}×{} px; a picture needs at least one",
+            "the {format} header asks for {}×{} px; an image needs at least one",
             size.width, size.height
         )));
     }

@@ -4,9 +4,9 @@
 //! bytes ─▶ sniff by magic bytes ─▶ header and limits ─▶ region ─▶ RGB in a scratch buffer, and where the region is
 //!          (a PNG named .jpg decodes)  (before any allocation)
 //! ```
-//! A region of a JPEG is decoded bit for bit as in the whole picture (`jpeg.rs` has the margins). What is checked:
-//! the header, the limits, every entropy-coded symbol that is read, and that the file reaches its end marker. Damage
-//! inside rows below the region that does not shorten the file cannot be seen without decoding them.
+//! A region of a JPEG is decoded bit for bit as in the whole image (`jpeg.rs` has the margins). What is checked: the
+//! header, the limits, every entropy-coded symbol that is read, and that the file reaches its end marker. Damage inside
+//! rows below the region that does not shorten the file cannot be seen without decoding them.
 //!
 //! What Pillow's `load()` decodes without an error is decoded, with its result; where Pillow is silent about damage, the
 //! sample carries a [`Warning`](crate::Warning).

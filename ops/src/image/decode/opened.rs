@@ -17,7 +17,7 @@ use crate::warning::Warnings;
 use crate::working::Scope;
 use feedstock_base::{Error, Result};
 
-/// A picture whose header is read and within the limits.
+/// An image whose header is read and within the limits.
 pub(crate) struct Opened<'a> {
     bytes: &'a [u8],
     body: Body<'a>,
@@ -34,7 +34,7 @@ enum Body<'a> {
 /// What a region may be decoded to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
-    /// In the oriented picture's coordinates.
+    /// In the oriented image's coordinates.
     pub(crate) region: Rect,
     /// The size that the region is to be resized to, if the next step is a resize that takes the whole region.
     pub(crate) target: Option<Size>,
@@ -72,7 +72,8 @@ impl<'a> Opened<'a> {
         Ok(Self { bytes, body, stored, orientation })
     }
 
-    /// Whether crops of the picture jump from one restart marker to another, so many MCUs apart.
+    /// Whether crops of the image jump from one restart marker to another, if the number of MCUs between them is in
+    /// `interval`.
     pub(crate) fn skips_between(&self, interval: RangeInclusive<u16>) -> bool {
         match &self.body {
             Body::Jpeg(header) => interval.contains(&header.restart_interval) && baseline::takes(header),
@@ -89,7 +90,7 @@ impl<'a> Opened<'a> {
         matches!(self.body, Body::Jpeg(_))
     }
 
-    /// What stands behind the JPEG's end marker; `None` where there is none.
+    /// What is after the JPEG's end marker; `None` where there is none.
     pub(crate) fn behind_jpeg(&self) -> Option<&[u8]> {
         let Body::Jpeg(header) = &self.body else { return None };
         let data = self.bytes.get(header.data..)?;
@@ -178,7 +179,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Decodes the whole picture into dense RGB.
+/// Decodes the whole image into dense RGB.
 ///
 /// # Errors
 /// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
@@ -186,7 +187,7 @@ pub fn decode_rgb(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8>)> {
     decode_rgb_warned(bytes, op).map(|(size, rgb, _)| (size, rgb))
 }
 
-/// As [`decode_rgb`], with what is unusual about the picture.
+/// As [`decode_rgb`], with what is unusual about the image.
 ///
 /// # Errors
 /// `BadSample`, as [`decode_rgb`].

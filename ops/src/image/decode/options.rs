@@ -12,26 +12,26 @@ use feedstock_base::{Error, Result};
 
 /// Decodes a JPEG (baseline, progressive, grey, CMYK, YCCK), PNG (every colour type and depth) or WebP into RGB.
 ///
-/// The format is told by the content, not by the name. Grey becomes three equal channels, alpha is dropped (as
+/// The format follows from the content, not from the name. Grey becomes three equal channels, alpha is dropped (as
 /// Pillow's `convert("RGB")`), 16-bit channels keep their high byte, CMYK goes the way of Pillow's formula.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DecodeImage {
-    /// Turn the picture as its EXIF orientation says, as Pillow's `ImageOps.exif_transpose`. Default false, as
-    /// `Image.open` and torchvision's data sets do. Unreadable EXIF counts as upright.
+    /// Turn the image by its EXIF orientation, as Pillow's `ImageOps.exif_transpose`. Default false, as `Image.open`
+    /// and torchvision's data sets do. Unreadable EXIF counts as upright.
     #[serde(default)]
     pub exif_orientation: bool,
-    /// Let the JPEG decoder halve large pictures (1/2, 1/4, 1/8) as long as twice the target's size remains in both
+    /// Let the JPEG decoder halve large images (1/2, 1/4, 1/8) as long as twice the target's size remains in both
     /// directions. Default true: it is the rule of Pillow's `reducing_gap=2.0`, differs by less than 1 level on average
-    /// from the full path, and touches only crops of at least 4 × the target (896 px for 224). Set false for
-    /// results that are bit-identical to the full decode at every size.
+    /// from the full path, and touches only crops of at least 4 × the target (896 px for 224). Set false for results
+    /// that are bit-identical to the full decode at every size.
     #[serde(default = "yes")]
     pub scaled: bool,
-    /// The most pixels a picture may have; default 89,478,485 (Pillow's limit). Checked before allocation.
+    /// The most pixels an image may have; default 89,478,485 (Pillow's limit). Checked before allocation.
     #[serde(default = "max_pixels")]
     pub max_pixels: u64,
-    /// The most pixels per encoded byte, for pictures over 4 megapixels; default 1024. Checked before allocation.
+    /// The most pixels per encoded byte, for images over 4 megapixels; default 1024. Checked before allocation.
     #[serde(default = "max_pixels_per_byte")]
     pub max_pixels_per_byte: u32,
     /// The most scans of a JPEG, 1 … 2,147,483,647; default 500. Only files with several scans count: progressive ones, and
@@ -42,8 +42,8 @@ pub struct DecodeImage {
     /// which is 48 scans of a component with 89 megapixels. It bounds the time for a file with several scans.
     #[serde(default = "max_scan_blocks", skip_serializing_if = "is_max_scan_blocks")]
     pub max_scan_blocks: u64,
-    /// The most bytes of coefficients that the decoder keeps between scans, in addition to the pixels: 128 for each block of
-    /// each component. Default 805,306,368, which no picture within the default `max_pixels` needs.
+    /// The most bytes of coefficients that the decoder keeps between scans, in addition to the pixels: 128 for each
+    /// block of each component. Default 805,306,368, which no image within the default `max_pixels` needs.
     #[serde(default = "max_coefficient_bytes", skip_serializing_if = "is_max_coefficient_bytes")]
     pub max_coefficient_bytes: u64,
     /// The most groups of Huffman codes of a lossless WebP or of a WebP's alpha channel; default 2,600, the most that libwebp
@@ -118,25 +118,25 @@ impl DecodeImage {
         Self::default()
     }
 
-    /// Turn the picture as its EXIF orientation says.
+    /// Turn the image by its EXIF orientation.
     #[must_use]
     pub fn exif_orientation(self, on: bool) -> Self {
         Self { exif_orientation: on, ..self }
     }
 
-    /// Let the JPEG decoder halve large pictures.
+    /// Let the JPEG decoder halve large images.
     #[must_use]
     pub fn scaled(self, on: bool) -> Self {
         Self { scaled: on, ..self }
     }
 
-    /// The most pixels a picture may have.
+    /// The most pixels an image may have.
     #[must_use]
     pub fn max_pixels(self, pixels: u64) -> Self {
         Self { max_pixels: pixels, ..self }
     }
 
-    /// The most pixels per encoded byte, for pictures over 4 megapixels.
+    /// The most pixels per encoded byte, for images over 4 megapixels.
     #[must_use]
     pub fn max_pixels_per_byte(self, pixels: u32) -> Self {
         Self { max_pixels_per_byte: pixels, ..self }

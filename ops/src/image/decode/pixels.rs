@@ -8,7 +8,7 @@ use crate::warning::Warnings;
 pub(crate) struct Pixels {
     pub(crate) stride: usize,
     pub(crate) view: Rect,
-    /// After scaled decoding: where exactly the region lies in the view.
+    /// After scaled decoding: where exactly the region is in the view.
     pub(crate) window: Option<Window>,
     pub(crate) warnings: Warnings,
 }

@@ -1,6 +1,5 @@
-//! PNG through the `png` crate. The whole picture is decoded and its checksums verified: rows depend on the rows
-//! above, and a region saves little. A file that the crate refuses is decoded once more as Pillow reads it
-//! (`png_repair.rs`).
+//! PNG through the `png` crate. The whole image is decoded and its checksums verified: rows depend on the rows above,
+//! and a region saves little. A file that the crate refuses is decoded once more as Pillow reads it (`png_repair.rs`).
 
 use std::io::Cursor;
 

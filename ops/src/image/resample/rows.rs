@@ -1,6 +1,6 @@
 //! The rows that the kernels of both passes read.
 
-/// Bytes behind a row's last readable pixel that a load of 16 may touch.
+/// Bytes after a row's last readable pixel that a load of 16 may touch.
 pub(super) const ROW_PADDING: usize = 16;
 
 /// Source rows from the first one needed on, each from its first byte needed on.

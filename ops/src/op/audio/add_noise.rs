@@ -17,13 +17,13 @@ use feedstock_base::{Error, Result};
 /// The greatest ratio either way: beyond the range of 24-bit recordings.
 const MAX_SNR_DB: f64 = 160.0;
 
-/// Adds a stretch of a noise data set so that the clip's energy over the noise's is `snr_db`, as
+/// Adds a stretch of a noise data set so that the audio clip's energy over the noise's is `snr_db`, as
 /// `torchaudio.functional.add_noise`.
 ///
-/// The noise clip is drawn uniformly, and so is its first sample: a longer noise gives a stretch, a shorter one is
-/// repeated from there. The chain is compiled with the data set as [`Resources`](crate::Resources), decoded at the
-/// sample rate that the waveform has at this place, so that a `resample` must come before. A clip or a stretch of
-/// noise that is digital silence is left as it is: no ratio exists.
+/// The noise audio clip is drawn uniformly, and so is its first sample: a longer noise gives a stretch, a shorter one
+/// is repeated from there. The chain is compiled with the data set as [`Resources`](crate::Resources), decoded at the
+/// sample rate that the waveform has at this place, so that a `resample` must come before. An audio clip or a stretch
+/// of noise that is digital silence is left unchanged: no ratio exists.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -68,12 +68,15 @@ impl AddNoise {
         if noise.sample_rate != sample_rate {
             return Err(Error::config(format!(
                 "the noise {} was loaded at {} Hz, but the waveform has {sample_rate} Hz here; load it as \
-                 ChainSpec::needs says",
+                 ChainSpec::needs states",
                 self.noise, noise.sample_rate
             )));
         }
         if noise.clips.is_empty() || noise.clips.iter().any(Vec::is_empty) {
-            return Err(Error::config(format!("the noise {} has no clips, or an empty one", self.noise)));
+            return Err(Error::config(format!(
+                "the noise {} has no audio clips, or an empty one",
+                self.noise
+            )));
         }
         Ok(())
     }

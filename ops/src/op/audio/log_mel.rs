@@ -23,13 +23,14 @@ const DEFAULT_FLOOR: f64 = 1e-10;
 
 /// Computes the power of `n_mels` triangular filters over each frame's spectrum, and its logarithm.
 ///
-/// The result is f32 `[time, n_mels]` (or `[n_mels, time]` with `feature_major`). With `center`, n samples make
-/// 1 + n / hop_length frames, of which `drop_last_frame` leaves n / hop_length; without, 1 + (n − n_fft) /
-/// hop_length. A clip that makes none is a bad sample. The sample rate must be known: a `resample` comes before.
+/// The result is f32 `[time, n_mels]` (or `[n_mels, time]` with `feature_major`). With `center`, n samples make 1 + n /
+/// hop_length frames, of which `drop_last_frame` leaves n / hop_length; without, 1 + (n − n_fft) / hop_length. An audio
+/// clip that makes none is a bad sample. The sample rate must be known: a `resample` comes before.
 ///
 /// The defaults are those of Whisper's feature extractor (transformers), so that `log_mel:80` (or `log_mel:128`) is
 /// what Whisper takes; [`LogMel::torchaudio`] and [`LogMel::librosa`] have those libraries' defaults. Results agree
-/// with all three within 1e-4 relative, which `tests/suite/golden_audio.rs` checks. They are finite whatever the clip.
+/// with all three within 1e-4 relative, which `tests/suite/golden_audio.rs` checks. They are finite whatever the audio
+/// clip.
 ///
 /// The same machine gives the same bits in every process and thread; between CPUs with and without AVX the FFT adds
 /// in another order, which changes the last bits (1e-6 relative).
@@ -59,7 +60,7 @@ pub struct LogMel {
     pub norm: MelNorm,
     /// Frame i has its middle, not its start, at sample i · hop_length; default true.
     pub center: bool,
-    /// What lies beyond the clip's ends, with `center`; default reflect.
+    /// What is beyond the audio clip's ends, with `center`; default reflect.
     pub pad_mode: PadMode,
     /// 2, the default, takes squared magnitudes, 1 magnitudes.
     pub power: u8,
@@ -69,8 +70,8 @@ pub struct LogMel {
     pub floor: f64,
     /// How; default by taking the greater.
     pub floor_by: FloorBy,
-    /// Raise everything to this far below the clip's greatest value (decibels, with `log` db only); default not at
-    /// all.
+    /// Raise everything to this far below the audio clip's greatest value (decibels, with `log` db only); default not
+    /// at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_db: Option<f64>,
     /// Leave the last frame out, as Whisper does; default true.
@@ -82,7 +83,7 @@ pub struct LogMel {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Log {
-    /// log10, raised to 8 below the clip's greatest value, (x + 4) / 4.
+    /// log10, raised to 8 below the audio clip's greatest value, (x + 4) / 4.
     #[default]
     Whisper,
     /// Natural.
@@ -192,7 +193,7 @@ impl LogMel {
         Self { mel_scale, norm, ..self }
     }
 
-    /// Whether frames are centred, and what lies beyond the ends then.
+    /// Whether frames are centred, and what is beyond the ends then.
     #[must_use]
     pub fn center(self, center: bool, pad_mode: PadMode) -> Self {
         Self { center, pad_mode, ..self }
@@ -210,7 +211,7 @@ impl LogMel {
         Self { drop_last_frame, ..self }
     }
 
-    /// Returns the spectra of clips of this rate.
+    /// Returns the spectra of audio clips of this rate.
     ///
     /// # Errors
     /// `BadConfig` for parameters out of bounds.

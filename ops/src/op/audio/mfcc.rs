@@ -48,7 +48,7 @@ pub struct Mfcc {
     pub norm: MelNorm,
     /// Frame i has its middle, not its start, at sample i · hop_length; default true.
     pub center: bool,
-    /// What lies beyond the clip's ends; default reflect.
+    /// What is beyond the audio clip's ends; default reflect.
     pub pad_mode: PadMode,
     /// The logarithm; default decibels.
     pub log: Log,
@@ -56,8 +56,8 @@ pub struct Mfcc {
     pub floor: f64,
     /// How; default by taking the greater.
     pub floor_by: FloorBy,
-    /// Raise everything to this far below the clip's greatest value (with `log` db only); by default 80 with `log`
-    /// db, and not otherwise.
+    /// Raise everything to this far below the audio clip's greatest value (with `log` db only); by default 80 with
+    /// `log` db, and not otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_db: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! `pad_seconds`: make shorter clips longer.
+//! `pad_seconds`: make shorter audio clips longer.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,20 +10,20 @@ use crate::audio::wave_memory::WaveMemory;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// Adds `value` at the end of clips shorter than `seconds`.
+/// Adds `value` at the end of audio clips shorter than `seconds`.
 ///
-/// With `truncate`, or after a `random_crop_seconds` no longer than this, every clip has the same length, and the
+/// With `truncate`, or after a `random_crop_seconds` no longer than this, every audio clip has the same length, and the
 /// chain's output a fixed shape.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PadSeconds {
-    /// The least length, rounded to samples at the rate that the clip has there.
+    /// The least length, rounded to samples at the rate that the audio clip has there.
     pub seconds: f64,
     /// What is added; default 0, silence.
     #[serde(default)]
     pub value: f32,
-    /// Cut off what a longer clip has after `seconds`, as Whisper's feature extractor; default false.
+    /// Cut off what a longer audio clip has after `seconds`, as Whisper's feature extractor; default false.
     #[serde(default)]
     pub truncate: bool,
 }
@@ -40,7 +40,7 @@ impl PadSeconds {
         Self { value, ..self }
     }
 
-    /// Cut longer clips off, too.
+    /// Cut longer audio clips off, too.
     #[must_use]
     pub fn truncate(self, truncate: bool) -> Self {
         Self { truncate, ..self }

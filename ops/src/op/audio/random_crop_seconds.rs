@@ -1,4 +1,4 @@
-//! `random_crop_seconds`: a random stretch of a longer clip.
+//! `random_crop_seconds`: a random stretch of a longer audio clip.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use crate::audio::wave_memory::WaveMemory;
 use crate::seed::Generator;
 use feedstock_base::Result;
 
-/// Cuts a stretch of `seconds` out of a uniformly drawn place; shorter clips stay as they are.
+/// Cuts a stretch of `seconds` out of a uniformly drawn place; shorter audio clips stay as they are.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RandomCropSeconds {
-    /// The longest result, rounded to samples at the rate that the clip has there.
+    /// The longest result, rounded to samples at the rate that the audio clip has there.
     pub seconds: f64,
 }
 
@@ -27,7 +27,7 @@ impl RandomCropSeconds {
         Self { seconds }
     }
 
-    /// What remains of a clip of `length` samples.
+    /// What remains of an audio clip of `length` samples.
     pub(crate) fn keep(&self, length: usize, sample_rate: u32, generator: &mut Generator) -> Range<usize> {
         let kept = samples(self.seconds, sample_rate).min(length);
         let places = u32::try_from(length - kept + 1).unwrap_or(u32::MAX);

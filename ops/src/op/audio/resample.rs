@@ -14,7 +14,7 @@ use feedstock_base::{Error, Result};
 /// The highest rate that can be asked for, as [`DecodeAudio`](crate::audio::DecodeAudio)'s.
 const MAX_SAMPLE_RATE: u32 = 384_000;
 
-/// Resamples to `sample_rate`; clips that have it already are left as they are.
+/// Resamples to `sample_rate`; audio clips that have it already are left as they are.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -10,7 +10,7 @@ use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 use std::ops::Range;
 
-/// The most masks of one kind: more would hide any clip.
+/// The most masks of one kind: more would hide any audio clip.
 const MAX_MASKS: u32 = 100;
 
 /// Overwrites `freq_masks` bands of features and `time_masks` stretches of frames.
@@ -34,10 +34,10 @@ pub struct SpecAugment {
     /// The longest stretch, in frames (T); default 100.
     #[serde(default = "default_time_width")]
     pub time_width: u32,
-    /// The longest stretch, as a share of the clip (p), 0 … 1; default 1.
+    /// The longest stretch, as a share of the audio clip (p), 0 … 1; default 1.
     #[serde(default = "one")]
     pub time_share: f64,
-    /// What masks are filled with; default the clip's mean.
+    /// What masks are filled with; default the audio clip's mean.
     #[serde(default)]
     pub value: MaskValue,
 }
@@ -48,7 +48,7 @@ pub struct SpecAugment {
 pub enum MaskValue {
     /// One value, in the units of the features.
     Constant(f32),
-    /// The mean of the clip's features before masking, which is the paper's 0 of normalised features.
+    /// The mean of the audio clip's features before masking, which is the paper's 0 of normalised features.
     Mean(Mean),
 }
 
@@ -56,7 +56,7 @@ pub enum MaskValue {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Mean {
-    /// The mean of the clip's features.
+    /// The mean of the audio clip's features.
     Mean,
 }
 
@@ -107,7 +107,7 @@ impl SpecAugment {
         Self { freq_masks: masks, freq_width: width, ..self }
     }
 
-    /// `masks` stretches of at most `width` frames and `share` of the clip.
+    /// `masks` stretches of at most `width` frames and `share` of the audio clip.
     #[must_use]
     pub fn time(self, masks: u32, width: u32, share: f64) -> Self {
         Self { time_masks: masks, time_width: width, time_share: share, ..self }
@@ -119,7 +119,7 @@ impl SpecAugment {
         Self { value, ..self }
     }
 
-    /// Says what is wrong with the parameters.
+    /// Checks the parameters.
     ///
     /// # Errors
     /// `BadConfig` for more than 100 masks of a kind, a share outside of 0 … 1, or a value that is not finite.
@@ -138,7 +138,8 @@ impl SpecAugment {
         }
     }
 
-    /// The masks of a clip, each as `mask(is_time, range)`: `freq_masks` ranges of features, then `time_masks` of frames.
+    /// The masks of an audio clip, each as `mask(is_time, range)`: `freq_masks` ranges of features, then `time_masks`
+    /// of frames.
     pub fn draw(
         &self,
         frames: usize,

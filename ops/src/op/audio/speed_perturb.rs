@@ -1,4 +1,4 @@
-//! `speed_perturb`: a clip played faster or slower (Ko et al., Interspeech 2015).
+//! `speed_perturb`: an audio clip played faster or slower (Ko et al., Interspeech 2015).
 
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +73,7 @@ impl SpeedPerturb {
         (from, STEPS)
     }
 
-    /// The longest result of a clip of `length` samples.
+    /// The longest result of an audio clip of `length` samples.
     pub(crate) fn longest(&self, length: usize) -> Option<usize> {
         let slowest = self.factors.iter().copied().fold(SPEEDS[1], f64::min);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: 500 … 2000")]

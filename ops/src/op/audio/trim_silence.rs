@@ -13,18 +13,19 @@ use crate::audio::wave_memory::WaveMemory;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// Root mean square below which a frame is silence whatever its clip is like: −100 dB of full scale, librosa's floor.
+/// Root mean square below which a frame is silence whatever its audio clip is like: −100 dB of full scale, librosa's
+/// floor.
 const SILENT_RMS: f64 = 1e-5;
 
 /// The longest frame, in samples: over a second at the highest sample rate.
 const MAX_FRAME: usize = 1 << 20;
 
-/// Cuts off what lies more than `top_db` below the loudest frame at both ends, as librosa's `effects.trim`: frames of
-/// `frame_length` samples around every `hop_length`-th sample, silence beyond the clip's ends, root mean square.
+/// Cuts off what is more than `top_db` below the loudest frame at both ends, as librosa's `effects.trim`: frames of
+/// `frame_length` samples around every `hop_length`-th sample, silence beyond the audio clip's ends, root mean square.
 ///
-/// A clip that is silent throughout (no frame above −100 dB of full scale) keeps its first `silent_seconds`; librosa
-/// keeps all of it. Where the only loud frame is one beyond the last whole hop, librosa keeps nothing; here the last hop
-/// remains. No clip becomes empty.
+/// An audio clip that is silent throughout (no frame above −100 dB of full scale) keeps its first `silent_seconds`;
+/// librosa keeps all of it. Where the only loud frame is one beyond the last whole hop, librosa keeps nothing; here the
+/// last hop remains. No audio clip becomes empty.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -38,7 +39,7 @@ pub struct TrimSilence {
     /// Samples from frame to frame; default 512.
     #[serde(default = "default_hop_length")]
     pub hop_length: usize,
-    /// What a clip that is silent throughout keeps; default 0.1.
+    /// What an audio clip that is silent throughout keeps; default 0.1.
     #[serde(default = "default_silent_seconds")]
     pub silent_seconds: f64,
 }
@@ -97,7 +98,7 @@ impl TrimSilence {
         )))
     }
 
-    /// What remains of a clip.
+    /// What remains of an audio clip.
     pub(crate) fn keep(&self, wave: &[f32], sample_rate: u32, levels: &mut Vec<f64>) -> Range<usize> {
         self.levels(wave, levels);
         let loudest = levels.iter().copied().fold(0.0, f64::max);
@@ -110,7 +111,7 @@ impl TrimSilence {
         let first = levels.iter().position(heard).unwrap_or(0);
         let last = levels.iter().rposition(heard).unwrap_or(levels.len().saturating_sub(1));
         let end = ((last + 1) * self.hop_length).min(wave.len());
-        // The first frame heard can be centred on the clip's very end, and reach back into it.
+        // The first frame heard can be centred on the audio clip's very end, and reach back into it.
         let last_hop = end.saturating_sub(1) / self.hop_length * self.hop_length;
         (first * self.hop_length).min(last_hop)..end
     }
@@ -121,7 +122,7 @@ impl TrimSilence {
         let frames = 1 + (wave.len() + 2 * half - frame) / hop;
         levels.clear();
         levels.reserve_exact(frames + frame / hop);
-        // Frame i covers i·hop − half … i·hop − half + frame of the clip.
+        // Frame i covers i·hop − half … i·hop − half + frame of the audio clip.
         let clipped = |start: usize, end: usize| {
             let (start, end) = (start.max(half) - half, end.max(half) - half);
             energy(&wave[start.min(wave.len())..end.min(wave.len())])
@@ -198,7 +199,7 @@ mod tests {
         click[4999] = 1.0;
         let kept = op.keep(&click, 16_000, &mut Vec::new());
         assert!(kept.end == 5000 && kept.start <= 4999, "{kept:?}");
-        // Heard only by the frame around the clip's end.
+        // Heard only by the frame around the audio clip's end.
         let mut click = vec![0.0; 4096];
         click[4095] = 1.0;
         let wide = TrimSilence::default().frames(2048, 2048);

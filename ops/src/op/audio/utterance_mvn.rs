@@ -10,7 +10,7 @@ use crate::audio::sums::{squared_deviation, sum};
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// Subtracts the clip's mean and divides by √(variance + epsilon).
+/// Subtracts the audio clip's mean and divides by √(variance + epsilon).
 ///
 /// On a waveform over its samples, as transformers' `Wav2Vec2FeatureExtractor`; on features over the frames, for
 /// each feature, as `Speech2TextFeatureExtractor` (which adds no epsilon). The variance is the population's (divided
@@ -59,7 +59,7 @@ impl UtteranceMvn {
         Self { epsilon, ..self }
     }
 
-    /// Says what is wrong with the parameters.
+    /// Checks the parameters.
     ///
     /// # Errors
     /// `BadConfig` for an epsilon that is not positive.

@@ -13,7 +13,7 @@ use feedstock_base::Result;
 /// The strongest gain or attenuation: more than 24 bits of a recording span.
 const MAX_GAIN_DB: f64 = 160.0;
 
-/// Multiplies the clip by a gain drawn uniformly, in decibels, from `gain_db`. Values may pass −1 … 1: nothing is
+/// Multiplies the audio clip by a gain drawn uniformly, in decibels, from `gain_db`. Values may pass −1 … 1: nothing is
 /// clipped.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]

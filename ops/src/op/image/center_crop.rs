@@ -1,4 +1,4 @@
-//! `center_crop`: the middle of the picture.
+//! `center_crop`: the middle of the image.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::image::step::Crop;
 use crate::seed::Generator;
 use feedstock_base::Result;
 
-/// Cuts `size` out of the middle, as torchvision's `CenterCrop`; a smaller picture is padded with black, evenly.
+/// Cuts `size` out of the middle, as torchvision's `CenterCrop`; a smaller image is padded with black, evenly.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use crate::image::step::Mirror;
 use crate::seed::Generator;
 use feedstock_base::Result;
 
-/// Mirrors the picture with `probability`.
+/// Mirrors the image with `probability`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::image::compile::{Compiler, ImageOp};
 use feedstock_base::{Error, Result};
 
-/// The mean of ImageNet's training pictures per channel, in 0 … 1: what torchvision's models expect.
+/// The mean of ImageNet's training images per channel, in 0 … 1: what torchvision's models expect.
 pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-/// The standard deviation of ImageNet's training pictures per channel, in 0 … 1.
+/// The standard deviation of ImageNet's training images per channel, in 0 … 1.
 pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
 
 /// Converts to f32 as (value / 255 − mean) / std per channel.
@@ -39,7 +39,7 @@ impl Normalize {
         Self { mean, std }
     }
 
-    /// Says what is wrong with the numbers.
+    /// Checks the numbers.
     ///
     /// # Errors
     /// `BadConfig` for a mean that is not finite or a deviation that is not positive.

@@ -17,7 +17,7 @@ use feedstock_base::{Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RandAugment {
-    /// Operations per picture; default 2.
+    /// Operations per image; default 2.
     #[serde(default = "two")]
     pub num_ops: u32,
     /// The bin of the magnitude, 0 … `num_magnitude_bins` − 1; default 9.
@@ -29,7 +29,7 @@ pub struct RandAugment {
     /// How warps read between pixels; default nearest.
     #[serde(default)]
     pub interpolation: Interpolation,
-    /// The RGB colour outside a warped picture; default black.
+    /// The RGB colour outside a warped image; default black.
     #[serde(default)]
     pub fill: [u8; 3],
 }
@@ -46,7 +46,7 @@ pub(super) fn bins() -> u32 {
     31
 }
 
-/// Operations per picture: more would leave nothing of it, and each costs a pass.
+/// Operations per image: more would leave nothing of it, and each costs a pass.
 const MAX_OPS: u32 = 16;
 
 impl Default for RandAugment {
@@ -73,7 +73,7 @@ impl RandAugment {
         Self { interpolation, ..self }
     }
 
-    /// The RGB colour outside a warped picture.
+    /// The RGB colour outside a warped image.
     #[must_use]
     pub fn fill(self, fill: [u8; 3]) -> Self {
         Self { fill, ..self }

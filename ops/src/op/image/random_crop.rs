@@ -1,4 +1,4 @@
-//! `random_crop`: a random place of the picture.
+//! `random_crop`: a random place of the image.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct RandomCrop {
     /// Black pixels added on each side first; default 0.
     #[serde(default)]
     pub padding: u32,
-    /// Pad a smaller picture with black (on both sides, as torchvision) instead of refusing it; default false.
+    /// Pad a smaller image with black (on both sides, as torchvision) instead of refusing it; default false.
     #[serde(default)]
     pub pad_if_needed: bool,
 }
@@ -35,7 +35,7 @@ impl RandomCrop {
         Self { padding: pixels, ..self }
     }
 
-    /// Pads smaller pictures instead of refusing them.
+    /// Pads smaller images instead of refusing them.
     #[must_use]
     pub fn pad_if_needed(self, pad: bool) -> Self {
         Self { pad_if_needed: pad, ..self }

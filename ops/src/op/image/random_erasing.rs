@@ -15,9 +15,9 @@ use feedstock_base::{Error, Result};
 const TRIES: usize = 10;
 
 /// Overwrites a random rectangle, drawing as torchvision's `RandomErasing`: the area is uniform in `scale` × the
-/// picture's, height over width log-uniform in `ratio`; after ten misses the picture stays.
+/// image's, height over width log-uniform in `ratio`; after ten misses the image stays.
 ///
-/// It works on the tensor as it stands there: bytes before `to_f32`/`normalize`, f32 after it.
+/// It works on the tensor that the ops before it make: bytes before `to_f32`/`normalize`, f32 after it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -194,7 +194,7 @@ impl RandomErasing {
 
 fn bad_byte(value: f32) -> Error {
     Error::config(format!(
-        "value {value} is no byte; before to_f32 and normalize the tensor holds whole numbers 0 … 255"
+        "value {value} is not a byte; before to_f32 and normalize the tensor holds whole numbers 0 … 255"
     ))
 }
 

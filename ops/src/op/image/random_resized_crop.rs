@@ -13,15 +13,15 @@ use feedstock_base::Result;
 const TRIES: usize = 10;
 
 /// Cuts out a random rectangle and resizes it, drawing as torchvision's `RandomResizedCrop.get_params`: the area is
-/// uniform in `scale` × the picture's, the aspect ratio log-uniform in `ratio`; after ten misses the largest
-/// central crop within `ratio` is taken.
+/// uniform in `scale` × the image's, the aspect ratio log-uniform in `ratio`; after ten misses the largest central crop
+/// within `ratio` is taken.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RandomResizedCrop {
     /// Height and width of the result.
     pub size: Size,
-    /// The crop's share of the picture's area; default 0.08 … 1.
+    /// The crop's share of the image's area; default 0.08 … 1.
     #[serde(default = "default_scale")]
     pub scale: [f64; 2],
     /// Width over height of the crop; default 3/4 … 4/3.
@@ -46,7 +46,7 @@ impl RandomResizedCrop {
         Self { size: size.into(), scale: default_scale(), ratio: default_ratio(), filter: Filter::default() }
     }
 
-    /// The crop's share of the picture's area, `[least, most]`.
+    /// The crop's share of the image's area, `[least, most]`.
     #[must_use]
     pub fn scale(self, scale: [f64; 2]) -> Self {
         Self { scale, ..self }
@@ -70,8 +70,8 @@ impl RandomResizedCrop {
         check_range("ratio", self.ratio, 1e-3, 1e3)
     }
 
-    /// Draws the rectangle within a picture of size `picture`, as [`Chain::apply`](crate::Chain::apply) does with the
-    /// op's own generator.
+    /// Draws the rectangle within an image of size `image`, as [`Chain::apply`](crate::Chain::apply) does with the op's
+    /// own generator.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded and range-checked")]
     pub fn draw(&self, picture: Size, generator: &mut Generator) -> Rect {
         let (height, width) = (f64::from(picture.height), f64::from(picture.width));

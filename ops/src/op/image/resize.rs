@@ -60,7 +60,7 @@ impl Resize {
         }
     }
 
-    /// The size of a picture after this op.
+    /// The size of an image after this op.
     pub(crate) fn target(&self, picture: Size) -> Result<Size> {
         let shorter = match self.size {
             ResizeTo::Exact(sides) => return Ok(sides.into()),
@@ -71,7 +71,7 @@ impl Resize {
         let longer = u64::from(shorter) * long / short;
         let longer = u32::try_from(longer).ok().filter(|&side| side <= MAX_SIDE).ok_or_else(|| {
             Error::bad_sample(format!(
-                "resize: a {long}×{short} picture would become {longer} px long, over {MAX_SIDE}; its aspect ratio \
+                "resize: a {long}×{short} image would become {longer} px long, over {MAX_SIDE}; its aspect ratio \
                  is unusable"
             ))
         })?;

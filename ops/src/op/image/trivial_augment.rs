@@ -24,7 +24,7 @@ pub struct TrivialAugment {
     /// How warps read between pixels; default nearest.
     #[serde(default)]
     pub interpolation: Interpolation,
-    /// The RGB colour outside a warped picture; default black.
+    /// The RGB colour outside a warped image; default black.
     #[serde(default)]
     pub fill: [u8; 3],
 }
@@ -47,7 +47,7 @@ impl TrivialAugment {
         Self { interpolation, ..self }
     }
 
-    /// The RGB colour outside a warped picture.
+    /// The RGB colour outside a warped image.
     #[must_use]
     pub fn fill(self, fill: [u8; 3]) -> Self {
         Self { fill, ..self }

@@ -26,7 +26,7 @@ pub struct Tokenize {
     /// Let the post-processor add its tokens ([CLS], [SEP] …); default true.
     #[serde(default = "yes")]
     pub add_special_tokens: bool,
-    /// The most tokens, special ones included, and at least as many as those; default no bound.
+    /// The most tokens, special ones included, and at least the number of those; default no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
     /// Cut a longer text at its end, special tokens kept, instead of refusing it; default false.
@@ -105,7 +105,7 @@ impl Tokens {
             .file(uri)
             .ok_or_else(|| Error::config(format!("{uri} is not loaded; compile with its resources")))?;
         let refused = |error: tokenizers::Error| {
-            Error::config(format!("{uri} is no tokenizer.json that can be used: {error}"))
+            Error::config(format!("{uri} is not a tokenizer.json that can be used: {error}"))
         };
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(refused)?;
         tokenizer.with_padding(None);

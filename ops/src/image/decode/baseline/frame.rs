@@ -5,8 +5,8 @@ use super::places::Places;
 use crate::image::decode::jpeg_header::JpegHeader;
 use crate::image::geometry::Rect;
 
-/// The smaller the picture, the less there is to gain; below this the chroma planes are too narrow for fancy
-/// upsampling, and libjpeg-turbo's rules for that are its own.
+/// The smaller the image, the less there is to gain; below this the chroma planes are too narrow for fancy upsampling,
+/// and libjpeg-turbo's rules for that are its own.
 const LEAST_SIDE: u16 = 16;
 
 /// One component, its quantisation table resolved.
@@ -19,7 +19,7 @@ pub(super) struct Component {
     pub(super) dc: u8,
     pub(super) ac: u8,
     pub(super) places: Places,
-    /// Samples of the component in the whole picture.
+    /// Samples of the component in the whole image.
     pub(super) width: usize,
     pub(super) height: usize,
 }
@@ -29,7 +29,7 @@ impl Component {
         Self { h: 0, v: 0, dc: 0, ac: 0, places: Places::NONE, width: 0, height: 0 };
 }
 
-/// The geometry of the picture.
+/// The geometry of the image.
 pub(super) struct Frame {
     pub(super) components: [Component; 3],
     pub(super) count: usize,
@@ -71,7 +71,7 @@ impl Frame {
             return Err(Declined::Kind);
         }
         let (h_max, v_max) = header.max_sampling();
-        // A grey picture has one block per MCU, whatever its factors say.
+        // A grey image has one block per MCU, whatever its factors are.
         let (h_max, v_max) = if count == 1 { (1, 1) } else { (h_max, v_max) };
         if h_max > 2 || v_max > 2 {
             return Err(Declined::Kind);
@@ -91,7 +91,7 @@ impl Frame {
             let (Some(quant), true) = (quant, standard && raw.dc < 4 && raw.ac < 4) else {
                 return Err(Declined::Kind);
             };
-            // Which blocks are flat is asked of what is quantised, and answered behind it.
+            // Whether a block is flat is decided before it is dequantised.
             if quant.contains(&0) {
                 return Err(Declined::Kind);
             }

@@ -19,7 +19,7 @@ const PER_REFILL: u32 = FULL / WINDOW;
 /// A coefficient entry: bits 0–5 bits consumed, bits 8–15 steps from the coefficient before, bits 16–31 its value.
 ///
 /// The block's end and what is too long for the window stand there as steps that lead out of the block, each into a
-/// range of its own, so that the loop over coefficients asks one question. A long entry consumes nothing; it has the
+/// separate range, so that the loop over coefficients asks one question. A long entry consumes nothing; it has the
 /// symbol (run and size) in bits 16–23 and its code's bits in bits 24–31, 0 if the code is too long or does not exist.
 const END: u32 = 128;
 const LONG: u32 = 192;
@@ -317,7 +317,7 @@ pub(super) fn skip_ac(bits: &mut Bits<'_>, table: &Table) -> Result<(), Declined
     }
 }
 
-/// Passes over them by what `look` says of a window: whole symbols, one or several, in the form of an entry.
+/// Passes over them by what `look` returns for a window: whole symbols, one or several, in the form of an entry.
 #[inline(always)]
 fn skip_by(look: impl Fn(usize) -> u32, bits: &mut Bits<'_>, table: &Table) -> Result<(), Declined> {
     let mut at = 0_usize;
@@ -337,8 +337,8 @@ fn skip_by(look: impl Fn(usize) -> u32, bits: &mut Bits<'_>, table: &Table) -> R
                 bits.end(behind);
                 return Ok(());
             }
-            // Too long, or the window goes on behind the block's last coefficient and shows another block's bits: one
-            // symbol by itself.
+            // Too long, or the window goes on after the block's last coefficient and shows another block's bits: one
+            // symbol alone.
             bits.end(run);
             let entry = table.entries[bits.peek(WINDOW)];
             bits.consume(entry);

@@ -135,7 +135,7 @@ impl Scan<'_> {
         let across = self.frame.mcus_across;
         let total = across * self.frame.mcus_down;
         let interval = if self.restart_interval == 0 { total } else { self.restart_interval };
-        // Without an end marker only decoding everything tells whether something is missing.
+        // Without an end marker only decoding everything shows whether something is missing.
         let complete = self.segments.is_complete(total.div_ceil(interval));
         let end = if complete { self.window.last_row * across + self.window.last_column + 1 } else { total };
         let mut at = 0;
@@ -144,7 +144,7 @@ impl Scan<'_> {
         while at < end {
             let segment_end = ((at / interval + 1) * interval).min(end);
             let wanted = self.next_wanted(at).min(end);
-            // With a marker behind it, what is not wanted need not be read.
+            // With a marker after it, what is not needed is not read.
             if wanted >= segment_end && complete {
                 at = segment_end;
                 continue;

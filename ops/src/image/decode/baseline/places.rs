@@ -11,14 +11,14 @@ pub(super) const ZIGZAG: [u8; 64] = [
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     quant: [i16; 64],
-    /// Natural positions; beside the quantisers, so that the loop needs one address for both.
+    /// Natural positions; next to the quantisers, so that the loop needs one address for both.
     natural: [u8; 64],
 }
 
 impl Places {
     pub(super) const NONE: Self = Self { quant: [0; 64], natural: [0; 64] };
 
-    /// `quant` as it stands in the file.
+    /// Takes `quant` in the file's order.
     pub(super) fn new(quant: &[u16; 64]) -> Self {
         Self { quant: quant.map(u16::cast_signed), natural: ZIGZAG }
     }

@@ -28,7 +28,7 @@ pub(super) struct Rows {
     wide: [Vec<u8>; 2],
 }
 
-/// What the two sampled rows beside a row of pixels come to.
+/// What the two sampled rows next to a row of pixels come to.
 #[derive(Default)]
 struct ChromaRow {
     /// With half the columns: sums with one sample of context on each side, and padding.
@@ -61,7 +61,7 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Samples `x` … `x + length` of row `y`, in the picture's coordinates.
+    /// Samples `x` … `x + length` of row `y`, in the image's coordinates.
     #[inline(always)]
     fn row(&self, y: usize, x: usize, length: usize) -> &'a [u8] {
         let start = (y - self.y) * self.stride + x - self.x;
@@ -192,7 +192,7 @@ fn sums<'a>(
     } else {
         arithmetic.sum(plane.row(y, left, found), None, inner);
     }
-    // At the picture's edges the outermost sample stands in for its missing neighbour.
+    // At the image's edges the outermost sample replaces its missing neighbour.
     if left == first {
         sums[0] = sums[1];
     }
@@ -252,7 +252,7 @@ mod tests {
         }
         let mut generator = crate::SampleSeed::new(2, 0, 0).op(0);
         let kinds = [(1, (1, 1)), (3, (1, 1)), (3, (2, 1)), (3, (1, 2)), (3, (2, 2))];
-        // One set of buffers for all: what the last row left behind must not be seen.
+        // One set of buffers for all: what the last row left in them must not be seen.
         let (mut rows, mut plain_rows) = (Rows::default(), Rows::default());
         for round in 0..4000 {
             let (count, most) = kinds[round % kinds.len()];

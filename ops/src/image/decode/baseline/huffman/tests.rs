@@ -103,7 +103,7 @@ fn blocks_are_those_of_bit_after_bit() {
     let none = Spec { counts: [2; 16], symbols: vec![1; 32] };
     let mut whole = 0;
     for round in 0..6_000 {
-        // A table that is none leaves nothing behind.
+        // An invalid table leaves nothing in memory.
         if round % 7 == 0 {
             assert_eq!(tables.prepare_ac(1, Some(none.spec()), true), Err(Declined::Damage));
         }

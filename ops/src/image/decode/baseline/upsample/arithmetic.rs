@@ -1,6 +1,6 @@
 //! What the two ways to compute rows of pixels share.
 
-/// What lies behind a row's sums, so that whole vectors can be loaded: their values are never seen.
+/// Elements after a row's sums, so that whole vectors can be loaded: their values are never seen.
 pub(super) const SUMS_PADDING: usize = 16;
 
 /// A row of pixels before it becomes RGB.
@@ -16,7 +16,7 @@ pub(super) enum Row<'a> {
 pub(super) struct Sums {
     /// The first pixel is the second of its sample.
     pub(super) odd: bool,
-    /// Two rows weighed 3 : 1, otherwise one row as it is.
+    /// Two rows weighed 3 : 1, otherwise one row unchanged.
     pub(super) of_two_rows: bool,
 }
 
