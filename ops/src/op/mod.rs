@@ -141,6 +141,12 @@ macro_rules! ops {
             /// It states the names of all parameters, those that are required, and the defaults of the others where a
             /// description holds them. `positional` lists the parameters of the op's constructor, in order.
             /// [`ChainSpec::compile`](crate::ChainSpec::compile) checks types and bounds.
+            ///
+            /// ```
+            /// let schemas = feedstock_ops::Op::json_schema();
+            /// let ops = schemas["oneOf"].as_array().map_or(0, Vec::len);
+            /// assert_eq!(ops, feedstock_ops::Op::all().len());
+            /// ```
             pub fn json_schema() -> Value {
                 let all: &[Value] = &[$($(
                     #[cfg(feature = $feature)]

@@ -14,6 +14,14 @@ use crate::working::exceeds;
 use feedstock_base::{Error, Result};
 
 /// Decodes an MP3, FLAC, Ogg Vorbis, WAV or AAC audio clip into one channel, the mean of its channels.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, audio::DecodeAudio};
+///
+/// let chain = ChainSpec::from([DecodeAudio::new().max_seconds(30.0).into()]).compile()?;
+/// assert!(chain.output().is_ragged());
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -14,6 +14,15 @@ use feedstock_base::{Error, Result};
 ///
 /// The format follows from the content, not from the name. Grey becomes three equal channels, alpha is dropped (as
 /// Pillow's `convert("RGB")`), 16-bit channels keep their high byte, CMYK goes the way of Pillow's formula.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, image::DecodeImage, resize};
+///
+/// let decode = DecodeImage::new().exif_orientation(true).max_pixels(10_000_000);
+/// let chain = ChainSpec::from([decode.into(), resize([64, 64])]).compile()?;
+/// assert_eq!(chain.output().bytes(), 64 * 64 * 3);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -24,6 +24,17 @@ const MAX_SNR_DB: f64 = 160.0;
 /// is repeated from there. The chain is compiled with the data set as [`Resources`](crate::Resources), decoded at the
 /// sample rate that the waveform has at this place, so that a `resample` must come before. An audio clip or a stretch
 /// of noise that is digital silence is left unchanged: no ratio exists.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, Need, Noise, Resources};
+///
+/// let spec: ChainSpec = "decode_audio,resample:16000,add_noise:'s3://b/noise':5..20".parse()?;
+/// let uri = "s3://b/noise".to_owned();
+/// assert_eq!(spec.needs(), [Need::Noise { uri, sample_rate: 16_000 }]);
+/// let noise = Noise { sample_rate: 16_000, clips: vec![vec![0.1; 400]] };
+/// spec.compile_with(&Resources::new().with_noise("s3://b/noise", noise))?;
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -9,6 +9,14 @@ use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
 /// (feature − mean) / std, with statistics of the whole training set, one a feature or one for all.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,log_mel:80,global_mvn:-0.5:0.3")?;
+/// assert_eq!(chain.output().shape_at(100), [100, 80]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

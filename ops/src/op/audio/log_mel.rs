@@ -34,6 +34,14 @@ const DEFAULT_FLOOR: f64 = 1e-10;
 ///
 /// The same machine gives the same bits in every process and thread; between CPUs with and without AVX the FFT adds
 /// in another order, which changes the last bits (1e-6 relative).
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,log_mel:80")?;
+/// assert_eq!(chain.output().shape_at(100), [100, 80]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]

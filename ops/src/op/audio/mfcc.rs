@@ -20,6 +20,14 @@ use feedstock_base::{Error, Result};
 /// The result is f32 `[time, n_mfcc]`. The parameters are [`LogMel`]'s, with the defaults of
 /// `torchaudio.transforms.MFCC`: 128 filters of HTK's scale, decibels down to 80 below the greatest. Its
 /// `log_mels=True` is `log=ln:floor=1e-6:floor_by=add` without `top_db`.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,mfcc:40")?;
+/// assert_eq!(chain.output().shape_at(100), [100, 40]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]

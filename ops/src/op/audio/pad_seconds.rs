@@ -14,6 +14,14 @@ use feedstock_base::{Error, Result};
 ///
 /// With `truncate`, or after a `random_crop_seconds` no longer than this, every audio clip has the same length, and the
 /// chain's output a fixed shape.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,pad_seconds:30:truncate=true")?;
+/// assert_eq!(chain.output().shape, [480_000]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -13,6 +13,14 @@ use crate::seed::Generator;
 use feedstock_base::Result;
 
 /// Cuts a stretch of `seconds` out of a uniformly drawn place; shorter audio clips stay as they are.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,pad_seconds:2,random_crop_seconds:1")?;
+/// assert_eq!(chain.output().shape, [16_000]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

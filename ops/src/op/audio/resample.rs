@@ -15,6 +15,14 @@ use feedstock_base::{Error, Result};
 const MAX_SAMPLE_RATE: u32 = 384_000;
 
 /// Resamples to `sample_rate`; audio clips that have it already are left as they are.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000")?;
+/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

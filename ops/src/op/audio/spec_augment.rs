@@ -18,6 +18,14 @@ const MAX_MASKS: u32 = 100;
 /// Each band's width is uniform in 0 … `freq_width` and each stretch's in 0 … min(`time_width`, `time_share` ×
 /// frames), both ends included; its place is uniform among those where it fits. Frequency masks are drawn first. The
 /// defaults are the paper's LibriSpeech double policy (LD) without time warping, which by the paper matters least.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,log_mel:80,spec_augment")?;
+/// assert_eq!(chain.output().shape_at(100), [100, 80]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -21,6 +21,14 @@ const MAX_FACTORS: usize = 32;
 
 /// Plays the clip at a speed drawn from `factors`, each as likely: tempo and pitch change together, the sample rate
 /// stays. n samples become ceil(n / factor). As `torchaudio.transforms.SpeedPerturbation`.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,speed_perturb:0.9/1/1.1")?;
+/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -26,6 +26,14 @@ const MAX_FRAME: usize = 1 << 20;
 /// An audio clip that is silent throughout (no frame above −100 dB of full scale) keeps its first `silent_seconds`;
 /// librosa keeps all of it. Where the only loud frame is one beyond the last whole hop, librosa keeps nothing; here the
 /// last hop remains. No audio clip becomes empty.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,trim_silence:40")?;
+/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -15,6 +15,14 @@ use feedstock_base::{Error, Result};
 /// On a waveform over its samples, as transformers' `Wav2Vec2FeatureExtractor`; on features over the frames, for
 /// each feature, as `Speech2TextFeatureExtractor` (which adds no epsilon). The variance is the population's (divided
 /// by n). Put it before `pad_seconds`, or the padding counts, too.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,resample:16000,utterance_mvn")?;
+/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -15,6 +15,14 @@ const MAX_GAIN_DB: f64 = 160.0;
 
 /// Multiplies the audio clip by a gain drawn uniformly, in decibels, from `gain_db`. Values may pass −1 … 1: nothing is
 /// clipped.
+///
+/// ```
+/// use feedstock_ops::Chain;
+///
+/// let chain = Chain::parse("decode_audio,volume:-6..6")?;
+/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

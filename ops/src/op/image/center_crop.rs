@@ -9,6 +9,14 @@ use crate::seed::Generator;
 use feedstock_base::Result;
 
 /// Cuts `size` out of the middle, as torchvision's `CenterCrop`; a smaller image is padded with black, evenly.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, decode_image};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(224)]).compile()?;
+/// assert_eq!(chain.output().shape, [224, 224, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -14,6 +14,14 @@ use feedstock_base::{Error, Result};
 /// factors are uniform in max(0, 1 − x) … 1 + x, the hue's turn in −x … x; 0 leaves a property alone.
 ///
 /// The arithmetic is Pillow's, as in torchvision's PIL path.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, color_jitter, decode_image};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(32), color_jitter(0.4, 0.4, 0.4, 0.1)]).compile()?;
+/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

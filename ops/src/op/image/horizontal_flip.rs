@@ -9,6 +9,14 @@ use crate::seed::Generator;
 use feedstock_base::Result;
 
 /// Mirrors the image with `probability`.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, decode_image, horizontal_flip};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(32), horizontal_flip(0.5)]).compile()?;
+/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

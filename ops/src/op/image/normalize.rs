@@ -13,6 +13,16 @@ pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
 /// Converts to f32 as (value / 255 − mean) / std per channel.
 ///
 /// The result is within 2·10⁻⁶ of torchvision's `ToTensor` and `Normalize`, which round at each step.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, DType, center_crop, decode_image, normalize};
+///
+/// use feedstock_ops::image::{IMAGENET_MEAN, IMAGENET_STD};
+///
+/// let ops = [decode_image(), center_crop(32), normalize(IMAGENET_MEAN, IMAGENET_STD)];
+/// assert_eq!(ChainSpec::from(ops).compile()?.output().dtype, DType::F32);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

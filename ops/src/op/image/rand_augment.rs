@@ -13,6 +13,14 @@ use feedstock_base::{Error, Result};
 /// Applies `num_ops` uniformly drawn operations at `magnitude`, with torchvision's `RandAugment` set and ranges:
 /// identity, shear (≤ 0.3), translate (≤ 150/331 of the side), rotate (≤ 30°), brightness, colour, contrast and
 /// sharpness (1 ± ≤ 0.9), posterize (≥ 4 bits), solarize, autocontrast, equalize.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, decode_image, rand_augment};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(32), rand_augment(2, 9)]).compile()?;
+/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -9,6 +9,14 @@ use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
 /// Cuts `size` out of a uniformly drawn place, as torchvision's `RandomCrop`.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, decode_image, random_crop};
+///
+/// let chain = ChainSpec::from([decode_image(), random_crop([192, 256])]).compile()?;
+/// assert_eq!(chain.output().shape, [192, 256, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

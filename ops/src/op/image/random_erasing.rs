@@ -18,6 +18,14 @@ const TRIES: usize = 10;
 /// image's, height over width log-uniform in `ratio`; after ten misses the image stays.
 ///
 /// It works on the tensor that the ops before it make: bytes before `to_f32`/`normalize`, f32 after it.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, decode_image, random_erasing};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(32), random_erasing(0.25)]).compile()?;
+/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

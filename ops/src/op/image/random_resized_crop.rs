@@ -15,6 +15,14 @@ const TRIES: usize = 10;
 /// Cuts out a random rectangle and resizes it, drawing as torchvision's `RandomResizedCrop.get_params`: the area is
 /// uniform in `scale` × the image's, the aspect ratio log-uniform in `ratio`; after ten misses the largest central crop
 /// within `ratio` is taken.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, decode_image, random_resized_crop};
+///
+/// let chain = ChainSpec::from([decode_image(), random_resized_crop(224)]).compile()?;
+/// assert_eq!(chain.output().shape, [224, 224, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

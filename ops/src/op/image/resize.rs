@@ -8,6 +8,14 @@ use crate::image::step::Resizing;
 use feedstock_base::{Error, Result};
 
 /// Resizes to a shorter side (keeping the aspect ratio) or to an exact size.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, decode_image, resize};
+///
+/// let chain = ChainSpec::from([decode_image(), resize([224, 288])]).compile()?;
+/// assert_eq!(chain.output().shape, [224, 288, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -6,6 +6,14 @@ use crate::image::compile::{Compiler, ImageOp};
 use feedstock_base::Result;
 
 /// Lays the result out as channel × height × width, as torch's convolutions take it.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, decode_image, to_chw};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(32), to_chw()]).compile()?;
+/// assert_eq!(chain.output().shape, [3, 32, 32]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

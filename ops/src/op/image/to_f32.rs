@@ -6,6 +6,15 @@ use crate::image::compile::{Compiler, ImageOp};
 use feedstock_base::Result;
 
 /// Converts to f32, 0 … 1 (divided by 255), as the first half of torchvision's `ToTensor`.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, DType, center_crop, decode_image, to_f32};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(32), to_f32()]).compile()?;
+/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// assert_eq!(chain.output().dtype, DType::F32);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

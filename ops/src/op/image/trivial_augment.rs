@@ -14,6 +14,14 @@ use feedstock_base::{Error, Result};
 /// Applies one uniformly drawn operation at a uniformly drawn magnitude, with torchvision's `TrivialAugmentWide` set
 /// and ranges: as [`RandAugment`](super::RandAugment), but shear ≤ 0.99, translate ≤ 32 px, rotate ≤ 135°,
 /// enhancements 1 ± ≤ 0.99, posterize ≥ 2 bits.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, decode_image, trivial_augment};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(32), trivial_augment()]).compile()?;
+/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -17,6 +17,14 @@ use feedstock_base::{Error, Result};
 ///
 /// The file's own truncation and padding are left out: batches pad, and `max_tokens` bounds. A file whose model drops
 /// merges at random (BPE with `dropout`) is refused: its draws follow no seed, so that no epoch could be repeated.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, Need, tokenize};
+///
+/// let spec = ChainSpec::from([tokenize("s3://b/tokenizer.json")]);
+/// assert_eq!(spec.needs(), [Need::File("s3://b/tokenizer.json".to_owned())]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

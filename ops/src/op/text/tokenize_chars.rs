@@ -15,6 +15,16 @@ use feedstock_base::{Error, Result};
 const TABLE: usize = 128;
 
 /// Gives each character (Unicode scalar value) its place in `vocabulary`, from 0.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, RaggedRow, SampleSeed, Scratch, tokenize_chars};
+///
+/// let chain = ChainSpec::from([tokenize_chars("abc")]).compile()?;
+/// let mut row = RaggedRow::new();
+/// chain.apply_ragged(b"cab", SampleSeed::new(1, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!(row.bytes(), [2i64, 0, 1].map(i64::to_ne_bytes).as_flattened());
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
