@@ -33,6 +33,13 @@ pub(super) struct Losses {
 }
 
 impl Losses {
+    /// Counts what is missing at the end, after `decoded` samples.
+    pub(super) fn end(&mut self, decoded: u64, missing: u64) {
+        self.ended_early = missing > 0;
+        self.lost += missing;
+        self.total = decoded + missing;
+    }
+
     pub(super) fn check(&self, op: &DecodeAudio, format: AudioFormat, sample_rate: u32) -> Result<()> {
         let share = self.lost as f64 / self.total.max(1) as f64;
         if share <= op.max_lost_share {

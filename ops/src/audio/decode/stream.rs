@@ -122,10 +122,7 @@ pub(super) fn decode(
         let intact = format != AudioFormat::Flac || is_intact(&packet.data);
         match if intact { decoder.decode(&packet) } else { Err(Failure::DecodeError("checksum")) } {
             Ok(buffer) if buffer.spec().rate() != sample_rate => {
-                return Err(Error::bad_sample(format!(
-                    "the {format} audio clip changes from {sample_rate} Hz to {} Hz",
-                    buffer.spec().rate()
-                )));
+                return Err(changes_rate(format, sample_rate, buffer.spec().rate()));
             }
             Ok(buffer) => mono.push(&buffer)?,
             Err(Failure::Unsupported(what)) => {
@@ -140,13 +137,9 @@ pub(super) fn decode(
         }
     }
     let decoded = mono.position().saturating_sub(trimmed_in_front);
-    let mut missing = samples.unwrap_or(0).saturating_sub(decoded);
-    if missing > 0 && !loses_in_gaps() {
-        missing = 0;
-    }
-    losses.ended_early = missing > 0;
-    losses.lost += missing;
-    losses.total = decoded + missing;
+    let missing = samples.unwrap_or(0).saturating_sub(decoded);
+    let missing = if missing > 0 && loses_in_gaps() { missing } else { 0 };
+    losses.end(decoded, missing);
     losses.check(op, format, sample_rate)?;
     if times_are_wrong {
         mono.end_at(mono.position().saturating_sub(padding_at_end));
@@ -200,6 +193,10 @@ impl Work {
     fn fail(&mut self, length: usize) {
         self.steps = self.steps.saturating_add(STEPS_PER_BAD_PACKET + length as u64);
     }
+}
+
+fn changes_rate(format: AudioFormat, from: u32, to: u32) -> Error {
+    Error::bad_sample(format!("the {format} audio clip changes from {from} Hz to {to} Hz"))
 }
 
 /// Counts `missing` samples, and stops early where they are too many already.
