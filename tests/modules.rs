@@ -12,7 +12,7 @@ const CIRCLES: [(&str, usize, usize); 11] = [
     ("dataset/base/src", 0, 0),
     ("dataset/plan/src", 0, 0),
     ("dataset/src", 54, 10),
-    ("ops/src", 58, 5),
+    ("ops/src", 0, 0),
     ("ingest/src", 0, 0),
     ("trainer_bridge/device/src", 0, 0),
     ("trainer_bridge/src", 0, 3),

@@ -15,7 +15,6 @@ pub(crate) fn references() -> Value {
 }
 
 /// The CPU time of this thread for `work`, and its result.
-#[cfg(feature = "audio")]
 pub(crate) fn cpu_time<T>(work: impl FnOnce() -> T) -> (std::time::Duration, T) {
     let now = || {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -29,7 +28,6 @@ pub(crate) fn cpu_time<T>(work: impl FnOnce() -> T) -> (std::time::Duration, T) 
 }
 
 /// A statistic of `values` must lie within `sigmas` standard errors of the reference's (both sides are sampled).
-#[cfg_attr(not(feature = "image"), expect(dead_code, reason = "only draws of image ops are compared"))]
 pub(crate) fn assert_same_distribution(values: &[f64], reference: &Value, what: &str) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;

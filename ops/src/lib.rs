@@ -26,7 +26,7 @@
 //! # }
 //! # main().unwrap() }
 //! ```
-//! Rows of speech and text are *ragged*: each has a length of its own, unless clips are cropped and padded to one.
+//! Rows of speech and text are *ragged*: their lengths differ, unless audio clips are cropped and padded to one.
 //!
 //! ```
 //! # #[cfg(feature = "audio")] {
@@ -45,8 +45,8 @@
 //! ```
 //!
 //! Costs: 224×224×3 u8 is 147 KiB a sample, `cargo bench -p feedstock-ops --bench decode_chain` prints what the fused
-//! chain makes beside bare libjpeg-turbo; 5 s of 80 log-mel bins every 10 ms are 156 KiB, `--bench speech_chain` prints
-//! the chain beside bare symphonia.
+//! chain makes compared with bare libjpeg-turbo; 5 s of 80 log-mel bins every 10 ms are 156 KiB, `--bench speech_chain`
+//! prints the chain compared with bare symphonia.
 
 /// The version of the ops. Raise it when the pixels, samples or tokens that any op makes change, or what it draws: a rank
 /// and a worker of different versions would put different bytes into one batch, so they refuse each other. Cursors hold it
@@ -61,16 +61,37 @@ mod chain;
 #[cfg(any(feature = "audio", feature = "image"))]
 mod check;
 #[cfg(test)]
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod golden;
 #[cfg(any(feature = "audio", feature = "image", feature = "text"))]
 mod limits;
+mod op;
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
+mod plan;
 mod ragged;
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod resources;
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod scratch;
 mod seed;
 mod spec;
 mod warning;
-#[cfg_attr(not(any(feature = "audio", feature = "image")), allow(dead_code, reason = "decoders need it"))]
+#[cfg_attr(
+    not(all(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "each kind of op uses a part")
+)]
 mod working;
 
 #[cfg(feature = "audio")]
@@ -83,8 +104,10 @@ pub mod text;
 #[cfg(all(feature = "datafusion", feature = "image"))]
 mod sql;
 
-pub use chain::{Chain, ChainSpec, Op, OpInfo};
+pub use chain::{Chain, ChainSpec};
 pub use feedstock_base::{Error, ErrorKind, Result};
+pub use op::Op;
+pub use op::info::OpInfo;
 pub use ragged::RaggedRow;
 pub use resources::{Need, Noise, Resources};
 pub use scratch::{DECODER_MEMORY, Scratch};
@@ -93,19 +116,13 @@ pub use spec::{DType, Layout, TensorSpec};
 pub use warning::{Warning, Warnings};
 
 #[cfg(feature = "audio")]
-pub use audio::{
-    add_noise, decode_audio, feature_major, global_mvn, log_mel, log_mel_librosa, log_mel_torchaudio,
-    log_mel_whisper, mfcc, pad_seconds, random_crop_seconds, resample, spec_augment, speed_perturb,
-    trim_silence, utterance_mvn, volume,
-};
+pub use op::constructors::audio::*;
 #[cfg(feature = "image")]
-pub use image::{
-    center_crop, color_jitter, decode_image, horizontal_flip, normalize, rand_augment, random_crop,
-    random_erasing, random_resized_crop, resize, to_chw, to_f32, trivial_augment,
-};
-
+pub use op::constructors::image::*;
 #[cfg(feature = "text")]
-pub use text::{tokenize, tokenize_chars};
+pub use op::constructors::text::*;
+#[cfg(feature = "audio")]
+pub use op::presets::*;
 
 #[cfg(all(feature = "datafusion", feature = "image"))]
 pub use sql::sql_functions;

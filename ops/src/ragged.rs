@@ -1,6 +1,7 @@
 //! A row whose length is found by running its chain.
 
-/// The result of a ragged chain for one sample: a dense row-major tensor of its own length, aligned for any element.
+/// The result of a ragged chain for one sample: a dense row-major tensor as long as the sample, aligned for any
+/// element.
 ///
 /// Keep and reuse it: its memory grows to the longest row that it held, and no further.
 #[derive(Default, Debug, Clone)]
@@ -35,7 +36,7 @@ impl RaggedRow {
     /// The memory of a row `length` long and of `elements` elements in all, whose content is unspecified.
     ///
     /// # Panics
-    /// Where memory cannot hold so many, as a `Vec` does.
+    /// If memory cannot hold that number of elements, as a `Vec` does.
     pub fn f32s(&mut self, length: usize, elements: usize) -> &mut [f32] {
         self.prepare::<f32>(length, elements);
         // SAFETY: aligned for u64, initialised, at least `elements` × 4 bytes long, and any bits are an f32.
@@ -56,7 +57,7 @@ impl RaggedRow {
     /// As [`f32s`](Self::f32s).
     pub fn raw(&mut self, length: usize, bytes: usize) -> &mut [u8] {
         self.prepare::<u8>(length, bytes);
-        // SAFETY: `prepare` made the words hold so many bytes, and every byte is a u8.
+        // SAFETY: `prepare` made the words hold that number of bytes, and every byte is a u8.
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) }
     }
 

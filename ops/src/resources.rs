@@ -1,4 +1,4 @@
-//! What ops need besides their parameters: bytes that somebody else loads, because ops do no I/O.
+//! What ops need besides their parameters: bytes that the caller loads, because ops do no I/O.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub struct Resources {
 pub enum Need {
     /// The bytes of one file: a tokenizer.
     File(String),
-    /// The clips of a data set, decoded to mono at this rate in Hz: noise to mix in.
+    /// The audio clips of a data set, decoded to mono at this rate in Hz: noise to mix in.
     Noise {
         /// The data set.
         uri: String,
-        /// Samples a second of the decoded clips.
+        /// Samples a second of the decoded audio clips.
         sample_rate: u32,
     },
 }
@@ -36,12 +36,45 @@ impl Need {
     }
 }
 
-/// Decoded noise clips, mono.
+/// Collects what the ops of a chain refer to.
+#[derive(Default)]
+pub(crate) struct Needs {
+    list: Vec<Need>,
+    /// The rate that audio clips have after the ops so far, if it is known.
+    sample_rate: Option<u32>,
+}
+
+impl Needs {
+    /// Each need once, sorted.
+    pub(crate) fn list(mut self) -> Vec<Need> {
+        self.list.sort_unstable();
+        self.list.dedup();
+        self.list
+    }
+
+    pub(crate) fn file(&mut self, uri: &str) {
+        self.list.push(Need::File(uri.to_owned()));
+    }
+
+    /// A data set of noise, at the rate that audio clips have here. Without a rate the chain does not compile, and the
+    /// error states why.
+    pub(crate) fn noise(&mut self, uri: &str) {
+        let need = |sample_rate| Need::Noise { uri: uri.to_owned(), sample_rate };
+        self.list.extend(self.sample_rate.map(need));
+    }
+
+    /// All audio clips have this rate from here on.
+    pub(crate) fn set_sample_rate(&mut self, sample_rate: u32) {
+        self.sample_rate = Some(sample_rate);
+    }
+}
+
+/// Decoded noise audio clips, mono.
 #[derive(Debug, Clone, Default)]
 pub struct Noise {
     /// Samples a second.
     pub sample_rate: u32,
-    /// One waveform a clip, none of them empty.
+    /// One waveform an audio clip, none of them empty.
     pub clips: Vec<Vec<f32>>,
 }
 

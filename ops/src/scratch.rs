@@ -1,12 +1,10 @@
 //! What one thread keeps between samples: buffers and codec handles, and the working memory that it may take for one.
 
+use std::any::Any;
+
 use crate::warning::Warnings;
-#[cfg(any(feature = "audio", feature = "image", feature = "text"))]
-use crate::working::Scope;
-use crate::working::is_exceeded;
-#[cfg(any(feature = "audio", feature = "image", feature = "text"))]
-use feedstock_base::Error;
-use feedstock_base::Result;
+use crate::working::{Scope, is_exceeded};
+use feedstock_base::{Error, Result};
 
 /// The default of `decoder_memory`: bytes of working memory that one thread may take for one sample. 64 MiB is a 22-megapixel
 /// RGB image, or 17 minutes of speech at 16 kHz.
@@ -18,22 +16,20 @@ pub const DECODER_MEMORY: u64 = 64 << 20;
 /// zeroed again. If a sample leaves more than [`DECODER_MEMORY`] (or what [`keep_at_most`](Self::keep_at_most) sets) in all
 /// buffers together, they are freed.
 pub struct Scratch {
-    #[cfg(feature = "image")]
-    pub(crate) image: crate::image::ImageScratch,
-    #[cfg(feature = "audio")]
-    pub(crate) audio: crate::audio::AudioScratch,
-    #[cfg(feature = "text")]
-    pub(crate) text: crate::text::TextScratch,
+    /// One for each kind of chain that has run.
+    parts: Vec<Box<dyn Part>>,
     pub(crate) warnings: Warnings,
     memory: Memory,
     most_kept_bytes: u64,
 }
 
+/// What one kind of chain keeps.
+pub(crate) trait Part: Any + Send {
+    /// Bytes that the buffers hold.
+    fn kept_bytes(&self) -> usize;
+}
+
 /// What a sample may take.
-#[cfg_attr(
-    not(any(feature = "audio", feature = "image", feature = "text")),
-    allow(dead_code, reason = "no op needs it")
-)]
 struct Memory {
     /// `u64::MAX`: only the limits of ops apply.
     most_bytes: u64,
@@ -46,12 +42,7 @@ struct Memory {
 impl Default for Scratch {
     fn default() -> Self {
         Self {
-            #[cfg(feature = "image")]
-            image: Default::default(),
-            #[cfg(feature = "audio")]
-            audio: Default::default(),
-            #[cfg(feature = "text")]
-            text: Default::default(),
+            parts: Vec::new(),
             warnings: Warnings::default(),
             memory: Memory { most_bytes: u64::MAX, most_of_sample: 0, needed: None },
             most_kept_bytes: DECODER_MEMORY,
@@ -89,7 +80,6 @@ impl Scratch {
     }
 
     /// Decides how much of a sample may be decoded; `working` predicts what it takes.
-    #[cfg(any(feature = "audio", feature = "image", feature = "text"))]
     pub(crate) fn admit(&mut self, working: impl Fn(Scope) -> u64) -> Result<Scope> {
         let allowed = self.memory.most_bytes;
         if allowed == u64::MAX {
@@ -114,28 +104,24 @@ impl Scratch {
     }
 
     /// True where a limit on working memory is set.
-    #[cfg(feature = "audio")]
     pub(crate) fn is_bounded(&self) -> bool {
         self.memory.most_bytes < u64::MAX
     }
 
     /// Bytes that the buffers hold.
     pub fn kept_bytes(&self) -> u64 {
-        #[allow(unused_mut, reason = "without ops there are no buffers")]
-        let mut bytes = 0;
-        #[cfg(feature = "image")]
-        {
-            bytes += self.image.kept_bytes();
-        }
-        #[cfg(feature = "audio")]
-        {
-            bytes += self.audio.kept_bytes();
-        }
-        #[cfg(feature = "text")]
-        {
-            bytes += self.text.kept_bytes();
-        }
-        bytes as u64
+        self.parts.iter().map(|part| part.kept_bytes() as u64).sum()
+    }
+
+    /// Returns what the kind of chain that uses `T` keeps.
+    pub(crate) fn part<T: Part + Default>(&mut self) -> &mut T {
+        let is_it = |part: &dyn Part| (part as &dyn Any).is::<T>();
+        let at = self.parts.iter().position(|part| is_it(&**part)).unwrap_or_else(|| {
+            self.parts.push(Box::new(T::default()));
+            self.parts.len() - 1
+        });
+        let part: &mut dyn Any = &mut *self.parts[at];
+        part.downcast_mut().unwrap_or_else(|| unreachable!("it was found by its type"))
     }
 
     /// Gets ready for the next sample after one that ended with `outcome`.
@@ -155,18 +141,7 @@ impl Scratch {
 
     /// Frees the buffers.
     pub(crate) fn free(&mut self) {
-        #[cfg(feature = "image")]
-        {
-            self.image = Default::default();
-        }
-        #[cfg(feature = "audio")]
-        {
-            self.audio = Default::default();
-        }
-        #[cfg(feature = "text")]
-        {
-            self.text = Default::default();
-        }
+        self.parts.clear();
     }
 
     /// Returns and forgets the warnings about all samples that were decoded since the last call.

@@ -1,7 +1,7 @@
 //! Randomness that belongs to the sample.
 //!
-//! Every random op draws from a generator of its own, seeded by (seed, epoch, sample id, op index), so what a
-//! sample looks like does not depend on threads, workers, retries or the ops around it.
+//! Every random op draws from a separate generator, seeded by (seed, epoch, sample id, op index), so what a sample
+//! looks like does not depend on threads, workers, retries or the ops around it.
 //!
 //! # Derivation
 //! With `mix` the finaliser of SplitMix64 (Steele, Lea, Flood 2014) and γ = 0x9E37_79B9_7F4A_7C15, all modulo 2⁶⁴:
@@ -52,7 +52,7 @@ impl SampleSeed {
     }
 }
 
-/// What separates the random draws of one chain from those of other chains on the same sample. The default is no salt.
+/// What separates the random draws of one chain from those of other chains on the same sample. Default: without salt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Salt(Option<u64>);
 

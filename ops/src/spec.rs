@@ -77,7 +77,7 @@ impl TensorSpec {
         self
     }
 
-    /// Whether each sample has a length of its own.
+    /// Returns true if the lengths of samples differ.
     pub fn is_ragged(&self) -> bool {
         self.ragged_axis.is_some()
     }

@@ -1,4 +1,4 @@
-//! The ops as DataFusion scalar functions, so that pictures can be queried in SQL:
+//! The ops as DataFusion scalar functions, so that images can be queried in SQL:
 //!
 //! ```sql
 //! SELECT image_format(image['bytes']), count(*) FROM catalog WHERE image_width(image['bytes']) > 64 GROUP BY 1
@@ -9,8 +9,8 @@
 //! | `image_format(bytes)` | Utf8: `jpeg`, `png`, `webp` |
 //! | `decode_image(bytes)` | Struct {height: Int64, width: Int64, pixels: Binary}: RGB, height × width × 3 |
 //!
-//! They take Binary, LargeBinary or BinaryView; null gives null. Bytes that are no picture fail the query; the
-//! `try_` form of each function (`try_image_width` …) gives null instead.
+//! They take Binary, LargeBinary or BinaryView; null gives null. Bytes that are no image fail the query; the `try_`
+//! form of each function (`try_image_width` …) gives null instead.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use datafusion::logical_expr::{
 use crate::image::{DecodeImage, ImageFormat, decode_rgb, read_header};
 use feedstock_base::Result;
 
-/// The picture functions, to be registered with a `SessionContext`.
+/// The image functions, to be registered with a `SessionContext`.
 pub fn sql_functions() -> Vec<Arc<ScalarUDF>> {
     [What::Width, What::Height, What::Format, What::Decode]
         .into_iter()
@@ -59,7 +59,7 @@ impl PictureFunction {
         Self { what, tolerant, signature: Signature::one_of(exact.into(), Volatility::Immutable) }
     }
 
-    /// `of` for each picture; nulls stay, and become more where errors are tolerated.
+    /// `of` for each image; nulls stay, and become more where errors are tolerated.
     fn each<T>(&self, pictures: &ArrayRef, of: impl Fn(&[u8]) -> Result<T>) -> SqlResult<Vec<Option<T>>> {
         let one = |(row, bytes): (usize, Option<&[u8]>)| match bytes.map(&of).transpose() {
             Ok(value) => Ok(value),

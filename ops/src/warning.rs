@@ -6,10 +6,11 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The container cannot prove where the clip ends: Ogg without the end-of-stream flag, MP3 without a count of its
-    /// frames, ADTS, or FLAC, WAV or fragmented MP4 whose header states no length. A missing end would go unnoticed.
+    /// The container cannot prove where the audio clip ends: Ogg without the end-of-stream flag, MP3 without a count of
+    /// its frames, ADTS, or FLAC, WAV or fragmented MP4 whose header states no length. A missing end would go
+    /// unnoticed.
     EndUnknown,
-    /// The Ogg clip is a chain of streams, of which only the first was decoded.
+    /// The Ogg audio clip is a chain of streams, of which only the first was decoded.
     LaterStreams,
     /// The image is damaged, but its decoder reached the end: some of its pixels may be wrong. libjpeg warned about the
     /// JPEG, or the PNG's image data do not have their checksum or lack the end. Pillow decodes such files silently.

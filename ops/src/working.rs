@@ -29,7 +29,6 @@ impl std::fmt::Display for Exceeded {
 }
 
 /// The error of a decoder that needs more than [`Scope::Stated`] predicts.
-#[cfg(any(feature = "audio", feature = "image"))]
 pub(crate) fn exceeds() -> Error {
     Error::bad_sample("the sample needs more working memory than its header states").with_source(Exceeded)
 }

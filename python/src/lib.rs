@@ -76,6 +76,12 @@ fn preset(py: Python<'_>, name: &str) -> PyResult<String> {
     serde_json::to_string(&op).map_err(|e| errors::config(py, format!("{name}: {e}")))
 }
 
+/// Returns the JSON schema of the descriptions of ops.
+#[pyfunction]
+fn op_schema() -> String {
+    feedstock::ops::Op::json_schema().to_string()
+}
+
 /// Returns the CPU threads of a loader whose pipeline sets no number.
 #[pyfunction]
 fn default_threads() -> usize {
@@ -111,6 +117,7 @@ fn _feedstock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(offer_libraries, module)?)?;
     module.add_function(wrap_pyfunction!(use_address_on, module)?)?;
     module.add_function(wrap_pyfunction!(preset, module)?)?;
+    module.add_function(wrap_pyfunction!(op_schema, module)?)?;
     module.add_function(wrap_pyfunction!(default_threads, module)?)?;
     #[cfg(feature = "test-hooks")]
     module.add_function(wrap_pyfunction!(panic, module)?)?;

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 import feedstock as fs
-from feedstock import ops
+from feedstock import _feedstock, ops
 
 CALLS = {
     "decode_image": {},
@@ -49,6 +49,18 @@ def test_every_op_is_known_with_all_its_parameters(module, name, function):
     if name in ("spec_augment", "feature_major", "global_mvn"):
         before.append(fs.log_mel(80))
     ops._op.chain_json([*before, op, *([fs.resize((8, 8))] if name == "decode_image" else [])])
+
+
+@pytest.mark.parametrize(
+    "schema", json.loads(_feedstock.op_schema())["oneOf"], ids=lambda schema: schema["title"]
+)
+def test_signatures_are_those_of_the_native_table(schema):
+    """Names, order and defaults; a parameter that may be left out is None, so that the native default counts."""
+    parameters = inspect.signature(getattr(fs, schema["title"])).parameters.values()
+    assert {p.name for p in parameters} == set(schema["properties"]) - {"op"}
+    assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == schema["positional"]
+    assert {p.name for p in parameters if p.default is p.empty} == set(schema["required"]) - {"op"}
+    assert all(p.default in (p.empty, None) for p in parameters)
 
 
 @pytest.mark.parametrize(

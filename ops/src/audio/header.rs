@@ -1,4 +1,4 @@
-//! What a clip's first bytes say, without decoding.
+//! What an audio clip's first bytes state, without decoding.
 //!
 //! | format | samples | from |
 //! |---|---|---|
@@ -8,67 +8,39 @@
 //! | ADTS | an estimate | the first 4 KiB |
 //! | Ogg | none: the last page has it | |
 //!
-//! With the whole clip, every length is exact. Megabytes of ID3 tags may be in front of an MP3: [`leading_tag_bytes`]
-//! tells how many, so that a reader can ask for the bytes behind them.
+//! With the whole audio clip, every length is exact. Megabytes of ID3 tags may be in front of an MP3:
+//! [`leading_tag_bytes`] returns how many, so that a reader can ask for the bytes after them.
 
+use super::decode::DecodeAudio;
 use super::decode::adts::{AdtsHeader, FRAME_SAMPLES};
-use super::decode::flac::StreamInfo;
+use super::decode::flac_format::StreamInfo;
 use super::decode::mp4::Mp4Header;
 use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
-use super::decode::ogg::{OggHeader, first_stream};
+use super::decode::ogg::OggHeader;
+use super::decode::ogg_pages::first_stream;
+use super::decode::sniff::{Container, sniff};
 use super::decode::wav::WavHeader;
-use super::decode::{Container, DecodeAudio, sniff, unknown};
+use super::format::{AudioFormat, unknown};
 use feedstock_base::{Error, Result};
 
-/// A clip's file format and codec.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AudioFormat {
-    /// MPEG-1, -2 or -2.5 audio, layer III.
-    Mp3,
-    /// FLAC, bare or in Ogg.
-    Flac,
-    /// Vorbis in Ogg.
-    Vorbis,
-    /// Opus in Ogg.
-    Opus,
-    /// PCM in RIFF/WAVE.
-    Wav,
-    /// AAC in MP4 (M4A) or ADTS.
-    Aac,
-}
-
-impl std::fmt::Display for AudioFormat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Mp3 => "MP3",
-            Self::Flac => "FLAC",
-            Self::Vorbis => "Vorbis",
-            Self::Opus => "Opus",
-            Self::Wav => "WAV",
-            Self::Aac => "AAC",
-        })
-    }
-}
-
-/// What the header says.
+/// What the header of an audio clip states.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct AudioHeader {
-    /// Told by the content.
+    /// The format of the content, whatever the file's name.
     pub format: AudioFormat,
-    /// Samples a second; 0 where the first bytes do not tell (an MP4 whose header follows its audio).
+    /// Samples a second; 0 if the first bytes do not state it (an MP4 whose header follows its audio).
     pub sample_rate: u32,
     /// Channels, before mixing down; 0 as for `sample_rate`.
     pub channels: u32,
-    /// Samples a channel, after gapless trimming; none where the first bytes do not tell.
+    /// Samples a channel, after gapless trimming; `None` if the first bytes do not state them.
     pub samples: Option<u64>,
     /// Whether `samples` is what decoding gives, not an estimate from the bit rate.
     pub exact: bool,
 }
 
 impl AudioHeader {
-    /// The clip's length in seconds.
+    /// The audio clip's length in seconds.
     pub fn seconds(&self) -> Option<f64> {
         self.samples
             .filter(|_| self.sample_rate > 0)
@@ -76,22 +48,23 @@ impl AudioHeader {
     }
 }
 
-/// How many bytes of ID3v2 tags `head` begins with; they may reach past its end. At least 10 bytes are needed to tell.
+/// Returns the length in bytes of the ID3v2 tags that `head` begins with. They may reach past its end. `head` must have
+/// at least 10 bytes.
 pub fn leading_tag_bytes(head: &[u8]) -> u64 {
     id3_bytes(head)
 }
 
-/// Raised when [`read_audio_header`] returns another duration for the same clip: durations in stored catalogs are read again. 2:
+/// Raised when [`read_audio_header`] returns another duration for the same audio clip: durations in stored catalogs are read again. 2:
 /// AAC of the encoder FAAC is shorter by the encoder's delay.
 pub const AUDIO_HEADER_VERSION: u32 = 2;
 
-/// Reads what `head`, the first bytes of a clip of `total_bytes`, says. Nothing is decoded.
+/// Reads what `head`, the first bytes of an audio clip of `total_bytes`, states. Nothing is decoded.
 ///
-/// Give it at least 4 KiB behind the [`leading_tag_bytes`] (with `total_bytes` less what was left out), or the whole
-/// clip. A claim is not checked against what is there: decoding does that.
+/// Give it at least 4 KiB after the [`leading_tag_bytes`] (with `total_bytes` less what was left out), or the whole
+/// audio clip. A claim is not checked against what is there: decoding does that.
 ///
 /// # Errors
-/// `BadSample` where the bytes are none of the formats or the header is damaged or not within `head`.
+/// `BadSample` for bytes in another format, or if the header is damaged or not within `head`.
 pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
     let (container, start) = sniff(head)?;
     let (clip, bytes) = (&head[start..], total_bytes.saturating_sub(start as u64));
@@ -122,7 +95,7 @@ pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
             AudioHeader { format, sample_rate, channels, samples, exact: samples.is_some() }
         }
         Container::Mp4 => {
-            // Without its header, behind the audio, only the format is known.
+            // Without its header, which is after the audio, only the format is known.
             let Mp4Header { sample_rate, channels, delay, samples, delay_is_known, .. } =
                 Mp4Header::parse(clip).unwrap_or_default();
             let samples = (samples > 0).then(|| samples.saturating_sub(delay));
@@ -132,7 +105,7 @@ pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
     };
     if header.sample_rate == 0 || header.channels == 0 {
         return Err(Error::bad_sample(format!(
-            "the {} header says {} Hz, {} channels; a clip needs at least one of each",
+            "the {} header states {} Hz, {} channels; an audio clip needs at least one of each",
             header.format, header.sample_rate, header.channels
         )));
     }

@@ -17,13 +17,13 @@ use feedstock_base::{Error, Result};
 /// Frames side by side: one AVX register of f32, two of SSE or NEON.
 pub(crate) const LANES: usize = 8;
 
-/// What lies beyond the clip's ends in the first and last frames.
+/// What is beyond the audio clip's ends in the first and last frames.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PadMode {
-    /// The clip mirrored, its end sample not repeated; a clip shorter than half a frame is mirrored again and again,
-    /// as `numpy.pad` (and so librosa and transformers) does and torch refuses. Of one sample, that sample.
+    /// The audio clip mirrored, its end sample not repeated; an audio clip shorter than half a frame is mirrored again
+    /// and again, as `numpy.pad` (and so librosa and transformers) does and torch refuses. Of one sample, that sample.
     #[default]
     Reflect,
     /// Zeros.
@@ -68,7 +68,7 @@ impl Frames {
         self.n_fft / 2 + 1
     }
 
-    /// Frames of a clip of `samples`; 0 where it has none.
+    /// Frames of an audio clip of `samples`; 0 where it has none.
     pub(crate) fn count(&self, samples: usize) -> usize {
         let padding = if self.center { 2 * (self.n_fft / 2) } else { 0 };
         match (samples, (samples + padding).checked_sub(self.n_fft)) {
@@ -124,7 +124,7 @@ impl Frames {
         }
     }
 
-    /// Sample `at` of the clip with `before` samples of padding in front.
+    /// Sample `at` of the audio clip with `before` samples of padding in front.
     fn padded(&self, wave: &[f32], at: usize, before: usize) -> f32 {
         if let Some(x) = at.checked_sub(before).and_then(|at| wave.get(at)) {
             return *x;
@@ -132,7 +132,7 @@ impl Frames {
         if self.pad_mode == PadMode::Constant {
             return 0.0;
         }
-        // Mirrored at both ends the clip repeats after 2 (n − 1) samples.
+        // Mirrored at both ends the audio clip repeats after 2 (n − 1) samples.
         let period = 2 * (wave.len().max(2) - 1);
         let place = (at + period - before % period) % period;
         let place = if place < wave.len() { place } else { period - place };

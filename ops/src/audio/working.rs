@@ -1,11 +1,11 @@
-//! The working memory of a chain of speech ops, from a clip's header.
+//! The working memory of a chain of speech ops, from an audio clip's header.
 //!
 //! | part | bytes |
 //! |---|---|
 //! | waveform, and what `resample` and `speed_perturb` make of it: two buffers that change places | 4 a sample |
 //! | features that are turned or made of others (`feature_major`, `mfcc`), and rows that are not aligned | 4 an element |
 //! | levels of `trim_silence` | 8 a hop |
-//! | where the frames of an MP3 or AAC clip lie | 112 a frame of at least 24 bytes; 64 a packet of an MP4 |
+//! | where the frames of an MP3 or AAC audio clip lie | 112 a frame of at least 24 bytes; 64 a packet of an MP4 |
 //! | codebooks of Vorbis | 8 MiB, at most `max_codebook_bytes` |
 //! | filters of resampling | 1 MiB each |
 //! | blocks of the decoder, its tables, spectra | 4 MiB |
@@ -13,16 +13,19 @@
 //! Bytes that claim more samples than the header states are found while they are decoded: [`Scope::Most`] takes the limits of
 //! `decode_audio` instead of those of the header.
 
-use super::decode::{Container, DecodeAudio, sniff};
-use super::header::{AudioFormat, AudioHeader, read_audio_header};
-use super::parameters::samples;
-use super::plan::{AudioPlan, Extract, WaveStep};
-use super::resample::resampled_length;
+use std::borrow::Cow;
+
+use super::decode::DecodeAudio;
+use super::decode::sniff::{Container, sniff};
+use super::format::AudioFormat;
+use super::header::{AudioHeader, read_audio_header};
+use super::scratch::AudioScratch;
+use super::stages::Stages;
+use super::wave_memory::WaveMemory;
 use crate::buffer::fit;
 use crate::scratch::Scratch;
 use crate::working::Scope;
 use feedstock_base::Result;
-use std::borrow::Cow;
 
 /// Samples that a header's word is exceeded by: an estimate's error, and frames at both ends.
 const SLACK_SHARE: u64 = 64;
@@ -32,11 +35,10 @@ const SLACK_SAMPLES: u64 = 8192;
 const FLAC_SAMPLES_A_BYTE: u64 = 4;
 const OTHER_SAMPLES_A_BYTE: u64 = 64;
 
-/// Stands for the rate of a clip whose header is refused.
+/// Stands for the rate of an audio clip whose header is refused.
 const REFUSED_RATE: u32 = 48_000;
 
 const FIXED_BYTES: u64 = 4 << 20;
-const FILTER_BYTES: u64 = 1 << 20;
 /// A frame's place, in a buffer that may be twice as large; the smallest frame of layer III.
 const FRAME_BYTES: u64 = 112;
 const LEAST_FRAME: u64 = 24;
@@ -45,7 +47,7 @@ const MP4_PACKET_SAMPLES: u64 = 1024;
 /// libvorbis' largest codebooks are below 3 MB.
 const USUAL_CODEBOOK_BYTES: u64 = 8 << 20;
 
-/// What is known of a clip before it is decoded.
+/// What is known of an audio clip before it is decoded.
 struct Claim {
     header: AudioHeader,
     container: Container,
@@ -78,29 +80,29 @@ impl Claim {
     }
 }
 
-impl AudioPlan {
-    /// Returns the decoder's options for a clip: with limits that keep it within the working memory of `scratch`.
-    pub(super) fn within_memory(
-        &self,
-        encoded: &[u8],
-        scratch: &mut Scratch,
-    ) -> Result<Cow<'_, DecodeAudio>> {
-        let op = Cow::Borrowed(&self.decode);
-        if !scratch.is_bounded() {
-            return Ok(op);
-        }
-        let claim = Claim::read(encoded);
-        let scope = scratch.admit(|scope| self.working_bytes(&claim, scope))?;
-        let samples = self.samples(&claim, scope);
-        // All at once, because a buffer that grows is there twice for a time.
-        fit(&mut scratch.audio.wave, usize::try_from(samples).unwrap_or(usize::MAX));
-        Ok(match scope {
-            Scope::Most => op,
-            Scope::Stated => Cow::Owned(self.decode.tightened(samples, USUAL_CODEBOOK_BYTES)),
-        })
+/// Returns the decoder's options for an audio clip: with limits that keep it within the working memory of `scratch`.
+pub(super) fn within_memory<'a>(
+    stages: &'a Stages,
+    encoded: &[u8],
+    scratch: &mut Scratch,
+) -> Result<Cow<'a, DecodeAudio>> {
+    let op = Cow::Borrowed(&stages.decode);
+    if !scratch.is_bounded() {
+        return Ok(op);
     }
+    let claim = Claim::read(encoded);
+    let scope = scratch.admit(|scope| stages.working_bytes(&claim, scope))?;
+    let samples = stages.samples(&claim, scope);
+    // All at once, because a buffer that grows is there twice for a time.
+    fit(&mut scratch.part::<AudioScratch>().wave, usize::try_from(samples).unwrap_or(usize::MAX));
+    Ok(match scope {
+        Scope::Most => op,
+        Scope::Stated => Cow::Owned(stages.decode.tightened(samples, USUAL_CODEBOOK_BYTES)),
+    })
+}
 
-    /// Returns the most samples of a clip.
+impl Stages {
+    /// Returns the most samples of an audio clip.
     fn samples(&self, claim: &Claim, scope: Scope) -> u64 {
         let most = most_samples(&self.decode, claim.header.sample_rate);
         match scope {
@@ -109,7 +111,7 @@ impl AudioPlan {
         }
     }
 
-    /// Returns the working memory for a clip.
+    /// Returns the working memory for an audio clip.
     fn working_bytes(&self, claim: &Claim, scope: Scope) -> u64 {
         let samples = self.samples(claim, scope);
         let codebooks = match (claim.header.format, scope) {
@@ -126,74 +128,31 @@ impl AudioPlan {
         (FIXED_BYTES + frames).saturating_add(codebooks).saturating_add(waves)
     }
 
-    /// Bytes of the waveforms and features of a clip of so many samples.
+    /// Bytes of the waveforms and features of an audio clip of `clip_samples` samples.
     fn wave_bytes(&self, clip_samples: u64, sample_rate: u32) -> u64 {
-        let (mut length, mut rate) = (clip_samples, sample_rate);
-        // The buffer that the waveform is in, and the other one.
-        let (mut wave, mut other) = (length, 0_u64);
-        let mut bytes = 0;
-        for (_, step) in &self.waves {
-            let to = match step {
-                WaveStep::Resample(to) => {
-                    let to = std::mem::replace(&mut rate, *to);
-                    saturated(resampled_length(length, to.max(1), rate))
-                }
-                WaveStep::Speed(op) => {
-                    let length = usize::try_from(length).unwrap_or(usize::MAX);
-                    op.longest(length).map_or(u64::MAX, |samples| samples as u64)
-                }
-                WaveStep::Trim(op) => {
-                    bytes += 16 * (length / op.hop_length.max(1) as u64 + 16);
-                    continue;
-                }
-                WaveStep::Crop(op) => {
-                    length = length.min(samples(op.seconds, rate) as u64);
-                    continue;
-                }
-                WaveStep::Pad(op) => {
-                    let padded = samples(op.seconds, rate) as u64;
-                    // In the same buffer, which is replaced by a larger one.
-                    if length < padded {
-                        bytes += 4 * length;
-                    }
-                    length = if op.truncate { padded } else { length.max(padded) };
-                    wave = wave.max(length);
-                    continue;
-                }
-                WaveStep::Volume(_) | WaveStep::Noise(..) | WaveStep::Mvn(_) => continue,
-            };
-            bytes += FILTER_BYTES;
-            (wave, other) = (other.max(to), wave);
-            length = to;
+        let mut memory = WaveMemory::new(clip_samples, sample_rate);
+        for (_, op) in &self.waves {
+            op.count(&mut memory);
         }
-        let elements = match &self.extract {
-            None => length,
-            Some(extract) => {
-                let frames = extract.mel().count(usize::try_from(length).unwrap_or(usize::MAX)) as u64;
-                let mels = match extract {
-                    Extract::LogMel(_) => 0,
-                    Extract::Mfcc(_) => frames.saturating_mul(extract.mel().n_mels() as u64),
-                };
-                let features = frames.saturating_mul(extract.width() as u64);
+        let elements = match &self.extractor {
+            None => memory.length(),
+            Some(extractor) => {
+                let length = usize::try_from(memory.length()).unwrap_or(usize::MAX);
+                let frames = extractor.count(length) as u64;
+                let features = frames.saturating_mul(extractor.width() as u64);
                 let turned = if self.feature_major { features } else { 0 };
-                bytes += 4 * (mels.saturating_add(turned));
+                memory.take(4 * (extractor.between(frames).saturating_add(turned)));
                 features
             }
         };
-        let spare = if self.output().is_ragged() { 0 } else { elements };
-        let samples = wave.saturating_add(other.max(spare));
-        bytes.saturating_add(samples.saturating_mul(4))
+        memory.bytes(if self.output.is_ragged() { 0 } else { elements })
     }
 }
 
-/// The samples that `op`'s limits allow a clip of this rate.
+/// The samples that `op`'s limits allow an audio clip of this rate.
 fn most_samples(op: &DecodeAudio, sample_rate: u32) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is meant")]
     let by_seconds = (op.max_seconds * f64::from(sample_rate)).ceil() as u64;
     let by_bytes = op.max_decoded_bytes / size_of::<f32>() as u64;
     op.max_samples.min(by_seconds.max(1)).min(by_bytes)
-}
-
-fn saturated(value: u128) -> u64 {
-    u64::try_from(value).unwrap_or(u64::MAX)
 }

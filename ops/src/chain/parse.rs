@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::info::{self, OpInfo};
-use super::{ChainSpec, Op};
+use crate::op::Op;
+use crate::op::info::{self, OpInfo};
 use feedstock_base::{Error, Result};
 
 /// Marks of quotations, in which nothing else is a mark.
 const QUOTES: [char; 2] = ['"', '\''];
 
-pub(super) fn chain(text: &str) -> Result<ChainSpec> {
+/// Reads the ops of a chain.
+///
+/// # Errors
+/// `BadConfig`, naming the op and the parameter.
+pub(super) fn ops(text: &str) -> Result<Vec<Op>> {
     let ops = split(text, ',').ok_or_else(|| Error::config(format!("`{text}`: a quotation has no end")))?;
     ops.into_iter().enumerate().map(|(index, op)| one(index, op.trim())).collect()
 }
@@ -37,7 +41,7 @@ fn split(text: &str, mark: char) -> Option<Vec<&str>> {
     quote.is_none().then_some(parts)
 }
 
-/// Splits an op at its colons; the one of a URI's `scheme://` is none of them.
+/// Splits an op at its colons; the one of a URI's `scheme://` does not count.
 fn parameters(text: &str) -> Vec<&str> {
     let mut parts: Vec<&str> = Vec::new();
     let (mut start, mut at) = (0, 0);
@@ -61,7 +65,7 @@ fn one(index: usize, text: &str) -> Result<Op> {
     let mut unnamed = info.unnamed.iter();
     let mut given = BTreeMap::new();
     for part in parts {
-        // What stands in quotation marks as a whole is a value, and may hold an equals sign, as a URI may.
+        // A text wholly in quotation marks is a value, and may hold an equals sign, as a URI may.
         let named = part.split_once('=').filter(|(key, _)| {
             key.trim().chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
         });

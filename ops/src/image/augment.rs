@@ -1,5 +1,5 @@
-//! The operations that `rand_augment` and `trivial_augment` choose from, as torchvision's `_apply_op` on PIL
-//! pictures defines them.
+//! The operations that `rand_augment` and `trivial_augment` choose from, as torchvision's `_apply_op` on PIL images
+//! defines them.
 
 use super::enhance;
 use super::geometry::Size;
@@ -70,7 +70,7 @@ pub(crate) struct Strength {
     pub(crate) posterize: f32,
 }
 
-/// How warps read and what they leave behind.
+/// How warps read and what they leave in place of moved pixels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WarpStyle {
     pub(crate) interpolation: Interpolation,
@@ -107,7 +107,7 @@ impl Augmentation {
         !matches!(self, A::Identity | A::Posterize | A::Solarize | A::AutoContrast | A::Equalize)
     }
 
-    /// Draws the sign and applies the operation to a dense RGB picture.
+    /// Draws the sign and applies the operation to a dense RGB image.
     pub(crate) fn draw_and_apply(
         self,
         magnitude: f64,

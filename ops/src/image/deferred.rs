@@ -1,42 +1,47 @@
-//! Rows whose pictures are decoded later, by a GPU: the JPEG as it is, and what its chain would have shown of it.
+//! Rows whose images are decoded later, by a GPU: the JPEG unchanged, and what its chain would have shown of it.
 //!
 //! ```text
 //! chain.deferring(share) ─▶ apply_ragged ─▶ | JPEG or pixels | 64 bytes: which of them, size, view, window, mirrored |
 //! ```
-//! Which pictures are deferred is a pure function of (seed, epoch, sample) and the picture's bytes. A JPEG stays with the
-//! CPU where decoders in hardware differ or fail: progressive and 12-bit ones, CMYK, unusual sampling; turned by EXIF; cut
-//! off before its end marker; far larger than its row; or so large that the CPU decodes it at a fraction of its size.
+//! Which images are deferred is a pure function of (seed, epoch, sample) and the image's bytes. A JPEG stays with the
+//! CPU where decoders in hardware differ or fail: progressive and 12-bit ones, CMYK, unusual sampling; turned by EXIF;
+//! cut off before its end marker; far larger than its row; or so large that the CPU decodes it at a fraction of its
+//! size.
+
+use std::sync::Arc;
 
 use super::decode::Opened;
-use super::geometry::{Filter, Rect, Size};
-use super::plan::{ImagePlan, Stage, Step, needed};
-use super::resize::Window;
-use crate::ragged::RaggedRow;
+use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::run::run;
+use super::stages::{Stage, Stages};
+use super::step::Step;
+use crate::plan::{Plan, Row};
 use crate::scratch::Scratch;
 use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
 use feedstock_base::{Error, Result};
 
-/// The draw that splits pictures between CPU and GPU is that of an op behind all that a chain may have.
+/// The draw that splits images between CPU and GPU is that of an op after all that a chain may have.
 const SPLIT_DRAW: usize = 1 << 20;
 
-/// A JPEG of more bytes than so many times its row of pixels stays with the CPU: rows of a batch are as long as its longest.
+/// A JPEG of more bytes than this multiple of its row of pixels stays with the CPU: rows of a batch are as long as its
+/// longest.
 const MOST_BYTES_A_PIXEL_BYTE: usize = 2;
 
-/// A picture of more pixels than so many times its row's stays with the CPU, which decodes only what is shown: the GPU decodes
-/// all, into memory of 192 times its row (29 MB for 224 x 224) at most.
+/// An image of more pixels than this multiple of its row's stays with the CPU, which decodes only what is shown: the
+/// GPU decodes all, into memory of 192 times its row (29 MB for 224 x 224) at most.
 const MOST_PIXELS_A_ROW_PIXEL: u64 = 64;
 
-/// Bytes behind the picture's own.
+/// Bytes after the image's own.
 const TRAILER_BYTES: usize = 64;
 
-/// What of a picture a row shows: `view` is what the filter may read, `window` what fills the row.
+/// What of an image a row shows: `view` is what the filter may read, `window` what fills the row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shown {
-    /// Of the whole picture.
+    /// Of the whole image.
     pub picture: Size,
-    /// In pixels of the picture.
+    /// In pixels of the image.
     pub view: Rect,
     /// Left, top, width and height, relative to `view`.
     pub window: [f64; 4],
@@ -113,9 +118,10 @@ fn is_small(picture: Size, row: Size) -> bool {
     pixels(picture) <= pixels(row).saturating_mul(MOST_PIXELS_A_ROW_PIXEL)
 }
 
-/// How a chain defers.
-pub(crate) struct Deferring {
-    /// Of all pictures that can be, 0 … 1.
+/// A chain that leaves some of its images to a GPU.
+pub(super) struct Deferring {
+    stages: Arc<Stages>,
+    /// Of all images that can be, 0 … 1.
     share: f64,
     output: TensorSpec,
 }
@@ -123,33 +129,35 @@ pub(crate) struct Deferring {
 impl Deferring {
     /// # Errors
     /// `BadConfig` where the chain does more than decode, cut out, resize and mirror.
-    pub(crate) fn new(plan: &ImagePlan, share: f64) -> Result<Self> {
+    pub(super) fn new(stages: &Arc<Stages>, share: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(Error::config(format!("a share of pictures is from 0 to 1, not {share}")));
+            return Err(Error::config(format!("a share of images is from 0 to 1, not {share}")));
         }
-        plan.check_deferrable()?;
+        stages.check_deferrable()?;
         let output = TensorSpec::new(DType::U8, [0], Layout::T).ragged(0);
-        Ok(Self { share, output })
+        Ok(Self { stages: Arc::clone(stages), share, output })
     }
+}
 
-    pub(crate) fn output(&self) -> &TensorSpec {
+impl Plan for Deferring {
+    fn output(&self) -> &TensorSpec {
         &self.output
     }
 
-    pub(crate) fn apply(
+    fn apply(
         &self,
-        plan: &ImagePlan,
         encoded: &[u8],
         seed: SampleSeed,
         scratch: &mut Scratch,
-        out: &mut RaggedRow,
+        row: Row<'_>,
     ) -> Result<Warnings> {
-        let pixels = plan.output().bytes();
+        let (stages, out) = (&*self.stages, row.ragged()?);
+        let pixels = stages.output.bytes();
         if encoded.len() <= pixels * MOST_BYTES_A_PIXEL_BYTE && seed.op(SPLIT_DRAW).chance(self.share) {
-            let opened = Opened::new(encoded, &plan.decode)?;
+            let opened = Opened::new(encoded, &stages.decode)?;
             if opened.is_plain_jpeg()
-                && is_small(opened.size(), plan.size)
-                && let Some(shown) = plan.shown(&opened, seed)
+                && is_small(opened.size(), stages.size)
+                && let Some(shown) = stages.shown(&opened, seed)
             {
                 let bytes = encoded.len() + TRAILER_BYTES;
                 DeferredRow::Jpeg(encoded, shown).write(out.raw(bytes, bytes));
@@ -158,28 +166,28 @@ impl Deferring {
         }
         let bytes = pixels + TRAILER_BYTES;
         let row = out.raw(bytes, bytes);
-        let warnings = plan.apply(encoded, seed, scratch, &mut row[..pixels])?;
+        let warnings = run(stages, encoded, seed, scratch, &mut row[..pixels])?;
         DeferredRow::Pixels(&[]).write(row);
         Ok(warnings)
     }
 }
 
-impl ImagePlan {
+impl Stages {
     /// # Errors
-    /// `BadConfig` where the chain does more than a GPU does behind its decoder.
+    /// `BadConfig` where the chain does more than a GPU does after its decoder.
     fn check_deferrable(&self) -> Result<()> {
-        let (geometry, rest) = self.stages.split_at(self.geometry_end);
+        let (geometry, rest) = self.list.split_at(self.geometry_end);
         let is_one_cut = match geometry {
-            [Stage { step: Step::RandomResizedCrop(op), .. }] => op.filter == Filter::Bilinear,
-            [Stage { step: Step::Resize(op), .. }] => op.filter == Filter::Bilinear,
-            [
-                Stage { step: Step::Resize(op), .. },
-                Stage { step: Step::CenterCrop(_) | Step::RandomCrop(_), .. },
-            ] => op.filter == Filter::Bilinear,
+            [Stage { step: Step::ResizedCrop(op), .. }] => op.filter() == Filter::Bilinear,
+            [Stage { step: Step::Resize(op), .. }]
+            | [Stage { step: Step::Resize(op), .. }, Stage { step: Step::Crop(_), .. }] => {
+                op.filter() == Filter::Bilinear
+            }
             _ => false,
         };
-        let is_mirrored = |stage: &Stage| matches!(stage.step, Step::Flip(_));
-        if is_one_cut && self.convert.is_identity() && self.erase.is_empty() && rest.iter().all(is_mirrored) {
+        let is_mirrored = |stage: &Stage| matches!(stage.step, Step::Mirror(_));
+        if is_one_cut && self.convert.is_identity() && self.floats.is_empty() && rest.iter().all(is_mirrored)
+        {
             return Ok(());
         }
         Err(Error::config(
@@ -188,13 +196,13 @@ impl ImagePlan {
         ))
     }
 
-    /// What a row shows of a picture that is decoded whole; nothing where the chain pads it, or refuses it, or the CPU would
-    /// decode it at a fraction of its size, which is another picture.
+    /// What a row shows of an image that is decoded whole; nothing where the chain pads it, or refuses it, or the CPU
+    /// would decode it at a fraction of its size, which is another image.
     fn shown(&self, opened: &Opened<'_>, seed: SampleSeed) -> Option<Shown> {
         let picture = opened.size();
-        let (geometry, flips) = self.stages.split_at(self.geometry_end);
+        let (geometry, flips) = self.list.split_at(self.geometry_end);
         let (view, window, decoded) = match geometry {
-            [Stage { index, step: Step::RandomResizedCrop(op) }] => {
+            [Stage { index, step: Step::ResizedCrop(op) }] => {
                 let view = op.draw(picture, &mut seed.op(*index));
                 let (width, height) = (view.width.into(), view.height.into());
                 (view, Window { left: 0.0, top: 0.0, width, height }, view)
@@ -208,7 +216,7 @@ impl ImagePlan {
                 let window = Window::of_resized(crop, picture, target);
                 let decoded = match crops {
                     [] => Rect::of(picture),
-                    _ => needed(window, picture, target, op.filter),
+                    _ => needed(window, picture, target, op.filter()),
                 };
                 (Rect::of(picture), window, decoded)
             }
@@ -218,7 +226,7 @@ impl ImagePlan {
             return None;
         }
         let mirrored = flips.iter().fold(false, |mirrored, Stage { index, step }| match step {
-            Step::Flip(op) => mirrored ^ op.draw(&mut seed.op(*index)),
+            Step::Mirror(op) => mirrored ^ op.draw(&mut seed.op(*index)),
             _ => mirrored,
         });
         Some(Shown {

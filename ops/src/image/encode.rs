@@ -1,9 +1,9 @@
-//! Shrinking stored pictures: decode, resize, encode as JPEG again. For rewriting data sets, not for training chains.
+//! Shrinking stored images: decode, resize, encode as JPEG again. For rewriting data sets, not for training chains.
 //!
-//! Rule: a picture whose longer side exceeds the limit is shrunk to it, its aspect ratio kept, with Pillow's
-//! antialiased bicubic after halvings in the JPEG decoder where twice the target remains (`Image.thumbnail`).
-//! The pixels are not turned: the EXIF orientation is carried over, so that readers that honour it and readers that do
-//! not both see what they saw before. Other metadata (colour profiles, thumbnails, places) stays behind.
+//! Rule: an image whose longer side exceeds the limit is shrunk to it, its aspect ratio kept, with Pillow's antialiased
+//! bicubic after halvings in the JPEG decoder where twice the target remains (`Image.thumbnail`). The pixels are not
+//! turned: the EXIF orientation is carried over, so that readers that honour it and readers that do not both see what
+//! they saw before. Other metadata (colour profiles, thumbnails, places) is left out.
 
 use std::ffi::c_int;
 use std::io::Cursor;
@@ -13,20 +13,20 @@ use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Demand, JpegDecoder, Opened};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
-use super::resize::Sampler;
+use super::sampler::Sampler;
 use super::turbo::Handle;
-use crate::buffer::Buffer;
+use crate::image::buffer::Buffer;
 use crate::scratch::DECODER_MEMORY;
 use crate::working::Scope;
 use feedstock_base::{Error, Result};
 
-/// To which size and quality pictures are shrunk.
+/// To which size and quality images are shrunk.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ShrinkImage {
     /// The longest side kept, in pixels, 1 … 32,768.
     pub max_side: u32,
-    /// JPEG quality of shrunk pictures (4:2:0 baseline), 1 … 100.
+    /// JPEG quality of shrunk images (4:2:0 baseline), 1 … 100.
     pub quality: u8,
 }
 
@@ -50,7 +50,7 @@ impl ShrinkImage {
         Ok(())
     }
 
-    /// The size to shrink to; `None` where the picture is small enough.
+    /// The size to shrink to; `None` where the image is small enough.
     fn target(&self, picture: Size) -> Option<Size> {
         let longer = u64::from(picture.height.max(picture.width));
         let max = u64::from(self.max_side);
@@ -62,7 +62,7 @@ impl ShrinkImage {
     }
 }
 
-/// Shrinks pictures; one a thread, as it keeps codec handles and buffers.
+/// Shrinks images; one a thread, as it keeps codec handles and buffers.
 pub struct Shrinker {
     to: ShrinkImage,
     decode: DecodeImage,
@@ -89,11 +89,11 @@ impl Shrinker {
         })
     }
 
-    /// The shrunk picture as a JPEG; `None` where the picture stays as it is: because it is small enough (of such a picture
+    /// The shrunk image as a JPEG; `None` where the image stays unchanged: because it is small enough (of such an image
     /// only the header is read), or because its decoder warns about it, so that its readers are warned, too.
     ///
     /// # Errors
-    /// `BadSample` for pictures that cannot be decoded, as [`decode_rgb`](super::decode_rgb).
+    /// `BadSample` for images that cannot be decoded, as [`decode_rgb`](super::decode_rgb).
     pub fn shrink(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         let opened = Opened::new(bytes, &self.decode)?;
         let Some(to) = self.to.target(opened.size()) else { return Ok(None) };
@@ -133,14 +133,14 @@ impl std::fmt::Debug for Shrinker {
     }
 }
 
-/// EXIF orientation 2 … 8; `None` for upright pictures and unreadable EXIF.
+/// EXIF orientation 2 … 8; `None` for upright images and unreadable EXIF.
 fn stored_orientation(bytes: &[u8]) -> Option<u8> {
     let exif = exif::Reader::new().read_from_container(&mut Cursor::new(bytes)).ok()?;
     let value = exif.get_field(exif::Tag::Orientation, exif::In::PRIMARY)?.value.get_uint(0)?;
     u8::try_from(value).ok().filter(|value| (2..=8).contains(value))
 }
 
-/// The JPEG with an APP1 segment that states nothing but the orientation (Exif 2.32 §4.6.4), behind the JFIF header.
+/// The JPEG with an APP1 segment that states nothing but the orientation (Exif 2.32 §4.6.4), after the JFIF header.
 fn with_orientation(jpeg: &[u8], orientation: u8) -> Vec<u8> {
     let mut segment =
         *b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\0\0\0\0\0\0\0";

@@ -1,6 +1,6 @@
 //! Colour arithmetic on dense RGB exactly as Pillow does it: `ImageEnhance`, `ImageOps` and HSV.
 //!
-//! torchvision's PIL path calls these, so the same draws give the same pictures; `tests/golden.rs` compares.
+//! torchvision's PIL path calls these, so the same draws give the same images; `tests/suite/golden.rs` compares.
 
 use crate::buffer::fit;
 

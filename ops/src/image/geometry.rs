@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use crate::check::{check_probability, check_range};
 use feedstock_base::{Error, Result};
 
-/// The longest side that an op may produce, in pixels: a 32,768² u8 picture is 3 GiB, far over any training input.
+/// The longest side that an op may produce, in pixels: a 32,768² u8 image is 3 GiB, far over any training input.
 pub(crate) const MAX_SIDE: u32 = 32_768;
 
 /// Height and width in pixels; `[height, width]` in JSON, where a single number means a square.
@@ -113,6 +112,64 @@ pub enum Filter {
     Bicubic,
     /// Windowed sinc, support 3.
     Lanczos,
+}
+
+impl Filter {
+    /// Source pixels that weigh in on either side of a result pixel, at `scale` source pixels per result pixel.
+    pub(crate) fn reach(self, scale: f64) -> f64 {
+        let support = match self {
+            Self::Nearest => 0.0,
+            Self::Bilinear => 1.0,
+            Self::Bicubic => 2.0,
+            Self::Lanczos => 3.0,
+        };
+        support * scale.max(1.0)
+    }
+}
+
+/// Source pixels in fractions: what the result shows of `view`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) left: f64,
+    pub(crate) top: f64,
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+}
+
+impl Window {
+    /// What `crop` of an image of size `source` that was resized to `target` shows of it.
+    pub(crate) fn of_resized(crop: Rect, source: Size, target: Size) -> Self {
+        let scale_x = f64::from(source.width) / f64::from(target.width);
+        let scale_y = f64::from(source.height) / f64::from(target.height);
+        Self {
+            left: f64::from(crop.x) * scale_x,
+            top: f64::from(crop.y) * scale_y,
+            width: f64::from(crop.width) * scale_x,
+            height: f64::from(crop.height) * scale_y,
+        }
+    }
+}
+
+/// What a filter touches where it makes `window` of an image of size `source` that is resized to `target`.
+pub(super) fn needed(window: Window, source: Size, target: Size, filter: Filter) -> Rect {
+    let reach = |from: u32, to: u32| filter.reach(f64::from(from) / f64::from(to));
+    let (x, width) = around(window.left, window.width, reach(source.width, target.width), source.width);
+    let (y, height) = around(window.top, window.height, reach(source.height, target.height), source.height);
+    Rect { x, y, width, height }
+}
+
+/// The pixels that a filter of `reach` touches around `start` … `start + length`, within `0 … limit`, with one pixel
+/// to spare: (first, count).
+fn around(start: f64, length: f64, reach: f64, limit: u32) -> (u32, u32) {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to 0 … limit, a u32"
+    )]
+    let pixel = |value: f64| value.clamp(0.0, f64::from(limit)) as u32;
+    let first = pixel((start - reach).floor() - 1.0);
+    let end = pixel((start + length + reach).ceil() + 1.0);
+    (first, end - first)
 }
 
 /// Python's `round` of a half difference, which torchvision's centre crop uses: ties go to the even number.

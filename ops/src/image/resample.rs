@@ -11,15 +11,13 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod rows;
 mod weights;
 
+use self::rows::{ROW_PADDING, RowTaps, Rows};
 use self::weights::{Side, Weights, unpack};
-use super::geometry::{Filter, Rect, Size};
-use super::resize::Window;
-use crate::buffer::Buffer;
-
-/// Bytes behind a row's last readable pixel that a load of 16 may touch.
-const ROW_PADDING: usize = 16;
+use super::geometry::{Filter, Rect, Size, Window};
+use crate::image::buffer::Buffer;
 
 /// RGB pixels with rows of a stride, of which a view is meant.
 #[derive(Clone, Copy)]
@@ -34,7 +32,7 @@ pub(super) struct Source<'a> {
 pub(super) struct Resampler {
     columns: Weights,
     rows: Weights,
-    /// Rows between the passes, and one for results that nobody wants.
+    /// Rows between the passes, and one for results that are not used.
     between: Buffer,
 }
 
@@ -54,23 +52,6 @@ impl Kernels {
         }
         Self::Plain
     }
-}
-
-/// Source rows from the first one needed on, each from its first byte needed on.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    pixels: &'a [u8],
-    /// Bytes from row to row.
-    pitch: usize,
-}
-
-/// The source rows of one result row.
-#[derive(Clone, Copy)]
-struct RowTaps<'a> {
-    first: usize,
-    count: usize,
-    pairs: &'a [i32],
-    precision: u32,
 }
 
 impl Resampler {

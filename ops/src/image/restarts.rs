@@ -1,12 +1,12 @@
-//! Restart markers for stored JPEGs, without loss: crops of such pictures need not decode what they do not show.
+//! Restart markers for stored JPEGs, without loss: crops of such images need not decode what they do not show.
 //!
 //! The bits of a JPEG can be decoded from its beginning on or from a restart marker on (ITU-T T.81, E.1.4). The decoder
 //! of crops (`decode/baseline/`) jumps over intervals that lie outside: with a marker every 4 MCUs, 64 × 16 pixels of a
-//! 4:2:0 picture, `random_resized_crop` costs about a quarter less CPU (`cargo bench -p feedstock-ops --bench
+//! 4:2:0 image, `random_resized_crop` costs about a quarter less CPU (`cargo bench -p feedstock-ops --bench
 //! decode_chain`). Crops so large that they are decoded at half their size gain nothing.
 //!
-//! libjpeg-turbo transcodes the coefficients, as `jpegtran -optimize -restart` does; Huffman tables of the picture's own
-//! make up for the markers' bytes. What is written is decoded and compared with the picture pixel by pixel. Comments,
+//! libjpeg-turbo transcodes the coefficients, as `jpegtran -optimize -restart` does; Huffman tables of the image's own
+//! make up for the markers' bytes. What is written is decoded and compared with the image pixel by pixel. Comments,
 //! EXIF and colour profiles are carried over.
 
 use std::ffi::c_int;
@@ -17,33 +17,33 @@ use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Opened, decode_rgb};
 use super::turbo::Handle;
-use crate::limits::MAX_SCANS;
+use crate::image::limits::MAX_SCANS;
 use feedstock_base::{Error, Result};
 
-/// What the coefficients of one picture may take, in MB: those of 89 megapixels (the limit of pictures) at 4:2:0.
+/// What the coefficients of one image may take, in MB: those of 89 megapixels (the limit of images) at 4:2:0.
 const MAX_MEMORY: c_int = 300;
 
-/// What [`RestartMarkers::add`] makes of a picture.
+/// What [`RestartMarkers::add`] makes of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Marked {
-    /// The picture with markers, baseline where it was progressive.
+    /// The image with markers, baseline where it was progressive.
     Yes(Vec<u8>),
-    /// It stays as it is.
+    /// The image stays unchanged.
     No(Unmarked),
 }
 
-/// Why a picture gets no restart markers. In JSON in snake_case.
+/// Why an image gets no restart markers. In JSON in snake_case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Unmarked {
     /// It has as many already.
     HasMarkers,
-    /// It is no JPEG.
+    /// It is not a JPEG.
     NoJpeg,
     /// It could not be decoded in part with them either: CMYK, RGB, 4:1:1, 12-bit …
     Kind,
-    /// Something stands behind the picture, a second one or a film, which would be lost.
+    /// Something follows the image, a second one or a film, which would be lost.
     MoreBehind,
     /// It has no end, libjpeg-turbo complains about it, or its pixels would not stay as they are.
     Damaged,
@@ -55,7 +55,7 @@ impl fmt::Display for Unmarked {
             Self::HasMarkers => "have as many already",
             Self::NoJpeg => "are no JPEGs",
             Self::Kind => "are of a kind that is not decoded in part (CMYK, RGB, 4:1:1, 12-bit)",
-            Self::MoreBehind => "have something behind the picture that would be lost",
+            Self::MoreBehind => "have something after the image that would be lost",
             Self::Damaged => "are damaged",
         })
     }
@@ -80,16 +80,16 @@ impl RestartMarkers {
         handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS.cast_signed())?;
         handle.set(tj::TJPARAM_TJPARAM_STOPONWARNING, 1)?;
         handle.set(tj::TJPARAM_TJPARAM_MAXMEMORY, MAX_MEMORY)?;
-        // Tables of the picture's own have words for all its coefficients; the standard's may lack some.
+        // Tables of the image's own have words for all its coefficients; the standard's may lack some.
         handle.set(tj::TJPARAM_TJPARAM_OPTIMIZE, 1)?;
         handle.set(tj::TJPARAM_TJPARAM_RESTARTBLOCKS, c_int::from(interval))?;
         Ok(Self { interval, handle })
     }
 
-    /// The picture with markers, or why it stays as it is.
+    /// The image with markers, or why it stays unchanged.
     ///
     /// # Errors
-    /// `BadSample` where the bytes are no picture, or its size is over [`DecodeImage`]'s limits.
+    /// `BadSample` where the bytes are no image, or its size is over [`DecodeImage`]'s limits.
     pub fn add(&mut self, bytes: &[u8]) -> Result<Marked> {
         let op = DecodeImage::default();
         let opened = Opened::new(bytes, &op)?;
@@ -142,7 +142,7 @@ impl RestartMarkers {
         // SAFETY: null, or allocated by the library and not freed yet.
         unsafe { tj::tj3Free(start.cast()) };
         if !done {
-            // It may hold a half-read picture.
+            // It may hold a half-read image.
             *self = Self::new(self.interval)?;
         }
         Ok(jpeg)
@@ -214,7 +214,7 @@ mod tests {
         let mut damaged = whole.clone();
         damaged.drain(whole.len() * 3 / 4..whole.len() - 2);
         assert_eq!(stays(&mut markers, &damaged), Unmarked::Damaged);
-        // A good picture after bad ones.
+        // A good image after bad ones.
         marked(&mut markers, &[&whole[..], &[0; 7]].concat());
         assert_eq!(markers.add(b"no picture").unwrap_err().kind(), crate::ErrorKind::BadSample);
         assert_eq!(RestartMarkers::new(0).unwrap_err().kind(), crate::ErrorKind::BadConfig);

@@ -24,7 +24,7 @@ pub(crate) fn shear(x: f64, y: f64) -> Matrix {
     [1.0, x, 0.0, y, 1.0, 0.0]
 }
 
-/// Moves the picture by whole pixels to the right and down.
+/// Moves the image by whole pixels to the right and down.
 pub(crate) fn translate(x: f64, y: f64) -> Matrix {
     [1.0, 0.0, -x, 0.0, 1.0, -y]
 }
@@ -39,7 +39,7 @@ pub(crate) fn rotate(degrees: f64, size: Size) -> Matrix {
     [a, b, a * -x + b * -y + x, d, e, d * -x + e * -y + y]
 }
 
-/// Warps `source` into `out` (both dense RGB of `size`); what lies outside becomes `fill`.
+/// Warps `source` into `out` (both dense RGB of `size`); what is outside becomes `fill`.
 pub(crate) fn affine(
     source: &[u8],
     size: Size,
@@ -56,7 +56,7 @@ pub(crate) fn affine(
 
 /// Pillow's `affine_fixed`: 16.16 fixed point, stepping along the row. Sides stay under 32,768 by `MAX_SIDE`.
 fn nearest(source: &[u8], size: Size, matrix: Matrix, fill: [u8; 3], out: &mut [u8]) {
-    #[expect(clippy::cast_possible_truncation, reason = "a warp of a picture stays within 2⁴⁷")]
+    #[expect(clippy::cast_possible_truncation, reason = "a warp of an image stays within 2⁴⁷")]
     let fix = |value: f64| (value * 65536.0 + 0.5).floor() as i64;
     let [a, b, c, d, e, f] = matrix;
     let (step_x, step_y) = (fix(a), fix(d));

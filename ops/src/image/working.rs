@@ -1,12 +1,13 @@
-//! The working memory of an image chain: the same walk over its stages as in `plan.rs`, with sizes instead of pixels.
+//! The working memory of an image chain: the same walk over its stages as in `run.rs`, with sizes instead of pixels.
 //!
-//! The region that the decoder is asked for follows from the sample's seed, so that a crop of a large JPEG counts what the
-//! crop takes. Each buffer counts with the largest picture that it holds; the decoder's own memory counts beside them.
+//! The region that the decoder is asked for follows from the sample's seed, so that a crop of a large JPEG counts what
+//! the crop takes. Each buffer counts with the largest image that it holds; the decoder's own memory counts in
+//! addition.
 
 use super::decode::{Demand, Opened};
-use super::geometry::{Filter, Rect, Size};
-use super::plan::{ImagePlan, Stage, Step, needed};
-use super::resize::{Resize, Window};
+use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::stages::{Stage, Stages};
+use super::step::{Resizing, Step};
 use crate::seed::SampleSeed;
 use crate::working::Scope;
 use feedstock_base::Result;
@@ -18,19 +19,17 @@ const SIDE_BYTES: u64 = 128;
 /// Tables of the baseline decoder, and small buffers.
 const FIXED_BYTES: u64 = 2 << 20;
 
-impl ImagePlan {
-    /// Returns the working memory for a sample.
-    pub(super) fn working_bytes(&self, opened: &Opened<'_>, seed: SampleSeed, scope: Scope) -> u64 {
-        let at = At::Undecoded(Rect::of(opened.size()));
-        let (buffers, augmented, bytes) = ([0; 3], 0, FIXED_BYTES);
-        let mut walk = Walk { plan: self, opened, seed, scope, at, buffers, augmented, bytes };
-        // The chain stops where the walk does, with the same error.
-        let _refused = walk.stages();
-        walk.bytes + walk.augmented + walk.buffers.iter().sum::<u64>()
-    }
+/// Returns the working memory for a sample.
+pub(super) fn working_bytes(stages: &Stages, opened: &Opened<'_>, seed: SampleSeed, scope: Scope) -> u64 {
+    let at = At::Undecoded(Rect::of(opened.size()));
+    let (buffers, augmented, bytes) = ([0; 3], 0, FIXED_BYTES);
+    let mut walk = Walk { stages, opened, seed, scope, at, buffers, augmented, bytes };
+    // The chain stops where the walk does, with the same error.
+    let _refused = walk.all();
+    walk.bytes + walk.augmented + walk.buffers.iter().sum::<u64>()
 }
 
-/// Where the picture would be.
+/// Where the image would be.
 #[derive(Clone, Copy)]
 enum At {
     Undecoded(Rect),
@@ -39,54 +38,45 @@ enum At {
 }
 
 struct Walk<'a> {
-    plan: &'a ImagePlan,
+    stages: &'a Stages,
     opened: &'a Opened<'a>,
     seed: SampleSeed,
     scope: Scope,
     at: At,
-    /// The largest picture in each buffer.
+    /// The largest image in each buffer.
     buffers: [u64; 3],
-    /// The largest picture that an augmentation copies.
+    /// The largest image that an augmentation copies.
     augmented: u64,
     /// What is taken besides.
     bytes: u64,
 }
 
 impl Walk<'_> {
-    fn stages(&mut self) -> Result<()> {
+    fn all(&mut self) -> Result<()> {
         let mut next = 0;
-        while let Some(Stage { index, step }) = self.plan.stages.get(next) {
-            let last = next + 1 == self.plan.geometry_end;
-            let generator = || self.seed.op(*index);
+        while let Some(Stage { index, step }) = self.stages.list.get(next) {
             next += match step {
-                Step::Resize(op) => self.resize(op, next)?,
-                Step::CenterCrop(op) => {
-                    let (padded, _) = op.padded(self.size());
-                    self.pad(padded);
-                    self.narrow(op.rect(padded));
-                    1
-                }
-                Step::RandomCrop(op) => {
+                Step::Resize(op) => self.resize(&**op, next)?,
+                Step::Crop(op) => {
                     let (padded, _) = op.padded(self.size())?;
-                    let rect = op.rect(padded, &mut generator());
                     self.pad(padded);
-                    self.narrow(rect);
+                    self.narrow(op.rect(padded, &mut self.seed.op(*index)));
                     1
                 }
-                Step::RandomResizedCrop(op) => {
-                    let rect = op.draw(self.size(), &mut generator());
-                    self.narrow(rect);
-                    self.resample(op.size, op.filter, last);
+                Step::ResizedCrop(op) => {
+                    self.narrow(op.draw(self.size(), &mut self.seed.op(*index)));
+                    self.resample(op.size(), op.filter(), next + 1 == self.stages.geometry_end);
                     1
                 }
-                Step::Flip(_) | Step::Jitter(_) | Step::Erase(_) => {
+                Step::Mirror(_) => {
                     self.dense(next);
                     1
                 }
-                // They copy the picture.
-                Step::RandAugment(_) | Step::TrivialAugment(_) => {
+                Step::Pixels(op) => {
                     self.dense(next);
-                    self.augmented = self.augmented.max(rgb(self.size()));
+                    if op.copies_image() {
+                        self.augmented = self.augmented.max(rgb(self.size()));
+                    }
                     1
                 }
             };
@@ -99,7 +89,7 @@ impl Walk<'_> {
         match self.at {
             At::Undecoded(rect) => rect.size(),
             At::Buffer(_, size) => size,
-            At::Out => self.plan.size,
+            At::Out => self.stages.size,
         }
     }
 
@@ -120,25 +110,25 @@ impl Walk<'_> {
     fn decode(&mut self, target: Option<Size>) {
         if let At::Undecoded(region) = self.at {
             let demand = Demand { region, target, scope: self.scope };
-            let (bytes, shown) = self.opened.working_bytes(demand, self.plan.decode.scaled);
+            let (bytes, shown) = self.opened.working_bytes(demand, self.stages.decode.scaled);
             self.bytes += bytes;
             self.at = At::Buffer(0, shown);
         }
     }
 
-    fn resize(&mut self, op: &Resize, at: usize) -> Result<usize> {
+    fn resize(&mut self, op: &dyn Resizing, at: usize) -> Result<usize> {
         let source = self.size();
         let target = op.target(source)?;
-        let crop = self.plan.crop_at(at + 1, target, self.seed);
+        let crop = self.stages.crop_at(at + 1, target, self.seed);
         let stages = if crop.is_some() { 2 } else { 1 };
-        let last = at + stages == self.plan.geometry_end;
-        let Some(crop) = crop.filter(|_| op.filter != Filter::Nearest) else {
-            self.resample(target, op.filter, last && stages == 1);
+        let last = at + stages == self.stages.geometry_end;
+        let Some(crop) = crop.filter(|_| op.filter() != Filter::Nearest) else {
+            self.resample(target, op.filter(), last && stages == 1);
             return Ok(1);
         };
         let window = Window::of_resized(crop, source, target);
-        self.narrow(needed(window, source, target, op.filter));
-        self.resample(crop.size(), op.filter, last);
+        self.narrow(needed(window, source, target, op.filter()));
+        self.resample(crop.size(), op.filter(), last);
         Ok(stages)
     }
 
@@ -153,7 +143,7 @@ impl Walk<'_> {
             let down = Size { height: to.height, width: from.width };
             self.bytes += rgb(across).max(rgb(down));
         }
-        match last && self.plan.convert.is_identity() {
+        match last && self.stages.convert.is_identity() {
             true => self.at = At::Out,
             false => self.holds(next(index), to),
         }
@@ -169,11 +159,11 @@ impl Walk<'_> {
         }
     }
 
-    /// A picture that is a part of what the decoder made is copied.
+    /// A image that is a part of what the decoder made is copied.
     fn dense(&mut self, stage: usize) {
         self.decode(None);
         let At::Buffer(index, size) = self.at else { return };
-        match stage >= self.plan.geometry_end && self.plan.convert.is_identity() {
+        match stage >= self.stages.geometry_end && self.stages.convert.is_identity() {
             true => self.at = At::Out,
             false => self.holds(next(index), size),
         }
@@ -184,7 +174,7 @@ fn rgb(size: Size) -> u64 {
     size.rgb_bytes() as u64
 }
 
-/// The buffer that a picture in the buffer `index` goes to.
+/// The buffer that a image in the buffer `index` goes to.
 fn next(index: usize) -> usize {
     if index == 1 { 2 } else { 1 }
 }

@@ -4,17 +4,19 @@
 use std::iter::repeat_n;
 use std::time::Duration;
 
+/// The CPU time that this thread has used: it does not count other work of the machine.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the write.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// The CPU time of this thread for `work`.
 pub fn cpu_time(work: impl FnOnce()) -> Duration {
-    let now = || {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is valid for the write.
-        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    };
-    let before = now();
+    let before = thread_time();
     work();
-    now() - before
+    thread_time() - before
 }
 
 fn segment(out: &mut Vec<u8>, marker: u8, body: &[u8]) {

@@ -7,10 +7,12 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::formats::AdtsReader;
 
+use super::decoded::{Decoded, Losses};
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Decoded, Losses, faac, stream};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use super::{faac, stream};
+use crate::audio::format::{AudioFormat, unknown};
 use feedstock_base::Result;
 
 /// Every AAC frame decodes to this many.
@@ -20,7 +22,7 @@ pub(in crate::audio) const FRAME_SAMPLES: u64 = 1024;
 pub(super) const RATES: [u32; 13] =
     [96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350];
 
-/// What a frame's header says.
+/// What a frame's header states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::audio) struct AdtsHeader {
     pub(in crate::audio) sample_rate: u32,
@@ -48,7 +50,8 @@ impl AdtsHeader {
         .filter(|header| header.bytes > header_bytes)
     }
 
-    /// Returns how many samples the encoder put in front of the clip, by its first frame, which begins with this header.
+    /// Returns how many samples the encoder put in front of the audio clip, by its first frame, which begins with this
+    /// header.
     pub(in crate::audio) fn delay(&self, frame: &[u8]) -> u64 {
         let end = self.bytes.min(frame.len());
         faac::delay(frame.get(self.header_bytes..end).unwrap_or_default())
@@ -61,7 +64,7 @@ impl AdtsHeader {
 
 pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Aac;
-    let Some(first) = AdtsHeader::parse(bytes) else { return Err(super::unknown(bytes)) };
+    let Some(first) = AdtsHeader::parse(bytes) else { return Err(unknown(bytes)) };
     op.check_header(format, first.sample_rate, first.channels)?;
     let reader = AdtsReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
         .map_err(|error| stream::refused(format, &error))?;
@@ -83,7 +86,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
             continue;
         };
         let Some(frame) = bytes.get(at + header.header_bytes..at + header.bytes) else {
-            // A partial last frame: the whole ones are the clip.
+            // A partial last frame: the whole ones are the audio clip.
             break;
         };
         at += header.bytes;

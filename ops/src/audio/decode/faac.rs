@@ -1,7 +1,7 @@
 //! The delay of the AAC encoder FAAC.
 //!
-//! FAAC states its delay nowhere. It writes its name, as `libfaac 1.28`, into a fill element (ISO 14496-3, `FIL`) at the
-//! start of the first frame; ffmpeg cuts 1,024 samples off a clip with this name.
+//! FAAC states its delay nowhere. It writes its name, as `libfaac 1.28`, into a fill element (ISO 14496-3, `FIL`) at
+//! the start of the first frame; ffmpeg cuts 1,024 samples off an audio clip with this name.
 
 /// The delay: a frame of 1,024 samples.
 const DELAY_SAMPLES: u64 = 1024;
@@ -9,7 +9,7 @@ const DELAY_SAMPLES: u64 = 1024;
 /// The longest fill element: 4 bits of length and 8 more count up to 14 + 255 bytes after the 15 bits before them.
 pub(crate) const ELEMENT_BYTES: usize = 2 + 14 + 255;
 
-/// Returns how many samples FAAC put in front of the clip, by its first `packet`: 0 for other encoders.
+/// Returns how many samples FAAC put in front of the audio clip, by its first `packet`: 0 for other encoders.
 pub(crate) fn delay(packet: &[u8]) -> u64 {
     let is_faac = fill_text(packet).and_then(|text| text.strip_prefix(b"libfaac ")).is_some_and(is_version);
     if is_faac { DELAY_SAMPLES } else { 0 }

@@ -6,8 +6,8 @@ use symphonia::core::audio::conv::IntoSample;
 use symphonia::core::audio::sample::Sample;
 use symphonia::core::audio::{Audio, AudioBuffer, GenericAudioBufferRef};
 
-use super::DecodeAudio;
 use super::mpeg::Trim;
+use super::options::DecodeAudio;
 use feedstock_base::Result;
 
 /// Where decoded audio goes: the mean of its channels, or the channel that [`DecodeAudio`] names, without the encoder's
@@ -121,7 +121,8 @@ impl<'a> Mono<'a> {
         Ok(())
     }
 
-    /// One channel; the last one where the buffer has fewer, so that a mono frame in a stereo clip is in both channels.
+    /// One channel; the last one where the buffer has fewer, so that a mono frame in a stereo audio clip is in both
+    /// channels.
     fn take_channel<S: Sample + IntoSample<f32>>(
         &mut self,
         buffer: &AudioBuffer<S>,
@@ -167,7 +168,7 @@ mod tests {
         mono.silence(1000).unwrap();
         let error = mono.silence(1).unwrap_err();
         assert!(error.message().starts_with("at least 1001 samples before and after"), "{error}");
-        // After the clip's end as well.
+        // After the audio clip's end as well.
         let mut mono = Mono::new(&op, Trim { start: 0, end: 10..u64::MAX }, 16_000, &mut out);
         mono.silence(1010).unwrap();
         assert!(mono.silence(1).is_err());

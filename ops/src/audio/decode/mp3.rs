@@ -10,17 +10,18 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::MpaDecoder;
 
+use super::decoded::{Decoded, Losses};
 use super::layer3::HalfRate;
 use super::mono::Mono;
 use super::mpeg::{Frame, Tag, Walk};
-use super::{DecodeAudio, Decoded, Losses};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
-/// Frames whose places are kept between clips: 3 MB, of an hour of MP3.
+/// Frames whose places are kept between audio clips: 3 MB, of an hour of MP3.
 const RETAINED_FRAMES: usize = 1 << 16;
 
-/// What one thread keeps between clips.
+/// What one thread keeps between audio clips.
 #[derive(Default)]
 pub(super) struct Mp3Decoder {
     frames: Vec<Frame>,
@@ -68,14 +69,14 @@ fn decode(
     let samples = trim.left(total.saturating_mul(per_frame));
     op.check_samples(AudioFormat::Mp3, samples, (first.sample_rate, first.channels))?;
     let end_known = walk.tag.is_some_and(|tag| tag.frames.is_some());
-    // Of the frames that are missing at the end, the encoder's padding is no loss.
+    // Of the frames that are missing at the end, the encoder's padding does not count as lost.
     let lost_at_end = samples - trim.left((total - walk.lost_at_end) * per_frame);
     let mut losses =
         Losses { lost: lost_before * per_frame + lost_at_end, total: samples, ended_early: lost_at_end > 0 };
     losses.check(op, AudioFormat::Mp3, first.sample_rate)?;
 
     let is_intact = lost_before == 0 && walk.lost_at_end == 0 && frames.iter().all(|frame| !frame.broken);
-    // What follows the encoder's padding is another clip.
+    // What follows the encoder's padding is another audio clip.
     let is_one = trim.end.is_empty() || trim.end.end >= total * per_frame;
     if let Some(to) = to.filter(|to| is_intact && is_one && HalfRate::suits(&first, *to)) {
         out.clear();

@@ -1,9 +1,9 @@
-//! AAC in MP4 (ISO 14496-12): symphonia reads the sample tables; the edit list, which says where the clip begins, is
-//! read here.
+//! AAC in MP4 (ISO 14496-12): symphonia reads the sample tables; the edit list, which states where the audio clip
+//! begins, is read here.
 //!
-//! The clip begins where the edit list says, so the encoder's delay is cut off, as in ffmpeg. Without an edit list, the
-//! delay of the encoder FAAC is cut off. The clip ends where the sample table says: the last frame's duration may be shorter
-//! than a frame, and ffmpeg (5.1) keeps its padding.
+//! The audio clip begins where the edit list states, so the encoder's delay is cut off, as in ffmpeg. Without an edit
+//! list, the delay of the encoder FAAC is cut off. The audio clip ends where the sample table states: the last frame's
+//! duration may be shorter than a frame, and ffmpeg (5.1) keeps its padding.
 
 use std::io::Cursor;
 
@@ -13,10 +13,13 @@ use symphonia::core::io::ReadOnlySource;
 use symphonia::default::formats::IsoMp4Reader;
 
 use super::adts::RATES;
+use super::decoded::Decoded;
+use super::mp4_boxes::{be32, boxes, inside};
 use super::mpeg::Trim;
+use super::options::DecodeAudio;
 use super::stream::{self, Track};
-use super::{DecodeAudio, Decoded, faac, mp4_tables};
-use crate::audio::header::AudioFormat;
+use super::{faac, mp4_tables};
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
 /// The first audio track's header.
@@ -24,48 +27,13 @@ use feedstock_base::{Error, Result};
 pub(in crate::audio) struct Mp4Header {
     pub(in crate::audio) sample_rate: u32,
     pub(in crate::audio) channels: u32,
-    /// Samples before the clip's first: the encoder's delay.
+    /// Samples before the audio clip's first: the encoder's delay.
     pub(in crate::audio) delay: u64,
     /// Samples in all, the delay included.
     pub(in crate::audio) samples: u64,
     /// Whether an edit list or the first packet showed the delay. The first packet may be beyond the bytes that were read.
     pub(in crate::audio) delay_is_known: bool,
     timescale: u32,
-}
-
-/// Boxes of `bytes`: name and content, the last perhaps cut.
-pub(super) fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
-    std::iter::from_fn(move || {
-        let size = u64::from(be32(bytes, 0)?);
-        let name = *bytes.get(4..)?.first_chunk::<4>()?;
-        let (start, size) = match size {
-            0 => (8, bytes.len() as u64),
-            1 => (16, u64::from_be_bytes(*bytes.get(8..)?.first_chunk()?)),
-            size => (8, size),
-        };
-        let end = usize::try_from(size).unwrap_or(usize::MAX).max(start).min(bytes.len());
-        let content = bytes.get(start..end)?;
-        bytes = &bytes[end..];
-        Some((name, content))
-    })
-}
-
-fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
-    path.iter().try_fold(bytes, |bytes, wanted| {
-        boxes(bytes).find(|(name, _)| name == *wanted).map(|(_, content)| content)
-    })
-}
-
-/// The contents of all boxes at `path`.
-pub(super) fn all<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Vec<&'a [u8]> {
-    path.iter().fold(vec![bytes], |found, wanted| {
-        let named = |bytes| boxes(bytes).filter(|(name, _)| name == *wanted).map(|(_, content)| content);
-        found.into_iter().flat_map(named).collect()
-    })
-}
-
-pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 impl Mp4Header {
@@ -120,7 +88,7 @@ fn aac_config(mut bytes: &[u8]) -> Option<(u32, u32)> {
     // The stream's, the decoder's and the codec's descriptor, each with fields before the next.
     for (wanted, fields) in [(3, 3), (4, 13), (5, 0)] {
         let (&kind, rest) = bytes.split_first()?;
-        // Seven bits of the length a byte, and a bit that says that more follow.
+        // Seven bits of the length a byte, and a bit that is set if more follow.
         let length_bytes = 1 + rest.iter().take(3).take_while(|byte| **byte & 0x80 != 0).count();
         bytes = rest.get(length_bytes + fields..).filter(|_| kind == wanted)?;
     }
@@ -162,7 +130,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let format = AudioFormat::Aac;
     let Some(header) = Mp4Header::parse(bytes) else {
         return Err(Error::bad_sample(
-            "the MP4 clip has no audio track, or ends before its header, which may follow the audio",
+            "the MP4 audio clip has no audio track, or ends before its header, which may follow the audio",
         ));
     };
     let Mp4Header { sample_rate, channels, delay, samples, timescale, .. } = header;
@@ -182,7 +150,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let (id, parameters) = stream::audio_track(&reader)?;
     if parameters.codec != CODEC_ID_AAC {
         return Err(Error::bad_sample(
-            "the MP4 clip's audio is no AAC, the only codec in MP4 that is decoded",
+            "the MP4 audio clip's audio is not AAC, the only codec in MP4 that is decoded",
         ));
     }
     let mut decoder = stream::new_decoder(format, &parameters)?;

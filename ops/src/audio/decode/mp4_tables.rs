@@ -4,7 +4,7 @@
 //! entries of the table of durations (`stts`) before the packet, and over the runs (`trun`) and the packets of the fragment
 //! before it. Both tables are short in the files of common writers; a file that is made for it has megabytes of either.
 
-use super::mp4::{all, be32, boxes};
+use super::mp4_boxes::{all, be32, boxes};
 
 /// Entries that are passed over in the time of a step, and half of a table's are passed over on average.
 const ENTRIES_PER_STEP: u64 = 4 * 2;

@@ -1,4 +1,4 @@
-//! MPEG audio layer III as a stream of frames: where they lie, what the tag in front says, what is missing.
+//! MPEG audio layer III as a stream of frames: where they begin, what the tag in front states, what is missing.
 //!
 //! ```text
 //! ID3v2 … │ Xing/Info/VBRI frame │ frame │ frame │ garbage │ frame │ … │ half a frame │ ID3v1, APEv2, Lyrics3
@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use super::DecodeAudio;
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use crate::audio::format::{AudioFormat, unknown};
 use feedstock_base::{Error, Result};
 
 /// How far junk in front of the first frame may reach, beyond ID3 tags: 64 KiB, the largest padding seen in files
@@ -20,7 +20,7 @@ const MAX_JUNK_BYTES: usize = 64 << 10;
 /// its own delay and padding without it.
 const DECODER_DELAY: u64 = 528 + 1;
 
-/// What a frame's four bytes say.
+/// What a frame's four bytes state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     /// 3, 2 and 0: MPEG-1, -2, -2.5.
@@ -78,7 +78,7 @@ impl FrameHeader {
         }
     }
 
-    /// Where a frame's side information lies; main data follow.
+    /// Where a frame's side information begins; main data follow.
     pub(super) fn side_info(&self) -> Range<usize> {
         let start = 4 + if self.checksum { 2 } else { 0 };
         start..start + self.side_info_bytes()
@@ -99,7 +99,7 @@ impl FrameHeader {
     }
 }
 
-/// What the frame in front of the audio says.
+/// What the frame in front of the audio states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tag {
     /// Frames of audio, without the tag's own; none where the writer did not know.
@@ -143,7 +143,7 @@ impl Tag {
     }
 }
 
-/// Decoded samples that are the encoder's, not the clip's.
+/// Decoded samples that are the encoder's, not the audio clip's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Trim {
     /// How many to leave out at the start.
@@ -175,14 +175,14 @@ pub(crate) struct Frame {
     pub(crate) broken: bool,
 }
 
-/// The frames of a clip.
+/// The frames of an audio clip.
 #[derive(Debug)]
 pub(crate) struct Walk {
     pub(crate) first: FrameHeader,
     pub(crate) tag: Option<Tag>,
     /// Frames that the tag counts and that are not there after the last one.
     ///
-    /// 0 without a tag that counts: whole frames are the clip, and a partial last one is left out.
+    /// 0 without a tag that counts: whole frames are the audio clip, and a partial last one is left out.
     pub(crate) lost_at_end: u64,
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn id3_bytes(bytes: &[u8]) -> u64 {
     at
 }
 
-/// Where the first frame lies: a header that two more of its stream follow, or the end of the clip.
+/// Where the first frame begins: a header that two more of its stream follow, or the end of the audio clip.
 pub(crate) fn first_frame(bytes: &[u8], start: usize, whole: bool) -> Option<(usize, FrameHeader)> {
     find_first_frame(&Ends::of(bytes), start, whole)
 }
@@ -219,7 +219,7 @@ fn find_first_frame(ends: &Ends<'_>, start: usize, whole: bool) -> Option<(usize
                 Some(four) => {
                     next += FrameHeader::parse(four).filter(|header| header.same_stream(&first))?.bytes;
                 }
-                // Bytes at the end of junk are too few to tell a frame by.
+                // Bytes at the end of junk are too few to recognise a frame.
                 None if whole && at != start => return None,
                 None => break,
             }
@@ -228,11 +228,11 @@ fn find_first_frame(ends: &Ends<'_>, start: usize, whole: bool) -> Option<(usize
     })
 }
 
-/// Where a clip may end.
+/// Where an audio clip may end.
 struct Ends<'a> {
     bytes: &'a [u8],
-    /// From here on all bytes are 0. Known from the start, so that a clip with many places where it may end is not searched
-    /// to its end from each of them.
+    /// From here on all bytes are 0. Known from the start, so that an audio clip with many places where it may end is
+    /// not searched to its end from each of them.
     padding_at: usize,
 }
 
@@ -254,16 +254,16 @@ impl<'a> Ends<'a> {
 }
 
 impl Walk {
-    /// Finds all frames of the clip from `start` on, and puts them into `frames`: as many as `op` allows, so that the memory for
-    /// what is known of each is bounded.
+    /// Finds all frames of the audio clip from `start` on, and puts them into `frames`, at most the number that `op`
+    /// allows, so that the memory for what is known of each is bounded.
     ///
-    /// Garbage between frames counts as lost frames: as many as the tag says are missing, or, without a count, as
-    /// many as would have taken its bytes.
+    /// Garbage between frames counts as lost frames: the number that the tag states as missing, or, without a count,
+    /// the number that would have taken its bytes.
     pub(crate) fn new(op: &DecodeAudio, bytes: &[u8], start: usize, frames: &mut Vec<Frame>) -> Result<Self> {
         frames.clear();
         let ends = Ends::of(bytes);
         let Some((mut at, first)) = find_first_frame(&ends, start, true) else {
-            return Err(super::unknown(bytes));
+            return Err(unknown(bytes));
         };
         let tag = bytes.get(at..at + first.bytes).and_then(|frame| Tag::read(&first, frame));
         if tag.is_some() {
@@ -279,7 +279,7 @@ impl Walk {
                         break;
                     };
                     at += header.bytes;
-                    // Another file was appended: its tag is no audio.
+                    // Another file was appended: its tag is not audio.
                     if Tag::read(&header, frame).is_some() {
                         continue;
                     }
@@ -329,7 +329,7 @@ impl Walk {
             Some(counted) => counted.saturating_sub(frames.len() as u64),
             None => u64::MAX,
         };
-        // What a clip cut out of a longer one begins without is not lost: nobody has it.
+        // What an audio clip cut out of a longer one begins without is not lost: it never was in this file.
         let mut held = None;
         for frame in frames.iter_mut() {
             frame.lost_before = estimate(frame.garbage).min(missing);

@@ -1,27 +1,28 @@
 //! Ogg (RFC 3533) with Vorbis, FLAC or, behind the feature `opus`, Opus.
 //!
-//! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing page inside a clip
-//! is always noticed. The last page should have the end-of-stream flag, but many writers leave it out. Without the
-//! flag the clip ends with the last whole page, as in libsndfile.
+//! Pages have checksums, numbers and the count of samples up to their end, so a damaged or missing page inside an audio
+//! clip is always noticed. The last page should have the end-of-stream flag, but many writers leave it out. Without the
+//! flag the audio clip ends with the last whole page, as in libsndfile.
 //!
-//! Of a chain of streams the first is the clip, as in libsndfile.
+//! Of a chain of streams the first is the audio clip, as in libsndfile.
 
 use std::io::Cursor;
 
-use symphonia::core::checksum::Crc32;
 use symphonia::core::formats::FormatOptions;
-use symphonia::core::io::Monitor;
 use symphonia::default::formats::OggReader;
 
-use super::flac::StreamInfo;
+use super::decoded::Decoded;
+use super::flac_format::StreamInfo;
 use super::mpeg::Trim;
+use super::ogg_pages::{LAST_PAGE, PAGE_MARK, Page, first_stream, is_complete, page, search_steps};
+use super::options::DecodeAudio;
 use super::stream::{self, Track};
-use super::{DecodeAudio, Decoded, vorbis};
-use crate::audio::header::AudioFormat;
+use super::{opus, vorbis};
+use crate::audio::format::AudioFormat;
 use crate::warning::Warning;
 use feedstock_base::{Error, Result};
 
-/// What the first page says.
+/// What the first page states.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::audio) struct OggHeader {
     pub(in crate::audio) format: AudioFormat,
@@ -34,119 +35,14 @@ pub(in crate::audio) struct OggHeader {
     serial: [u8; 4],
 }
 
-/// A page, perhaps cut at its end.
-pub(super) struct Page<'a> {
-    pub(super) flags: u8,
-    granule: u64,
-    pub(super) serial: [u8; 4],
-    pub(super) sequence: u32,
-    pub(super) lacing: &'a [u8],
-    pub(super) body: &'a [u8],
-    /// Header, lacing and body.
-    whole: &'a [u8],
-    /// As long as it should be.
-    bytes: usize,
-}
-
-impl Page<'_> {
-    /// Whether it is as long as it says, and its checksum right.
-    pub(super) fn is_intact(&self) -> bool {
-        let mut crc = Crc32::new(0);
-        // The checksum is over the page with itself as 0.
-        crc.process_buf_bytes(&self.whole[..22]);
-        crc.process_buf_bytes(&[0; 4]);
-        crc.process_buf_bytes(&self.whole[26..]);
-        self.whole.len() == self.bytes && self.whole[22..26] == crc.crc().to_le_bytes()
-    }
-}
-
-/// The pages that follow each other without a gap.
-pub(super) fn pages(bytes: &[u8]) -> impl Iterator<Item = Page<'_>> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        let page = page(rest)?;
-        rest = rest.get(page.bytes..).unwrap_or_default();
-        Some(page)
-    })
-}
-
-/// Flags of a stream's first and last page.
-const FIRST_PAGE: u8 = 2;
-const LAST_PAGE: u8 = 4;
-
-const PAGE_MARK: &[u8; 4] = b"OggS";
-
-/// The places that are tried as a clip's last page, from its end on. More than one is needed only where other streams,
-/// damage or junk follow; each may cost a checksum of 64 KiB.
+/// The places that are tried as an audio clip's last page, from its end on. More than one is needed only where other
+/// streams, damage or junk follow; each may cost a checksum of 64 KiB.
 const LAST_PAGES_TRIED: usize = 64;
-
-/// The first of the streams that are chained in `bytes`: up to the first page that begins another one.
-pub(in crate::audio) fn first_stream(bytes: &[u8]) -> &[u8] {
-    let (mut at, mut after_headers) = (0, false);
-    while let Some(rest) = bytes.get(at..) {
-        let Some(page) = page(rest) else {
-            // Damage: the next page is searched for.
-            match rest.get(1..).and_then(|rest| rest.windows(4).position(|four| four == PAGE_MARK)) {
-                Some(next) => at += 1 + next,
-                None => break,
-            }
-            continue;
-        };
-        let begins = page.flags & FIRST_PAGE != 0;
-        if begins && after_headers && page.is_intact() {
-            return &bytes[..at];
-        }
-        after_headers |= !begins;
-        at += page.bytes;
-    }
-    bytes
-}
-
-/// The steps that it takes to find the pages of `stream`, beyond one pass over it. Each place that looks like a page is read
-/// and its checksum computed; if that is wrong, the search goes on right behind the mark.
-fn search_steps(stream: &[u8]) -> u64 {
-    let marks = memchr::memmem::find_iter(stream, PAGE_MARK);
-    let bytes: usize = marks.map(|at| page(&stream[at..]).map_or(0, |page| page.whole.len())).sum();
-    bytes.saturating_sub(stream.len()) as u64
-}
-
-/// Whether `stream` is intact pages of one stream from its first to its last, without a number left out.
-fn is_complete(stream: &[u8], serial: [u8; 4]) -> bool {
-    let (mut at, mut next) = (0, 0);
-    for page in pages(stream) {
-        if page.serial != serial || page.sequence != next || !page.is_intact() {
-            return false;
-        }
-        (at, next) = (at + page.bytes, next.wrapping_add(1));
-    }
-    at == stream.len()
-}
-
-/// The page that `bytes` begins with, whole or cut.
-fn page(bytes: &[u8]) -> Option<Page<'_>> {
-    if !bytes.starts_with(PAGE_MARK) {
-        return None;
-    }
-    let header = bytes.first_chunk::<27>()?;
-    let lacing = bytes.get(27..27 + usize::from(header[26]))?;
-    let start = 27 + lacing.len();
-    let length: usize = lacing.iter().map(|bytes| usize::from(*bytes)).sum();
-    Some(Page {
-        flags: header[5],
-        granule: u64::from_le_bytes(*header[6..].first_chunk()?),
-        serial: *header[14..].first_chunk()?,
-        sequence: u32::from_le_bytes(*header[18..].first_chunk()?),
-        lacing,
-        body: bytes.get(start..(start + length).min(bytes.len()))?,
-        whole: &bytes[..(start + length).min(bytes.len())],
-        bytes: start + length,
-    })
-}
 
 impl OggHeader {
     pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
         let Some(Page { body, serial, .. }) = page(head) else {
-            return Err(Error::bad_sample("the Ogg clip does not begin with a whole page"));
+            return Err(Error::bad_sample("the Ogg audio clip does not begin with a whole page"));
         };
         let le32 = |at: usize| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
         let known = match body {
@@ -168,15 +64,15 @@ impl OggHeader {
             _ => None,
         };
         let Some((format, sample_rate, channels, (pre_skip, gain))) = known else {
-            return Err(Error::bad_sample("the Ogg clip's first stream is no Vorbis, Opus or FLAC"));
+            return Err(Error::bad_sample("the Ogg audio clip's first stream is not Vorbis, Opus or FLAC"));
         };
         Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
     }
 
-    /// Samples up to the end of the last page. `stream` is the whole of the clip's [`first_stream`].
+    /// Samples up to the end of the last page. `stream` is the whole of the audio clip's [`first_stream`].
     ///
-    /// A last page that is cut counts if it has the end-of-stream flag: the clip was that long. Otherwise the last
-    /// whole page is the last. None if there is none that a packet ends on.
+    /// A last page that is cut counts if it has the end-of-stream flag: the audio clip was that long. Otherwise the
+    /// last whole page is the last. None if there is none that a packet ends on.
     pub(in crate::audio) fn samples(&self, stream: &[u8]) -> Option<u64> {
         self.end(stream).map(|(samples, _)| samples)
     }
@@ -209,15 +105,17 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let end = header.end(bytes);
     let samples = end.map(|(samples, _)| samples);
     op.check_samples(format, samples.unwrap_or(0), (sample_rate, channels))?;
-    if format == AudioFormat::Opus && !cfg!(feature = "opus") {
-        return Err(Error::bad_sample("the clip is Opus; build with the feature `opus` to decode it"));
+    if format == AudioFormat::Opus && !opus::IS_BUILT {
+        return Err(Error::bad_sample("the audio clip is Opus; build with the feature `opus` to decode it"));
     }
     let steps = search_steps(bytes);
     op.check_steps(format, steps)?;
     if format == AudioFormat::Vorbis {
         vorbis::check_setup(op, bytes, header.serial)?;
     } else if bytes.windows(7).any(|seven| seven == b"\x05vorbis") {
-        return Err(Error::bad_sample(format!("the {format} clip holds a stream of Vorbis too; split it")));
+        return Err(Error::bad_sample(format!(
+            "the {format} audio clip holds a stream of Vorbis too; split it"
+        )));
     }
     let mut reader = OggReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
         .map_err(|error| stream::refused(format, &error))?;

@@ -7,26 +7,31 @@ use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDe
 use symphonia::core::errors::Error as Failure;
 use symphonia::core::formats::FormatReader;
 use symphonia::core::io::{MediaSource, MediaSourceStream};
+use symphonia::core::packet::Packet;
 
+use super::decoded::Losses;
+use super::flac_format::is_intact;
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Losses};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use super::opus;
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
 /// One track of a container, and what is known of it beforehand.
 pub(super) struct Track<'a> {
     pub(super) format: AudioFormat,
     pub(super) sample_rate: u32,
-    /// Samples after trimming, where the container says so.
+    /// Samples after trimming, if the container states them.
     pub(super) samples: Option<u64>,
     pub(super) trim: Trim,
-    /// Whether packets say where their samples belong, so that a gap between two shows.
+    /// True if packets state where their samples belong, so that a gap between two shows.
     pub(super) timed: bool,
-    /// Whether a gap, or an end before the stated one, means that packets were lost. Else the times are wrong: from a gap on
-    /// they do not count, and the clip ends with its last packet.
+    /// Whether a gap, or an end before the stated one, means that packets were lost. Else the times are wrong: from a
+    /// gap on they do not count, and the audio clip ends with its last packet.
     pub(super) loses_in_gaps: &'a dyn Fn() -> bool,
-    /// Bytes of the clip. There can be as many packets: each has at least a byte, or the container names it in one.
+    /// Bytes of the audio clip. There can be as many packets: each has at least a byte, or the container names it in
+    /// one.
     pub(super) bytes: usize,
     /// Steps that it took, or will take, to find the packets.
     pub(super) steps: u64,
@@ -49,7 +54,7 @@ pub(super) fn audio_track(reader: &dyn FormatReader) -> Result<(u32, AudioCodecP
         Some(CodecParameters::Audio(parameters)) => Some((track.id, parameters.clone())),
         _ => None,
     });
-    audio.ok_or_else(|| Error::bad_sample("the clip has no audio track"))
+    audio.ok_or_else(|| Error::bad_sample("the audio clip has no audio track"))
 }
 
 pub(super) fn new_decoder(
@@ -57,23 +62,17 @@ pub(super) fn new_decoder(
     parameters: &AudioCodecParameters,
 ) -> Result<Box<dyn AudioDecoder>> {
     let options = AudioDecoderOptions::default();
-    #[cfg(feature = "opus")]
-    if parameters.codec == symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS {
-        use symphonia::core::codecs::registry::RegisterableAudioDecoder;
-        return symphonia_adapter_libopus::OpusDecoder::try_registry_new(parameters, &options)
-            .map_err(|error| refused(format, &error));
-    }
-    symphonia::default::get_codecs()
-        .make_audio_decoder(parameters, &options)
-        .map_err(|error| refused(format, &error))
+    let decoder = opus::decoder(parameters, &options)
+        .unwrap_or_else(|| symphonia::default::get_codecs().make_audio_decoder(parameters, &options));
+    decoder.map_err(|error| refused(format, &error))
 }
 
 pub(super) fn refused(format: AudioFormat, error: &Failure) -> Error {
     match error {
         Failure::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => Error::bad_sample(format!(
-            "the {format} clip ends early, in its header or before its first frame"
+            "the {format} audio clip ends early, in its header or before its first frame"
         )),
-        error => Error::bad_sample(format!("the {format} clip cannot be decoded: {error}")),
+        error => Error::bad_sample(format!("the {format} audio clip cannot be decoded: {error}")),
     }
 }
 
@@ -93,44 +92,23 @@ pub(super) fn decode(
     let mut times_are_wrong = false;
     // Of the last page, whose count of samples is relative to the page before.
     let mut padding_at_end = 0;
-    let (mut packets, mut packet_bytes, mut in_vain) = (0, 0_usize, 0_u64);
+    let mut work = Work { bytes, packets: 0, packet_bytes: 0, steps };
     loop {
-        let mut packet = match reader.next_packet() {
-            Ok(Some(packet)) => packet,
-            Ok(None) => break,
-            // A missing end shows by the count of samples, if the container has one.
-            Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => break,
-            Err(Failure::ResetRequired) => {
-                return Err(Error::bad_sample(format!(
-                    "the {format} clip is a chain of several streams; split it into clips"
-                )));
-            }
-            Err(error) => return Err(refused(format, &error)),
-        };
-        packets += 1;
-        if packets > bytes as u64 {
-            return Err(Error::bad_sample(format!("the {format} clip names more packets than it has bytes")));
-        }
-        op.check_packets(format, packets)?;
-        // Packets that lie over each other are copied again and again.
-        packet_bytes = packet_bytes.saturating_add(packet.data.len());
-        let copied_again = packet_bytes.saturating_sub(bytes) as u64;
-        op.check_steps(
-            format,
-            steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP).saturating_add(in_vain),
-        )?;
+        let Some(mut packet) = next_packet(reader, format)? else { break };
+        work.add(op, format, packet.data.len())?;
         if packet.track_id != id {
             continue;
         }
         let at = u64::try_from(packet.pts.get()).unwrap_or(0);
         if format == AudioFormat::Vorbis {
-            // The decoder would leave it out, also in the middle of a clip, where a page counts fewer samples than it has.
+            // The decoder would leave it out, also in the middle of an audio clip, where a page counts fewer samples
+            // than it has.
             let padding = std::mem::take(&mut packet.trim_end).get();
             padding_at_end = if padding > 0 { padding_at_end + padding } else { 0 };
         }
         if timed && !times_are_wrong {
-            // A clip begins at 0, so what lies before the first packet is lost too. Where the length is unknown or
-            // passed already, the clip may be a cut from a longer one with its times kept.
+            // An audio clip begins at 0, so what is before the first packet is lost too. Where the length is unknown or
+            // passed already, the audio clip may be a cut from a longer one with its times kept.
             let first = if samples.is_some_and(|samples| at < samples) { 0 } else { at };
             let missing = at.saturating_sub(*base.get_or_insert(first)).saturating_sub(mono.position());
             if missing > 0 && !loses_in_gaps() {
@@ -141,20 +119,17 @@ pub(super) fn decode(
             }
         }
         // A decoder of FLAC takes what it reads for music; the frame's checksum knows better.
-        let intact = format != AudioFormat::Flac || super::flac::is_intact(&packet.data);
+        let intact = format != AudioFormat::Flac || is_intact(&packet.data);
         match if intact { decoder.decode(&packet) } else { Err(Failure::DecodeError("checksum")) } {
             Ok(buffer) if buffer.spec().rate() != sample_rate => {
-                return Err(Error::bad_sample(format!(
-                    "the {format} clip changes from {sample_rate} Hz to {} Hz",
-                    buffer.spec().rate()
-                )));
+                return Err(changes_rate(format, sample_rate, buffer.spec().rate()));
             }
             Ok(buffer) => mono.push(&buffer)?,
             Err(Failure::Unsupported(what)) => {
-                return Err(Error::bad_sample(format!("the {format} clip cannot be decoded: {what}")));
+                return Err(Error::bad_sample(format!("the {format} audio clip cannot be decoded: {what}")));
             }
             Err(_) => {
-                in_vain += STEPS_PER_BAD_PACKET + packet.data.len() as u64;
+                work.fail(packet.data.len());
                 let missing = packet.dur.get();
                 lose(&mut losses, op, (format, sample_rate), missing, samples, mono.position())?;
                 mono.silence(missing)?;
@@ -162,18 +137,66 @@ pub(super) fn decode(
         }
     }
     let decoded = mono.position().saturating_sub(trimmed_in_front);
-    let mut missing = samples.unwrap_or(0).saturating_sub(decoded);
-    if missing > 0 && !loses_in_gaps() {
-        missing = 0;
-    }
-    losses.ended_early = missing > 0;
-    losses.lost += missing;
-    losses.total = decoded + missing;
+    let missing = samples.unwrap_or(0).saturating_sub(decoded);
+    let missing = if missing > 0 && loses_in_gaps() { missing } else { 0 };
+    losses.end(decoded, missing);
     losses.check(op, format, sample_rate)?;
     if times_are_wrong {
         mono.end_at(mono.position().saturating_sub(padding_at_end));
     }
     mono.silence(missing)
+}
+
+/// Returns the next packet of any track; `None` at the end. A missing end shows by the count of samples, if the container has
+/// one.
+fn next_packet(reader: &mut dyn FormatReader, format: AudioFormat) -> Result<Option<Packet>> {
+    match reader.next_packet() {
+        Ok(packet) => Ok(packet),
+        Err(Failure::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(Failure::ResetRequired) => Err(Error::bad_sample(format!(
+            "the {format} audio clip is a chain of several streams; split it into audio clips"
+        ))),
+        Err(error) => Err(refused(format, &error)),
+    }
+}
+
+/// Counts packets, and the steps that reading them takes.
+struct Work {
+    /// Of the audio clip.
+    bytes: usize,
+    packets: u64,
+    packet_bytes: usize,
+    /// Without those for copies.
+    steps: u64,
+}
+
+impl Work {
+    /// Counts a packet of `length` bytes.
+    ///
+    /// # Errors
+    /// `BadSample` beyond the limits of `op`.
+    fn add(&mut self, op: &DecodeAudio, format: AudioFormat, length: usize) -> Result<()> {
+        self.packets += 1;
+        if self.packets > self.bytes as u64 {
+            return Err(Error::bad_sample(format!(
+                "the {format} audio clip names more packets than it has bytes"
+            )));
+        }
+        op.check_packets(format, self.packets)?;
+        // Packets that overlap are copied again and again.
+        self.packet_bytes = self.packet_bytes.saturating_add(length);
+        let copied_again = self.packet_bytes.saturating_sub(self.bytes) as u64;
+        op.check_steps(format, self.steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP))
+    }
+
+    /// Counts a packet of `length` bytes that cannot be decoded.
+    fn fail(&mut self, length: usize) {
+        self.steps = self.steps.saturating_add(STEPS_PER_BAD_PACKET + length as u64);
+    }
+}
+
+fn changes_rate(format: AudioFormat, from: u32, to: u32) -> Error {
+    Error::bad_sample(format!("the {format} audio clip changes from {from} Hz to {to} Hz"))
 }
 
 /// Counts `missing` samples, and stops early where they are too many already.

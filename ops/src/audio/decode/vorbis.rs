@@ -1,9 +1,9 @@
-//! The codebooks of a Vorbis clip (Vorbis I, section 3.2.1), checked before symphonia reads them: it takes for granted
-//! that no codeword is longer than 32 bits and that a table's side is found by a root in f32, and panics otherwise.
-//! Only a forged clip gets there, its checksums right.
+//! The codebooks of a Vorbis audio clip (Vorbis I, section 3.2.1), checked before symphonia reads them: it takes for
+//! granted that no codeword is longer than 32 bits and that a table's side is found by a root in f32, and panics
+//! otherwise. Only a forged audio clip gets there, its checksums right.
 
-use super::DecodeAudio;
-use super::ogg::{Page, pages};
+use super::ogg_pages::{Page, pages};
+use super::options::DecodeAudio;
 use feedstock_base::{Error, Result};
 
 const SETUP: &[u8; 7] = b"\x05vorbis";
@@ -23,7 +23,7 @@ const MAX_DIMENSIONS: u32 = 32;
 /// Checks the setup header of a stream, and its repetitions, which some encoders write; `bytes` holds no other stream of
 /// Vorbis.
 pub(super) fn check_setup(op: &DecodeAudio, bytes: &[u8], serial: [u8; 4]) -> Result<()> {
-    let damaged = || Error::bad_sample("the Vorbis clip's setup header is damaged or missing");
+    let damaged = || Error::bad_sample("the Vorbis audio clip's setup header is damaged or missing");
     // A packet's first bytes are never split between pages, so every setup header shows.
     let count = bytes.windows(SETUP.len()).filter(|seven| seven == SETUP).count();
     let packets = setup_packets(bytes, serial, count).ok_or_else(damaged)?;
@@ -34,7 +34,7 @@ pub(super) fn check_setup(op: &DecodeAudio, bytes: &[u8], serial: [u8; 4]) -> Re
         unpacked = unpacked.saturating_add(bytes);
     }
     if unpacked > op.max_codebook_bytes {
-        let found = format!("the codebooks of the Vorbis clip take {unpacked} bytes");
+        let found = format!("the codebooks of the Vorbis audio clip take {unpacked} bytes");
         return Err(op.over(found, "max_codebook_bytes", op.max_codebook_bytes));
     }
     Ok(())

@@ -7,20 +7,21 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::PcmDecoder;
 
+use super::decoded::{Decoded, Losses};
 use super::mono::Mono;
 use super::mpeg::Trim;
-use super::{DecodeAudio, Decoded, Losses};
-use crate::audio::header::AudioFormat;
+use super::options::DecodeAudio;
+use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
 /// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, within the second cache.
 const PACKET_SAMPLES: usize = 8192;
 
-/// Writers that cannot know the length put the largest number there, less what is around it: more than this is no
-/// claim. A clip of that size would be over any limit anyway.
+/// Writers that cannot know the length put the largest number there, less what is around it: more than this is not a
+/// claim. An audio clip of that size would be over any limit anyway.
 const ENDLESS_BYTES: u32 = 0x7FFF_0000;
 
-/// What the chunks in front of the samples say.
+/// What the chunks in front of the samples state.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::audio) struct WavHeader {
     pub(in crate::audio) sample_rate: u32,
@@ -34,7 +35,7 @@ pub(in crate::audio) struct WavHeader {
 }
 
 impl WavHeader {
-    /// Reads `head`, the first bytes of a clip.
+    /// Reads `head`, the first bytes of an audio clip.
     pub(in crate::audio) fn parse(head: &[u8]) -> Result<Self> {
         let mut at = 12_u64;
         let mut format = None;
@@ -42,7 +43,7 @@ impl WavHeader {
             let chunk = usize::try_from(at).ok().and_then(|at| head.get(at..)).unwrap_or_default();
             let (Some(name), Some(size)) = (chunk.first_chunk::<4>(), le32(chunk, 4)) else {
                 return Err(Error::bad_sample(format!(
-                    "the WAV clip ends after {} bytes, before its {} chunk",
+                    "the WAV audio clip ends after {} bytes, before its {} chunk",
                     head.len(),
                     if format.is_none() { "fmt" } else { "data" }
                 )));
@@ -52,7 +53,7 @@ impl WavHeader {
                 b"fmt " => format = Some(Format::parse(&chunk[8..], size)?),
                 b"data" => {
                     let Some(Format { sample_rate, channels, codec, frame_bytes }) = format else {
-                        return Err(Error::bad_sample("the WAV clip has no fmt chunk before its data"));
+                        return Err(Error::bad_sample("the WAV audio clip has no fmt chunk before its data"));
                     };
                     let known = size < ENDLESS_BYTES && (size > 0 || chunk.len() <= 8);
                     let data_bytes = known.then_some(size);
@@ -65,7 +66,7 @@ impl WavHeader {
         }
     }
 
-    /// Samples of one channel in a clip of `total_bytes`, and whether that many are there.
+    /// Samples of one channel in an audio clip of `total_bytes`, and whether that many are there.
     pub(in crate::audio) fn samples(&self, total_bytes: u64) -> (u64, bool) {
         let there = total_bytes.saturating_sub(self.data_at);
         let said = self.data_bytes.map_or(there, u64::from);
@@ -91,7 +92,7 @@ impl Format {
         let fields = (le16(chunk, 0), le16(chunk, 2), le32(chunk, 4), le16(chunk, 14));
         let (Some(mut kind), Some(channels), Some(sample_rate), Some(bits)) = fields else {
             return Err(Error::bad_sample(format!(
-                "the WAV clip's fmt chunk has {} bytes of 16",
+                "the WAV audio clip's fmt chunk has {} bytes of 16",
                 chunk.len()
             )));
         };
@@ -109,7 +110,7 @@ impl Format {
             (MU_LAW, 8) => (codec::CODEC_ID_PCM_MULAW, 1),
             _ => {
                 return Err(Error::bad_sample(format!(
-                    "the WAV clip holds format {kind:#06x} with {bits} bits; PCM of 8 to 32 bits, float, A-law and \
+                    "the WAV audio clip holds format {kind:#06x} with {bits} bits; PCM of 8 to 32 bits, float, A-law and \
                      µ-law are decoded"
                 )));
             }
@@ -147,21 +148,21 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         .with_channels(if channels == 1 { layouts::CHANNEL_LAYOUT_MONO } else { discrete(channels) })
         .with_max_frames_per_packet(PACKET_SAMPLES as u64);
     let mut decoder = PcmDecoder::try_new(&parameters, &AudioDecoderOptions::default())
-        .map_err(|error| Error::bad_sample("the WAV clip cannot be decoded").with_source(error))?;
+        .map_err(|error| Error::bad_sample("the WAV audio clip cannot be decoded").with_source(error))?;
     let mut mono = Mono::new(op, Trim::default(), sample_rate, out);
-    // At most max_samples, and each of them has bytes in the clip.
+    // At most max_samples, and each of them has bytes in the audio clip.
     let whole = usize::try_from(there).unwrap_or(usize::MAX).saturating_mul(frame_bytes);
     for packet in data[..whole.min(data.len())].chunks(PACKET_SAMPLES * frame_bytes) {
         let decoded = decoder
             .decode_ref(&PacketRef::new(0, Timestamp::ZERO, Duration::ZERO, packet))
-            .map_err(|error| Error::bad_sample("the WAV clip cannot be decoded").with_source(error))?;
+            .map_err(|error| Error::bad_sample("the WAV audio clip cannot be decoded").with_source(error))?;
         mono.push(&decoded)?;
     }
     mono.silence(losses.lost)?;
     Ok(Decoded::whole(sample_rate, header.data_bytes.is_some()))
 }
 
-/// Channels without places: only their mean is wanted.
+/// Channels without places: only their mean is used.
 fn discrete(channels: u32) -> Channels {
     Channels::Discrete(u16::try_from(channels).unwrap_or(u16::MAX))
 }

@@ -84,7 +84,7 @@ impl Filter {
         let (phase, rest) = (part / u128::from(self.up), part % u128::from(self.up));
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "below 1, below the phases, and a place in a clip"
+            reason = "below 1, below the phases, and a place in an audio clip"
         )]
         Place {
             first: whole as i64 - (self.taps as i64 / 2 - 1),
@@ -94,11 +94,11 @@ impl Filter {
     }
 }
 
-/// The coefficients of one phase: the output lies `offset` after the tap before the middle.
+/// The coefficients of one phase: the output is `offset` after the tap before the middle.
 fn one_phase(offset: f64, taps: usize, half: f64, cutoff: f64) -> impl Iterator<Item = f32> {
     let middle = (taps / 2 - 1) as f64 + offset;
     let values: Vec<f64> = (0..taps).map(|tap| windowed_sinc(tap as f64 - middle, half, cutoff)).collect();
-    // Each phase passes a constant as it is.
+    // Each phase passes a constant unchanged.
     let scale = 1.0 / values.iter().sum::<f64>();
     #[expect(clippy::cast_possible_truncation, reason = "to single precision, once")]
     values.into_iter().map(move |value| (value * scale) as f32)

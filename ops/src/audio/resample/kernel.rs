@@ -3,7 +3,7 @@
 
 use super::filter::LANES;
 
-/// Outputs that are computed together, each with taps of its own and the same coefficients: eight sums, one register of
+/// Outputs that are computed together, each with its taps and the same coefficients: eight sums, one register of
 /// coefficients and one of products fit the sixteen that there are.
 pub(super) const TOGETHER: usize = 8;
 
@@ -45,7 +45,8 @@ mod avx2 {
         _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_setzero_ps,
     };
 
-    use super::{LANES, TOGETHER};
+    use crate::audio::resample::filter::LANES;
+    use crate::audio::resample::kernel::TOGETHER;
 
     /// # Safety
     /// `coefficients` is a multiple of [`LANES`] long, and `input` at least `step` · ([`TOGETHER`] − 1) longer.

@@ -1,4 +1,4 @@
-//! `resample`: another sample rate, by a polyphase FIR of a Kaiser-windowed sinc.
+//! Another sample rate, by a polyphase FIR of a Kaiser-windowed sinc.
 //!
 //! ```text
 //! input, 48 kHz  ····x···x···x···x···   taps of output n: 256 around n · down / up, one row of coefficients a phase
@@ -10,18 +10,15 @@
 //! to 0.8 are right to −99 dB, at 160/441 too, where soxr HQ is to −80. soxr HQ keeps more of the top (−0.4 dB at 0.94)
 //! and rejects more (−126 dB).
 //!
-//! The result is a pure function of the samples and the ratio: the same bits in every thread, on every machine, for
-//! any order of clips. Cost: 85 products a sample of the higher rate; 5 s from 48 to 16 kHz take 0.7 ms, and decoding
-//! their MP3 2.3, but with an MP3 that is decoded at half its rate for it (`decode/layer3/`) 1.5 together
-//! (`cargo bench -p feedstock-ops --bench speech_chain`).
+//! The result is a pure function of the samples and the ratio: the same bits in every thread, on every machine, for any
+//! order of audio clips. Cost: 85 products a sample of the higher rate; 5 s from 48 to 16 kHz take 0.7 ms, and decoding
+//! their MP3 2.3, but with an MP3 that is decoded at half its rate for it (`decode/layer3/`) 1.5 together (`cargo bench
+//! -p feedstock-ops --bench speech_chain`).
 
 mod filter;
 mod kernel;
 
-use serde::{Deserialize, Serialize};
-
 use crate::buffer::fit;
-use crate::chain::Op;
 use feedstock_base::{Error, Result};
 use filter::Filter;
 
@@ -32,49 +29,12 @@ pub(crate) const MAX_RATIO: u32 = 256;
 /// At most 1 MiB each.
 const KEPT_FILTERS: usize = 12;
 
-/// The highest rate that can be asked for, as [`DecodeAudio`](super::DecodeAudio)'s.
-const MAX_SAMPLE_RATE: u32 = 384_000;
-
-/// Resamples to `sample_rate`; clips that have it already are left as they are.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Resample {
-    /// Samples a second of the result, in Hz, 1 … 384,000. Speech models want 16,000.
-    pub sample_rate: u32,
-}
-
-impl Resample {
-    /// To `sample_rate`, in Hz.
-    pub fn new(sample_rate: u32) -> Self {
-        Self { sample_rate }
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        if (1..=MAX_SAMPLE_RATE).contains(&self.sample_rate) {
-            return Ok(());
-        }
-        Err(Error::config(format!("sample_rate {} must be 1 … {MAX_SAMPLE_RATE} Hz", self.sample_rate)))
-    }
-}
-
-impl From<Resample> for Op {
-    fn from(op: Resample) -> Self {
-        Self::Resample(op)
-    }
-}
-
-/// [`Resample`] to `sample_rate`, in Hz.
-pub fn resample(sample_rate: u32) -> Op {
-    Resample::new(sample_rate).into()
-}
-
 /// How many samples `samples` are at another rate.
 pub(crate) fn resampled_length(samples: u64, from: u32, to: u32) -> u128 {
     (u128::from(samples) * u128::from(to)).div_ceil(u128::from(from))
 }
 
-/// What one thread keeps between clips: the filters of the ratios seen last.
+/// What one thread keeps between audio clips: the filters of the ratios seen last.
 #[derive(Default)]
 pub(crate) struct Resampler {
     /// The latest first.
@@ -98,15 +58,16 @@ impl Resampler {
         let (low, high) = (from.min(to), from.max(to));
         if low == 0 || high > low.saturating_mul(MAX_RATIO) {
             return Err(Error::bad_sample(format!(
-                "the clip cannot be resampled from {from} Hz to {to} Hz: rates may differ by {MAX_RATIO} times"
+                "the audio clip cannot be resampled from {from} Hz to {to} Hz: rates may differ by {MAX_RATIO} times"
             )));
         }
         let divisor = gcd(from, to);
         let index = self.filter(to / divisor, from / divisor);
         let filter = &self.filters[index];
         let length = resampled_length(input.len() as u64, from, to);
-        let length = usize::try_from(length)
-            .map_err(|_| Error::bad_sample(format!("the clip is too long at {to} Hz: {length} samples")))?;
+        let length = usize::try_from(length).map_err(|_| {
+            Error::bad_sample(format!("the audio clip is too long at {to} Hz: {length} samples"))
+        })?;
         fit(out, length);
         out.resize(length, 0.0);
         if filter.interpolates() {
@@ -135,9 +96,9 @@ impl Resampler {
     }
 }
 
-/// Each output has a phase of its own: every `up`-th has the same, so eight of those are computed together.
+/// Each output has its phase: every `up`-th has the same, so eight of those are computed together.
 fn by_phases(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f32]) {
-    // A ratio with its filter's coefficients within the limit, and outputs of a clip.
+    // A ratio with its filter's coefficients within the limit, and outputs of an audio clip.
     let (up, down) = (usize::try_from(filter.up).unwrap_or(1), usize::try_from(filter.down).unwrap_or(1));
     let block = up * kernel::TOGETHER;
     for start in (0..out.len()).step_by(block) {
@@ -164,7 +125,7 @@ fn by_phases(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f32
     }
 }
 
-/// Each output lies between two phases of a table.
+/// Each output is between two phases of a table.
 fn interpolate(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f32]) {
     for (index, out) in out.iter_mut().enumerate() {
         let place = filter.place(index as u64);
@@ -175,7 +136,7 @@ fn interpolate(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f
     }
 }
 
-/// The taps from `first` on, with silence outside the clip.
+/// The taps from `first` on, with silence outside the audio clip.
 fn window<'a>(input: &'a [f32], first: i64, taps: usize, edge: &'a mut Vec<f32>) -> &'a [f32] {
     if let Some(inside) = usize::try_from(first).ok().and_then(|first| input.get(first..first + taps)) {
         return inside;
@@ -380,6 +341,5 @@ mod tests {
         }
         run(&[1.0; 10], 256, 1);
         assert!(run(&[], 48_000, 16_000).is_empty());
-        assert!(Resample::new(0).check().is_err() && Resample::new(400_000).check().is_err());
     }
 }

@@ -2,9 +2,8 @@
 
 use std::io::Cursor;
 
-use super::super::geometry::{Rect, Size};
-use super::super::resize::Window;
-use super::Pixels;
+use super::pixels::Pixels;
+use crate::image::geometry::{Rect, Size, Window};
 
 /// One of the eight ways a camera was held, as three steps: swap the axes, then mirror columns and rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +46,7 @@ impl Orientation {
         if self.transpose { Size { height: stored.width, width: stored.height } } else { stored }
     }
 
-    /// A rectangle of the shown picture in the stored picture's coordinates.
+    /// A rectangle of the shown image in the stored image's coordinates.
     pub(crate) fn to_stored(self, shown: Rect, stored: Size) -> Rect {
         let size = self.size(stored);
         let x = if self.mirror_x { size.width - shown.x - shown.width } else { shown.x };
@@ -59,7 +58,7 @@ impl Orientation {
         }
     }
 
-    /// A stored window, within a stored view, as it lies in the turned view.
+    /// A stored window, within a stored view, in the coordinates of the turned view.
     pub(super) fn turn_window(self, window: Window, view: Size) -> Window {
         let Window { left, top, width, height } = window;
         let shown = self.size(view);

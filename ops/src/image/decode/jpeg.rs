@@ -1,10 +1,11 @@
-//! JPEG: the region that is needed, bit for bit as in the whole picture.
+//! JPEG: the region that is needed, bit for bit as in the whole image.
 //!
-//! Plain photos go to `baseline`, our own decoder; libjpeg-turbo (tj3 API) decodes every kind of JPEG. Given a cropping region it entropy-decodes the rows above,
-//! inverse-transforms only the columns and rows asked for, and stops after the last row: `jpeg_skip_scanlines` to
-//! the bottom ends the input pass without reading it. Chroma upsampling looks one sample to each side, so the
-//! region is widened by [`MARGIN`] pixels (its left edge then snaps to an iMCU); without that, half of all crops
-//! differ from the whole picture by up to 27 levels. The tests compare hundreds of random crops bit for bit.
+//! Plain photos go to `baseline`, our own decoder; libjpeg-turbo (tj3 API) decodes every kind of JPEG. Given a cropping
+//! region it entropy-decodes the rows above, inverse-transforms only the columns and rows asked for, and stops after
+//! the last row: `jpeg_skip_scanlines` to the bottom ends the input pass without reading it. Chroma upsampling looks
+//! one sample to each side, so the region is widened by [`MARGIN`] pixels (its left edge then snaps to an iMCU);
+//! without that, half of all crops differ from the whole image by up to 27 levels. The tests compare hundreds of random
+//! crops bit for bit.
 //!
 //! **Damage** is treated as in Pillow, which ignores libjpeg's warnings (it goes on with grey or wrong pixels) and refuses
 //! files that end before the last row. A first pass stops at the first warning. If the markers lead to the last row, a second
@@ -19,13 +20,13 @@ use std::ffi::c_int;
 
 use turbojpeg_sys as tj;
 
-use super::super::geometry::{Rect, Size};
-use super::super::resize::Window;
-use super::super::turbo::Handle;
 use super::baseline::{self, Baseline};
 use super::jpeg_header::{JpegHeader, reaches_its_end};
-use super::{Pixels, jpeg_scans};
-use crate::buffer::Buffer;
+use super::jpeg_scans;
+use super::pixels::Pixels;
+use crate::image::buffer::Buffer;
+use crate::image::geometry::{Rect, Size, Window};
+use crate::image::turbo::Handle;
 use crate::warning::{Warning, Warnings};
 use crate::working::{Scope, exceeds};
 use feedstock_base::{Error, Result};
@@ -100,7 +101,7 @@ pub(super) fn working_bytes(
 #[derive(Clone, Copy)]
 struct Request<'a> {
     denominator: u32,
-    /// In pixels of the scaled picture; `None` is everything.
+    /// In pixels of the scaled image; `None` is everything.
     crop: Option<Rect>,
     format: tj::TJPF,
     /// The only warning to go on after; none where all are errors.
@@ -168,8 +169,8 @@ impl JpegDecoder {
             error.context(format!("the file has no end marker; it seems cut off after {} bytes", bytes.len()))
         };
         // A sequential Huffman file of which only the marker is missing passes, as in Pillow: decoding everything
-        // against a marker of our own tells whether data is missing too. A progressive file may lack whole scans, and
-        // an arithmetic decoder reads zeros past its end, neither of which would show.
+        // against our own marker shows whether data is missing too. A progressive file may lack whole scans, and an
+        // arithmetic decoder reads zeros past its end, neither of which would show.
         if !matches!(header.frame, 0xC0 | 0xC1) {
             return Err(cut(Error::bad_sample("a progressive or arithmetic JPEG must be complete")));
         }
@@ -229,7 +230,7 @@ impl JpegDecoder {
     }
 }
 
-/// The scaled picture's pixels that touch `region`, and where exactly the region lies in them.
+/// The scaled image's pixels that touch `region`, and where exactly the region is in them.
 pub(super) fn scaled_region(region: Rect, denominator: u32) -> (Rect, Window) {
     let (x, y) = (region.x / denominator, region.y / denominator);
     let right = (region.x + region.width).div_ceil(denominator);
@@ -271,7 +272,7 @@ impl Turbo {
         }
     }
 
-    /// Decodes into `out`, densely, and returns the rectangle of the scaled picture that it holds.
+    /// Decodes into `out`, densely, and returns the rectangle of the scaled image that it holds.
     fn decode(
         &mut self,
         bytes: &[u8],
@@ -301,7 +302,7 @@ impl Turbo {
         let pitch = rect.width as usize * channels;
         let out = out.take(rect.height as usize * pitch);
         // SAFETY: `out` holds rect.height rows of `pitch` bytes, which is what the cropping region set above (or the
-        // scaled picture's size, from the header of these same bytes) makes libjpeg-turbo write.
+        // scaled image's size, from the header of these same bytes) makes libjpeg-turbo write.
         let status = unsafe {
             tj::tj3Decompress8(
                 self.0.raw(),

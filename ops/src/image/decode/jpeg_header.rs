@@ -3,7 +3,7 @@
 //! Sources: ITU-T T.81 annex B, JFIF 1.02, Adobe technical note 5116.
 
 use super::super::geometry::Size;
-use crate::limits::MAX_SCANS;
+use crate::image::limits::MAX_SCANS;
 use feedstock_base::{Error, Result};
 
 /// One component of the frame.
@@ -20,7 +20,7 @@ pub(super) struct Component {
     pub(super) ac: u8,
 }
 
-/// A Huffman table as it stands in the file: 16 counts, then the symbols.
+/// A Huffman table as in the file: 16 counts, then the symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HuffmanSpec<'a> {
     pub(super) counts: &'a [u8; 16],
@@ -123,9 +123,9 @@ impl<'a> JpegHeader<'a> {
         self.segments(bytes).any(|(marker, _)| marker == END)
     }
 
-    /// The segments behind the first scan's header, up to and with the end marker: their markers, and where the byte after
-    /// each marker is. As in libjpeg, the search for the next marker goes on at a segment's end, so that no byte in a segment
-    /// is taken for a marker or for a part of one.
+    /// The segments after the first scan's header, up to and with the end marker: their markers, and where the byte
+    /// after each marker is. As in libjpeg, the search for the next marker goes on at a segment's end, so that no byte
+    /// in a segment is taken for a marker or for a part of one.
     pub(super) fn segments(&self, bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
         let (mut at, mut has_ended) = (self.data, false);
         std::iter::from_fn(move || {
@@ -148,7 +148,7 @@ impl<'a> JpegHeader<'a> {
         matches!(self.frame, 0xC0 | 0xC1 | 0xC9)
     }
 
-    /// The markers behind the first scan's header, and where the byte after each is.
+    /// The markers after the first scan's header, and where the byte after each is.
     fn markers(&self, bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
         let mut at = self.data;
         std::iter::from_fn(move || {
@@ -196,14 +196,14 @@ impl<'a> JpegHeader<'a> {
                 at += 1;
             }
             let Some(&marker) = bytes.get(at) else {
-                return Err(bad(format_args!("{} bytes end before the picture's data", bytes.len())));
+                return Err(bad(format_args!("{} bytes end before the image's data", bytes.len())));
             };
             at += 1;
             if matches!(marker, 0x00 | 0x01 | 0xD0..=0xD8) {
                 continue;
             }
             if marker == 0xD9 {
-                return Err(bad("the end marker comes before the picture's data"));
+                return Err(bad("the end marker comes before the image's data"));
             }
             let length = u16_at(bytes, at).map(usize::from).unwrap_or(0);
             let Some(body) = bytes.get(at + 2..at + length.max(2)).filter(|_| length >= 2) else {
@@ -337,10 +337,10 @@ fn next_marker(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
     }
 }
 
-/// Whether the picture's data from `data` on comes to an end marker (EOI), as far as a quick look shows.
+/// Whether the image's data from `data` on comes to an end marker (EOI), as far as a quick look shows.
 ///
-/// Most files end in it; where something is appended (padding, a second picture) the first one counts. In
-/// entropy-coded data 0xFF is always followed by 0x00 or a restart marker, so FF D9 is no accident there.
+/// Most files end in it; where something is appended (padding, a second image) the first one counts. In entropy-coded
+/// data 0xFF is always followed by 0x00 or a restart marker, so FF D9 is not data there.
 pub(super) fn reaches_its_end(bytes: &[u8], data: usize) -> bool {
     let rest = &bytes[data.min(bytes.len())..];
     rest.ends_with(&[0xFF, 0xD9]) || memchr::memmem::find(rest, &[0xFF, 0xD9]).is_some()

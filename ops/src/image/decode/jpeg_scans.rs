@@ -3,8 +3,8 @@
 //! A file whose coefficients come in several scans is decoded whole, one pass over its components for each scan, and all its
 //! coefficients are kept in memory. A few bytes are enough for a scan that visits every block and changes none.
 
-use super::DecodeImage;
 use super::jpeg_header::{Component, JpegHeader};
+use super::options::DecodeImage;
 use crate::limits::over;
 use feedstock_base::Result;
 

@@ -1,12 +1,12 @@
-//! The colour mode that a picture is stored in.
+//! The colour mode that an image is stored in.
 
+use super::format::{ImageFormat, sniff};
 use super::jpeg_header::JpegHeader;
-use super::{ImageFormat, sniff};
-use crate::{Error, Result};
+use feedstock_base::{Error, Result};
 
-/// Reads the colour mode that a picture is stored in from its header, in Pillow's terms: `L` grey, `RGB`, `CMYK` (JPEG), `P`
-/// palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` grey of 16 bits; and `RGB;16`, whose mode in Pillow is `RGB`.
-/// Feedstock decodes all of them to RGB.
+/// Reads the colour mode that an image is stored in from its header, in Pillow's terms: `L` grey, `RGB`, `CMYK` (JPEG),
+/// `P` palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` grey of 16 bits; and `RGB;16`, whose mode in Pillow is
+/// `RGB`. Feedstock decodes all of them to RGB.
 ///
 /// # Errors
 /// `BadSample` for bytes without such a header.
@@ -32,7 +32,7 @@ pub fn read_mode(bytes: &[u8]) -> Result<&'static str> {
         ImageFormat::WebP => {
             let has_alpha = match bytes.get(12..16) {
                 Some(b"VP8X") => byte(20)? & 0x10 != 0,
-                Some(b"VP8L") => byte(24)? & 0x10 != 0, // behind 14 bits each of width and height
+                Some(b"VP8L") => byte(24)? & 0x10 != 0, // after 14 bits each of width and height
                 _ => false,
             };
             if has_alpha { "RGBA" } else { "RGB" }

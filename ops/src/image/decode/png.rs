@@ -1,6 +1,5 @@
-//! PNG through the `png` crate. The whole picture is decoded and its checksums verified: rows depend on the rows
-//! above, and a region saves little. A file that the crate refuses is decoded once more as Pillow reads it
-//! (`png_repair.rs`).
+//! PNG through the `png` crate. The whole image is decoded and its checksums verified: rows depend on the rows above,
+//! and a region saves little. A file that the crate refuses is decoded once more as Pillow reads it (`png_repair.rs`).
 
 use std::io::Cursor;
 
@@ -8,7 +7,7 @@ use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Transformations};
 
 use super::super::geometry::Size;
 use super::png_repair::{chunk_lengths, has_partial_palette_entry, rebuilt};
-use crate::buffer::Buffer;
+use crate::image::buffer::Buffer;
 use crate::warning::{Warning, Warnings};
 use crate::working::{Scope, exceeds};
 use feedstock_base::{Error, Result};

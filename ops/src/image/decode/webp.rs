@@ -5,9 +5,10 @@ use std::io::Cursor;
 use image_webp::WebPDecoder;
 
 use super::super::geometry::Size;
+use super::options::DecodeImage;
 use super::png::to_rgb;
-use super::{DecodeImage, vp8l};
-use crate::buffer::Buffer;
+use super::vp8l;
+use crate::image::buffer::Buffer;
 use crate::limits::over;
 use feedstock_base::{Error, Result};
 
@@ -188,8 +189,8 @@ fn fits(frame: Size, canvas: Size) -> Result<()> {
     )))
 }
 
-/// A lossy bitstream's arithmetic decoder reads zeros past its end, so a file shorter than its RIFF header says
-/// would decode to something: refuse it here.
+/// A lossy bitstream's arithmetic decoder reads zeros past its end, so a file shorter than its RIFF header states would
+/// decode to something: refuse it here.
 fn complete(bytes: &[u8]) -> Result<()> {
     let stated = bytes.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes).unwrap_or(u32::MAX);
     if bytes.len() as u64 >= u64::from(stated) + 8 {

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::rows::{ROW_PADDING, RowTaps, Rows};
 use super::weights::{Taps, Weights};
-use super::{ROW_PADDING, RowTaps, Rows};
 
 /// Bytes of a row that are summed at once.
 pub(super) const BYTES: usize = 32;

@@ -1,15 +1,15 @@
-//! What each source pixel weighs in each result pixel, along one side of a picture.
+//! What each source pixel weighs in each result pixel, along one side of an image.
 //!
 //! Computed in f64 and then rounded to i16 at the highest precision that the largest weight allows. The bits are those
 //! of fast_image_resize 6, so the order of the operations matters.
 
 use super::super::geometry::Filter;
 
-/// Bits behind the point of a weight, at most: 8 bits of a sample, the sign, and one for filters that overshoot make
-/// up the 32 of a sum.
+/// Fractional bits of a weight, at most: 8 bits of a sample, the sign, and one for filters that overshoot make up the
+/// 32 of a sum.
 const MAX_PRECISION: u32 = 21;
 
-/// One side of a picture: `length` source pixels from `start` on, of the `source` there are, become `target`.
+/// One side of an image: `length` source pixels from `start` on, of the `source` there are, become `target`.
 #[derive(Clone, Copy)]
 pub(super) struct Side {
     pub(super) source: u32,
@@ -50,7 +50,7 @@ pub(super) struct Weights {
     /// Source pixels that a row must have from `start` on (of any value from `length` on), for `stride` pairs to be
     /// readable for every result.
     pub(super) readable: usize,
-    /// Bits behind the point.
+    /// Fractional bits.
     pub(super) precision: u32,
     exact: Vec<f64>,
 }

@@ -3,7 +3,7 @@
 /// Bytes of zeros that follow the data, so that eight can be loaded at each of its bits.
 pub(super) const PADDING: usize = 8;
 
-/// A place in main data that [`PADDING`] follows. Behind it everything is 0.
+/// A place in main data that [`PADDING`] follows. After it everything is 0.
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -1,18 +1,18 @@
-//! MPEG-1 layer III at half its sample rate, for clips that are resampled to a lower one anyway.
+//! MPEG-1 layer III at half its sample rate, for audio clips that are resampled to a lower one anyway.
 //!
 //! ```text
 //! frame ─▶ side info ─▶ main data of this and earlier frames ─▶ Huffman codes, up to the highest line that is heard
 //!       ─▶ × scale factors ─▶ mean of the channels ─▶ inverse MDCT ─▶ synthesis of every second sample
 //! ```
-//! From 48 to 16 kHz nothing above 8 kHz is heard: of 32 subbands 12 are needed, and every second of their
-//! samples holds all that they do. Resampled, the result is the whole clip's within −90 dB, the resampling filter's stop
-//! band; within half a filter of the clip's ends (2.7 ms at 16 kHz), where the cut of the encoder's delay comes before
-//! the filter instead of after it, a clip that begins in mid-sound differs by more.
+//! From 48 to 16 kHz nothing above 8 kHz is heard: of 32 subbands 12 are needed, and every second of their samples
+//! holds all that they do. Resampled, the result is the whole audio clip's within −90 dB, the resampling filter's stop
+//! band; within half a filter of the audio clip's ends (2.7 ms at 16 kHz), where the cut of the encoder's delay comes
+//! before the filter instead of after it, an audio clip that begins in mid-sound differs by more.
 //!
 //! It takes clips at 32, 44.1 and 48 kHz, with long and short blocks, mono, stereo and middle/side stereo, in which it
 //! sees nothing wrong: checksums, lines that are not heard and the side channel it does not look at. For whatever else
-//! it says so, and symphonia decodes the clip: damaged and cut ones, spliced ones whose frames use each other's bytes
-//! twice, intensity stereo, mixed blocks, MPEG-2.
+//! it reports that, and symphonia decodes the audio clip: damaged and cut ones, spliced ones whose frames use each
+//! other's bytes twice, intensity stereo, mixed blocks, MPEG-2.
 
 mod bits;
 mod huffman;
@@ -55,16 +55,16 @@ impl Default for HalfRate {
 }
 
 impl HalfRate {
-    /// Whether a clip of these frames that is resampled to `to` Hz may be decoded at half its rate: what is heard
-    /// afterwards ends a subband below the highest of the lower half, as far as aliases of the upper half reach. What
-    /// cannot be resampled from the whole rate is not made possible either.
+    /// Whether an audio clip of these frames that is resampled to `to` Hz may be decoded at half its rate: what is
+    /// heard afterwards ends a subband below the highest of the lower half, as far as aliases of the upper half reach.
+    /// What cannot be resampled from the whole rate is not made possible either.
     pub(super) fn suits(first: &FrameHeader, to: u32) -> bool {
         let (from, to) = (u64::from(first.sample_rate), u64::from(to));
         first.samples == FRAME_SAMPLES && to * 32 <= from * 15 && to * u64::from(MAX_RATIO) >= from
     }
 
     /// Appends the samples of even numbers (or of odd ones) of the decoded clip to `out`, from the number `start` on,
-    /// the mean of the channels; `false` where the clip is not one of those that are known here.
+    /// the mean of the channels; `false` where the audio clip is not one of those that are known here.
     pub(super) fn decode(
         &mut self,
         (bytes, frames, first): (&[u8], &[Frame], &FrameHeader),
@@ -98,7 +98,7 @@ impl HalfRate {
                 .unwrap_or(usize::MAX),
             odd: start % 2 == 1,
         };
-        assert!(stream.subbands <= SUBBANDS, "`to` suits the clip");
+        assert!(stream.subbands <= SUBBANDS, "`to` suits the audio clip");
         // Half of a delay of at most 4095 + 529 samples.
         let mut skip = usize::try_from(start / 2).unwrap_or(usize::MAX);
         for frame in frames {
@@ -145,7 +145,7 @@ impl HalfRate {
         let place = FrameHeader::parse(frame)?.side_info();
         let main_data = frame.get(place.end..)?;
         let side = SideInfo::read(&frame[place], stream.channels, stream.rate)?;
-        // A frame begins where the one before ended, or behind it: else frames between them are missing.
+        // A frame begins where the one before ended, or after it: else frames between them are missing.
         let begin =
             self.main_data.len().checked_sub(side.main_data_begin).filter(|begin| *begin >= self.used)?;
         self.main_data.drain(..begin);
@@ -195,7 +195,7 @@ impl HalfRate {
     }
 }
 
-/// What all frames of a clip have.
+/// What all frames of an audio clip have.
 struct Stream {
     channels: usize,
     /// The sample rate's number in the header.
@@ -230,7 +230,7 @@ mod tests {
     use super::HalfRate;
     use crate::audio::resample::{Resampler, resampled_length};
 
-    /// A clip at `to` Hz, decoded as it is and at half its rate.
+    /// A clip at `to` Hz, decoded at its own rate and at half its rate.
     fn both(clip: &[u8], to: u32) -> (Vec<f32>, Option<Vec<f32>>) {
         let op = DecodeAudio::new();
         let (mut decoder, mut resampler, mut wave) =
@@ -311,7 +311,7 @@ mod tests {
         clips().into_iter().find(|clip| clip.0 == name).unwrap().1
     }
 
-    /// Where a clip's frames lie.
+    /// Where an audio clip's frames lie.
     fn walk(clip: &[u8]) -> (Walk, Vec<Frame>) {
         let mut frames = Vec::new();
         (Walk::new(&DecodeAudio::new(), clip, id3_bytes(clip) as usize, &mut frames).unwrap(), frames)
@@ -358,7 +358,7 @@ mod tests {
         let at = tagged.len() / 2;
         let mut garbled = tagged.clone();
         garbled[at..at + 1000].fill(0xFF);
-        // Nobody counts these frames: the walk sees nothing wrong, but the bytes that they share are.
+        // Nothing counts these frames: the walk sees nothing wrong, but the bytes that they share are.
         let untagged = clip("48k_mono_untagged.mp3");
         let spliced =
             |without: usize| [&untagged[..192 * without], &untagged[192 * (without + 1)..]].concat();
@@ -369,7 +369,7 @@ mod tests {
         let joint = frames.iter().rev().find(|frame| stereo[frame.at + 3] >> 6 == 1).unwrap().at;
         let mut intensity = stereo.clone();
         intensity[joint + 3] |= 1 << 4;
-        // The bit behind window_switching and block_type of the first granule: 5 + 4 scfsi bits, 9 before them.
+        // The bit after window_switching and block_type of the first granule: 5 + 4 scfsi bits, 9 before them.
         let mono = 4 * 8 + 9 + 5 + 4;
         let is_short = |clip: &[u8], at: usize| bits(clip, 8 * at + mono + 33, 3) == 0b110;
         let (_, frames) = walk(&tagged);
@@ -397,7 +397,7 @@ mod tests {
         (at..at + count).fold(0, |number, bit| number << 1 | u32::from(bytes[bit / 8] >> (7 - bit % 8) & 1))
     }
 
-    /// Whatever its bits are, a clip of these headers is decoded to its length or refused.
+    /// Whatever its bits are, an audio clip of these headers is decoded to its length or refused.
     #[test]
     fn damage_is_refused_or_decoded() {
         let clip = clip("44k_stereo_vbr.mp3");

@@ -1,4 +1,4 @@
-//! What a frame says of its granules, behind the header: ISO 11172-3, 2.4.1.7.
+//! What a frame states about its granules, after the header: ISO 11172-3, 2.4.1.7.
 
 use super::bits::{Bits, PADDING};
 use super::tables::LONG_BANDS;

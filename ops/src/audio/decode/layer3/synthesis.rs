@@ -1,9 +1,9 @@
-//! From samples of the subbands to every second sample of the clip: ISO 11172-3, 2.4.3.2 and figure A.2.
+//! From samples of the subbands to every second sample of the audio clip: ISO 11172-3, 2.4.3.2 and figure A.2.
 //!
 //! ```text
 //! 16 subband samples ─▶ × cosines ─▶ 32 values, kept for 16 rounds ─▶ × window, summed ─▶ 16 of 32 samples
 //! ```
-//! With the upper subbands silent, what lies above a quarter of the sample rate is silent too, so that every second
+//! With the upper subbands silent, what is above a quarter of the sample rate is silent too, so that every second
 //! sample holds everything. Only the values that those samples take are computed.
 
 use std::f64::consts::PI;

@@ -1,7 +1,7 @@
 //! The standard's tables of numbers: ISO 11172-3, annex B.
 
 /// A Huffman code: its words in the order of their bits, each `length << 8 | x << 4 | y`. The words fill the space of
-/// all bits without a gap, so that their lengths tell the bits.
+/// all bits without a gap, so that the bits follow from their lengths.
 pub(super) type Code = [u16];
 
 /// The codes of big values by their numbers in table B.7, and the bits of an escape; 4 and 14 are no codes. All values

@@ -1,13 +1,13 @@
 //! The entropy-coded bytes without their stuffing, in restart segments, and a bit reader over one segment.
 
-use super::Declined;
+use super::outcome::Declined;
 use crate::buffer::fit;
 
-/// Bytes of zeros behind the data, so that a reader can load whole words at its end.
+/// Bytes of zeros after the data, so that a reader can load whole words at its end.
 const PADDING: usize = 8;
 
-/// Segments behind the last one that are passed over: some encoders write a marker at the end. More are damage, so that memory
-/// for their ends is bounded by the image's size.
+/// Segments after the last one that are passed over: some encoders write a marker at the end. More are damage, so that
+/// memory for their ends is bounded by the image's size.
 const STRAY_SEGMENTS: usize = 8;
 
 /// Bits that a reader has at least when it is full.
@@ -28,13 +28,13 @@ impl Segments {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
-    /// Bytes that `data` bytes in so many segments take.
+    /// Bytes that `data` bytes in `segments` take.
     pub(super) fn bytes(data: usize, segments: usize) -> usize {
         data + PADDING + (segments + STRAY_SEGMENTS + 1) * size_of::<usize>()
     }
 
-    /// Takes `data` apart, from the scan's first byte on; an image has so many `segments`, 0 without restart markers. Costs a
-    /// copy.
+    /// Takes `data` apart, from the scan's first byte on; `segments` is the number that the image has, 0 without
+    /// restart markers. Costs a copy.
     pub(super) fn read(&mut self, data: &[u8], segments: usize) -> Result<(), Declined> {
         self.bytes.clear();
         fit(&mut self.bytes, data.len() + PADDING);
@@ -126,7 +126,7 @@ impl Bits<'_> {
         (self.word >> (64 - count)) as usize
     }
 
-    /// Passes over as many bits as the lowest six of `count` say, no more than are available.
+    /// Passes over the number of bits in the lowest six bits of `count`, no more than are available.
     #[inline(always)]
     pub(super) fn consume(&mut self, count: u32) {
         self.word = self.word.wrapping_shl(count);
@@ -139,7 +139,7 @@ impl Bits<'_> {
         Run { word: self.word, used: 0 }
     }
 
-    /// Goes on behind what `run` has read.
+    /// Goes on after what `run` has read.
     #[inline(always)]
     pub(super) fn end(&mut self, run: Run) {
         self.word = run.word;

@@ -3,9 +3,10 @@
 //! A coefficient takes about 5 bits in a typical photo, code and value together, so a window of [`WINDOW`] bits
 //! holds nearly every one, and often two or three where the values do not matter.
 
-use super::super::jpeg_header::HuffmanSpec;
 use super::bits::{Bits, FULL};
-use super::{Declined, ZIGZAG};
+use super::outcome::Declined;
+use super::places::Places;
+use crate::image::decode::jpeg_header::HuffmanSpec;
 
 /// Bits that one look-up sees. 2¹¹ entries of 4 bytes for coefficients and 2 bytes for skipping are 12 KiB a table.
 const WINDOW: u32 = 11;
@@ -18,7 +19,7 @@ const PER_REFILL: u32 = FULL / WINDOW;
 /// A coefficient entry: bits 0–5 bits consumed, bits 8–15 steps from the coefficient before, bits 16–31 its value.
 ///
 /// The block's end and what is too long for the window stand there as steps that lead out of the block, each into a
-/// range of its own, so that the loop over coefficients asks one question. A long entry consumes nothing; it has the
+/// separate range, so that the loop over coefficients asks one question. A long entry consumes nothing; it has the
 /// symbol (run and size) in bits 16–23 and its code's bits in bits 24–31, 0 if the code is too long or does not exist.
 const END: u32 = 128;
 const LONG: u32 = 192;
@@ -265,29 +266,6 @@ fn long(bits: &mut Bits<'_>, table: &Table, entry: u32) -> Result<(usize, i32), 
     Ok((usize::from(symbol >> 4) + 1, value))
 }
 
-/// What becomes of a component's coefficients, in the order they come (zigzag).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Places {
-    quant: [i16; 64],
-    /// Natural positions; beside the quantisers, so that the loop needs one address for both.
-    natural: [u8; 64],
-}
-
-impl Places {
-    pub(super) const NONE: Self = Self { quant: [0; 64], natural: [0; 64] };
-
-    /// `quant` as it stands in the file.
-    pub(super) fn new(quant: &[u16; 64]) -> Self {
-        Self { quant: quant.map(u16::cast_signed), natural: ZIGZAG }
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "wraps in damaged files, as in libjpeg")]
-    #[inline(always)]
-    pub(super) fn put(&self, at: usize, value: i32, block: &mut [i16; 64]) {
-        block[usize::from(self.natural[at] & 63)] = (value as i16).wrapping_mul(self.quant[at]);
-    }
-}
-
 /// Decodes and dequantises a block's AC coefficients into natural order; true if there are none.
 #[inline(always)]
 pub(super) fn ac(
@@ -339,7 +317,7 @@ pub(super) fn skip_ac(bits: &mut Bits<'_>, table: &Table) -> Result<(), Declined
     }
 }
 
-/// Passes over them by what `look` says of a window: whole symbols, one or several, in the form of an entry.
+/// Passes over them by what `look` returns for a window: whole symbols, one or several, in the form of an entry.
 #[inline(always)]
 fn skip_by(look: impl Fn(usize) -> u32, bits: &mut Bits<'_>, table: &Table) -> Result<(), Declined> {
     let mut at = 0_usize;
@@ -359,8 +337,8 @@ fn skip_by(look: impl Fn(usize) -> u32, bits: &mut Bits<'_>, table: &Table) -> R
                 bits.end(behind);
                 return Ok(());
             }
-            // Too long, or the window goes on behind the block's last coefficient and shows another block's bits: one
-            // symbol by itself.
+            // Too long, or the window goes on after the block's last coefficient and shows another block's bits: one
+            // symbol alone.
             bits.end(run);
             let entry = table.entries[bits.peek(WINDOW)];
             bits.consume(entry);
@@ -380,153 +358,4 @@ fn skip_by(look: impl Fn(usize) -> u32, bits: &mut Bits<'_>, table: &Table) -> R
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::bits::Segments;
-    use super::*;
-    use crate::seed::{Generator, SampleSeed};
-
-    struct Spec {
-        counts: [u8; 16],
-        symbols: Vec<u8>,
-    }
-
-    impl Spec {
-        /// Codes of random lengths, with a liking for short codes of zeros and ends; some bits belong to no code.
-        fn random(generator: &mut Generator, is_dc: bool) -> Self {
-            let mut symbols: Vec<u8> = if is_dc {
-                (0..=11).collect()
-            } else {
-                (0..=255).filter(|symbol| symbol & 15 <= 10).collect()
-            };
-            generator.shuffle(&mut symbols);
-            for first in [0x00, 0xF0] {
-                if !is_dc && generator.chance(0.5) {
-                    symbols.retain(|symbol| *symbol != first);
-                    symbols.insert(generator.below(3) as usize, first);
-                }
-            }
-            symbols.truncate(2 + generator.below(symbols.len() as u32 - 2) as usize);
-            let (mut counts, mut code, mut left) = ([0; 16], 0_u32, symbols.len() as u32);
-            let shortest = generator.below(4) as usize;
-            for (length, count) in (1..).zip(&mut counts).skip(shortest) {
-                let room = (1_u32 << length) - code - 1;
-                let most = room.min(left).min(200);
-                let taken = if length == 16 || most == 0 { most } else { generator.below(most.min(6) + 1) };
-                *count = u8::try_from(taken).unwrap();
-                (code, left) = ((code + taken) << 1, left - taken);
-            }
-            symbols.truncate(symbols.len() - left as usize);
-            Self { counts, symbols }
-        }
-
-        fn spec(&self) -> HuffmanSpec<'_> {
-            HuffmanSpec { counts: &self.counts, symbols: &self.symbols }
-        }
-    }
-
-    /// Bit after bit, as T.81 has it in annex F.2.
-    struct Slow<'a> {
-        bytes: &'a [u8],
-        at: usize,
-    }
-
-    impl Slow<'_> {
-        fn bits(&mut self, count: u32) -> usize {
-            (0..count).fold(0, |bits, _| {
-                let bit = self.bytes[self.at / 8] >> (7 - self.at % 8) & 1;
-                self.at += 1;
-                bits << 1 | usize::from(bit)
-            })
-        }
-
-        fn symbol(&mut self, spec: &Spec) -> Option<u8> {
-            let (mut code, mut first, mut index) = (0, 0, 0);
-            for count in spec.counts.map(usize::from) {
-                code = code << 1 | self.bits(1);
-                if code < first + count {
-                    return Some(spec.symbols[index + code - first]);
-                }
-                (first, index) = ((first + count) << 1, index + count);
-            }
-            None
-        }
-
-        fn value(&mut self, size: u32) -> i32 {
-            let bits = i32::try_from(self.bits(size)).unwrap();
-            if size > 0 && bits < 1 << (size - 1) { bits - (1 << size) + 1 } else { bits }
-        }
-
-        fn difference(&mut self, spec: &Spec) -> Option<i32> {
-            let size = self.symbol(spec)?;
-            Some(self.value(size.into()))
-        }
-
-        /// The block without its first coefficient, and whether it has no other.
-        fn block(&mut self, spec: &Spec) -> Option<([i16; 64], bool)> {
-            let (mut block, mut at) = ([0; 64], 0);
-            while at < LAST {
-                let symbol = self.symbol(spec)?;
-                let (run, size) = (usize::from(symbol >> 4), u32::from(symbol & 15));
-                if size == 0 && run < 15 {
-                    break;
-                }
-                let value = self.value(size);
-                at += run + 1;
-                block[usize::from(*ZIGZAG.get(at)?)] = i16::try_from(value).unwrap();
-            }
-            Some((block, at == 0))
-        }
-    }
-
-    #[test]
-    fn blocks_are_those_of_bit_after_bit() {
-        let mut generator = SampleSeed::new(11, 0, 0).op(0);
-        let (mut tables, mut segments) = (Tables::default(), Segments::default());
-        let places = Places::new(&[1; 64]);
-        let none = Spec { counts: [2; 16], symbols: vec![1; 32] };
-        let mut whole = 0;
-        for round in 0..6_000 {
-            // A table that is none leaves nothing behind.
-            if round % 7 == 0 {
-                assert_eq!(tables.prepare_ac(1, Some(none.spec()), true), Err(Declined::Damage));
-            }
-            let [dc_spec, ac_spec] = [true, false].map(|is_dc| Spec::random(&mut generator, is_dc));
-            tables.prepare_dc(0, Some(dc_spec.spec())).unwrap();
-            tables.prepare_ac(1, Some(ac_spec.spec()), false).unwrap();
-            let bytes = (0..600).map(|_| generator.next_u64().to_le_bytes()[0]);
-            let bytes: Vec<u8> = bytes.filter(|byte| *byte != 0xFF).collect();
-            segments.read(&bytes, 0).unwrap();
-
-            let mut slow = Slow { bytes: &bytes, at: 0 };
-            let mut bits = segments.get(0).unwrap();
-            let difference = slow.difference(&dc_spec);
-            assert_eq!(dc(&mut bits, tables.of(0, 1).dc).ok(), difference, "round {round}");
-            if difference.is_none() {
-                continue;
-            }
-            let start = bits;
-            let expected = slow.block(&ac_spec);
-            let mut block = [0; 64];
-            let flat = ac(&mut bits, tables.of(0, 1).ac, &places, &mut block);
-            let found = flat.ok().map(|flat| (block, flat));
-            assert!(found == expected, "round {round}: {found:?} instead of {expected:?}");
-            let skip = |tables: &Tables| {
-                let mut bits = start;
-                skip_ac(&mut bits, tables.of(0, 1).ac).ok().map(|()| bits.place())
-            };
-            let each = skip(&tables);
-            tables.prepare_ac(1, Some(ac_spec.spec()), true).unwrap();
-            let end = expected.map(|_| slow.at);
-            assert_eq!(
-                [each, skip(&tables)],
-                [end, end],
-                "round {round}: skipped one by one, and several at once"
-            );
-            if let Some(end) = end {
-                assert_eq!(bits.place(), end, "round {round}");
-                whole += 1;
-            }
-        }
-        assert!(whole > 1_000, "only {whole} blocks were whole");
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! The inverse DCT of libjpeg's `jidctint.c` (islow: Loeffler, Ligtenberg, Moschytz 1989, 13-bit constants), twice:
 //! over lanes of AVX2, some 150 instructions a block, and in plain Rust for other machines. Both give the same bits.
 //!
-//! Coefficients of a picture keep far from the ends of 16 bits, damaged ones do not. There libjpeg-turbo's SIMD code,
+//! Coefficients of an image keep far from the ends of 16 bits, damaged ones do not. There libjpeg-turbo's SIMD code,
 //! our reference, adds pairs modulo 2¹⁶ before it multiplies, and saturates what the columns give to 16 bits; so do
 //! both of ours.
 

@@ -7,46 +7,32 @@
 //! planes ─▶ upsample.rs: fancy upsampling and YCbCr → RGB, row by row, exactly the region ─▶ out
 //! ```
 //! Nothing below the crop is read; with restart markers nothing above it either. The pixels are those of
-//! libjpeg-turbo's accurate path (islow DCT, fancy upsampling), bit for bit: `tests/partial_decode.rs` compares.
+//! libjpeg-turbo's accurate path (islow DCT, fancy upsampling), bit for bit: `tests/suite/partial_decode.rs` compares.
 //!
 //! It takes what nearly all photos are: baseline or extended sequential Huffman, 8 bits, one scan, grey or YCbCr in
 //! 4:4:4, 4:2:2, 4:2:0, 4:4:0. Everything else, and every file in which it finds damage, goes to libjpeg-turbo,
 //! whose verdict counts.
 
 mod bits;
+mod frame;
 mod huffman;
 mod idct;
+mod outcome;
+mod places;
 mod upsample;
 
 use bits::{Bits, Segments};
-use huffman::{Huffman, Places, Tables};
+use frame::{Component, Frame, Window};
+use huffman::{Huffman, Tables};
 
-use super::super::geometry::Rect;
+pub(super) use outcome::Declined;
+
 use super::jpeg_header::JpegHeader;
-use crate::buffer::Buffer;
-
-/// The smaller the picture, the less there is to gain; below this the chroma planes are too narrow for fancy
-/// upsampling, and libjpeg-turbo's rules for that are its own.
-const LEAST_SIDE: u16 = 16;
+use crate::image::buffer::Buffer;
+use crate::image::geometry::Rect;
 
 /// Between restart markers this near, fewer MCUs are skipped than would pay for tables that skip.
 const SHORT_INTERVAL: u16 = 16;
-
-/// Zigzag position → natural position.
-const ZIGZAG: [u8; 64] = [
-    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7,
-    14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39,
-    46, 53, 60, 61, 54, 47, 55, 62, 63,
-];
-
-/// Why this decoder does not decode a file; libjpeg-turbo then does, or says what is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Declined {
-    /// A kind of JPEG that is not for this decoder.
-    Kind,
-    /// Something is wrong with the data.
-    Damage,
-}
 
 /// Whether this decoder knows the kind of JPEG.
 pub(super) fn takes(header: &JpegHeader<'_>) -> bool {
@@ -110,134 +96,6 @@ impl Baseline {
     }
 }
 
-/// One component, its quantisation table resolved.
-#[derive(Debug, Clone, Copy)]
-struct Component {
-    /// Blocks per MCU.
-    h: usize,
-    v: usize,
-    /// Table numbers.
-    dc: u8,
-    ac: u8,
-    places: Places,
-    /// Samples of the component in the whole picture.
-    width: usize,
-    height: usize,
-}
-
-impl Component {
-    const NONE: Self = Self { h: 0, v: 0, dc: 0, ac: 0, places: Places::NONE, width: 0, height: 0 };
-}
-
-/// The geometry of the picture.
-struct Frame {
-    components: [Component; 3],
-    count: usize,
-    h_max: usize,
-    v_max: usize,
-    mcus_across: usize,
-    mcus_down: usize,
-}
-
-/// The MCUs that a region needs, inclusive.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    first_column: usize,
-    last_column: usize,
-    first_row: usize,
-    last_row: usize,
-}
-
-impl Window {
-    fn columns(self) -> usize {
-        self.last_column - self.first_column + 1
-    }
-
-    fn rows(self) -> usize {
-        self.last_row - self.first_row + 1
-    }
-}
-
-impl Frame {
-    fn new(header: &JpegHeader<'_>) -> Result<Self, Declined> {
-        let count = header.component_count;
-        let plain = matches!(header.frame, 0xC0 | 0xC1)
-            && header.precision == 8
-            && header.scan_components == count
-            && header.scan_is_full
-            && header.width.min(header.height) >= LEAST_SIDE
-            && (count == 1 || (count == 3 && is_ycc(header)));
-        if !plain {
-            return Err(Declined::Kind);
-        }
-        let (h_max, v_max) = header.max_sampling();
-        // A grey picture has one block per MCU, whatever its factors say.
-        let (h_max, v_max) = if count == 1 { (1, 1) } else { (h_max, v_max) };
-        if h_max > 2 || v_max > 2 {
-            return Err(Declined::Kind);
-        }
-        let mut frame = Self {
-            components: [Component::NONE; 3],
-            count,
-            h_max: h_max.into(),
-            v_max: v_max.into(),
-            mcus_across: usize::from(header.width).div_ceil(8 * usize::from(h_max)),
-            mcus_down: usize::from(header.height).div_ceil(8 * usize::from(v_max)),
-        };
-        for (index, (component, raw)) in frame.components.iter_mut().zip(header.components()).enumerate() {
-            let (h, v) = if count == 1 { (1, 1) } else { (raw.h, raw.v) };
-            let standard = if index == 0 { (h, v) == (h_max, v_max) } else { (h, v) == (1, 1) };
-            let quant = header.quant.get(usize::from(raw.quant)).copied().flatten();
-            let (Some(quant), true) = (quant, standard && raw.dc < 4 && raw.ac < 4) else {
-                return Err(Declined::Kind);
-            };
-            // Which blocks are flat is asked of what is quantised, and answered behind it.
-            if quant.contains(&0) {
-                return Err(Declined::Kind);
-            }
-            *component = Component {
-                h: h.into(),
-                v: v.into(),
-                dc: raw.dc,
-                ac: raw.ac,
-                places: Places::new(&quant),
-                width: (usize::from(header.width) * usize::from(h)).div_ceil(h_max.into()),
-                height: (usize::from(header.height) * usize::from(v)).div_ceil(v_max.into()),
-            };
-        }
-        Ok(frame)
-    }
-
-    fn components(&self) -> &[Component] {
-        &self.components[..self.count]
-    }
-
-    /// Restart segments of the whole image; 0 without restart markers.
-    fn segments(&self, header: &JpegHeader<'_>) -> usize {
-        let mcus = self.mcus_across * self.mcus_down;
-        if header.restart_interval == 0 { 0 } else { mcus.div_ceil(header.restart_interval.into()) }
-    }
-
-    fn window(&self, region: Rect) -> Window {
-        let span = |start: u32, length: u32, factor: usize, samples: usize| {
-            let (start, end) = (start as usize / factor, (start + length - 1) as usize / factor);
-            // Upsampling looks one chroma sample to each side.
-            let context = usize::from(factor > 1);
-            (start.saturating_sub(context) / 8, (end + context).min(samples - 1) / 8)
-        };
-        let chroma = self.components[self.count - 1];
-        let (first_column, last_column) = span(region.x, region.width, self.h_max, chroma.width);
-        let (first_row, last_row) = span(region.y, region.height, self.v_max, chroma.height);
-        Window { first_column, last_column, first_row, last_row }
-    }
-}
-
-/// Whether libjpeg takes three components for YCbCr.
-fn is_ycc(header: &JpegHeader<'_>) -> bool {
-    let ids = [0, 1, 2].map(|index: usize| header.components[index].id);
-    header.jfif || header.adobe_transform == Some(1) || (header.adobe_transform.is_none() && ids == [1, 2, 3])
-}
-
 /// One pass over the entropy-coded data.
 struct Scan<'a> {
     frame: &'a Frame,
@@ -277,7 +135,7 @@ impl Scan<'_> {
         let across = self.frame.mcus_across;
         let total = across * self.frame.mcus_down;
         let interval = if self.restart_interval == 0 { total } else { self.restart_interval };
-        // Without an end marker only decoding everything tells whether something is missing.
+        // Without an end marker only decoding everything shows whether something is missing.
         let complete = self.segments.is_complete(total.div_ceil(interval));
         let end = if complete { self.window.last_row * across + self.window.last_column + 1 } else { total };
         let mut at = 0;
@@ -286,7 +144,7 @@ impl Scan<'_> {
         while at < end {
             let segment_end = ((at / interval + 1) * interval).min(end);
             let wanted = self.next_wanted(at).min(end);
-            // With a marker behind it, what is not wanted need not be read.
+            // With a marker after it, what is not needed is not read.
             if wanted >= segment_end && complete {
                 at = segment_end;
                 continue;

@@ -8,15 +8,17 @@
 //! A row's buffers stay in the first-level cache. The plain way is for other machines than AVX2's, and gives the same
 //! bits.
 
+mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod plain;
 
-use super::super::super::geometry::Rect;
-use super::{Frame, Window};
-use crate::buffer::Buffer;
+use arithmetic::{Arithmetic, Row, SUMS_PADDING, Sums, low};
+use plain::Plain;
 
-/// What lies behind a row's sums, so that whole vectors can be loaded: their values are never seen.
-const SUMS_PADDING: usize = 16;
+use super::frame::{Frame, Window};
+use crate::image::buffer::Buffer;
+use crate::image::geometry::Rect;
 
 /// Row buffers.
 #[derive(Default)]
@@ -26,39 +28,13 @@ pub(super) struct Rows {
     wide: [Vec<u8>; 2],
 }
 
-/// What the two sampled rows beside a row of pixels come to.
+/// What the two sampled rows next to a row of pixels come to.
 #[derive(Default)]
 struct ChromaRow {
     /// With half the columns: sums with one sample of context on each side, and padding.
     sums: Vec<u16>,
     /// With all columns.
     samples: Vec<u8>,
-}
-
-/// A row of pixels before it becomes RGB.
-#[derive(Debug, Clone, Copy)]
-enum Row<'a> {
-    Grey { luma: &'a [u8] },
-    Full { luma: &'a [u8], cb: &'a [u8], cr: &'a [u8] },
-    Halved { luma: &'a [u8], cb: &'a [u16], cr: &'a [u16], sums: Sums },
-}
-
-/// The sums of a [`Row::Halved`]: for n samples n + 2, then [`SUMS_PADDING`].
-#[derive(Debug, Clone, Copy)]
-struct Sums {
-    /// The first pixel is the second of its sample.
-    odd: bool,
-    /// Two rows weighed 3 : 1, otherwise one row as it is.
-    of_two_rows: bool,
-}
-
-/// The two ways to compute the same.
-trait Arithmetic {
-    /// Sums for as many samples of two rows, weighed 3 : 1, or of one row as they are.
-    fn sum(&self, near: &[u8], far: Option<&[u8]>, sums: &mut [u16]);
-
-    /// Writes a row of pixels.
-    fn write(&mut self, row: Row<'_>, out: &mut [u8]);
 }
 
 /// A component's decoded window: samples from (x, y) on.
@@ -85,7 +61,7 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Samples `x` … `x + length` of row `y`, in the picture's coordinates.
+    /// Samples `x` … `x + length` of row `y`, in the image's coordinates.
     #[inline(always)]
     fn row(&self, y: usize, x: usize, length: usize) -> &'a [u8] {
         let start = (y - self.y) * self.stride + x - self.x;
@@ -216,7 +192,7 @@ fn sums<'a>(
     } else {
         arithmetic.sum(plane.row(y, left, found), None, inner);
     }
-    // At the picture's edges the outermost sample stands in for its missing neighbour.
+    // At the image's edges the outermost sample replaces its missing neighbour.
     if left == first {
         sums[0] = sums[1];
     }
@@ -226,88 +202,11 @@ fn sums<'a>(
     sums
 }
 
-/// Plain Rust.
-struct Plain<'a> {
-    /// Upsampled chroma.
-    wide: &'a mut [Vec<u8>; 2],
-}
-
-impl Arithmetic for Plain<'_> {
-    fn sum(&self, near: &[u8], far: Option<&[u8]>, sums: &mut [u16]) {
-        plain_sum(near, far, sums);
-    }
-
-    fn write(&mut self, row: Row<'_>, out: &mut [u8]) {
-        let [wide_cb, wide_cr] = &mut *self.wide;
-        match row {
-            Row::Grey { luma } => {
-                for (out, value) in out.chunks_exact_mut(3).zip(luma) {
-                    out.fill(*value);
-                }
-            }
-            Row::Full { luma, cb, cr } => to_rgb(luma, cb, cr, out),
-            Row::Halved { luma, cb, cr, sums } => {
-                to_rgb(luma, widen(cb, sums, wide_cb), widen(cr, sums, wide_cr), out);
-            }
-        }
-    }
-}
-
-fn plain_sum(near: &[u8], far: Option<&[u8]>, sums: &mut [u16]) {
-    if let Some(far) = far {
-        for ((sum, near), far) in sums.iter_mut().zip(near).zip(far) {
-            *sum = u16::from(*near) * 3 + u16::from(*far);
-        }
-    } else {
-        for (sum, near) in sums.iter_mut().zip(near) {
-            *sum = u16::from(*near);
-        }
-    }
-}
-
-/// Two chroma samples for each that has a neighbour on both sides.
-fn widen<'a>(row: &[u16], sums: Sums, out: &'a mut Vec<u8>) -> &'a [u8] {
-    let count = row.len() - 2 - SUMS_PADDING;
-    out.resize((count * 2).max(out.len()), 0);
-    let (before, here, after) = (&row[..count], &row[1..=count], &row[2..]);
-    let pairs = out.chunks_exact_mut(2).zip(before).zip(here).zip(after);
-    if sums.of_two_rows {
-        for (((out, before), here), after) in pairs {
-            out[0] = low((here * 3 + before + 8) >> 4);
-            out[1] = low((here * 3 + after + 7) >> 4);
-        }
-    } else {
-        for (((out, before), here), after) in pairs {
-            out[0] = low((here * 3 + before + 1) >> 2);
-            out[1] = low((here * 3 + after + 2) >> 2);
-        }
-    }
-    &out[usize::from(sums.odd)..count * 2]
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a weighted mean of bytes")]
-#[inline(always)]
-fn low(value: u16) -> u8 {
-    value as u8
-}
-
-/// JFIF's YCbCr → RGB.
-fn to_rgb(luma: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
-    for (((out, y), cb), cr) in out.chunks_exact_mut(3).zip(luma).zip(cb).zip(cr) {
-        let (y, cb, cr) = (i32::from(*y), i32::from(*cb) - 128, i32::from(*cr) - 128);
-        out[0] = byte(y + ((91_881 * cr + 32_768) >> 16));
-        out[1] = byte(y + ((-22_554 * cb - 46_802 * cr + 32_768) >> 16));
-        out[2] = byte(y + ((116_130 * cb + 32_768) >> 16));
-    }
-}
-
-fn byte(value: i32) -> u8 {
-    value.clamp(0, 255) as u8
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
-    use super::super::Component;
+    use super::super::frame::Component;
+    use super::plain::to_rgb;
     use super::*;
     use crate::seed::Generator;
 
@@ -353,7 +252,7 @@ mod tests {
         }
         let mut generator = crate::SampleSeed::new(2, 0, 0).op(0);
         let kinds = [(1, (1, 1)), (3, (1, 1)), (3, (2, 1)), (3, (1, 2)), (3, (2, 2))];
-        // One set of buffers for all: what the last row left behind must not be seen.
+        // One set of buffers for all: what the last row left in them must not be seen.
         let (mut rows, mut plain_rows) = (Rows::default(), Rows::default());
         for round in 0..4000 {
             let (count, most) = kinds[round % kinds.len()];

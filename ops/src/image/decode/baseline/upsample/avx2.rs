@@ -1,12 +1,12 @@
 //! Rows of pixels on AVX2, 32 pixels at a time in 16-bit lanes.
 //!
-//! Even and odd pixels stay in vectors of their own until the end: a sample's two pixels come out of the triangle filter
+//! Even and odd pixels stay in separate vectors until the end: a sample's two pixels come out of the triangle filter
 //! like that, 32 bytes of luma fall into them with a mask and a shift, and the shuffle that interleaves the channels
 //! brings the pixels together again at no cost.
 
 use std::arch::x86_64::*;
 
-use super::{Arithmetic, Row, Sums, plain_sum};
+use super::arithmetic::{Arithmetic, Row, Sums, plain_sum};
 
 /// Pixels at a time, and the chroma samples that they take at half the columns.
 const PIXELS: usize = 32;
@@ -75,7 +75,7 @@ fn write(row: Row<'_>, out: &mut [u8]) {
         Row::Full { luma, cb, cr } => {
             write_wide(Row::Full { luma: &padded(luma), cb: &padded(cb), cr: &padded(cr) }, &mut rgb);
         }
-        // The padding behind the sums is enough.
+        // The padding after the sums is enough.
         Row::Halved { luma, cb, cr, sums } => {
             write_wide(Row::Halved { luma: &padded(luma), cb, cr, sums }, &mut rgb);
         }

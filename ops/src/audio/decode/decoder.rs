@@ -1,0 +1,101 @@
+//! Any format into one channel, by the container that an audio clip begins with.
+
+use super::decoded::Decoded;
+use super::mp3::Mp3Decoder;
+use super::options::DecodeAudio;
+use super::sniff::{Container, sniff};
+use super::{adts, flac, mp4, ogg, wav};
+use crate::audio::header::read_audio_header;
+use crate::warning::Warnings;
+use feedstock_base::{Error, Result};
+
+/// What one thread keeps between audio clips.
+#[derive(Default)]
+pub(crate) struct AudioDecoder {
+    mp3: Mp3Decoder,
+}
+
+impl AudioDecoder {
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.mp3.kept_bytes()
+    }
+
+    /// Replaces `out` by the audio clip's samples, one channel in −1 … 1: by every second one, where that is cheaper
+    /// and enough for an audio clip that is resampled to `to` Hz next.
+    ///
+    /// Values of float formats beyond ±1 are kept. After an error the content of `out` is unspecified.
+    ///
+    /// # Errors
+    /// `BadSample` for bytes in another format, and for an audio clip that is over a limit, ends early, loses more than
+    /// `max_lost_share`, or decodes to no samples or to some that are not finite.
+    pub(crate) fn decode(
+        &mut self,
+        op: &DecodeAudio,
+        encoded: &[u8],
+        to: Option<u32>,
+        out: &mut Vec<f32>,
+    ) -> Result<Decoded> {
+        out.clear();
+        let (container, start) = sniff(encoded)?;
+        let decoded = match container {
+            Container::Mpeg => self.mp3.decode(op, encoded, start, to, out)?,
+            Container::Wav => wav::decode(op, &encoded[start..], out)?,
+            Container::Flac => flac::decode(op, &encoded[start..], out)?,
+            Container::Ogg => ogg::decode(op, &encoded[start..], out)?,
+            Container::Mp4 => mp4::decode(op, &encoded[start..], out)?,
+            Container::Adts => adts::decode(op, &encoded[start..], out)?,
+        };
+        if out.is_empty() {
+            return Err(Error::bad_sample("the audio clip holds no samples"));
+        }
+        // 0 · x is 0 for every number, and NaN for what is none.
+        let sum: f32 = out.iter().map(|value| value * 0.0).sum();
+        if sum != 0.0 {
+            let at = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
+            return Err(Error::bad_sample(format!(
+                "sample {at} of the audio clip is {}, not a finite number",
+                out[at]
+            )));
+        }
+        Ok(decoded)
+    }
+}
+
+/// Decodes a whole audio clip: its sample rate in Hz, and its samples, one channel in −1 … 1.
+///
+/// # Errors
+/// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
+pub fn decode_mono(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>)> {
+    decode_mono_warned(bytes, op).map(|(rate, samples, _)| (rate, samples))
+}
+
+/// As [`decode_mono`], with what is unusual about the audio clip.
+///
+/// # Errors
+/// `BadSample`, as [`decode_mono`].
+pub fn decode_mono_warned(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>, Warnings)> {
+    let mut samples = Vec::new();
+    let decoded = AudioDecoder::default().decode(op, bytes, None, &mut samples)?;
+    Ok((decoded.sample_rate, samples, decoded.warnings))
+}
+
+/// Decodes every channel of a whole audio clip: its sample rate in Hz, and one vector of samples in −1 … 1 for each
+/// channel.
+///
+/// Ops work on the mean of the channels; this is for programs that compare decoders. The audio clip is decoded once for
+/// each channel.
+///
+/// # Errors
+/// `BadSample`, as [`decode_mono`].
+pub fn decode_channels(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<Vec<f32>>)> {
+    let channels = read_audio_header(bytes, bytes.len() as u64)?.channels;
+    let mut sample_rate = 0;
+    let decoded = (0..channels).map(|channel| {
+        let op = op.of_channel(usize::try_from(channel).ok());
+        let (rate, samples) = decode_mono(bytes, &op)?;
+        sample_rate = rate;
+        Ok(samples)
+    });
+    let decoded: Vec<_> = decoded.collect::<Result<_>>()?;
+    Ok((sample_rate, decoded))
+}

@@ -1,0 +1,43 @@
+//! The formats of audio files, and the error about bytes in none of them.
+
+use feedstock_base::Error;
+
+/// An audio clip's file format and codec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AudioFormat {
+    /// MPEG-1, -2 or -2.5 audio, layer III.
+    Mp3,
+    /// FLAC, bare or in Ogg.
+    Flac,
+    /// Vorbis in Ogg.
+    Vorbis,
+    /// Opus in Ogg.
+    Opus,
+    /// PCM in RIFF/WAVE.
+    Wav,
+    /// AAC in MP4 (M4A) or ADTS.
+    Aac,
+}
+
+impl std::fmt::Display for AudioFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Mp3 => "MP3",
+            Self::Flac => "FLAC",
+            Self::Vorbis => "Vorbis",
+            Self::Opus => "Opus",
+            Self::Wav => "WAV",
+            Self::Aac => "AAC",
+        })
+    }
+}
+
+/// Returns the error about bytes that are in none of the formats.
+pub(super) fn unknown(bytes: &[u8]) -> Error {
+    Error::bad_sample(format!(
+        "{} bytes starting with {:02x?} are no MP3, FLAC, Ogg, WAV, M4A or AAC",
+        bytes.len(),
+        &bytes[..bytes.len().min(12)]
+    ))
+}

@@ -1,0 +1,161 @@
+//! What an op on images has to implement, and how a chain of them is compiled.
+
+use super::convert::Convert;
+use super::decode::DecodeImage;
+use super::geometry::Size;
+use super::stages::{Stage, Stages};
+use super::step::{Crop, FloatOp, Mirror, PixelOp, ResizedCrop, Resizing, Step};
+use crate::plan::{Named, at};
+use crate::resources::Needs;
+use crate::spec::{DType, Layout, TensorSpec};
+use feedstock_base::{Error, Result};
+
+/// An op on images.
+pub(crate) trait ImageOp {
+    /// Checks the parameters, and adds what the op does to the chain.
+    ///
+    /// # Errors
+    /// `BadConfig` with the reason.
+    fn compile(&self, compiler: &mut Compiler) -> Result<()>;
+
+    /// Returns the options of the op that decodes; `None` for all others.
+    fn decoder(&self) -> Option<&DecodeImage> {
+        None
+    }
+
+    /// True if the op takes a sample's bytes, so that a chain can start with it.
+    fn takes_bytes(&self) -> bool {
+        self.decoder().is_some()
+    }
+
+    /// Lists what the op refers to.
+    fn refer(&self, _: &mut Needs) {}
+}
+
+/// The ops before the one that is added.
+pub(crate) struct Compiler {
+    index: usize,
+    stages: Vec<Stage>,
+    size: Option<Size>,
+    convert: Convert,
+    normalized: bool,
+    floats: Vec<(usize, Box<dyn FloatOp>)>,
+}
+
+impl Compiler {
+    fn push(&mut self, step: Step) -> Result<()> {
+        if self.is_f32() {
+            let mirror_commutes = matches!(step, Step::Mirror(_)) && self.floats.is_empty();
+            if !mirror_commutes {
+                return Err(Error::config("works on bytes; put it before to_f32 and normalize"));
+            }
+        }
+        self.stages.push(Stage { index: self.index, step });
+        Ok(())
+    }
+
+    /// The size that every image has here, if it is the same for all.
+    pub(crate) fn size(&self) -> Option<Size> {
+        self.size
+    }
+
+    /// True after the conversion to f32.
+    pub(crate) fn is_f32(&self) -> bool {
+        self.convert.dtype != DType::U8
+    }
+
+    /// Adds a crop to `size`.
+    pub(crate) fn crop(&mut self, size: Size, crop: impl Crop + 'static) -> Result<()> {
+        self.size = Some(size);
+        self.push(Step::Crop(Box::new(crop)))
+    }
+
+    /// Adds a resize, to `size` if all images get the same.
+    pub(crate) fn resize(&mut self, size: Option<Size>, resize: impl Resizing + 'static) -> Result<()> {
+        self.size = size;
+        self.push(Step::Resize(Box::new(resize)))
+    }
+
+    pub(crate) fn resized_crop(&mut self, crop: impl ResizedCrop + 'static) -> Result<()> {
+        self.size = Some(crop.size());
+        self.push(Step::ResizedCrop(Box::new(crop)))
+    }
+
+    pub(crate) fn mirror(&mut self, mirror: impl Mirror + 'static) -> Result<()> {
+        self.push(Step::Mirror(Box::new(mirror)))
+    }
+
+    pub(crate) fn pixels(&mut self, op: impl PixelOp + 'static) -> Result<()> {
+        self.push(Step::Pixels(Box::new(op)))
+    }
+
+    /// Adds an op on the converted image.
+    pub(crate) fn floats(&mut self, op: impl FloatOp + 'static) {
+        self.floats.push((self.index, Box::new(op)));
+    }
+
+    /// Converts to f32 in 0 … 1.
+    pub(crate) fn convert_to_f32(&mut self) -> Result<()> {
+        if self.is_f32() {
+            return Err(Error::config("the image is f32 already"));
+        }
+        self.convert.unit();
+        Ok(())
+    }
+
+    /// Converts to f32: value · scale + bias for each channel.
+    pub(crate) fn normalize(&mut self, scale_and_bias: ([f32; 3], [f32; 3])) -> Result<()> {
+        if self.normalized || !self.floats.is_empty() {
+            return Err(Error::config("comes once, and before random_erasing of f32"));
+        }
+        self.normalized = true;
+        self.convert.normalize(scale_and_bias);
+        Ok(())
+    }
+
+    /// Lays the result out with channels first.
+    pub(crate) fn channels_first(&mut self) {
+        self.convert.layout = Layout::Chw;
+    }
+
+    fn finish(self, decode: DecodeImage) -> Result<Stages> {
+        let Self { stages, size, convert, floats, .. } = self;
+        let size = size.ok_or_else(|| {
+            Error::config(
+                "the chain has no fixed output size, so its rows cannot form a batch; add random_resized_crop:224, \
+                 center_crop:224, or resize:224x224",
+            )
+        })?;
+        let mirror_in_convert =
+            !convert.is_identity() && matches!(stages.last(), Some(Stage { step: Step::Mirror(_), .. }));
+        let geometry_end = stages.iter().rposition(|stage| stage.step.is_geometry()).map_or(0, |i| i + 1);
+        let (h, w) = (size.height as usize, size.width as usize);
+        let shape = if convert.layout == Layout::Chw { [3, h, w] } else { [h, w, 3] };
+        let output = TensorSpec::new(convert.dtype, shape, convert.layout);
+        Ok(Stages { decode, list: stages, geometry_end, mirror_in_convert, convert, floats, size, output })
+    }
+}
+
+/// Compiles a chain that starts with `decode_image`.
+pub(super) fn stages(ops: &[Named<'_, dyn ImageOp>]) -> Result<Stages> {
+    let Some((decode, rest)) = ops.split_first().and_then(|(first, rest)| Some((first.op?.decoder()?, rest)))
+    else {
+        return Err(Error::bug("a chain of images is compiled from its decode_image on"));
+    };
+    decode.check().map_err(at(0, ops[0].name))?;
+    let mut compiler = Compiler {
+        index: 0,
+        stages: Vec::new(),
+        size: None,
+        convert: Convert::NONE,
+        normalized: false,
+        floats: Vec::new(),
+    };
+    for (index, Named { name, op }) in (1..).zip(rest) {
+        compiler.index = index;
+        let added =
+            op.map_or_else(|| Err(Error::config("does not work on images")), |op| op.compile(&mut compiler));
+        added.map_err(at(index, name))?;
+    }
+    compiler.finish(decode.clone())
+}

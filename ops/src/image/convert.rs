@@ -1,0 +1,147 @@
+//! The one pass that converts, normalises, mirrors and lays out a finished image.
+
+use super::rows::flip_rgb;
+use crate::spec::{DType, Layout};
+
+/// The conversion at a chain's end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Convert {
+    pub(crate) dtype: DType,
+    pub(crate) layout: Layout,
+    /// f32 result = value · scale + bias, per channel.
+    pub(crate) scale: [f32; 3],
+    pub(crate) bias: [f32; 3],
+}
+
+impl Convert {
+    /// Leaves images as they are between ops.
+    pub(crate) const NONE: Self =
+        Self { dtype: DType::U8, layout: Layout::Hwc, scale: [1.0; 3], bias: [0.0; 3] };
+
+    /// Nothing to convert: the last u8 op can write the result itself.
+    pub(crate) fn is_identity(&self) -> bool {
+        self.dtype == DType::U8 && self.layout == Layout::Hwc
+    }
+
+    pub(crate) fn unit(&mut self) {
+        self.dtype = DType::F32;
+        self.scale = [1.0 / 255.0; 3];
+        self.bias = [0.0; 3];
+    }
+
+    pub(crate) fn normalize(&mut self, (scale, bias): ([f32; 3], [f32; 3])) {
+        self.dtype = DType::F32;
+        (self.scale, self.bias) = (scale, bias);
+    }
+
+    /// Converts a dense RGB image, `width` wide, into `out`, mirrored if `flip` is true.
+    pub(crate) fn run(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        match (self.layout == Layout::Chw, self.dtype == DType::F32) {
+            (false, false) => {
+                out.copy_from_slice(rgb);
+                if flip {
+                    flip_rgb(out, width);
+                }
+            }
+            (false, true) => self.interleaved_f32(rgb, width, flip, out),
+            (true, false) => planar_u8(rgb, width, flip, out),
+            (true, true) => self.planar_f32(rgb, width, flip, out),
+        }
+    }
+
+    fn interleaved_f32(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        let value = |channel: usize, byte: u8| {
+            (f32::from(byte) * self.scale[channel] + self.bias[channel]).to_ne_bytes()
+        };
+        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * 12)) {
+            let write = |(pixel, out): (&[u8], &mut [u8])| {
+                for channel in 0..3 {
+                    out[channel * 4..channel * 4 + 4].copy_from_slice(&value(channel, pixel[channel]));
+                }
+            };
+            let pixels = row.chunks_exact(3);
+            if flip {
+                pixels.rev().zip(out.chunks_exact_mut(12)).for_each(write);
+            } else {
+                pixels.zip(out.chunks_exact_mut(12)).for_each(write);
+            }
+        }
+    }
+
+    fn planar_f32(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        let plane = rgb.len() / 3 * 4;
+        for (channel, out) in out.chunks_exact_mut(plane).enumerate() {
+            let (scale, bias) = (self.scale[channel], self.bias[channel]);
+            for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * 4)) {
+                let write = |(pixel, out): (&[u8], &mut [u8])| {
+                    out.copy_from_slice(&(f32::from(pixel[channel]) * scale + bias).to_ne_bytes());
+                };
+                let pixels = row.chunks_exact(3);
+                if flip {
+                    pixels.rev().zip(out.chunks_exact_mut(4)).for_each(write);
+                } else {
+                    pixels.zip(out.chunks_exact_mut(4)).for_each(write);
+                }
+            }
+        }
+    }
+}
+
+fn planar_u8(rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+    let plane = rgb.len() / 3;
+    for (channel, out) in out.chunks_exact_mut(plane).enumerate() {
+        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width)) {
+            let pixels = row.chunks_exact(3).map(|pixel| pixel[channel]);
+            if flip {
+                pixels.rev().zip(out).for_each(|(value, out)| *out = value);
+            } else {
+                pixels.zip(out).for_each(|(value, out)| *out = value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Normalize;
+
+    #[test]
+    fn every_layout_and_type_agrees_with_the_definition() {
+        let (width, height) = (37, 5);
+        let rgb: Vec<u8> = (0..width * height * 3).map(|i| u8::try_from(i * 89 % 256).unwrap()).collect();
+        let op = Normalize::default();
+        for (dtype, layout) in [DType::U8, DType::F32]
+            .into_iter()
+            .flat_map(|dtype| [Layout::Hwc, Layout::Chw].map(|layout| (dtype, layout)))
+        {
+            let mut convert = Convert { dtype, layout, scale: [1.0; 3], bias: [0.0; 3] };
+            if dtype == DType::F32 {
+                convert.normalize(op.scale_and_bias());
+            }
+            for flip in [false, true] {
+                // One byte off, to show that the alignment is free.
+                let mut out = vec![0; rgb.len() * dtype.bytes() + 1];
+                convert.run(&rgb, width, flip, &mut out[1..]);
+                for (y, x, c) in
+                    (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |c| (y, x, c))))
+                {
+                    let byte = rgb[(y * width + if flip { width - 1 - x } else { x }) * 3 + c];
+                    let element = if layout == Layout::Chw {
+                        (c * height + y) * width + x
+                    } else {
+                        (y * width + x) * 3 + c
+                    };
+                    let at = element * dtype.bytes() + 1;
+                    if dtype == DType::U8 {
+                        assert_eq!(out[at], byte);
+                    } else {
+                        let got = f32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
+                        let exact = (f64::from(byte) / 255.0 - f64::from(op.mean[c])) / f64::from(op.std[c]);
+                        assert!((f64::from(got) - exact).abs() < 1e-6);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! An image whose header is read: what its decoder takes and makes.
+
+use std::ops::RangeInclusive;
+
+use super::exif::{self, Orientation};
+use super::format::{ImageFormat, ImageHeader, sniff};
+use super::header::read_header;
+use super::jpeg::{self, JpegDecoder};
+use super::jpeg_header::{self, JpegHeader};
+use super::options::DecodeImage;
+use super::pixels::Pixels;
+use super::{baseline, jpeg_scans, png, webp};
+use crate::image::buffer::Buffer;
+use crate::image::geometry::{Rect, Size};
+use crate::image::rows::copy_rows;
+use crate::warning::Warnings;
+use crate::working::Scope;
+use feedstock_base::{Error, Result};
+
+/// An image whose header is read and within the limits.
+pub(crate) struct Opened<'a> {
+    bytes: &'a [u8],
+    body: Body<'a>,
+    stored: Size,
+    orientation: Orientation,
+}
+
+enum Body<'a> {
+    Jpeg(Box<JpegHeader<'a>>),
+    Png,
+    WebP,
+}
+
+/// What a region may be decoded to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand {
+    /// In the oriented image's coordinates.
+    pub(crate) region: Rect,
+    /// The size that the region is to be resized to, if the next step is a resize that takes the whole region.
+    pub(crate) target: Option<Size>,
+    /// How much memory decoding may take.
+    pub(crate) scope: Scope,
+}
+
+impl<'a> Opened<'a> {
+    pub(crate) fn new(bytes: &'a [u8], op: &DecodeImage) -> Result<Self> {
+        let format = sniff(bytes)?;
+        let (body, header) = match format {
+            ImageFormat::Jpeg => {
+                let jpeg = JpegHeader::parse(bytes)?;
+                let Size { width, height } = jpeg.size();
+                if width == 0 || height == 0 {
+                    return Err(Error::bad_sample(format!("the JPEG header asks for {width}×{height} px")));
+                }
+                (Body::Jpeg(Box::new(jpeg)), ImageHeader { format, width, height })
+            }
+            ImageFormat::Png => (Body::Png, read_header(bytes)?),
+            ImageFormat::WebP => (Body::WebP, read_header(bytes)?),
+        };
+        op.check_limits(header, bytes.len())?;
+        let mut body = body;
+        match &mut body {
+            Body::Jpeg(jpeg) => {
+                jpeg_scans::check(jpeg, bytes, op)?;
+                jpeg.max_scans = op.max_scans;
+            }
+            Body::Png => {}
+            Body::WebP => webp::check(bytes, Size { height: header.height, width: header.width }, op)?,
+        }
+        let stored = Size { height: header.height, width: header.width };
+        let orientation = if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };
+        Ok(Self { bytes, body, stored, orientation })
+    }
+
+    /// Whether crops of the image jump from one restart marker to another, if the number of MCUs between them is in
+    /// `interval`.
+    pub(crate) fn skips_between(&self, interval: RangeInclusive<u16>) -> bool {
+        match &self.body {
+            Body::Jpeg(header) => interval.contains(&header.restart_interval) && baseline::takes(header),
+            Body::Png | Body::WebP => false,
+        }
+    }
+
+    /// Whether the CPU would decode `region`, to be resized to `target`, at a fraction of its size.
+    pub(crate) fn is_halved(&self, region: Size, target: Size) -> bool {
+        jpeg::denominator(region, target) > 1
+    }
+
+    pub(crate) fn is_jpeg(&self) -> bool {
+        matches!(self.body, Body::Jpeg(_))
+    }
+
+    /// What is after the JPEG's end marker; `None` where there is none.
+    pub(crate) fn behind_jpeg(&self) -> Option<&[u8]> {
+        let Body::Jpeg(header) = &self.body else { return None };
+        let data = self.bytes.get(header.data..)?;
+        memchr::memmem::find(data, &[0xFF, 0xD9]).map(|end| &data[end + 2..])
+    }
+
+    /// Whether every decoder of JPEGs makes about the same of it: baseline, in three components or one, upright, whole.
+    pub(crate) fn is_plain_jpeg(&self) -> bool {
+        let Body::Jpeg(header) = &self.body else { return false };
+        baseline::takes(header)
+            && header.is_strictly_baseline()
+            && self.orientation == Orientation::UPRIGHT
+            && jpeg_header::reaches_its_end(self.bytes, header.data)
+    }
+
+    /// The size after orientation: what the user sees.
+    pub(crate) fn size(&self) -> Size {
+        self.orientation.size(self.stored)
+    }
+
+    /// Decodes what `demand` needs into `out`; `spare` serves orientation. `scaled` allows halving.
+    pub(crate) fn decode(
+        &self,
+        jpeg: &mut JpegDecoder,
+        demand: Demand,
+        scaled: bool,
+        (out, spare): (&mut Buffer, &mut Buffer),
+    ) -> Result<Pixels> {
+        let region = self.orientation.to_stored(demand.region, self.stored);
+        let target = demand.target.map(|size| self.orientation.size(size));
+        let pixels = match &self.body {
+            Body::Jpeg(header) => {
+                let denominator = match target {
+                    Some(target) if scaled => jpeg::denominator(region.size(), target),
+                    _ => 1,
+                };
+                jpeg.decode(self.bytes, header, (region, denominator), demand.scope, out)?
+            }
+            Body::Png => {
+                let warnings = png::decode(self.bytes, self.stored, demand.scope, out)?;
+                Pixels { warnings, ..self.whole(region) }
+            }
+            Body::WebP => {
+                webp::decode(self.bytes, self.stored, out, spare)?;
+                self.whole(region)
+            }
+        };
+        if self.orientation == Orientation::UPRIGHT {
+            return Ok(pixels);
+        }
+        let size = self.orientation.size(pixels.view.size());
+        let turned = spare.take(size.rgb_bytes());
+        self.orientation.turn(out.bytes(), pixels, turned);
+        std::mem::swap(out, spare);
+        Ok(Pixels {
+            stride: size.width as usize,
+            view: Rect::of(size),
+            window: pixels.window.map(|window| self.orientation.turn_window(window, pixels.view.size())),
+            warnings: pixels.warnings,
+        })
+    }
+
+    /// Bytes that [`decode`](Self::decode) takes for the same demand, its pixels included, and the size of what it shows.
+    pub(crate) fn working_bytes(&self, demand: Demand, scaled: bool) -> (u64, Size) {
+        let region = self.orientation.to_stored(demand.region, self.stored);
+        let target = demand.target.map(|size| self.orientation.size(size));
+        let (bytes, shown) = match &self.body {
+            Body::Jpeg(header) => {
+                let denominator = match target {
+                    Some(target) if scaled => jpeg::denominator(region.size(), target),
+                    _ => 1,
+                };
+                let bytes = jpeg::working_bytes(self.bytes, header, (region, denominator), demand.scope);
+                (bytes, jpeg::scaled_region(region, denominator).0.size())
+            }
+            Body::Png => (png::working_bytes(self.bytes, self.stored, demand.scope), region.size()),
+            Body::WebP => (webp::working_bytes(self.bytes, self.stored), region.size()),
+        };
+        let turned = if self.orientation == Orientation::UPRIGHT { 0 } else { shown.rgb_bytes() as u64 };
+        (bytes + turned, self.orientation.size(shown))
+    }
+
+    fn whole(&self, region: Rect) -> Pixels {
+        let stride = self.stored.width as usize;
+        Pixels { stride, view: region, window: None, warnings: Warnings::default() }
+    }
+}
+
+/// Decodes the whole image into dense RGB.
+///
+/// # Errors
+/// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
+pub fn decode_rgb(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8>)> {
+    decode_rgb_warned(bytes, op).map(|(size, rgb, _)| (size, rgb))
+}
+
+/// As [`decode_rgb`], with what is unusual about the image.
+///
+/// # Errors
+/// `BadSample`, as [`decode_rgb`].
+pub fn decode_rgb_warned(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8>, Warnings)> {
+    let opened = Opened::new(bytes, op)?;
+    let size = opened.size();
+    let (mut out, mut spare) = (Buffer::default(), Buffer::default());
+    let demand = Demand { region: Rect::of(size), target: None, scope: Scope::Most };
+    let pixels = opened.decode(&mut JpegDecoder::default(), demand, false, (&mut out, &mut spare))?;
+    let mut rgb = vec![0; size.rgb_bytes()];
+    copy_rows(out.bytes(), pixels.stride, pixels.view, &mut rgb);
+    Ok((size, rgb, pixels.warnings))
+}

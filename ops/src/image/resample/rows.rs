@@ -1,0 +1,21 @@
+//! The rows that the kernels of both passes read.
+
+/// Bytes after a row's last readable pixel that a load of 16 may touch.
+pub(super) const ROW_PADDING: usize = 16;
+
+/// Source rows from the first one needed on, each from its first byte needed on.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) pixels: &'a [u8],
+    /// Bytes from row to row.
+    pub(super) pitch: usize,
+}
+
+/// The source rows of one result row.
+#[derive(Clone, Copy)]
+pub(super) struct RowTaps<'a> {
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) pairs: &'a [i32],
+    pub(super) precision: u32,
+}

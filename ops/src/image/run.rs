@@ -1,0 +1,301 @@
+//! How one sample runs through a compiled chain of ops on images.
+//!
+//! ```text
+//! Undecoded(rect) ── crops narrow the rect ──▶ resize: decode what is left, resample ──▶ dense RGB ─▶ colour ops
+//!                                                             (in place)              ─▶ Convert: f32, CHW, flip
+//! ```
+//! Geometry is lazy, so that the decoder learns the region before it starts; `resize` followed by a crop resamples
+//! the crop only. The last op that moves pixels writes into the caller's row: the resize or copy for u8 HWC, the
+//! conversion otherwise. Buffers are three per thread and hold one decoded image and two intermediate ones.
+
+use super::augment::Augmenter;
+use super::buffer::Buffer;
+use super::decode::{Demand, JpegDecoder, Opened};
+use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::rows::{copy_rows, flip_rgb};
+use super::sampler::Sampler;
+use super::stages::{Stage, Stages};
+use super::step::{Resizing, Step};
+use super::working::working_bytes;
+use crate::scratch::{Part, Scratch};
+use crate::seed::{Generator, SampleSeed};
+use crate::warning::Warnings;
+use crate::working::Scope;
+use feedstock_base::{Error, Result};
+
+/// A thread's codec handles and buffers.
+#[derive(Default)]
+struct ImageScratch {
+    jpeg: JpegDecoder,
+    sampler: Sampler,
+    buffers: [Buffer; 3],
+    augmenter: Augmenter,
+    /// What the decoder found unusual about the sample.
+    warnings: Warnings,
+}
+
+impl Part for ImageScratch {
+    fn kept_bytes(&self) -> usize {
+        self.buffers.iter().map(Buffer::kept_bytes).sum::<usize>()
+            + self.jpeg.kept_bytes()
+            + self.sampler.kept_bytes()
+            + self.augmenter.kept_bytes()
+    }
+}
+
+/// Where the image is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In the encoded bytes; the rectangle (of the oriented image) is what is left of it.
+    Undecoded(Rect),
+    /// In a scratch buffer, rows of `stride` pixels.
+    Buffer { index: usize, stride: usize, view: Rect, window: Option<Window> },
+    /// In the caller's row, dense and of the chain's size.
+    Out,
+}
+
+/// One sample's way through the chain.
+struct Run<'a> {
+    stages: &'a Stages,
+    opened: Opened<'a>,
+    scope: Scope,
+    seed: SampleSeed,
+    scratch: &'a mut ImageScratch,
+    out: &'a mut [u8],
+    at: Place,
+}
+
+/// Runs one sample through its chain.
+pub(super) fn run(
+    stages: &Stages,
+    encoded: &[u8],
+    seed: SampleSeed,
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> Result<Warnings> {
+    scratch.part::<ImageScratch>().warnings = Warnings::default();
+    let opened = Opened::new(encoded, &stages.decode)?;
+    let scope = scratch.admit(|scope| working_bytes(stages, &opened, seed, scope))?;
+    let scratch = scratch.part::<ImageScratch>();
+    let at = Place::Undecoded(Rect::of(opened.size()));
+    Run { stages, opened, scope, seed, scratch, out, at }.all()?;
+    Ok(scratch.warnings)
+}
+
+impl Run<'_> {
+    fn all(mut self) -> Result<()> {
+        let mut next = 0;
+        while let Some(Stage { index, step }) = self.stages.list.get(next) {
+            let generator = &mut self.seed.op(*index);
+            if let Step::Mirror(op) = step
+                && self.stages.mirror_in_convert
+                && next + 1 == self.stages.list.len()
+            {
+                return self.finish(op.draw(generator));
+            }
+            next += self.step(step, generator, next)?;
+        }
+        self.finish(false)
+    }
+
+    /// Runs the step of the stage `at`; returns how many stages that took.
+    fn step(&mut self, step: &Step, generator: &mut Generator, at: usize) -> Result<usize> {
+        match step {
+            Step::Resize(op) => return self.resize(&**op, at),
+            Step::Crop(op) => {
+                let (padded, offset) = op.padded(self.size())?;
+                self.pad(padded, offset)?;
+                self.narrow(op.rect(padded, generator));
+            }
+            Step::ResizedCrop(op) => {
+                self.narrow(op.draw(self.size(), generator));
+                self.resample(op.size(), op.filter(), None, at + 1 == self.stages.geometry_end)?;
+            }
+            Step::Mirror(op) => {
+                if op.draw(generator) {
+                    self.in_place(|pixels, size, _| flip_rgb(pixels, size.width as usize), at)?;
+                }
+            }
+            Step::Pixels(op) => {
+                self.in_place(|pixels, size, augmenter| op.run(pixels, size, generator, augmenter), at)?;
+            }
+        }
+        Ok(1)
+    }
+
+    fn size(&self) -> Size {
+        match self.at {
+            Place::Undecoded(rect) => rect.size(),
+            Place::Buffer { view, .. } => view.size(),
+            Place::Out => self.stages.size,
+        }
+    }
+
+    /// Cuts `rect` out, by looking at less.
+    fn narrow(&mut self, inner: Rect) {
+        match &mut self.at {
+            Place::Undecoded(rect) => *rect = rect.narrow(inner),
+            Place::Buffer { view, .. } => *view = view.narrow(inner),
+            Place::Out => debug_assert_eq!(inner, Rect::of(self.stages.size)),
+        }
+    }
+
+    /// Brings the image into a buffer, if it is still encoded.
+    fn decode(&mut self, target: Option<Size>) -> Result<()> {
+        if let Place::Undecoded(region) = self.at {
+            let [first, second, _] = &mut self.scratch.buffers;
+            let demand = Demand { region, target, scope: self.scope };
+            let scaled = self.stages.decode.scaled;
+            let pixels = self.opened.decode(&mut self.scratch.jpeg, demand, scaled, (first, second))?;
+            self.scratch.warnings = pixels.warnings;
+            self.at =
+                Place::Buffer { index: 0, stride: pixels.stride, view: pixels.view, window: pixels.window };
+        }
+        Ok(())
+    }
+
+    /// Resizes, together with the crop that may follow; returns how many stages that took.
+    fn resize(&mut self, op: &dyn Resizing, at: usize) -> Result<usize> {
+        let source = self.size();
+        let target = op.target(source)?;
+        let crop = self.stages.crop_at(at + 1, target, self.seed);
+        let stages = if crop.is_some() { 2 } else { 1 };
+        let last = at + stages == self.stages.geometry_end;
+        let Some(crop) = crop.filter(|_| op.filter() != Filter::Nearest) else {
+            // Nearest has no filter to reach around the crop, and a box would shift its rounding.
+            self.resample(target, op.filter(), None, last && stages == 1)?;
+            return Ok(1);
+        };
+        let window = Window::of_resized(crop, source, target);
+        let needed = needed(window, source, target, op.filter());
+        self.narrow(needed);
+        let (left, top) = (window.left - f64::from(needed.x), window.top - f64::from(needed.y));
+        let window = Window { left, top, ..window };
+        self.resample(crop.size(), op.filter(), Some(window), last)?;
+        Ok(stages)
+    }
+
+    /// Resamples what is left of the image (or a `window` of it) to `to`: into the row, if this is the last
+    /// geometry and nothing is to be converted, else into a buffer.
+    fn resample(&mut self, to: Size, filter: Filter, window: Option<Window>, last: bool) -> Result<()> {
+        let region = self.size();
+        self.decode(Some(to))?;
+        let Place::Buffer { index, stride, view, window: scaled } = self.at else {
+            // Two resizes in a row of which the first wrote into the row cannot be: only the last one does.
+            return Err(Error::bug("a image is resampled after it was written into its row"));
+        };
+        let window = match (scaled, window) {
+            (None, window) => window,
+            (scaled, None) => scaled,
+            (Some(scaled), Some(inner)) => {
+                let (fx, fy) =
+                    (scaled.width / f64::from(region.width), scaled.height / f64::from(region.height));
+                Some(Window {
+                    left: scaled.left + inner.left * fx,
+                    top: scaled.top + inner.top * fy,
+                    width: inner.width * fx,
+                    height: inner.height * fy,
+                })
+            }
+        };
+        let ImageScratch { sampler, buffers, .. } = &mut *self.scratch;
+        if last && self.stages.convert.is_identity() {
+            let source = buffers[index].bytes();
+            sampler.resize(source, (stride, view), window, (self.out, to), filter);
+            self.at = Place::Out;
+            return Ok(());
+        }
+        let (source, target, next) = pair(buffers, index);
+        let target = target.take(to.rgb_bytes());
+        sampler.resize(source.bytes(), (stride, view), window, (target, to), filter);
+        self.at = Place::Buffer { index: next, stride: to.width as usize, view: Rect::of(to), window: None };
+        Ok(())
+    }
+
+    /// Pads with black to `size`, the image at `[y, x]`.
+    fn pad(&mut self, size: Size, [y, x]: [u32; 2]) -> Result<()> {
+        let inner = self.size();
+        if inner == size {
+            return Ok(());
+        }
+        size.check().map_err(|error| Error::bad_sample(format!("padding: {}", error.message())))?;
+        self.decode(None)?;
+        let Place::Buffer { index, stride, view, .. } = self.at else {
+            return Err(Error::bug("a image is padded after it was written into its row"));
+        };
+        let (source, target, next) = pair(&mut self.scratch.buffers, index);
+        let target = target.take(size.rgb_bytes());
+        target.fill(0);
+        let (length, width) = (inner.width as usize * 3, size.width as usize);
+        for row in 0..inner.height as usize {
+            let from = ((view.y as usize + row) * stride + view.x as usize) * 3;
+            let to = ((y as usize + row) * width + x as usize) * 3;
+            target[to..to + length].copy_from_slice(&source.bytes()[from..from + length]);
+        }
+        self.at = Place::Buffer { index: next, stride: width, view: Rect::of(size), window: None };
+        Ok(())
+    }
+
+    /// Makes the image dense: in the row, if no geometry follows `stage` and nothing is to be converted, else in
+    /// a buffer.
+    fn dense(&mut self, stage: usize) -> Result<&mut [u8]> {
+        let to_out = stage >= self.stages.geometry_end && self.stages.convert.is_identity();
+        self.decode(None)?;
+        if let Place::Buffer { index, stride, view, .. } = self.at {
+            if to_out {
+                copy_rows(self.scratch.buffers[index].bytes(), stride, view, self.out);
+                self.at = Place::Out;
+            } else if stride != view.width as usize || view.x != 0 || view.y != 0 {
+                let (source, target, next) = pair(&mut self.scratch.buffers, index);
+                let bytes = view.size().rgb_bytes();
+                copy_rows(source.bytes(), stride, view, target.take(bytes));
+                let stride = view.width as usize;
+                self.at = Place::Buffer { index: next, stride, view: Rect::of(view.size()), window: None };
+            }
+        }
+        match self.at {
+            Place::Buffer { index, view, .. } => {
+                Ok(&mut self.scratch.buffers[index].bytes_mut()[..view.size().rgb_bytes()])
+            }
+            _ => Ok(self.out),
+        }
+    }
+
+    /// Runs an op that changes dense pixels in place.
+    fn in_place(&mut self, op: impl FnOnce(&mut [u8], Size, &mut Augmenter), stage: usize) -> Result<()> {
+        let size = self.size();
+        let mut augmenter = std::mem::take(&mut self.scratch.augmenter);
+        let result = self.dense(stage).map(|pixels| op(pixels, size, &mut augmenter));
+        self.scratch.augmenter = augmenter;
+        result
+    }
+
+    /// Writes the row, if it is not written yet, and runs the ops on f32 in it.
+    fn finish(mut self, flip: bool) -> Result<()> {
+        let (convert, size) = (self.stages.convert, self.stages.size);
+        if convert.is_identity() {
+            self.dense(usize::MAX)?;
+        } else {
+            self.dense(usize::MAX)?;
+            let Place::Buffer { index, .. } = self.at else {
+                return Err(Error::bug("a image to convert is in its row already"));
+            };
+            let rgb = &self.scratch.buffers[index].bytes()[..size.rgb_bytes()];
+            convert.run(rgb, size.width as usize, flip, self.out);
+        }
+        for (index, op) in &self.stages.floats {
+            op.run(self.out, size, convert.layout, &mut self.seed.op(*index));
+        }
+        Ok(())
+    }
+}
+
+/// The buffer at `index`, another one, and the other one's index.
+fn pair(buffers: &mut [Buffer; 3], index: usize) -> (&Buffer, &mut Buffer, usize) {
+    let [a, b, c] = buffers;
+    match index {
+        0 => (a, b, 1),
+        1 => (b, c, 2),
+        _ => (c, b, 1),
+    }
+}

@@ -1,0 +1,105 @@
+//! Pillow's antialiased resampling of rows of RGB, within one level of Pillow.
+
+use super::buffer::Buffer;
+use super::geometry::{Filter, Rect, Size, Window};
+use super::resample::{Resampler, Source};
+use super::rows::copy_rows;
+
+/// Resamples images; keeps its weights' and intermediate buffers.
+#[derive(Default)]
+pub(crate) struct Sampler {
+    resampler: Resampler,
+    between: Buffer,
+}
+
+impl Sampler {
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.between.kept_bytes() + self.resampler.kept_bytes()
+    }
+
+    /// Resizes `view` of `pixels` (RGB, rows of `stride` pixels) into `out` (RGB, dense, `to` in size).
+    ///
+    /// With a `window` (relative to `view`), the result shows the window only, yet reads the view around it where the
+    /// filter reaches there: that is what cutting the window out of the resized view gives. Without, the view's edge is
+    /// the image's edge, as when one crops first and resizes then.
+    pub(crate) fn resize(
+        &mut self,
+        pixels: &[u8],
+        (stride, view): (usize, Rect),
+        window: Option<Window>,
+        (out, to): (&mut [u8], Size),
+        filter: Filter,
+    ) {
+        if window.is_none() && view.size() == to {
+            return copy_rows(pixels, stride, view, out);
+        }
+        let source = Source { pixels, stride, view };
+        let window = window.unwrap_or(Window {
+            left: 0.0,
+            top: 0.0,
+            width: view.width.into(),
+            height: view.height.into(),
+        });
+        match filter {
+            Filter::Nearest => nearest(source, window, (out, to)),
+            Filter::Bilinear => self.resampler.resample(source, window, (out, to), filter),
+            Filter::Bicubic | Filter::Lanczos => self.two_passes(source, window, (out, to), filter),
+        }
+    }
+
+    /// In Pillow's order: along the rows first, unless the image becomes wider and lower.
+    ///
+    /// The resampler always goes down the columns first, which is faster. With filters that overshoot, clipping between
+    /// the passes makes the order visible (up to 10 levels), so here each pass is a separate call.
+    fn two_passes(
+        &mut self,
+        source: Source<'_>,
+        window: Window,
+        (out, to): (&mut [u8], Size),
+        filter: Filter,
+    ) {
+        let view = source.view;
+        let columns_first = f64::from(to.width) > window.width && f64::from(to.height) < window.height;
+        let (between, first, second) = if columns_first {
+            (
+                Size { height: to.height, width: view.width },
+                Window { left: 0.0, width: view.width.into(), ..window },
+                Window { top: 0.0, height: to.height.into(), ..window },
+            )
+        } else {
+            (
+                Size { height: view.height, width: to.width },
+                Window { top: 0.0, height: view.height.into(), ..window },
+                Window { left: 0.0, width: to.width.into(), ..window },
+            )
+        };
+        let pixels = self.between.take(between.rgb_bytes());
+        self.resampler.resample(source, first, (&mut *pixels, between), filter);
+        let source = Source { pixels, stride: between.width as usize, view: Rect::of(between) };
+        self.resampler.resample(source, second, (out, to), filter);
+    }
+}
+
+/// Pillow's nearest neighbour: positions are summed up step by step, which decides ties.
+fn nearest(source: Source<'_>, window: Window, (out, to): (&mut [u8], Size)) {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the view")]
+    let positions = |start: f64, length: f64, count: u32, limit: u32| {
+        let step = length / f64::from(count);
+        let mut at = start + step * 0.5;
+        (0..count).map(move |_| {
+            let position = (at as u32).min(limit - 1) as usize;
+            at += step;
+            position
+        })
+    };
+    let Source { pixels, stride, view } = source;
+    let columns: Vec<usize> = positions(window.left, window.width, to.width, view.width).collect();
+    let rows = positions(window.top, window.height, to.height, view.height);
+    for (out, row) in out.chunks_exact_mut(to.width as usize * 3).zip(rows) {
+        let start = (view.y as usize + row) * stride + view.x as usize;
+        for (out, column) in out.chunks_exact_mut(3).zip(&columns) {
+            let at = (start + column) * 3;
+            out.copy_from_slice(&pixels[at..at + 3]);
+        }
+    }
+}

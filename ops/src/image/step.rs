@@ -1,0 +1,79 @@
+//! The kinds of steps that ops on images become. A plan knows these kinds; it does not know the ops.
+
+use super::augment::Augmenter;
+use super::geometry::{Filter, Rect, Size};
+use crate::seed::Generator;
+use crate::spec::Layout;
+use feedstock_base::Result;
+
+/// A step on 8-bit RGB.
+pub(super) enum Step {
+    Crop(Box<dyn Crop>),
+    Resize(Box<dyn Resizing>),
+    ResizedCrop(Box<dyn ResizedCrop>),
+    Mirror(Box<dyn Mirror>),
+    Pixels(Box<dyn PixelOp>),
+}
+
+impl Step {
+    /// True for steps that change the size.
+    pub(super) fn is_geometry(&self) -> bool {
+        matches!(self, Self::Crop(_) | Self::Resize(_) | Self::ResizedCrop(_))
+    }
+}
+
+/// Cuts a rectangle out, after padding with black.
+pub(crate) trait Crop: Send + Sync {
+    /// Returns the size of `image` after padding, and where the image is in it: `[y, x]`.
+    ///
+    /// # Errors
+    /// `BadSample` for an image that is too small.
+    fn padded(&self, image: Size) -> Result<(Size, [u32; 2])>;
+
+    /// Returns the rectangle in the padded image.
+    fn rect(&self, padded: Size, generator: &mut Generator) -> Rect;
+}
+
+/// Resizes the whole image.
+pub(crate) trait Resizing: Send + Sync {
+    /// Returns the size that an image gets.
+    ///
+    /// # Errors
+    /// `BadSample` for a size that no image may have.
+    fn target(&self, image: Size) -> Result<Size>;
+
+    fn filter(&self) -> Filter;
+}
+
+/// Cuts a rectangle out and resizes it.
+pub(crate) trait ResizedCrop: Send + Sync {
+    /// Returns the rectangle in an image of this size.
+    fn draw(&self, image: Size, generator: &mut Generator) -> Rect;
+
+    /// Returns the size of the result.
+    fn size(&self) -> Size;
+
+    fn filter(&self) -> Filter;
+}
+
+/// Exchanges left and right, or leaves the image unchanged.
+pub(crate) trait Mirror: Send + Sync {
+    /// Returns true if the sample of this generator is mirrored.
+    fn draw(&self, generator: &mut Generator) -> bool;
+}
+
+/// Changes pixels in place and keeps the size.
+pub(crate) trait PixelOp: Send + Sync {
+    /// Works on dense RGB.
+    fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter);
+
+    /// True if it may copy the image into the buffer of `augmenter`: that counts as working memory.
+    fn copies_image(&self) -> bool {
+        false
+    }
+}
+
+/// Changes the converted image in place, f32 in the machine's byte order.
+pub(crate) trait FloatOp: Send + Sync {
+    fn run(&self, out: &mut [u8], size: Size, layout: Layout, generator: &mut Generator);
+}

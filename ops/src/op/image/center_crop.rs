@@ -1,0 +1,59 @@
+//! `center_crop`: the middle of the image.
+
+use serde::{Deserialize, Serialize};
+
+use crate::image::compile::{Compiler, ImageOp};
+use crate::image::geometry::{Rect, Size, half};
+use crate::image::step::Crop;
+use crate::seed::Generator;
+use feedstock_base::Result;
+
+/// Cuts `size` out of the middle, as torchvision's `CenterCrop`; a smaller image is padded with black, evenly.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, center_crop, decode_image};
+///
+/// let chain = ChainSpec::from([decode_image(), center_crop(224)]).compile()?;
+/// assert_eq!(chain.output().shape, [224, 224, 3]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CenterCrop {
+    /// Height and width of the result.
+    pub size: Size,
+}
+
+impl CenterCrop {
+    /// A crop of `size`: a side, or `[height, width]`.
+    pub fn new(size: impl Into<Size>) -> Self {
+        Self { size: size.into() }
+    }
+}
+
+impl ImageOp for CenterCrop {
+    fn compile(&self, compiler: &mut Compiler) -> Result<()> {
+        self.size.check()?;
+        compiler.crop(self.size, self.clone())
+    }
+}
+
+impl Crop for CenterCrop {
+    fn padded(&self, image: Size) -> Result<(Size, [u32; 2])> {
+        let lack =
+            [self.size.height.saturating_sub(image.height), self.size.width.saturating_sub(image.width)];
+        let size = Size { height: image.height + lack[0], width: image.width + lack[1] };
+        // torchvision adds the odd pixel after the image.
+        Ok((size, lack.map(|missing| missing / 2)))
+    }
+
+    fn rect(&self, padded: Size, _: &mut Generator) -> Rect {
+        Rect {
+            x: half(padded.width - self.size.width),
+            y: half(padded.height - self.size.height),
+            width: self.size.width,
+            height: self.size.height,
+        }
+    }
+}

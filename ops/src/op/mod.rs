@@ -1,0 +1,326 @@
+//! The ops: a file each, and one table.
+//!
+//! **To add an op**: write its file, with a struct of its parameters, its check and what it does (`ImageOp`, `AudioOp` or
+//! `TextOp`); then, here, declare the file and add a line to the table. The enum [`Op`], the op's name, constructor, JSON
+//! and schema, its form on the command line and the list of `feedstock ops` follow from that line.
+//!
+//! ```text
+//! this table ─▶ op/{image,audio,text}/*.rs ─▶ compile.rs and step.rs of image, audio, text ─▶ codecs and kernels
+//! ```
+
+#[cfg_attr(
+    not(any(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "without features there are no ops")
+)]
+pub(crate) mod info;
+#[cfg(feature = "audio")]
+pub(crate) mod presets;
+#[cfg_attr(
+    not(any(feature = "audio", feature = "image", feature = "text")),
+    allow(dead_code, reason = "without features there are no ops")
+)]
+mod schema;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::plan::Plan;
+use crate::resources::{Need, Needs, Resources};
+use feedstock_base::{Error, Result};
+use info::OpInfo;
+
+/// The ops that take a sample's bytes.
+const STARTS: &str = "decode_image, decode_audio, tokenize or tokenize_chars";
+
+/// Ops on images.
+#[cfg(feature = "image")]
+pub(crate) mod image {
+    mod center_crop;
+    mod color_jitter;
+    mod decode_image;
+    mod horizontal_flip;
+    mod normalize;
+    mod rand_augment;
+    mod random_crop;
+    mod random_erasing;
+    mod random_resized_crop;
+    mod resize;
+    mod to_chw;
+    mod to_f32;
+    mod trivial_augment;
+
+    pub(crate) use crate::image::DecodeImage;
+    pub use {
+        center_crop::*, color_jitter::*, horizontal_flip::*, normalize::*, rand_augment::*, random_crop::*,
+        random_erasing::*, random_resized_crop::*, resize::*, to_chw::*, to_f32::*, trivial_augment::*,
+    };
+}
+
+/// Ops on audio.
+#[cfg(feature = "audio")]
+pub(crate) mod audio {
+    mod add_noise;
+    mod decode_audio;
+    mod feature_major;
+    mod global_mvn;
+    mod log_mel;
+    mod mfcc;
+    mod pad_seconds;
+    mod random_crop_seconds;
+    mod resample;
+    mod spec_augment;
+    mod speed_perturb;
+    mod trim_silence;
+    mod utterance_mvn;
+    mod volume;
+
+    pub(crate) use crate::audio::DecodeAudio;
+    pub use {
+        add_noise::*, feature_major::*, global_mvn::*, log_mel::*, mfcc::*, pad_seconds::*,
+        random_crop_seconds::*, resample::*, spec_augment::*, speed_perturb::*, trim_silence::*,
+        utterance_mvn::*, volume::*,
+    };
+}
+
+/// Ops on text.
+#[cfg(feature = "text")]
+pub(crate) mod text {
+    mod tokenize;
+    mod tokenize_chars;
+
+    pub use {tokenize::*, tokenize_chars::*};
+}
+
+/// Defines [`Op`] and what is known of each op. A line is `Type::constructor = name(parameters)`: those of the constructor may
+/// be given without a name on the command line, in that order.
+macro_rules! ops {
+    ($(
+        #[cfg(feature = $feature:literal)]
+        $group:ident: $trait:path {
+            $(
+                #[doc = $summary:literal]
+                $op:ident::$new:ident = $name:ident($($parameter:ident: $type:ty),*);
+            )+
+        }
+    )+) => {
+        /// The description of one op, as `{"op":"random_resized_crop","size":[224,224]}` in JSON.
+        ///
+        /// Parameters left out take their defaults; unknown ones are errors.
+        #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+        #[serde(tag = "op", rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Op {
+            $($(
+                #[doc = $summary]
+                #[cfg(feature = $feature)]
+                $op($group::$op),
+            )+)+
+        }
+
+        impl Op {
+            /// Returns the op's name, as in JSON and on the command line.
+            pub fn name(&self) -> &'static str {
+                match *self {
+                    $($(#[cfg(feature = $feature)] Self::$op(_) => stringify!($name),)+)+
+                }
+            }
+
+            /// Returns the ops of this build.
+            pub fn all() -> Vec<OpInfo> {
+                let all: &[OpInfo] = &[$($(
+                    #[cfg(feature = $feature)]
+                    OpInfo::of::<$group::$op>(stringify!($name), $summary, &[$(stringify!($parameter)),*]),
+                )+)+];
+                all.to_vec()
+            }
+
+            /// Returns a JSON schema of an op's description.
+            ///
+            /// It states the names of all parameters, those that are required, and the defaults of the others where a
+            /// description holds them. `positional` lists the parameters of the op's constructor, in order.
+            /// [`ChainSpec::compile`](crate::ChainSpec::compile) checks types and bounds.
+            ///
+            /// ```
+            /// let schemas = feedstock_ops::Op::json_schema();
+            /// let ops = schemas["oneOf"].as_array().map_or(0, Vec::len);
+            /// assert_eq!(ops, feedstock_ops::Op::all().len());
+            /// ```
+            pub fn json_schema() -> Value {
+                let all: &[Value] = &[$($(
+                    #[cfg(feature = $feature)]
+                    schema::of::<$group::$op>(stringify!($name), $summary, &[$(stringify!($parameter)),*]),
+                )+)+];
+                schema::one_of(all)
+            }
+
+            /// True if a chain can start with the op.
+            fn takes_bytes(&self) -> bool {
+                match *self {
+                    $($(
+                        #[cfg(feature = $feature)]
+                        Self::$op(ref op) => <$group::$op as $trait>::takes_bytes(op),
+                    )+)+
+                }
+            }
+
+            fn refer(&self, _needs: &mut Needs) {
+                match *self {
+                    $($(
+                        #[cfg(feature = $feature)]
+                        Self::$op(ref op) => <$group::$op as $trait>::refer(op, _needs),
+                    )+)+
+                }
+            }
+
+            $(
+                /// Returns the op, if it is of this group.
+                #[cfg(feature = $feature)]
+                fn $group(&self) -> Option<&(dyn $trait + 'static)> {
+                    match self {
+                        $(Self::$op(op) => Some(op),)+
+                        #[allow(unreachable_patterns, reason = "without other features there are no other ops")]
+                        _ => None,
+                    }
+                }
+            )+
+        }
+
+        $($(
+            #[cfg(feature = $feature)]
+            impl From<$group::$op> for Op {
+                fn from(op: $group::$op) -> Self {
+                    Self::$op(op)
+                }
+            }
+        )+)+
+
+        /// Compiles a chain by the group of its first op.
+        fn compile_by_group(_ops: &[Op], _resources: &Resources) -> Option<Result<Arc<dyn Plan>>> {
+            $(
+                #[cfg(feature = $feature)]
+                if _ops.first().is_some_and(|op| op.$group().is_some()) {
+                    let named: Vec<_> =
+                        _ops.iter().map(|op| crate::plan::Named { name: op.name(), op: op.$group() }).collect();
+                    return Some(crate::$group::compile(&named, _resources));
+                }
+            )+
+            None
+        }
+
+        /// Functions that make ops, named like them.
+        pub(crate) mod constructors {
+            $(
+                #[cfg(feature = $feature)]
+                pub(crate) mod $group {
+                    use crate::$group::*;
+                    use crate::op::Op;
+                    $(
+                        #[doc = $summary]
+                        #[doc = concat!("\n\nSee [`", stringify!($op), "`].")]
+                        pub fn $name($($parameter: $type),*) -> Op {
+                            $op::$new($($parameter),*).into()
+                        }
+                    )+
+                }
+            )+
+        }
+    };
+}
+
+ops! {
+    #[cfg(feature = "image")]
+    image: crate::image::compile::ImageOp {
+        /// Decode a JPEG, PNG or WebP into RGB.
+        DecodeImage::new = decode_image();
+        /// Resize to a shorter side or an exact size.
+        Resize::new = resize(size: impl Into<ResizeTo>);
+        /// Cut out the middle.
+        CenterCrop::new = center_crop(size: impl Into<Size>);
+        /// Cut out a random place.
+        RandomCrop::new = random_crop(size: impl Into<Size>);
+        /// Cut out a random area and aspect ratio and resize it.
+        RandomResizedCrop::new = random_resized_crop(size: impl Into<Size>);
+        /// Mirror left and right.
+        HorizontalFlip::new = horizontal_flip(probability: f64);
+        /// Random brightness, contrast, saturation and hue.
+        ColorJitter::of = color_jitter(brightness: f64, contrast: f64, saturation: f64, hue: f64);
+        /// RandAugment (Cubuk et al. 2020).
+        RandAugment::new = rand_augment(num_ops: u32, magnitude: u32);
+        /// TrivialAugment Wide (Müller, Hutter 2021).
+        TrivialAugment::new = trivial_augment();
+        /// Overwrite a random rectangle (Zhong et al. 2017).
+        RandomErasing::new = random_erasing(probability: f64);
+        /// To f32, minus mean, over standard deviation.
+        Normalize::new = normalize(mean: [f32; 3], std: [f32; 3]);
+        /// To f32 in 0 … 1.
+        ToF32::new = to_f32();
+        /// Channels first.
+        ToChw::new = to_chw();
+    }
+
+    #[cfg(feature = "audio")]
+    audio: crate::audio::compile::AudioOp {
+        /// Decode an MP3, FLAC, Ogg Vorbis, WAV or AAC audio clip into one channel.
+        DecodeAudio::new = decode_audio();
+        /// Another sample rate.
+        Resample::new = resample(sample_rate: u32);
+        /// Cut off quiet beginnings and ends.
+        TrimSilence::new = trim_silence(top_db: f64);
+        /// Cut out a random stretch.
+        RandomCropSeconds::new = random_crop_seconds(seconds: f64);
+        /// Make shorter audio clips longer.
+        PadSeconds::new = pad_seconds(seconds: f64);
+        /// Play faster or slower (Ko et al. 2015).
+        SpeedPerturb::new = speed_perturb(factors: impl Into<Vec<f64>>);
+        /// A random gain.
+        Volume::new = volume(gain_db: [f64; 2]);
+        /// Mix in noise at a signal-to-noise ratio.
+        AddNoise::new = add_noise(noise: impl Into<String>, snr_db: [f64; 2]);
+        /// Log-mel spectrograms.
+        LogMel::new = log_mel(n_mels: usize);
+        /// Mel-frequency cepstral coefficients.
+        Mfcc::new = mfcc(n_mfcc: usize);
+        /// Mask stretches of frequency and time (Park et al. 2019).
+        SpecAugment::new = spec_augment();
+        /// Each clip to mean 0 and variance 1.
+        UtteranceMvn::new = utterance_mvn();
+        /// Features to the statistics of a data set.
+        GlobalMvn::new = global_mvn(mean: impl Into<Vec<f64>>, std: impl Into<Vec<f64>>);
+        /// Features first.
+        FeatureMajor::new = feature_major();
+    }
+
+    #[cfg(feature = "text")]
+    text: crate::text::step::TextOp {
+        /// Sub-word tokens by a `tokenizer.json`.
+        Tokenize::new = tokenize(tokenizer: impl Into<String>);
+        /// One token a character.
+        TokenizeChars::new = tokenize_chars(vocabulary: impl Into<Vocabulary>);
+    }
+}
+
+/// Compiles a chain.
+///
+/// # Errors
+/// `BadConfig`, naming the op and the reason.
+pub(crate) fn compile(ops: &[Op], resources: &Resources) -> Result<Arc<dyn Plan>> {
+    let Some(first) = ops.first() else {
+        return Err(Error::config(format!("the chain has no ops; start it with {STARTS}")));
+    };
+    if !first.takes_bytes() {
+        return Err(Error::config(format!(
+            "op 0 ({}) cannot come first: the input is a file's or a cell's bytes; start the chain with {STARTS}",
+            first.name()
+        )));
+    }
+    compile_by_group(ops, resources).unwrap_or_else(|| Err(Error::bug("an op is of no group")))
+}
+
+/// Returns what the ops refer to, each once.
+pub(crate) fn needs(ops: &[Op]) -> Vec<Need> {
+    let mut needs = Needs::default();
+    ops.iter().for_each(|op| op.refer(&mut needs));
+    needs.list()
+}

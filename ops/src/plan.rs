@@ -1,0 +1,74 @@
+//! What a compiled chain is to the rest of the crate, whatever it makes: an output and a function of a sample's bytes.
+
+use std::sync::Arc;
+
+use crate::ragged::RaggedRow;
+use crate::scratch::Scratch;
+use crate::seed::SampleSeed;
+use crate::spec::TensorSpec;
+use crate::warning::Warnings;
+use feedstock_base::{Error, Result};
+
+/// A compiled chain of ops of one kind.
+pub(crate) trait Plan: Send + Sync {
+    fn output(&self) -> &TensorSpec;
+
+    /// Runs one sample.
+    ///
+    /// # Errors
+    /// As [`Chain::apply`](crate::Chain::apply).
+    fn apply(
+        &self,
+        encoded: &[u8],
+        seed: SampleSeed,
+        scratch: &mut Scratch,
+        row: Row<'_>,
+    ) -> Result<Warnings>;
+
+    /// Returns the same chain, leaving `share` of its JPEGs to a GPU.
+    ///
+    /// # Errors
+    /// `BadConfig` if a GPU cannot do what the chain does.
+    fn deferring(&self, _share: f64) -> Result<Arc<dyn Plan>> {
+        Err(Error::config("only images are decoded by a GPU"))
+    }
+}
+
+/// Where a chain's result goes.
+pub(crate) enum Row<'a> {
+    /// Into a row of the output's fixed size, of any alignment.
+    Fixed(&'a mut [u8]),
+    /// Into a row that becomes as long as the sample.
+    Ragged(&'a mut RaggedRow),
+}
+
+impl<'a> Row<'a> {
+    /// # Errors
+    /// `Bug` for a ragged row.
+    pub(crate) fn fixed(self) -> Result<&'a mut [u8]> {
+        match self {
+            Self::Fixed(row) => Ok(row),
+            Self::Ragged(_) => Err(Error::bug("a chain of fixed size is given a ragged row")),
+        }
+    }
+
+    /// # Errors
+    /// `Bug` for a row of fixed size.
+    pub(crate) fn ragged(self) -> Result<&'a mut RaggedRow> {
+        match self {
+            Self::Ragged(row) => Ok(row),
+            Self::Fixed(_) => Err(Error::bug("a ragged chain is given a row of fixed size")),
+        }
+    }
+}
+
+/// An op of a chain with its name; `None` for an op of another kind than the chain.
+pub(crate) struct Named<'a, T: ?Sized> {
+    pub(crate) name: &'static str,
+    pub(crate) op: Option<&'a T>,
+}
+
+/// Adds the place of an op to its error.
+pub(crate) fn at(index: usize, name: &'static str) -> impl FnOnce(Error) -> Error {
+    move |error| error.context(format!("op {index} ({name})"))
+}

@@ -1,0 +1,103 @@
+//! What ops allocate once their buffers have grown.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "tests fail by panicking"
+)]
+
+#[path = "support/speech.rs"]
+mod speech;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use feedstock_ops::text::Tokenize;
+use feedstock_ops::{Chain, ChainSpec, Noise, RaggedRow, Resources, SampleSeed, Scratch};
+use speech::{golden, tone};
+
+/// Counts this thread's allocations.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: it hands everything to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of a chain's 21st … 40th clip.
+fn allocations(text: &str, bytes: &[u8]) -> usize {
+    let clips = vec![tone(16_000, 9000, 700.0, 0.3), tone(16_000, 90_000, 1900.0, 0.1)];
+    let resources = Resources::new().with_noise("noise", Noise { sample_rate: 16_000, clips });
+    let chain = ChainSpec::parse(text).unwrap().compile_with(&resources).unwrap();
+    let (mut scratch, mut row) = (Scratch::new(), RaggedRow::new());
+    let mut before = 0;
+    for sample in 0..40 {
+        if sample == 20 {
+            before = COUNT.get();
+        }
+        chain.apply_ragged(bytes, SampleSeed::new(1, 0, sample), &mut scratch, &mut row).unwrap();
+    }
+    COUNT.get() - before
+}
+
+#[test]
+fn ops_add_no_allocation_to_the_decoders() {
+    let bytes = golden("five_seconds.mp3");
+    let decoding = allocations("decode_audio,resample:16000", &bytes);
+    assert_eq!(decoding, 0, "at half its rate a clip is decoded in buffers that stay");
+    for ops in [
+        "log_mel:80,spec_augment,utterance_mvn,global_mvn:0:1",
+        "mfcc:40,feature_major",
+        "trim_silence,random_crop_seconds:3,pad_seconds:3.5,volume,add_noise:noise,speed_perturb,utterance_mvn",
+    ] {
+        let all = allocations(&format!("decode_audio,resample:16000,{ops}"), &bytes);
+        // speed_perturb may meet its longest clip late: its buffers grow once more.
+        let growth = if ops.contains("speed_perturb") { 4 } else { 0 };
+        assert!(all <= decoding + growth, "{ops}: {all}, {decoding} of them by the decoder");
+    }
+}
+
+/// The library's truncation makes an encoding of each part that it cuts off: here one for each token.
+#[test]
+fn what_is_cut_off_of_a_text_is_not_allocated() {
+    const URI: &str = "s3://models/small/tokenizer.json";
+    let (text, op) = ("fox ".repeat(100_000), Tokenize::new(URI).max_tokens(3).truncate(true));
+    let resources = Resources::new().with_file(URI, golden("tokenizer.json"));
+    let compile = |op: Tokenize| ChainSpec::from([op.into()]).compile_with(&resources).unwrap();
+    let (cut, whole) = (compile(op), compile(Tokenize::new(URI)));
+    let run = |chain: &Chain| {
+        let before = COUNT.get();
+        let mut row = RaggedRow::new();
+        chain.apply_ragged(text.as_bytes(), SampleSeed::new(1, 0, 0), &mut Scratch::new(), &mut row).unwrap();
+        let ids: Vec<i64> =
+            row.bytes().chunks_exact(8).map(|x| i64::from_ne_bytes(x.try_into().unwrap())).collect();
+        (COUNT.get() - before, ids)
+    };
+    let ((all, ids), (three, first)) = (run(&whole), run(&cut));
+    assert_eq!(first, [ids[0], ids[1], ids[ids.len() - 1]]);
+    assert!(three <= all + 100, "{three} allocations for three tokens, {all} for all");
+}

@@ -1,0 +1,203 @@
+//! Describing, compiling and running chains.
+
+use crate::support::{Jpeg, picture};
+use feedstock_ops::image::{EraseValue, Filter, Normalize, RandomErasing, RandomResizedCrop};
+use feedstock_ops::{
+    Chain, ChainSpec, DType, ErrorKind, Layout, SampleSeed, Scratch, center_crop, color_jitter, decode_image,
+    horizontal_flip, normalize, rand_augment, random_crop, random_erasing, random_resized_crop, resize,
+    to_chw, to_f32, trivial_augment,
+};
+
+fn run(chain: &Chain, bytes: &[u8], seed: SampleSeed, scratch: &mut Scratch) -> Vec<u8> {
+    let mut out = vec![0xAA; chain.output().bytes()];
+    chain.apply(bytes, seed, scratch, &mut out).unwrap();
+    out
+}
+
+fn everything() -> ChainSpec {
+    ChainSpec::from([
+        decode_image(),
+        resize(300),
+        random_crop(280),
+        center_crop([270, 260]),
+        random_resized_crop(96),
+        horizontal_flip(0.5),
+        color_jitter(0.4, 0.4, 0.4, 0.1),
+        rand_augment(2, 9),
+        trivial_augment(),
+        RandomErasing::new(0.5).value(EraseValue::Constant(9.0)).into(),
+        to_f32(),
+        normalize([0.5; 3], [0.25; 3]),
+        to_chw(),
+        random_erasing(1.0),
+    ])
+}
+
+#[test]
+fn json_and_text_describe_the_same_chain() {
+    let text = "decode_image, random_resized_crop:224:scale=0.2..1:filter=bicubic, horizontal_flip, \
+                normalize:mean=0.5/0.5/0.5:std=0.25/0.25/0.25, to_chw";
+    let parsed: ChainSpec = text.parse().unwrap();
+    let built = ChainSpec::from([
+        decode_image(),
+        RandomResizedCrop::new(224).scale([0.2, 1.0]).filter(Filter::Bicubic).into(),
+        horizontal_flip(0.5),
+        Normalize::new([0.5; 3], [0.25; 3]).into(),
+        to_chw(),
+    ]);
+    assert_eq!(parsed, built);
+    let json = serde_json::to_string(&built).unwrap();
+    assert!(json.contains(r#"{"op":"random_resized_crop","size":[224,224]"#), "{json}");
+    assert_eq!(serde_json::from_str::<ChainSpec>(&json).unwrap(), built);
+    let all = everything();
+    assert_eq!(serde_json::from_str::<ChainSpec>(&serde_json::to_string(&all).unwrap()).unwrap(), all);
+    let terse = r#"[{"op":"decode_image"},{"op":"random_resized_crop","size":224},{"op":"horizontal_flip"}]"#;
+    let terse: ChainSpec = serde_json::from_str(terse).unwrap();
+    assert_eq!(terse, "decode_image,random_resized_crop:224,horizontal_flip".parse().unwrap());
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (text, words) in [
+        ("", "op 0"),
+        ("resize:224x224", "decode_image"),
+        ("decode_image", "fixed output size"),
+        ("decode_image,resize:256", "fixed output size"),
+        ("decode_image,decode_image,center_crop:8", "op 1 (decode_image)"),
+        ("decode_image,center_crop:0", "op 1 (center_crop): size 0×0"),
+        ("decode_image,center_crop:8,horizontal_flip:1.5", "op 2 (horizontal_flip): probability 1.5"),
+        ("decode_image,center_crop:8,normalize,center_crop:4", "op 3 (center_crop): works on bytes"),
+        ("decode_image,center_crop:8,normalize,normalize", "op 3 (normalize): comes once"),
+        ("decode_image,center_crop:8,normalize,to_f32", "op 3 (to_f32)"),
+        ("decode_image,center_crop:8,normalize:std=1/0/1", "op 2 (normalize)"),
+        ("decode_image,center_crop:8,random_erasing:value=0.5", "op 2 (random_erasing)"),
+        ("decode_image,centre_crop:size=8", "`centre_crop` is not an op (did you mean center_crop?)"),
+        (
+            "decode_image,center_crop:8:filter=bilinear",
+            "`filter` is not a parameter; the parameters are size",
+        ),
+        ("decode_image,center_crop:8:9", "`9` has no parameter"),
+        ("decode_image,center_crop:8:size=9", "given twice"),
+        ("decode_image,random_resized_crop:224:scale=1..0.5", "scale 1..0.5"),
+        ("decode_image,random_resized_crop:224:filter=boxy", "`filter` must be one of"),
+        ("decode_image:max_pixels=0,center_crop:8", "op 0 (decode_image)"),
+        ("decode_image,center_crop:8,rand_augment:2:99", "magnitude 99"),
+    ] {
+        let error = Chain::parse(text).expect_err(text);
+        assert_eq!(error.kind(), ErrorKind::BadConfig, "{text}");
+        assert!(error.message().contains(words), "{text}: {error}");
+    }
+}
+
+#[test]
+fn outputs_are_what_the_chain_says() {
+    for (text, dtype, layout, shape) in [
+        ("decode_image,center_crop:8x9", DType::U8, Layout::Hwc, [8, 9, 3]),
+        ("decode_image,resize:8x9,to_chw", DType::U8, Layout::Chw, [3, 8, 9]),
+        ("decode_image,to_chw,to_f32,center_crop:9", DType::U8, Layout::Hwc, [0; 3]),
+        ("decode_image,center_crop:9,to_f32", DType::F32, Layout::Hwc, [9, 9, 3]),
+        ("decode_image,random_resized_crop:9,normalize,to_chw", DType::F32, Layout::Chw, [3, 9, 9]),
+        ("decode_image,resize:4x6,resize:8", DType::U8, Layout::Hwc, [8, 12, 3]),
+    ] {
+        match Chain::parse(text) {
+            Ok(chain) => {
+                let spec = chain.output();
+                assert_eq!((spec.dtype, spec.layout, &spec.shape[..]), (dtype, layout, &shape[..]), "{text}");
+            }
+            Err(error) => assert_eq!(shape, [0; 3], "{text}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn same_seed_same_bytes_whatever_ran_before() {
+    let chain = everything().compile().unwrap();
+    let photos: Vec<Vec<u8>> = [(400, 350), (333, 500), (64, 64)]
+        .map(|(w, h)| Jpeg::default().encode(&picture(w, h, 11), w, h))
+        .into();
+    let seed = |id: usize| SampleSeed::new(5, 1, id as u64);
+    let fresh: Vec<Vec<u8>> =
+        (0..30).map(|id| run(&chain, &photos[id % 3], seed(id), &mut Scratch::new())).collect();
+    let mut scratch = Scratch::new();
+    for id in (0..30).rev() {
+        assert_eq!(run(&chain, &photos[id % 3], seed(id), &mut scratch), fresh[id], "sample {id}");
+    }
+    std::thread::scope(|scope| {
+        for worker in 0..3 {
+            let (chain, photos, fresh) = (chain.clone(), &photos, &fresh);
+            scope.spawn(move || {
+                let mut scratch = Scratch::new();
+                for id in (worker..30).step_by(3) {
+                    assert_eq!(run(&chain, &photos[id % 3], seed(id), &mut scratch), fresh[id]);
+                }
+            });
+        }
+    });
+    assert_ne!(
+        run(&chain, &photos[0], SampleSeed::new(5, 2, 0), &mut scratch),
+        fresh[0],
+        "another epoch must look different"
+    );
+}
+
+#[test]
+fn flips_happen_half_the_time_and_mirror_every_output_kind() {
+    let photo = Jpeg::default().encode(&picture(50, 40, 12), 50, 40);
+    let mut scratch = Scratch::new();
+    for tail in ["", ",to_chw", ",to_f32", ",normalize,to_chw"] {
+        let build =
+            |flip: &str| Chain::parse(&format!("decode_image,center_crop:24x30{flip}{tail}")).unwrap();
+        let (plain, always, half) = (build(""), build(",horizontal_flip:1"), build(",horizontal_flip"));
+        let seed = SampleSeed::new(0, 0, 0);
+        let upright = run(&plain, &photo, seed, &mut scratch);
+        let mirrored = run(&always, &photo, seed, &mut scratch);
+        let spec = plain.output();
+        let (bytes, chw) = (spec.dtype.bytes(), spec.layout == Layout::Chw);
+        let pixel = bytes * if chw { 1 } else { 3 };
+        for (row, other) in upright.chunks_exact(30 * pixel).zip(mirrored.chunks_exact(30 * pixel)) {
+            assert!(row.chunks_exact(pixel).eq(other.rchunks_exact(pixel)), "{tail}");
+        }
+        let flips = (0..400)
+            .filter(|&id| run(&half, &photo, SampleSeed::new(1, 0, id), &mut scratch) == mirrored)
+            .count();
+        // 200 expected, σ = 10.
+        assert!(flips.abs_diff(200) < 50, "{tail}: {flips}");
+    }
+}
+
+#[test]
+fn small_pictures_pad_or_are_refused() {
+    let photo = Jpeg::default().encode(&picture(20, 10, 13), 20, 10);
+    let mut scratch = Scratch::new();
+    let refused = Chain::parse("decode_image,random_crop:16").unwrap();
+    let mut out = vec![0; refused.output().bytes()];
+    let error = refused.apply(&photo, SampleSeed::new(0, 0, 0), &mut scratch, &mut out).unwrap_err();
+    assert!(error.message().contains("pad_if_needed"), "{error}");
+    let padded = Chain::parse("decode_image,random_crop:16:pad_if_needed=true").unwrap();
+    let out = run(&padded, &photo, SampleSeed::new(0, 0, 0), &mut scratch);
+    assert!(out.chunks_exact(16 * 3).any(|row| row.iter().all(|&x| x == 0)));
+    assert!(out.iter().any(|&x| x != 0));
+    let around = Chain::parse("decode_image,random_crop:10x20:padding=4").unwrap();
+    run(&around, &photo, SampleSeed::new(0, 0, 0), &mut scratch);
+}
+
+#[test]
+fn erasing_after_normalize_writes_the_value() {
+    let photo = Jpeg::default().encode(&picture(50, 40, 14), 50, 40);
+    let op = RandomErasing::new(1.0).value(EraseValue::Channels([7.0, 8.0, 9.0]));
+    let spec = [decode_image(), resize([32, 32]), Normalize::default().into(), to_chw(), op.into()];
+    let chain = ChainSpec::from(spec).compile().unwrap();
+    let out = run(&chain, &photo, SampleSeed::new(0, 0, 0), &mut Scratch::new());
+    let values: Vec<f32> = out.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
+    for (plane, expected) in values.chunks_exact(32 * 32).zip([7.0, 8.0, 9.0]) {
+        let erased = plane.iter().filter(|&&x| x == expected).count();
+        assert!((20..=338).contains(&erased), "{erased}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "exactly as long")]
+fn a_row_of_another_length_is_the_callers_defect() {
+    let chain = Chain::parse("decode_image,center_crop:8").unwrap();
+    let _ = chain.apply(b"", SampleSeed::new(0, 0, 0), &mut Scratch::new(), &mut [0; 7]);
+}

@@ -1,0 +1,45 @@
+//! Pixels against Pillow and torchvision, as `tests/golden/make_references.py` computed them.
+
+use crate::support::{golden, most_and_mean, references};
+use feedstock_ops::image::{DecodeImage, decode_rgb};
+use feedstock_ops::{Chain, SampleSeed, Scratch};
+
+fn expected(name: &str) -> Vec<u8> {
+    decode_rgb(&golden(name), &DecodeImage::new()).unwrap().1
+}
+
+#[test]
+fn decoding_is_pillows() {
+    for case in references()["decode"].as_array().unwrap() {
+        let file = case["file"].as_str().unwrap();
+        let op = DecodeImage::new().exif_orientation(case["exif"].as_bool().unwrap());
+        let (size, pixels) = decode_rgb(&golden(&format!("decode/{file}")), &op).unwrap();
+        let expected = expected(&format!("decode/{file}.expected.png"));
+        assert_eq!(pixels.len(), expected.len(), "{file} {size:?}");
+        let (most, mean) = most_and_mean(&pixels, &expected);
+        // PNG and lossless WebP are exact, and so is JPEG: Pillow's codec is libjpeg-turbo too. Lossy WebP is
+        // defined to the bit in YUV; its conversion to RGB may round by a level.
+        let allowed = if file.ends_with(".webp") { 1 } else { 0 };
+        assert!(most <= allowed, "{file}: differs by up to {most}, {mean:.3} on average");
+    }
+}
+
+#[test]
+fn resizing_and_cropping_are_torchvisions() {
+    let scene = golden("scene.png");
+    for case in references()["resize"].as_array().unwrap() {
+        let chain =
+            Chain::parse(case["chain"].as_str().unwrap()).unwrap_or_else(|error| panic!("{case}: {error}"));
+        let mut out = vec![0; chain.output().bytes()];
+        chain.apply(&scene, SampleSeed::new(0, 0, 0), &mut Scratch::new(), &mut out).unwrap();
+        let expected = expected(&format!("resize/{}", case["file"].as_str().unwrap()));
+        assert_eq!(out.len(), expected.len(), "{case}");
+        let (most, mean) = most_and_mean(&out, &expected);
+        // Lanczos has the largest weights, and their rounding in two passes adds up to 2 levels in a few places.
+        let lanczos = case["chain"].as_str().unwrap().contains("lanczos");
+        assert!(
+            most <= 1 || (lanczos && most == 2 && mean < 0.01),
+            "{case}: differs by up to {most}, {mean:.3} on average"
+        );
+    }
+}
