@@ -34,9 +34,11 @@ pub(crate) async fn open_or_build(
     storage: &Storage,
 ) -> Result<(Catalog, bool)> {
     let mut is_listed_anew = options.catalog.rebuild || options.catalog.check == CatalogCheck::List;
+    let mut is_newer_form = false;
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match store::load(place, storage).await? {
             Stored::Found(found) if !format::durations_are_current(&found.catalog, options) => {
+                is_newer_form = true;
                 tracing::info!(
                     uri = shown(uri),
                     "another release read the durations in the stored catalog from the clips' headers; reading them again"
@@ -84,7 +86,7 @@ pub(crate) async fn open_or_build(
             "the catalog is not stored: its objects' URLs are signed, and signatures are not stored"
         );
     } else if let Some(place) = place {
-        let is_kept = keep(&mut catalog, place, storage, options).await?;
+        let is_kept = keep(&mut catalog, place, storage, options, is_newer_form).await?;
         return Ok((catalog, is_kept));
     }
     Ok((catalog, false))
@@ -250,21 +252,23 @@ async fn still_there(
     Ok(true)
 }
 
-/// Stores the catalog. Where the user asked for a place beside the data, failing is an error; the cache folder is
-/// ours, and doing without it only costs time.
+/// Stores the catalog. At a place next to the data, which the user chose, a failure is an error. In the cache folder it costs
+/// time only, as it does for a catalog that only this release wants in another form (`is_newer_form`): others can still open
+/// the stored one, and readers often have no right to write.
 async fn keep(
     catalog: &mut Catalog,
     place: &Place,
     storage: &Storage,
     options: &OpenOptions,
+    is_newer_form: bool,
 ) -> Result<bool> {
     options.catalog.report("storing the catalog", 0, None);
     match store::save(catalog, place, storage).await {
         Ok(()) => Ok(true),
-        Err(error) if place.is_cache() => {
+        Err(error) if place.is_cache() || is_newer_form => {
             tracing::warn!(folder = place.folder(), %error, "the catalog could not be kept; the next open builds it again");
             Ok(false)
         }
-        Err(error) => Err(error.context("storing the catalog beside the data")),
+        Err(error) => Err(error.context("storing the catalog next to the data")),
     }
 }

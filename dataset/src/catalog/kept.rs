@@ -37,8 +37,8 @@ pub(super) async fn keep(mut index: Index, place: &Place, storage: &Storage) -> 
     write_index(&index, &place.file(&format!("{PREFIX}{:016x}.json", hash.finish())), storage).await
 }
 
-/// Deletes the tables of catalogs that were kept long enough, and those of the catalog `before` if it is not kept: it differs
-/// from the current one in what guards reads only. What fails costs space only.
+/// Deletes the tables of catalogs that were kept long enough, and those of the catalog `before` if it is not kept: then it differs
+/// from the current one only in what guards reads. What fails costs space only.
 pub(super) async fn clean(before: Option<Index>, current: &Index, place: &Place, storage: &Storage) {
     let oldest = now().saturating_sub(KEPT.as_secs());
     let mut all = all(place, storage).await;

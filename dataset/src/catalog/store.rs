@@ -267,7 +267,8 @@ pub(super) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
     }
     let index = Index::of(catalog, key, lists, tables);
     let before = read_index(&place.file(INDEX), storage).await.ok().filter(|old| old.tables != index.tables);
-    if let Some(before) = before.clone().filter(|before| before.identity != index.identity) {
+    let is_other = |before: &Index| before.identity != index.identity || before.probed != index.probed;
+    if let Some(before) = before.clone().filter(is_other) {
         kept::keep(before, place, storage).await?;
     }
     write_index(&index, &place.file(INDEX), storage).await?;

@@ -84,10 +84,12 @@ pub(crate) fn are_current(catalog: &Catalog, options: &OpenOptions) -> bool {
     let Some(probe) = options.audio_probe.as_ref().filter(|_| options.probes()) else { return true };
     match catalog.probed {
         Probed::Nothing => true,
-        Probed::By(version) => version == probe.version,
+        // A newer release may share the catalog: two releases must not replace each other's.
+        Probed::By(version) => version >= probe.version,
         Probed::Unknown => match &catalog.content {
             Content::Located(_) => catalog.audio.is_empty() || !has_seconds(catalog),
-            Content::Units { added, .. } => added.is_none(),
+            // All of the audio would be read again, for AAC of one encoder that such shards hardly have.
+            Content::Units { .. } => true,
             Content::Union(_) => true,
         },
     }

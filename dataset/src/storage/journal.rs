@@ -184,7 +184,8 @@ fn locked(file: &File) -> io::Result<bool> {
 
 /// Removes the file at `path` if its listing can no longer be resumed and no process has it. Blocks.
 pub(crate) fn remove_abandoned(path: &Path) -> io::Result<()> {
-    let file = match OpenOptions::new().read(true).open(path) {
+    // Open for writing, since NFS locks a file exclusively only then.
+    let file = match OpenOptions::new().append(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),

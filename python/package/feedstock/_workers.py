@@ -13,6 +13,8 @@ from feedstock.errors import ConfigError
 
 #: Entry points of packages that offer workers by name: functions without arguments that return a ``WorkerSource``.
 _GROUP = "feedstock.workers"
+#: Our own adapters, loaded when they are named. They are found without the package's metadata, too: on a bare ``PYTHONPATH``.
+_OWN = (importlib.metadata.EntryPoint("ray", "feedstock.ray:find", _GROUP),)
 
 
 class Watched(Protocol):
@@ -170,12 +172,12 @@ def source_of(workers: WorkersLike) -> WorkerSource:
 
 
 def _registered(name: str) -> WorkerSource:
-    entries = importlib.metadata.entry_points(group=_GROUP)
+    entries = [*_OWN, *importlib.metadata.entry_points(group=_GROUP)]
     for entry in entries:
         if entry.name == name:
             found: WorkerSource = entry.load()()
             return found
-    known = ", ".join(sorted({repr(entry.name) for entry in entries})) or "none"
+    known = ", ".join(sorted({repr(entry.name) for entry in entries}))
     raise ConfigError(
         f"workers must be 'host:port', several with commas, 'dns:name:port', or a registered name ({known}); "
         f"got {name!r}"
