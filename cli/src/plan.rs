@@ -173,8 +173,9 @@ impl Command {
         let ranks = match self.rank {
             Some(rank) if rank >= self.cut.world_size => {
                 let world_size = self.cut.world_size;
+                let last = world_size - 1;
                 return Err(Failure::config(format!(
-                    "--rank must be less than --world-size ({world_size}); got {rank}"
+                    "--rank {rank} is out of range: with --world-size {world_size} it must be 0 to {last}"
                 )));
             }
             Some(rank) => rank..rank + 1,

@@ -13,7 +13,7 @@ from feedstock.errors import ConfigError
 
 #: Entry points of packages that offer workers by name: functions without arguments that return a ``WorkerSource``.
 _GROUP = "feedstock.workers"
-#: Our own adapters, loaded when they are named. They are found without the package's metadata, too: on a bare ``PYTHONPATH``.
+#: Our own adapters, loaded when they are named. They need no metadata of an installed package.
 _OWN = (importlib.metadata.EntryPoint("ray", "feedstock.ray:find", _GROUP),)
 
 
