@@ -15,8 +15,8 @@ const CIRCLES: [(&str, usize, usize); 11] = [
     ("ops/src", 0, 0),
     ("ingest/src", 0, 0),
     ("trainer_bridge/device/src", 0, 0),
-    ("trainer_bridge/src", 0, 3),
-    ("synth/src", 0, 2),
+    ("trainer_bridge/src", 0, 0),
+    ("synth/src", 0, 0),
     ("testkit/src", 0, 0),
     ("cli/src", 0, 0),
     ("python/src", 0, 0),
@@ -300,6 +300,7 @@ fn module_path(file: &Path) -> Option<ModulePath> {
             segments.pop();
         }
         "main" | "tests" => return None,
+        name if name.ends_with("_tests") => return None,
         _ => {}
     }
     Some(segments)

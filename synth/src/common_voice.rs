@@ -1,12 +1,12 @@
 //! Writes Common Voice-like sample data.
 
 use crate::Result;
-use crate::common_voice_options::{CommonVoiceLayout, CommonVoiceOptions, Voice};
 use crate::layouts;
 use crate::layouts::writer::Writer;
 use crate::output::Target;
 use crate::parallel::in_order;
 use crate::progress::{Progress, ProgressFn};
+use crate::speech::options::{CommonVoiceLayout, CommonVoiceOptions, Voice};
 use crate::speech::{Clip, Narrator, Role};
 use std::collections::BTreeSet;
 use std::path::Path;

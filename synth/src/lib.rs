@@ -13,7 +13,6 @@
 //! second.
 
 mod common_voice;
-mod common_voice_options;
 mod draw;
 mod error;
 mod imagenet;
@@ -32,11 +31,11 @@ mod scene;
 mod speech;
 
 pub use common_voice::CommonVoiceSummary;
-pub use common_voice_options::{CommonVoiceLayout, CommonVoiceOptions, Voice};
 pub use error::{Error, ErrorKind, Result};
 pub use imagenet::Summary;
 pub use imagenet_options::{Compression, DEFAULT_QUALITY, ImagenetOptions, Layout};
 pub use mark::{MARK_HEIGHT, MARK_WIDTH, read_mark};
 pub use painter::{Painter, Sample, picture};
 pub use progress::{Progress, ProgressFn};
+pub use speech::options::{CommonVoiceLayout, CommonVoiceOptions, Voice};
 pub use speech::{Clip, Locale, Narrator, Split, clip};

@@ -14,6 +14,7 @@ mod length;
 mod locale;
 mod mp3;
 mod narrator;
+pub(crate) mod options;
 mod phone;
 mod room;
 mod sentence;
@@ -21,10 +22,9 @@ mod speaker;
 mod tract;
 mod utterance;
 
+pub(crate) use cast::Role;
 pub use cast::Split;
-pub(crate) use cast::{Cast, Role};
-pub(crate) use espeak::is_installed as espeak_is_installed;
-pub(crate) use length::{LONGEST_MS, SHORTEST_MS};
+
 pub use locale::Locale;
 pub use narrator::{Clip, Narrator, clip};
 

@@ -4,12 +4,12 @@ use super::cast::{Cast, Role};
 use super::espeak::Espeak;
 use super::length::LONGEST_MS;
 use super::locale::Locale;
+use super::options::{CommonVoiceOptions, Voice};
 use super::sentence::sentence;
 use super::speaker::{Speaker, hex};
 use super::utterance::Track;
 use super::{SAMPLE_RATE, Split, mp3, room, tract};
 use crate::Result;
-use crate::common_voice_options::{CommonVoiceOptions, Voice};
 use crate::draw::{Draw, mix_seed};
 
 /// The first audio clip's number in file names: eight digits, as in Common Voice.

@@ -11,8 +11,8 @@ mod webdataset;
 
 use super::writer::Writer;
 use crate::Result;
-use crate::common_voice_options::{CommonVoiceLayout, CommonVoiceOptions};
 use crate::output::Target;
+use crate::speech::options::{CommonVoiceLayout, CommonVoiceOptions};
 use crate::speech::{Clip, Role};
 use shards::ShardPlan;
 

@@ -1,8 +1,11 @@
 //! The options of Common Voice-like sample data.
 
+use super::cast::Cast;
+use super::espeak::is_installed as espeak_is_installed;
+use super::length::{LONGEST_MS, SHORTEST_MS};
+use super::locale::Locale;
 use crate::names::by_name;
 use crate::range::in_range;
-use crate::speech::{Cast, LONGEST_MS, Locale, SHORTEST_MS, espeak_is_installed};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 use std::fmt;
