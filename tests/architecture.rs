@@ -20,10 +20,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("feedstock-testkit", &[]),
     // The last two for the feature `shared-build` only.
     ("feedstock-python", &["feedstock", "feedstock-cli", "feedstock-device", "feedstock-testkit"]),
-    (
-        "feedstock",
-        &["feedstock-dataset", "feedstock-ingest", "feedstock-ops", "feedstock-trainer-bridge"],
-    ),
+    ("feedstock", &["feedstock-dataset", "feedstock-ingest", "feedstock-ops", "feedstock-trainer-bridge"]),
     (
         "feedstock-cli",
         &[
@@ -130,10 +127,21 @@ fn tests_check_the_decoders_of_outside_bytes() {
     let (_, checked) = settings.split_once("[profile.test.package]").unwrap();
     let symphonia: Vec<&str> = locked.filter(|name| name.starts_with("symphonia")).collect();
     assert!(symphonia.len() > 5, "{symphonia:?}");
-    let others =
-        ["arrow-ipc", "feedstock-cli", "feedstock-ops", "image-webp", "kamadak-exif", "parquet", "png", "tar"];
+    let others = [
+        "arrow-ipc",
+        "feedstock-cli",
+        "feedstock-ops",
+        "image-webp",
+        "kamadak-exif",
+        "parquet",
+        "png",
+        "tar",
+    ];
     for name in symphonia.into_iter().chain(others) {
         let settings = format!("\n{name} = {{ debug-assertions = true, overflow-checks = true }}\n");
-        assert!(checked.contains(&settings), ".cargo/config.toml must have in profile.test.package: {settings}");
+        assert!(
+            checked.contains(&settings),
+            ".cargo/config.toml must have in profile.test.package: {settings}"
+        );
     }
 }

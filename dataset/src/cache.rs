@@ -22,10 +22,13 @@
 
 mod folder;
 mod index;
+mod ranges;
+
+pub(crate) use ranges::RangeReader;
 
 use crate::{Error, ErrorKind, ObjectRef, PerProcess, Result, Storage};
 use bytes::Bytes;
-use folder::{Folder, our_files, remove_file};
+use folder::{DISK_BLOCK_BYTES, Folder, our_files, remove_file};
 use index::{Admission, Index, Key, Stream, Use};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -134,8 +137,6 @@ static OPEN: PerProcess<OpenCaches> = PerProcess::new();
 /// Name and format version · CRC-32 of the bytes · key · length: 8 + 4 + 16 + 8 bytes, little-endian.
 const MAGIC: [u8; 8] = *b"fscache1";
 const HEADER_BYTES: usize = 36;
-/// Files take whole file-system blocks.
-const DISK_BLOCK_BYTES: u64 = 4096;
 /// How long nothing is written after an error of the disk.
 const OFF: Duration = Duration::from_secs(300);
 /// Entries of earlier runs: needed never, until a stream says otherwise.

@@ -5,26 +5,16 @@
 //! ```
 //! A concatenation among the parts gives its stored parts, so a union catalog is one level deep.
 
-use crate::catalog::{Content, Union, UnionInput};
-use crate::dataset::{Opened, place_hash};
-use crate::mix::Mix;
+use crate::catalog::{Content, StoredPart, UnionInput, index};
+use crate::dataset::{Composition, both};
+use crate::mix::union_catalog;
+use crate::open::{Opened, place_hash};
 use crate::{Dataset, DatasetSpec, Error, Result, Selection, SourceSpec};
 use arrow::array::BooleanBufferBuilder;
 use arrow::buffer::BooleanBuffer;
 use datafusion::logical_expr::ScalarUDF;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// What a data set is made of.
-#[derive(Clone)]
-pub(crate) enum Composition {
-    /// What was opened at one URI.
-    Stored,
-    /// Data sets in shares by weight.
-    Mix(Arc<Mix>),
-    /// Data sets one after another.
-    Concat(Arc<[Dataset]>),
-}
 
 impl Dataset {
     /// What this data set is called in a mix or a concatenation; default its URI.
@@ -65,8 +55,17 @@ impl Dataset {
     /// The stored data sets that it consists of, as parts of a union.
     fn stored(&self) -> Vec<UnionInput> {
         let Content::Union(union) = &self.catalog().content else {
-            let (opened, columns) = (self.opened.clone(), self.columns.clone());
-            return vec![UnionInput { name: self.part_name().to_owned(), opened, columns }];
+            let stored = StoredPart {
+                catalog: self.opened.catalog.clone(),
+                storage: self.opened.storage.clone(),
+                cache: self.opened.cache.clone(),
+                place_hash: self.opened.place_hash,
+            };
+            return vec![UnionInput {
+                name: self.part_name().to_owned(),
+                stored,
+                columns: self.columns.clone(),
+            }];
         };
         let named = |input: UnionInput| UnionInput {
             name: self.name.as_deref().map_or(input.name, str::to_owned),
@@ -105,7 +104,7 @@ impl Dataset {
         }
         let storage = parts[0].opened.storage.clone();
         let cache = parts.iter().find_map(|part| part.opened.cache.clone());
-        let mut catalog = Union::catalog(what, inputs)?;
+        let mut catalog = union_catalog(what, inputs)?;
         catalog.notes.extend(notes);
         let selection = joined_selection(parts);
         let selection = selection.map(|bits| Arc::new(Selection::from_bools(bits, catalog.block_starts())));
@@ -123,14 +122,6 @@ impl Dataset {
             place_hash,
         });
         Ok(Self { opened, selection, filter_sql: None, columns, name: None, composition })
-    }
-}
-
-/// Both filters as one SQL expression.
-pub(crate) fn both(first: Option<Arc<str>>, second: Option<Arc<str>>) -> Option<Arc<str>> {
-    match (first, second) {
-        (Some(first), Some(second)) => Some(format!("({first}) AND ({second})").into()),
-        (first, second) => first.or(second),
     }
 }
 
@@ -152,9 +143,9 @@ fn check_names(what: &str, parts: &[Vec<UnionInput>]) -> Result<()> {
 
 /// Where a part's rows come from, and what makes them the union's: its place, name and columns.
 fn place_of(input: &UnionInput) -> Vec<u8> {
-    let fields = input.opened.catalog.schema().fields();
+    let fields = input.stored.catalog.schema().fields();
     let columns: Vec<&str> = input.columns.iter().map(|&column| fields[column].name().as_str()).collect();
-    format!("{} {:?} {columns:?}", input.opened.place_hash, input.name).into_bytes()
+    format!("{} {:?} {columns:?}", input.stored.place_hash, input.name).into_bytes()
 }
 
 /// One bit a sample of all parts; `None` where no part is filtered.
@@ -170,9 +161,4 @@ fn joined_selection(parts: &[&Dataset]) -> Option<BooleanBuffer> {
         }
     }
     Some(bits.finish())
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the samples' bits are held in memory")]
-pub(crate) fn index(n: u64) -> usize {
-    n as usize
 }

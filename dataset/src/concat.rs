@@ -1,6 +1,6 @@
 //! Data sets one after another, each sample of each once an epoch.
 
-use crate::composition::Composition;
+use crate::dataset::Composition;
 use crate::{Dataset, DatasetSpec, Error, Result, SourceSpec};
 
 impl Dataset {

@@ -3,8 +3,8 @@
 //! A filter is evaluated once, when it is applied, into one bit a sample: what a plan needs.
 
 use crate::catalog::{CatalogTable, SAMPLE_ID};
-use crate::dataset::Opened;
-use crate::{Dataset, Error, ErrorKind, Result};
+use crate::open::Opened;
+use crate::{Error, ErrorKind, Result};
 use arrow::array::AsArray;
 use arrow::buffer::{BooleanBuffer, MutableBuffer};
 use arrow::compute::cast;
@@ -37,8 +37,9 @@ pub(crate) fn context(opened: &Arc<Opened>) -> Result<SessionContext> {
 }
 
 /// One bit a sample: is the expression true for it?
-pub(crate) async fn evaluate(dataset: &Dataset, sql: &str) -> Result<BooleanBuffer> {
-    let (opened, sql) = (dataset.opened.clone(), sql.to_owned());
+pub(crate) async fn evaluate(opened: &Arc<Opened>, sql: &str) -> Result<BooleanBuffer> {
+    let io = opened.storage.io().clone();
+    let (opened, sql) = (opened.clone(), sql.to_owned());
     let task = async move {
         let samples = usize::try_from(opened.catalog.samples())
             .map_err(|_| Error::config("more samples than this machine can address"))?;
@@ -63,12 +64,13 @@ pub(crate) async fn evaluate(dataset: &Dataset, sql: &str) -> Result<BooleanBuff
         };
         run.await.map_err(|e| explain(e, &format!("the filter `{sql}`"), &opened))
     };
-    dataset.io().run(task).await
+    io.run(task).await
 }
 
 /// The values of a numeric column by sample id; NaN for nulls.
-pub(crate) async fn numbers(dataset: &Dataset, column: &str) -> Result<Vec<f32>> {
-    let (opened, column) = (dataset.opened.clone(), column.to_owned());
+pub(crate) async fn numbers(opened: &Arc<Opened>, column: &str) -> Result<Vec<f32>> {
+    let io = opened.storage.io().clone();
+    let (opened, column) = (opened.clone(), column.to_owned());
     let task = async move {
         let samples = usize::try_from(opened.catalog.samples())
             .map_err(|_| Error::config("more samples than this machine can address"))?;
@@ -94,7 +96,7 @@ pub(crate) async fn numbers(dataset: &Dataset, column: &str) -> Result<Vec<f32>>
         };
         run.await.map_err(|e| explain(e, &format!("the column {column}"), &opened))
     };
-    dataset.io().run(task).await
+    io.run(task).await
 }
 
 /// As `f32`, rounded down: what a filter keeps as `<= 12.3` must not be longer than 12.3 to a plan.
@@ -126,8 +128,9 @@ fn refuse_changing(expression: &Expr) -> datafusion::error::Result<()> {
 }
 
 /// Runs a query; all its rows are held in memory, in at least one batch.
-pub(crate) async fn query(dataset: &Dataset, query: &str) -> Result<Vec<RecordBatch>> {
-    let (opened, query) = (dataset.opened.clone(), query.to_owned());
+pub(crate) async fn query(opened: &Arc<Opened>, query: &str) -> Result<Vec<RecordBatch>> {
+    let io = opened.storage.io().clone();
+    let (opened, query) = (opened.clone(), query.to_owned());
     let task = async move {
         let run = async {
             let context = context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?;
@@ -144,7 +147,7 @@ pub(crate) async fn query(dataset: &Dataset, query: &str) -> Result<Vec<RecordBa
         };
         run.await.map_err(|e| explain(e, &format!("the query `{query}`"), &opened))
     };
-    dataset.io().run(task).await
+    io.run(task).await
 }
 
 /// Returns what is wrong with an expression, without DataFusion's names for kinds of errors and its settings.

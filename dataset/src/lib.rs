@@ -13,12 +13,14 @@ mod catalog;
 mod composition;
 mod concat;
 mod dataset;
+mod described;
 mod filter;
 mod format;
 mod held;
 mod home;
 mod lengths;
 mod mix;
+mod open;
 mod payload;
 mod planning;
 mod process;
@@ -26,6 +28,7 @@ mod recycled;
 mod runtime;
 mod spec;
 mod storage;
+mod stored;
 
 pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
@@ -33,16 +36,17 @@ pub use catalog::{
     BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn,
     SameSamples,
 };
-pub use dataset::{Dataset, OpenOptions};
+pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
 pub use feedstock_plan::{
     Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Fingerprint, Left, Lengths, Mixing, Plan,
     PlanInput, PlannedRow, PlannedSample, Rest, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize,
     Stop, StrandSet, Strands, Tail,
 };
-pub use format::{AudioProbe, BadShards, Durations, Layout};
+pub use format::{BadShards, Layout};
 pub use held::declared_array;
 pub use home::{cache_folder, make_private};
+pub use open::{AudioProbe, Durations, OpenOptions};
 pub use process::PerProcess;
 pub use runtime::IoRuntime;
 pub use spec::{DatasetSpec, SourceSpec};

@@ -1,33 +1,17 @@
 //! Weighted mixing of data sets: languages, sources, easy and hard samples.
 
+mod schema;
+mod union;
+
 use crate::catalog::Catalog;
-use crate::composition::{Composition, both, index};
+use crate::catalog::index;
+use crate::dataset::{Composition, Mix, both};
 use crate::planning::plan_input;
 use crate::{Dataset, Error, Result, SourceSpec};
 use feedstock_plan::{Plan, Selection, Shuffle, Stop};
 use std::sync::Arc;
 
-/// How a data set is mixed of its parts.
-pub(crate) struct Mix {
-    parts: Vec<(Dataset, f64)>,
-    stop: Stop,
-}
-
-impl Mix {
-    /// The parts and their weights.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&Dataset, f64)> {
-        self.parts.iter().map(|(part, weight)| (part, *weight))
-    }
-
-    pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
-        self.parts().map(|(part, _)| part)
-    }
-
-    /// When an epoch ends.
-    pub(crate) fn stop(&self) -> Stop {
-        self.stop
-    }
-}
+pub(crate) use union::union_catalog;
 
 impl Dataset {
     /// Mixes data sets: of every so many positions (a power of two between 1,024 and 65,536), each part has a share

@@ -1,13 +1,9 @@
 //! The description of a data set: what another process needs to open the same one.
 
-use crate::storage::shown;
-use crate::{BadShards, Dataset, Durations, Error, Layout, OpenOptions, Result, Stop};
-use futures::future::BoxFuture;
+use crate::storage::{absolute, shown};
+use crate::{BadShards, Durations, Layout, OpenOptions, Result, Stop};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-
-/// Stored data sets at most in a description from outside.
-const PARTS_MAX: usize = 4096;
 
 /// Which samples and columns, of which data set. It holds no endpoints and no credentials but those in URLs; the
 /// process that opens it brings the others.
@@ -80,20 +76,6 @@ impl fmt::Debug for SourceSpec {
 }
 
 impl DatasetSpec {
-    /// Opens it; `options` gives each data set what a description does not hold: storage, caches, functions.
-    ///
-    /// # Errors
-    /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`] and [`Dataset::filter`].
-    pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
-        let stored = self.uris().len();
-        if stored > PARTS_MAX {
-            return Err(Error::config(format!(
-                "the description names {stored} data sets; it may name at most {PARTS_MAX}"
-            )));
-        }
-        self.open_part(options).await
-    }
-
     /// Every URI that it names.
     pub fn uris(&self) -> Vec<&str> {
         match &self.source {
@@ -102,88 +84,17 @@ impl DatasetSpec {
             SourceSpec::Concat { parts } => parts.iter().flat_map(Self::uris).collect(),
         }
     }
-
-    /// Opens the source, then filters it and chooses its columns.
-    ///
-    /// Boxed, since it calls itself for parts. JSON's parser bounds how deep descriptions from outside are nested.
-    fn open_part<'a>(
-        &'a self,
-        options: &'a (dyn Fn() -> OpenOptions + Sync),
-    ) -> BoxFuture<'a, Result<Dataset>> {
-        Box::pin(async move {
-            let mut dataset = self.source.open(options).await?;
-            if let Some(filter) = &self.filter {
-                dataset = dataset.filter(filter).await?;
-            }
-            self.chosen(dataset)
-        })
-    }
-
-    fn chosen(&self, mut dataset: Dataset) -> Result<Dataset> {
-        if let Some(name) = &self.name {
-            dataset = dataset.named(name);
-        }
-        match &self.columns {
-            Some(columns) => dataset.columns(&columns.iter().map(String::as_str).collect::<Vec<_>>()),
-            None => Ok(dataset),
-        }
-    }
 }
 
 impl SourceSpec {
-    async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
-        match self {
-            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards } => {
-                let options = OpenOptions {
-                    layout: *layout,
-                    split: split.clone(),
-                    durations: *durations,
-                    block_bytes: *block_bytes,
-                    bad_shards: *bad_shards,
-                    ..options()
-                };
-                Dataset::open_with(uri, options).await
-            }
-            Self::Mix { parts, stop } => {
-                let mut opened = Vec::with_capacity(parts.len());
-                for (part, weight) in parts {
-                    opened.push((part.open_part(options).await?, *weight));
-                }
-                Dataset::mix(opened, *stop)
-            }
-            Self::Concat { parts } => {
-                let mut opened = Vec::with_capacity(parts.len());
-                for part in parts {
-                    opened.push(part.open_part(options).await?);
-                }
-                Dataset::concat(opened)
-            }
-        }
-    }
-
     pub(crate) fn of(uri: &str, options: &OpenOptions) -> Result<Self> {
         Ok(Self::Uri {
-            uri: crate::catalog::absolute(uri)?,
+            uri: absolute(uri)?,
             layout: options.layout,
             split: options.split.clone(),
             durations: if options.probes() { Durations::Auto } else { Durations::Never },
             block_bytes: options.block_bytes,
             bad_shards: options.bad_shards,
         })
-    }
-}
-
-impl Dataset {
-    /// Its description, for another process.
-    pub fn spec(&self) -> DatasetSpec {
-        let fields = self.catalog().schema().fields();
-        let all = self.columns.iter().copied().eq(0..fields.len());
-        let names = self.columns.iter().map(|&column| fields[column].name().clone());
-        DatasetSpec {
-            source: self.opened.source.clone(),
-            filter: self.filter_sql().map(str::to_owned),
-            columns: (!all).then(|| names.collect()),
-            name: self.name.as_deref().map(str::to_owned),
-        }
     }
 }

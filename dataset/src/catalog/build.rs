@@ -11,10 +11,10 @@
 //! A listing of more than 32,000 objects that was interrupted is resumed by the next open (`storage/journal.rs`), unless the caller
 //! requests a listing or a rebuild.
 
-use super::store::{self, Found, Place, Stored};
-use super::{Catalog, CatalogCheck, Content, Objects, VIEW_BYTES, identity};
-use crate::format::{self, Cataloguing, Choice, Probed, Sources, find_sources};
+use super::{Catalog, CatalogCheck, Content, Objects, Probed, VIEW_BYTES, identity};
+use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::storage::{remove_abandoned, shown};
+use crate::stored::{self, Found, Place, Stored};
 use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ pub(crate) async fn open_or_build(
 ) -> Result<(Catalog, bool)> {
     let mut is_listed_anew = options.catalog.rebuild || options.catalog.check == CatalogCheck::List;
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
-        match store::load(place, storage).await? {
+        match stored::load(place, storage).await? {
             Stored::Found(found) if !format::durations_are_current(&found.catalog, options) => {
                 tracing::info!(
                     uri = shown(uri),
@@ -94,8 +94,8 @@ pub(crate) async fn open_or_build(
 async fn store_again(found: &mut Found, place: &Place, storage: &Storage) {
     let was_resumed = std::mem::take(&mut found.catalog.is_resumed);
     let stored = match (found.converted, was_resumed) {
-        (true, _) => store::save(&mut found.catalog, place, storage).await,
-        (false, true) => store::save_compared(&found.catalog, place, storage).await,
+        (true, _) => stored::save(&mut found.catalog, place, storage).await,
+        (false, true) => stored::save_compared(&found.catalog, place, storage).await,
         (false, false) => Ok(()),
     };
     if let Err(error) = stored {
@@ -129,8 +129,14 @@ async fn remove_abandoned_journals(find: impl FnOnce() -> Vec<PathBuf> + Send + 
 
 async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
     let (uri, layout, listing) = (sources.uri.clone(), sources.layout, sources.fingerprint());
-    let with =
-        Cataloguing { storage, options: &options.catalog, block_bytes: options.block_bytes, open: options };
+    let with = Cataloguing {
+        storage,
+        options: &options.catalog,
+        block_bytes: options.block_bytes,
+        bad_shards: options.bad_shards,
+        archives: options.archives.as_deref(),
+        split: options.split.as_deref(),
+    };
     let (listing_notes, is_resumed) = (sources.notes.clone(), sources.is_resumed);
     let draft = format::catalog(sources, &with).await?;
     if draft.blocks.samples() == 0 {
@@ -168,7 +174,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         is_resumed,
         probed: Probed::Nothing, // yet
     };
-    format::with_durations(catalog, &with).await
+    format::with_durations(catalog, options, &with).await
 }
 
 /// Whether the stored catalog is that of the objects that are there now. If they were listed, its notes about the listing
@@ -205,9 +211,8 @@ async fn still_fits(
         );
         if stored.layout == Layout::Folder {
             // No other file of a folder is a table, and 10⁷ names take seconds to look at.
-            return Ok(
-                !format::may_have_table(uri, options) || !format::has_metadata_table(uri, storage).await?
-            );
+            return Ok(!format::may_have_table(uri, options.layout, options.split.as_deref())
+                || !format::has_metadata_table(uri, storage).await?);
         }
         return still_there(objects, all.filter(|&i| format::is_table(objects.name(i))), storage).await;
     }
@@ -259,7 +264,7 @@ async fn keep(
     options: &OpenOptions,
 ) -> Result<bool> {
     options.catalog.report("storing the catalog", 0, None);
-    match store::save(catalog, place, storage).await {
+    match stored::save(catalog, place, storage).await {
         Ok(()) => Ok(true),
         Err(error) if place.is_cache() => {
             tracing::warn!(folder = place.folder(), %error, "the catalog could not be kept; the next open builds it again");

@@ -26,7 +26,7 @@ use std::sync::Arc;
 const TRAILER_BYTES: usize = 10;
 
 /// A table as a file's bytes.
-pub(super) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
+pub(crate) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
     let write = || {
         let mut writer = FileWriter::try_new(Vec::new(), schema)?;
         for batch in batches {
@@ -40,14 +40,14 @@ pub(super) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Byte
 }
 
 /// A file's bytes.
-pub(super) struct Stored {
-    pub(super) bytes: Bytes,
+pub(crate) struct Stored {
+    pub(crate) bytes: Bytes,
     mapping: Option<Arc<Mmap>>,
 }
 
 impl Stored {
     /// Takes the pages of a mapped file out of the process: those that are used again come from the file.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         if let Some(mapping) = &self.mapping {
             // SAFETY: The mapping is shared, read-only and of a file that does not change, so a page that is dropped comes
             // back with the same bytes: views of it see no change.
@@ -69,7 +69,7 @@ impl AsRef<[u8]> for Owner {
 }
 
 /// The bytes of a file that should have `size` of them.
-pub(super) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Stored, String> {
+pub(crate) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Stored, String> {
     if let Some(path) = storage.local_path(uri).filter(|path| is_on_a_local_disk(path)) {
         return map(&path, size).map_err(|e| format!("{uri}: {e}"));
     }
@@ -101,7 +101,7 @@ fn map(path: &Path, size: u64) -> std::io::Result<Stored> {
 }
 
 /// The table in a file's bytes: its arrays are views of them.
-pub(super) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
+pub(crate) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
     let told = |e: arrow::error::ArrowError| e.to_string();
     let cut = || "it is cut off".to_owned();
     let body = bytes.len().checked_sub(TRAILER_BYTES).ok_or_else(cut)?;

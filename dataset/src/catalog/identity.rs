@@ -23,7 +23,7 @@ const VERSION: u64 = 3;
 const LEGACY_VERSION: u64 = 2;
 
 /// The hashes of a data set that was just catalogued.
-pub(super) async fn hashes(
+pub(crate) async fn hashes(
     draft: &Draft,
     layout: Layout,
     block_bytes: u64,
@@ -38,7 +38,7 @@ pub(super) async fn hashes(
 }
 
 /// Those of several data sets, one after another.
-pub(super) fn joined(parts: &[DataHashes]) -> DataHashes {
+pub(crate) fn joined(parts: &[DataHashes]) -> DataHashes {
     let seed = parts.len() as u64;
     DataHashes {
         identity: identity_of_parts(&parts.iter().map(|part| part.identity).collect::<Vec<_>>()),
@@ -53,14 +53,14 @@ pub(crate) fn identity_of_parts(parts: &[u64]) -> u64 {
 }
 
 /// Hashes the hashes of several data sets, in their order.
-pub(super) fn sequence(seed: u64, hashes: impl Iterator<Item = u64>) -> u64 {
+pub(crate) fn sequence(seed: u64, hashes: impl Iterator<Item = u64>) -> u64 {
     let mut joined = XxHash64::with_seed(seed);
     hashes.for_each(|hash| joined.write_u64(hash));
     joined.finish()
 }
 
 /// Hashes what the data set is, without its location and its cut into blocks.
-pub(super) async fn identity(
+pub(crate) async fn identity(
     layout: Layout,
     copied_from: Option<&CopiedFrom>,
     objects: &Objects,
@@ -94,7 +94,7 @@ pub(super) async fn identity(
 }
 
 /// How the samples were cut.
-pub(super) fn blocks(blocks: &BlockTable, block_bytes: u64) -> Result<u64> {
+pub(crate) fn blocks(blocks: &BlockTable, block_bytes: u64) -> Result<u64> {
     let mut hash = XxHash64::with_seed(VERSION);
     hash.write_u64(block_bytes);
     write_blocks(&mut hash, blocks)?;

@@ -6,9 +6,11 @@
 //! A running job reads units of the catalog that it opened, whatever is stored since; a cursor names the catalog that it
 //! belongs to by its identity. Tables that an index names are never deleted.
 
-use super::store::{Index, Place, load_index, read_index, read_objects, write_index};
 use super::{Catalog, Objects};
 use crate::format::counted;
+use crate::stored::Place;
+use crate::stored::index::{Index, read_index, write_index};
+use crate::stored::load::{load_index, read_objects};
 use crate::{Error, ErrorKind, Result, Storage};
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -30,7 +32,7 @@ fn now() -> u64 {
 }
 
 /// Keeps `index`, whose place another one is about to take.
-pub(super) async fn keep(mut index: Index, place: &Place, storage: &Storage) -> Result<()> {
+pub(crate) async fn keep(mut index: Index, place: &Place, storage: &Storage) -> Result<()> {
     let mut hash = twox_hash::XxHash64::with_seed(0);
     index.tables.values().for_each(|table| hash.write(table.file.as_bytes()));
     index.superseded = Some(now());
@@ -39,7 +41,7 @@ pub(super) async fn keep(mut index: Index, place: &Place, storage: &Storage) -> 
 
 /// Deletes the tables of catalogs that were kept long enough, and those of the catalog `before` if it is not kept: it differs
 /// from the current one in what guards reads only. What fails costs space only.
-pub(super) async fn clean(before: Option<Index>, current: &Index, place: &Place, storage: &Storage) {
+pub(crate) async fn clean(before: Option<Index>, current: &Index, place: &Place, storage: &Storage) {
     let oldest = now().saturating_sub(KEPT.as_secs());
     let mut all = all(place, storage).await;
     all.sort_by_key(|(_, index)| std::cmp::Reverse(index.superseded));

@@ -1,8 +1,8 @@
 //! Running a scan of the catalog: runs of blocks in, record batches with sample ids out.
 
 use super::{Content, SAMPLE_ID};
-use crate::dataset::Opened;
 use crate::format::parquet::parse_unit;
+use crate::open::Opened;
 use crate::{BlockId, BlockReader, Error};
 use arrow::array::{ArrayRef, AsArray, BooleanArray, UInt64Array};
 use arrow::datatypes::SchemaRef;

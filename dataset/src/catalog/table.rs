@@ -7,7 +7,7 @@
 
 use super::scan::{Cheap, Output, Run, Scan, ScanExec};
 use super::{Catalog, Content, SAMPLE_ID};
-use crate::dataset::Opened;
+use crate::open::Opened;
 use crate::{BlockId, BlockReader, Layout};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use async_trait::async_trait;
@@ -121,8 +121,8 @@ fn metadata_runs(catalog: &Catalog) -> Vec<Run> {
             }
         }
         Content::Union(union) => {
-            for (opened, first) in union.block_offsets() {
-                let own = metadata_runs(&opened.catalog).into_iter();
+            for (catalog, first) in union.block_offsets() {
+                let own = metadata_runs(catalog).into_iter();
                 runs.extend(own.map(|run| Run { blocks: run.blocks.start + first..run.blocks.end + first }));
             }
         }

@@ -5,7 +5,7 @@
 //! `<name>_sampling_rate`. Everything else is metadata and keeps its
 //! type.
 
-use crate::catalog::CLASS_NAMES_KEY;
+use crate::catalog::{CLASS_NAMES_KEY, SAMPLE_ID};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, GenericByteViewBuilder, StructArray};
 use arrow::buffer::{Buffer, NullBuffer};
@@ -72,10 +72,10 @@ pub(crate) fn map_columns(source: &Schema, class_names: &HashMap<String, Vec<Str
             metadata.push((label_field(field, names.map(Vec::as_slice))?, Origin::Column(i)));
         }
     }
-    if metadata.iter().chain(&payload).any(|(field, _)| field.name() == crate::catalog::SAMPLE_ID) {
+    if metadata.iter().chain(&payload).any(|(field, _)| field.name() == SAMPLE_ID) {
         return Err(Error::config(format!(
             "the data set has a column named {}, which the catalog needs for itself; rename it",
-            crate::catalog::SAMPLE_ID
+            SAMPLE_ID
         )));
     }
     let names = payload.iter().map(|(f, _)| f.name().clone()).collect();

@@ -19,65 +19,16 @@
 //! A catalog notes the version of the probe; durations that another version read are read again when it is opened.
 //! In memory meanwhile: up to 192 MiB. Kept: 8 bytes a sample.
 
-use super::Cataloguing;
-use crate::catalog::{Added, Catalog, Content, DURATION, Places, SampleChunk, SampleTable};
-use crate::{BlockId, BlockReader, Error, ErrorKind, ObjectRef, OpenOptions, Result, Storage};
+use super::cataloguing::Cataloguing;
+use crate::catalog::{Added, Catalog, Content, DURATION, Places, Probed, SampleChunk, SampleTable};
+use crate::{AudioProbe, BlockId, BlockReader, Error, ErrorKind, ObjectRef, OpenOptions, Result, Storage};
 use arrow::array::{Array, AsArray, Float64Array, Float64Builder};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use futures::{StreamExt, TryStreamExt, stream};
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-
-/// Reads a clip's duration in seconds out of its first bytes. Cheap to clone.
-#[derive(Clone)]
-pub struct AudioProbe {
-    version: u32,
-    read: Arc<dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync>,
-}
-
-impl AudioProbe {
-    /// A probe that calls `read` with a clip's first bytes and the clip's whole length in bytes: on I/O threads, with 16 KiB,
-    /// perhaps again with 256 KiB and 8 MiB, or with a whole clip. It must not decode. `None`, a negative number or one that is
-    /// not finite mean that the duration is unknown.
-    ///
-    /// `version`, at least 1, is to be raised when `read` returns another duration for the same clip: durations in stored
-    /// catalogs are read again then. The identity of a data set and its order without bucketing stay the same.
-    ///
-    /// # Panics
-    /// If `version` is 0.
-    pub fn new(version: u32, read: impl Fn(&[u8], u64) -> Option<f64> + Send + Sync + 'static) -> Self {
-        assert!(version > 0, "versions of a probe begin at 1");
-        Self { version, read: Arc::new(read) }
-    }
-
-    /// The duration, if there is one.
-    fn seconds(&self, head: &[u8], bytes: u64) -> Option<f64> {
-        (self.read)(head, bytes).filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
-    }
-}
-
-impl fmt::Debug for AudioProbe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AudioProbe").field("version", &self.version).finish_non_exhaustive()
-    }
-}
-
-/// Which probe read durations of a catalog, as the catalog stores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Probed {
-    /// A release stored it that did not note this.
-    #[default]
-    Unknown,
-    /// None: the data set states its durations, has no audio, or no probe was to be asked.
-    Nothing,
-    /// The probe of this version.
-    By(u32),
-}
 
 /// Whether the durations of a stored catalog are those that the probe of `options` reads.
 pub(crate) fn are_current(catalog: &Catalog, options: &OpenOptions) -> bool {
@@ -95,23 +46,6 @@ pub(crate) fn are_current(catalog: &Catalog, options: &OpenOptions) -> bool {
 
 fn has_seconds(catalog: &Catalog) -> bool {
     catalog.schema.field_with_name(DURATION).is_ok_and(|field| field.data_type() == &DataType::Float64)
-}
-
-/// Are durations looked for where a data set of audio does not tell them?
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Durations {
-    /// From the clips' headers, if there is an [`AudioProbe`]: once, when the catalog is built. The default, because
-    /// filters and bucketing by length need them, and a plan cannot wait for decoding.
-    ///
-    /// 16 KiB of each clip are read where clips are files or members of tars. **Of Parquet and Arrow IPC all of the audio
-    /// is read**, for clips in their pages cannot be read in part: opening such a data set for the first time takes as
-    /// long as copying it. The log says how much it is; keep the catalog beside the data, so that it is read once.
-    #[default]
-    Auto,
-    /// Never: the catalog is built faster, without the column. For Parquet that neither is filtered nor bucketed by
-    /// length.
-    Never,
 }
 
 /// Read at a clip's start: an MP3's first frames with their tags, a FLAC's or WAV's header.
@@ -133,9 +67,13 @@ const READING_ALL: &str = "reading all audio, for clips' durations";
 const BLOCK_READS: usize = 4;
 
 /// The catalog with a column `duration`, where audio has none and headers may be asked.
-pub(crate) async fn with_durations(mut catalog: Catalog, with: &Cataloguing<'_>) -> Result<Catalog> {
+pub(crate) async fn with_durations(
+    mut catalog: Catalog,
+    options: &OpenOptions,
+    with: &Cataloguing<'_>,
+) -> Result<Catalog> {
     catalog.probed = Probed::Nothing;
-    let Some(probe) = with.open.audio_probe.as_ref().filter(|_| with.open.probes()) else {
+    let Some(probe) = options.audio_probe.as_ref().filter(|_| options.probes()) else {
         return Ok(catalog);
     };
     if catalog.audio.is_empty() {

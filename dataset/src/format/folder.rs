@@ -4,11 +4,11 @@
 //! sorted names), `path` text below the URI, `image` or `audio` the encoded bytes. A folder that holds both kinds is
 //! refused. Blocks are runs of consecutive files.
 
-use super::Cataloguing;
+use super::cataloguing::Cataloguing;
 use super::columns::{label_field, payload_field};
 use super::kinds::{counted, extension, is_audio};
+use super::listing::Sources;
 use super::located::{BlockCut, Row};
-use super::sources::Sources;
 use super::splits::shared_split_folder;
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, Result};

@@ -6,11 +6,11 @@
 //! wnids) if that stands beside it, in `data/` or in `ILSVRC2012_devkit_t12/data/`; else there is no label column,
 //! and a note says what is missing.
 
-use super::Cataloguing;
+use super::cataloguing::Cataloguing;
 use super::columns::{bug, label_field, payload_field};
+use super::listing::Sources;
 use super::located::{BlockCut, Row};
 use super::matlab;
-use super::sources::Sources;
 use super::tars::{self, Member};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};

@@ -7,7 +7,7 @@
 //! read by the buffer ranges that the rows and columns asked for need (see [`super::ipc_slice`]); a compressed one,
 //! or one with lists or dictionaries, is read whole and is one block.
 
-use super::Cataloguing;
+use super::cataloguing::Cataloguing;
 use super::columns::{Mapping, bug, map_columns, pick};
 use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
@@ -16,8 +16,9 @@ use super::ipc_check;
 use super::ipc_lengths::Buffers;
 use super::ipc_messages::{self, Found, MESSAGE_READS, Messages, Place, damaged};
 use super::ipc_slice::{self, Cut, Pieces, Shapes};
-use super::sources::Sources;
-use crate::blocks::{RangeReader, UnitRows};
+use super::listing::Sources;
+use super::units::UnitRows;
+use crate::cache::RangeReader;
 use crate::catalog::{BlockTable, Content, Draft, Objects, VIEW_BYTES};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;

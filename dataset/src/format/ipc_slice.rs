@@ -6,7 +6,7 @@
 //! asked for.
 
 use super::columns::Origin;
-use crate::blocks::RangeReader;
+use crate::cache::RangeReader;
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow::array::{ArrayData, ArrayDataBuilder, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};

@@ -3,7 +3,7 @@
 
 use super::columns::{bug, views_of};
 use super::tar_header::{HEADER_BYTES, Stated};
-use crate::blocks::RangeReader;
+use crate::cache::RangeReader;
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};
 use crate::{Layout, ObjectRef, Result};
 use arrow::array::{ArrayRef, AsArray};

@@ -7,11 +7,12 @@
 //! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order. If URLs in it
 //! are signed, the catalog is not stored, because a stored one would lack the signatures.
 
+use super::cataloguing::Cataloguing;
 use super::columns::{bug, payload_field};
 use super::kinds::{extension, is_audio, is_picture};
+use super::listing::{Sources, without_query};
 use super::located::{BlockCut, Row};
-use super::sources::{Sources, without_query};
-use super::{Cataloguing, metadata_table, tars};
+use super::{metadata_table, tars};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::{shown, without_credentials};
 use crate::{Error, ObjectRef, Result};

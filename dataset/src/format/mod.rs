@@ -10,6 +10,7 @@
 
 mod archive;
 mod bad_shards;
+mod cataloguing;
 pub(crate) mod columns;
 mod common_voice;
 mod cut_units;
@@ -28,6 +29,7 @@ mod json_kind;
 mod json_shape;
 mod kinds;
 mod layout;
+mod listing;
 pub(crate) mod located;
 mod manifest;
 mod matlab;
@@ -39,55 +41,35 @@ mod parquet_footer;
 pub(crate) mod parquet_memory;
 mod parquet_pages;
 mod pattern;
-mod sources;
+mod recognise;
+mod shards;
 mod splits;
 mod tar_header;
 mod tar_index;
 mod tar_index_full;
 mod tar_index_offsets;
+mod tar_index_read;
 mod tars;
 mod thrift;
 mod thrift_check;
+pub(crate) mod units;
 mod webdataset;
 
 pub use bad_shards::BadShards;
+pub(crate) use cataloguing::Cataloguing;
+pub(crate) use durations::are_current as durations_are_current;
 pub(crate) use durations::with_durations;
-pub use durations::{AudioProbe, Durations};
-pub(crate) use durations::{Probed, are_current as durations_are_current};
 pub(crate) use json::widen;
 pub(crate) use kinds::{counted, is_table};
 pub use layout::Layout;
+pub(crate) use listing::{Choice, Sources, Stored, name_below, split_root};
 pub(crate) use located::MAX_BLOCK_OBJECTS;
 pub(crate) use metadata_table::is_in as has_metadata_table;
-pub(crate) use sources::{Choice, Sources, Stored, find_sources, may_have_table, name_below, split_root};
+pub(crate) use recognise::{find_sources, may_have_table};
 
-use crate::catalog::{CatalogOptions, Draft};
-use crate::{Error, ErrorKind, OpenOptions, Result, Storage};
+use crate::catalog::Draft;
+use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
-
-/// What a format needs in order to catalog a data set.
-pub(crate) struct Cataloguing<'a> {
-    pub(crate) storage: &'a Storage,
-    pub(crate) options: &'a CatalogOptions,
-    /// Encoded bytes that a block aims at.
-    pub(crate) block_bytes: u64,
-    /// How the data set is opened.
-    pub(crate) open: &'a OpenOptions,
-}
-
-/// Objects whose headers or footers are read at a time at least; storage bounds its own requests below that.
-pub(crate) const CATALOG_READS: usize = 32;
-/// Objects whose headers or footers are read at a time at most: each walk through a remote tar is one thread and up to 2 MiB of
-/// buffers, 256 MiB in all.
-const CATALOG_READS_MAX: usize = 128;
-
-impl Cataloguing<'_> {
-    /// Objects to read at a time. A walk through a tar has one request under way, so it takes one walk for each request that
-    /// storage allows.
-    pub(crate) fn reads_at_once(&self) -> usize {
-        self.storage.options().max_concurrency.clamp(CATALOG_READS, CATALOG_READS_MAX)
-    }
-}
 
 /// Catalogs `sources` as what they are.
 pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {

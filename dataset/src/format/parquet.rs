@@ -12,16 +12,17 @@
 //! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
 //! columns. What a block takes in memory is another number than its bytes: see [`super::parquet_memory`].
 
-use super::Cataloguing;
+use super::cataloguing::Cataloguing;
 use super::columns::{Mapping, Origin, map_columns, pick, view_schema};
 use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
+use super::listing::Sources;
 use super::parquet_footer::{self, unreadable};
-use super::parquet_memory::{self, Counted, HeldBytes, PageRuns};
+use super::parquet_memory::{self, HeldBytes, PageRuns};
 use super::parquet_pages;
-use super::sources::Sources;
-use crate::blocks::{RangeReader, UnitRows};
-use crate::catalog::{Content, Draft, Objects};
+use super::units::UnitRows;
+use crate::cache::RangeReader;
+use crate::catalog::{Content, Counted, Draft, Objects};
 use crate::held::held_schema;
 use crate::{Error, ErrorKind, ObjectRef, Result};
 use arrow::datatypes::{DataType, Schema, SchemaRef};

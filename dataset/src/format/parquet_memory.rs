@@ -12,7 +12,7 @@
 //! headers are read: 16 KiB a page.
 
 use super::page_header::{self, PageHeader};
-use crate::catalog::VIEW_BYTES;
+use crate::catalog::{Counted, VIEW_BYTES};
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow::array::{Array, ArrayData};
 use arrow::record_batch::RecordBatch;
@@ -207,15 +207,6 @@ async fn read_sizes(
     });
     let headers: Vec<PageHeader> = headers.buffered(HEADER_READS).try_collect().await?;
     Ok(Sizes::new(headers))
-}
-
-/// What a catalog counts for the rows that are read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
-    /// Bytes that they hold.
-    pub(crate) memory: u64,
-    /// Bytes that reading them takes in addition, for a time.
-    pub(crate) making: u64,
 }
 
 /// The fetched bytes of a row group's columns: runs of whole pages.

@@ -14,21 +14,17 @@
 //! - Headers that were not compared are compared when their payloads are read (`tar_header.rs`). If they differ, reading
 //!   fails with an error that names the tar and the index.
 
-use super::sources::Sources;
+use super::cataloguing::Cataloguing;
+use super::listing::Sources;
+use super::tar_index_read::{PATIENCE, Problem, is_absent};
 use super::tars::{self, Member};
-use super::{Cataloguing, tar_index_full, tar_index_offsets};
+use super::{tar_index_full, tar_index_offsets};
 use crate::storage::shown;
-use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
-use bytes::Bytes;
+use crate::{ObjectRef, Result, Storage};
 use futures::{StreamExt, stream};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-/// An index has 8 to 100 bytes for each member: 64 MiB are enough for some 700,000 members with names.
-const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// The part of the deadline that a question for an index may take: an index only saves time, so it must not cost more of it.
-const PATIENCE: u32 = 4;
 /// Indexes that are requested at a time if they were not listed; storage bounds its own requests below that.
 const HEADS: usize = 64;
 
@@ -39,24 +35,6 @@ pub(super) enum TarIndex {
     Full(ObjectRef),
     /// Where samples begin.
     Offsets(ObjectRef),
-}
-
-/// Why the members of a tar do not come from its index.
-#[derive(Debug)]
-pub(super) enum Problem {
-    /// The index does not fit the tar.
-    Unfit(String),
-    Failed(Error),
-}
-
-impl From<Error> for Problem {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-pub(super) fn unfit<T>(why: impl Into<String>) -> Result<T, Problem> {
-    Err(Problem::Unfit(why.into()))
 }
 
 /// The indexes of a data set's tars, by the tars' URIs.
@@ -125,11 +103,6 @@ async fn ask(tar: &ObjectRef, has_failed: &AtomicBool, storage: &Storage) -> Opt
     None
 }
 
-/// Whether there is no such object, or none that these credentials may see.
-fn is_absent(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Gone | ErrorKind::Denied)
-}
-
 /// The members of a tar, and a note if it has an index that was not used.
 pub(super) async fn members(
     tar: &ObjectRef,
@@ -155,24 +128,6 @@ pub(super) async fn members(
     let note = format!("{} of {}: {why}", shown(&index.uri), shown(&tar.uri));
     tracing::warn!("the index {note}; the headers in the tar are read instead");
     Ok((tars::members(tar, 0..tar.size, keep, with.storage).await?, Some(note)))
-}
-
-/// The bytes of the index of a tar of `tar_bytes`. An index is never larger than its tar, which has a header for each member.
-pub(super) async fn read(index: &ObjectRef, tar_bytes: u64, storage: &Storage) -> Result<Bytes, Problem> {
-    let most = MAX_INDEX_BYTES.min(tar_bytes);
-    if index.size > most {
-        return unfit(format!("it has {} bytes; the limit for this tar is {most}", index.size));
-    }
-    // Storage requires 64 KiB/s of a read.
-    let patience = storage.options().deadline / PATIENCE + Duration::from_secs(index.size >> 16);
-    match tokio::time::timeout(patience, storage.read(index, 0..index.size)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if is_absent(&error) || error.kind() == ErrorKind::Retryable => {
-            unfit(format!("it cannot be read: {error}"))
-        }
-        Ok(Err(error)) => Err(Problem::Failed(error)),
-        Err(_) => unfit(format!("it was not read within {patience:?}")),
-    }
 }
 
 /// Indexes that a note names at most.

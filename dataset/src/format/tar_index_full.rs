@@ -21,10 +21,10 @@
 //!
 //! Cost of a tar with large payloads alone: 4 requests.
 
-use super::Cataloguing;
+use super::cataloguing::Cataloguing;
 use super::guard::guarded;
 use super::tar_header::PLAIN_NAME_BYTES;
-use super::tar_index::{Problem, read, unfit};
+use super::tar_index_read::{Problem, read, unfit};
 use super::tars::{self, MAX_TEXT_MEMBER_BYTES, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result};
 use bytes::Bytes;

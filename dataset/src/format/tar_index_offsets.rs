@@ -8,7 +8,7 @@
 //! parts     └─────┘ └─────┘ └───────    a walk that does not end exactly there proves the index wrong
 //! ```
 
-use super::tar_index::{Problem, read, unfit};
+use super::tar_index_read::{Problem, read, unfit};
 use super::tars::{self, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result, Storage};
 use futures::{StreamExt, TryStreamExt, stream};

@@ -8,14 +8,14 @@
 //! named `image` if it is the only kind of picture and `audio` if it is the only kind of audio, else by its extension
 //! with dots as underscores.
 
-use super::Cataloguing;
+use super::cataloguing::Cataloguing;
 use super::columns::{bug, payload_field};
 use super::guard::guarded;
 use super::json::{Cells, array_of, cells_of, is_numbers, widen};
 use super::json_kind::{Flattened, fields_of, merge, settled};
 use super::kinds::{extension, is_audio, is_picture};
+use super::listing::Sources;
 use super::located::{BlockCut, Row};
-use super::sources::Sources;
 use super::tar_index::{self, TarIndexes};
 use super::tars::{self, Member, RECORD_BYTES};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};

@@ -5,9 +5,10 @@
 //! place; finding its members costs one pass over it in object storage (headers stand between the clips), and a seek a
 //! clip on a local disk (50,000 clips in about a second). Samples stand as their clips lie in the tar.
 
+use super::super::cataloguing::Cataloguing;
 use super::super::kinds::{extension, is_audio};
-use super::super::sources::Sources;
-use super::super::{Cataloguing, archive, tars};
+use super::super::listing::Sources;
+use super::super::{archive, tars};
 use super::clips::{note_several, parse_durations};
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::tsv::{self, Durations};
@@ -67,7 +68,7 @@ pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) 
             sources.uri
         )));
     }
-    let chosen = choose(&sources.uri, lists, with.open.split.as_deref())?;
+    let chosen = choose(&sources.uri, lists, with.split)?;
     note_several(&chosen, &mut notes);
     let mut parts = Vec::with_capacity(chosen.len());
     for list in &chosen {

@@ -4,9 +4,10 @@
 //! (`…/{de,fr}/train.tsv`, `…/*/train.tsv`). Of a folder with several TSVs a split is chosen; of a release, in all its
 //! locales. TSVs, durations and clips are the catalog's objects, so a changed TSV builds it anew.
 
+use super::super::cataloguing::{CATALOG_READS, Cataloguing};
 use super::super::kinds::{Named, counted, extension, is_audio};
-use super::super::sources::{Listing, Sources, named, split_root};
-use super::super::{CATALOG_READS, Cataloguing, tars};
+use super::super::listing::{Listing, Sources, named, split_root};
+use super::super::tars;
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::tsv::{self, Durations};
 use super::{DURATION_LISTS, List, above_clips, choose, locale_of, read, split_folder};

@@ -4,9 +4,10 @@
 //! `transcript/<locale>/<split>.tsv` the rows, joined by the clips' file names. Samples stand as their clips lie in the
 //! tars. `n_shards.json`, where it is there, tells how many tars there should be.
 
+use super::super::cataloguing::Cataloguing;
 use super::super::kinds::{Named, counted, extension};
-use super::super::sources::{Listing, Sources, named};
-use super::super::{Cataloguing, tars};
+use super::super::listing::{Listing, Sources, named};
+use super::super::tars;
 use super::clips::note_several;
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::{List, choose, read, split_folder, tsv};
