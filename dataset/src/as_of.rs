@@ -1,8 +1,8 @@
 //! The data set as it was: with catalogs that others have replaced since, and which of its samples are which now.
 
-use crate::catalog::{Kept, SameSamples, identity_of_parts, kept_catalogs, same_samples};
 use crate::dataset::Composition;
 use crate::open::{Opened, place_hash};
+use crate::stored::{Kept, SameSamples, identity_of_parts, kept_catalogs, same_samples};
 use crate::{DataHashes, Dataset, Error, ErrorKind, Fingerprint, Mixing, Result};
 use futures::future::BoxFuture;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
-use crate::catalog::{open_or_build, project};
-use crate::open::{Opened, place_hash, place_of};
+use crate::catalog::project;
+use crate::open::{Opened, open_or_build, place_hash, place_of};
 use crate::storage::{absolute, hide_urls, resolved, shown};
 use crate::{
     BlockReader, Catalog, DiskCache, Error, IoRuntime, OpenOptions, Result, Selection, SourceSpec, Stop,
@@ -133,7 +133,7 @@ impl Dataset {
     /// `BadConfig` for an expression that does not fit (the message lists the columns) or keeps nothing.
     pub async fn filter(mut self, sql: &str) -> Result<Self> {
         let starts = self.opened.catalog.block_starts();
-        let bits = crate::filter::evaluate(&self.opened, sql).await?;
+        let bits = crate::sql::evaluate(&self.opened, sql).await?;
         let mut selection = Selection::from_bools(bits, starts);
         if let Some(before) = &self.selection {
             selection = before.and(&selection, starts);
@@ -258,7 +258,7 @@ impl Dataset {
     /// # Errors
     /// `Bug` when DataFusion refuses the table.
     pub fn sql_context(&self) -> Result<SessionContext> {
-        crate::filter::context(&self.opened)
+        crate::sql::context(&self.opened)
     }
 
     /// Runs a query over the table `catalog`, as `select label, count(*) from catalog group by label`. At least one
@@ -267,7 +267,7 @@ impl Dataset {
     /// # Errors
     /// `BadConfig` for a query that does not fit, with DataFusion's message and the columns; storage's errors.
     pub async fn sql(&self, query: &str) -> Result<Vec<RecordBatch>> {
-        crate::filter::query(&self.opened, query).await
+        crate::sql::query(&self.opened, query).await
     }
 }
 

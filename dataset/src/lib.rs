@@ -10,11 +10,8 @@ mod as_of;
 mod blocks;
 mod cache;
 mod catalog;
-mod composition;
-mod concat;
 mod dataset;
 mod described;
-mod filter;
 mod format;
 mod held;
 mod home;
@@ -26,15 +23,14 @@ mod planning;
 mod process;
 mod recycled;
 mod runtime;
-mod spec;
+mod sql;
 mod storage;
 mod stored;
 
 pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{
-    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn,
-    SameSamples,
+    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Layout, Objects, Progress, ProgressFn,
 };
 pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
@@ -43,11 +39,11 @@ pub use feedstock_plan::{
     PlanInput, PlannedRow, PlannedSample, Rest, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize,
     Stop, StrandSet, Strands, Tail,
 };
-pub use format::{BadShards, Layout};
+pub use format::BadShards;
 pub use held::declared_array;
 pub use home::{cache_folder, make_private};
-pub use open::{AudioProbe, Durations, OpenOptions};
+pub use open::{AudioProbe, DatasetSpec, Durations, OpenOptions, SourceSpec};
 pub use process::PerProcess;
 pub use runtime::IoRuntime;
-pub use spec::{DatasetSpec, SourceSpec};
 pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats, hide_urls};
+pub use stored::SameSamples;

@@ -5,11 +5,11 @@
 //! refused. Blocks are runs of consecutive files.
 
 use super::cataloguing::Cataloguing;
-use super::columns::{label_field, payload_field};
 use super::kinds::{counted, extension, is_audio};
 use super::listing::Sources;
 use super::located::{BlockCut, Row};
 use super::splits::shared_split_folder;
+use crate::catalog::columns::{label_field, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, Result};
 use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
@@ -137,8 +137,8 @@ fn chunk(
     }
     columns.push(Arc::new(StringArray::from_iter_values(names)));
     let metadata: Vec<usize> = (0..columns.len()).collect();
-    let metadata = schema.project(&metadata).map_err(super::columns::bug)?;
-    let metadata = RecordBatch::try_new(Arc::new(metadata), columns).map_err(super::columns::bug)?;
+    let metadata = schema.project(&metadata).map_err(crate::catalog::columns::bug)?;
+    let metadata = RecordBatch::try_new(Arc::new(metadata), columns).map_err(crate::catalog::columns::bug)?;
     #[expect(clippy::cast_possible_truncation, reason = "file numbers were checked to be u32")]
     let object = UInt32Array::from_iter_values(files.clone().map(|i| i as u32));
     let sizes = UInt64Array::from_iter_values(files.clone().map(|i| objects.size(i)));

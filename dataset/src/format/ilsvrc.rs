@@ -7,11 +7,11 @@
 //! and a note says what is missing.
 
 use super::cataloguing::Cataloguing;
-use super::columns::{bug, label_field, payload_field};
 use super::listing::Sources;
 use super::located::{BlockCut, Row};
 use super::matlab;
 use super::tars::{self, Member};
+use crate::catalog::columns::{bug, label_field, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};

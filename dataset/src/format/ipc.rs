@@ -8,7 +8,6 @@
 //! or one with lists or dictionaries, is read whole and is one block.
 
 use super::cataloguing::Cataloguing;
-use super::columns::{Mapping, bug, map_columns, pick};
 use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
 use super::guard::guarded;
@@ -19,6 +18,7 @@ use super::ipc_slice::{self, Cut, Pieces, Shapes};
 use super::listing::Sources;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
+use crate::catalog::columns::{Mapping, bug, map_columns, pick};
 use crate::catalog::{BlockTable, Content, Draft, Objects, VIEW_BYTES};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;

@@ -5,8 +5,8 @@
 //! read from the offsets once, when the catalog is built. So a block is one coalesced read, and only of the columns
 //! asked for.
 
-use super::columns::Origin;
 use crate::cache::RangeReader;
+use crate::catalog::columns::Origin;
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow::array::{ArrayData, ArrayDataBuilder, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};

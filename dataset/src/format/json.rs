@@ -12,10 +12,10 @@
 //! Invariant: a column of lists or objects takes at most [`CELLS_PER_BYTE`] values per byte that was read for it; above that
 //! it is kept as JSON text, like what has too many levels or fields (`json_shape.rs`, `json_kind.rs`).
 
-use super::columns::bug;
 use super::json_kind::Flattened;
 use super::json_shape::Shape;
 use crate::Result;
+use crate::catalog::columns::bug;
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, ListArray, NullArray, StringArray,
     StructArray, new_null_array,

@@ -1,6 +1,6 @@
 //! What an object is by its name: a Parquet file, a tar, a picture, a table.
 
-use super::layout::Layout;
+use crate::Layout;
 use crate::ObjectRef;
 
 /// An object and its name below the root.

@@ -4,8 +4,8 @@
 //! `*.parquet`. Names that start with a dot, and feedstock's own `_feedstock/`, are never data.
 
 use super::kinds::{Named, is_hidden, kind_of};
-use super::layout::Layout;
 use super::pattern::{Pattern, pattern_start};
+use crate::Layout;
 use crate::catalog::CatalogOptions;
 use crate::storage::{Listed, ListingFn};
 use crate::{ObjectRef, Result, Storage};

@@ -1,9 +1,9 @@
 //! Samples whose payloads are byte ranges of objects: folders, tars, manifests. Cutting them into blocks, and
 //! reading a block back.
 
-use super::columns::{bug, views_of};
 use super::tar_header::{HEADER_BYTES, Stated};
 use crate::cache::RangeReader;
+use crate::catalog::columns::{bug, views_of};
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};
 use crate::{Layout, ObjectRef, Result};
 use arrow::array::{ArrayRef, AsArray};

@@ -8,11 +8,11 @@
 //! are signed, the catalog is not stored, because a stored one would lack the signatures.
 
 use super::cataloguing::Cataloguing;
-use super::columns::{bug, payload_field};
 use super::kinds::{extension, is_audio, is_picture};
 use super::listing::{Sources, without_query};
 use super::located::{BlockCut, Row};
 use super::{metadata_table, tars};
+use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::{shown, without_credentials};
 use crate::{Error, ObjectRef, Result};

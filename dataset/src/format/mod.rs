@@ -11,10 +11,8 @@
 mod archive;
 mod bad_shards;
 mod cataloguing;
-pub(crate) mod columns;
 mod common_voice;
 mod cut_units;
-mod durations;
 mod features;
 mod folder;
 pub(crate) mod guard;
@@ -28,7 +26,6 @@ mod json;
 mod json_kind;
 mod json_shape;
 mod kinds;
-mod layout;
 mod listing;
 pub(crate) mod located;
 mod manifest;
@@ -57,18 +54,15 @@ mod webdataset;
 
 pub use bad_shards::BadShards;
 pub(crate) use cataloguing::Cataloguing;
-pub(crate) use durations::are_current as durations_are_current;
-pub(crate) use durations::with_durations;
 pub(crate) use json::widen;
 pub(crate) use kinds::{counted, is_table};
-pub use layout::Layout;
 pub(crate) use listing::{Choice, Sources, Stored, name_below, split_root};
 pub(crate) use located::MAX_BLOCK_OBJECTS;
 pub(crate) use metadata_table::is_in as has_metadata_table;
 pub(crate) use recognise::{find_sources, may_have_table};
 
 use crate::catalog::Draft;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Layout, Result};
 use bytes::Bytes;
 
 /// Catalogs `sources` as what they are.

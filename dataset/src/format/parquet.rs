@@ -13,7 +13,6 @@
 //! columns. What a block takes in memory is another number than its bytes: see [`super::parquet_memory`].
 
 use super::cataloguing::Cataloguing;
-use super::columns::{Mapping, Origin, map_columns, pick, view_schema};
 use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
 use super::listing::Sources;
@@ -22,6 +21,7 @@ use super::parquet_memory::{self, HeldBytes, PageRuns};
 use super::parquet_pages;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
+use crate::catalog::columns::{Mapping, Origin, map_columns, pick, view_schema};
 use crate::catalog::{Content, Counted, Draft, Objects};
 use crate::held::held_schema;
 use crate::{Error, ErrorKind, ObjectRef, Result};
@@ -440,7 +440,7 @@ impl Fetched {
             [only] => only.clone(),
             several => {
                 let schema = several.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
-                arrow::compute::concat_batches(&schema, several).map_err(super::columns::bug)?
+                arrow::compute::concat_batches(&schema, several).map_err(crate::catalog::columns::bug)?
             }
         };
         let count = to_usize(self.rows.end - self.rows.start)?;

@@ -2,11 +2,11 @@
 
 use super::common_voice;
 use super::kinds::{Kind, Named, counted, extension, file_name, is_data, kind_of};
-use super::layout::Layout;
 use super::listing::{Choice, Listing, Sources, Stored, hash};
 use super::metadata_table;
 use super::pattern::pattern_start;
 use super::splits::{keep_split, one_split};
+use crate::Layout;
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::once;

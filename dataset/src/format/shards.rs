@@ -7,9 +7,9 @@
 
 use super::bad_shards::BadShards;
 use super::cataloguing::Cataloguing;
-use super::columns::same_schema;
 use super::guard::guarding;
 use super::listing::Sources;
+use crate::catalog::columns::same_schema;
 use crate::{Error, ObjectRef, Result};
 use arrow::datatypes::{DataType, SchemaRef};
 use futures::{StreamExt, stream};

@@ -1,7 +1,7 @@
 //! Splits of a data set, such as `train` and `validation`, by the names of folders and files.
 
 use super::kinds::{Named, file_name};
-use super::layout::Layout;
+use crate::Layout;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 

@@ -9,7 +9,6 @@
 //! with dots as underscores.
 
 use super::cataloguing::Cataloguing;
-use super::columns::{bug, payload_field};
 use super::guard::guarded;
 use super::json::{Cells, array_of, cells_of, is_numbers, widen};
 use super::json_kind::{Flattened, fields_of, merge, settled};
@@ -18,6 +17,7 @@ use super::listing::Sources;
 use super::located::{BlockCut, Row};
 use super::tar_index::{self, TarIndexes};
 use super::tars::{self, Member, RECORD_BYTES};
+use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::shown;
 use crate::{Error, ObjectRef, Result};

@@ -8,8 +8,9 @@
 use super::schema::schema_of;
 use crate::catalog::{
     BlockRow, BlockTable, BlockTableBuilder, Catalog, Content, Objects, Part, Probed, Union, UnionInput,
-    VIEW_BYTES, joined, sequence,
+    VIEW_BYTES,
 };
+use crate::stored::{joined, sequence};
 use crate::{BlockId, Error, Result};
 use feedstock_plan::DataHashes;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What is opened at one URI, or made of several data sets: a catalog, and what its blocks are read with.
 
+use super::spec::SourceSpec;
 use crate::catalog::Catalog;
-use crate::spec::SourceSpec;
 use crate::stored::Place;
 use crate::{DiskCache, Storage};
 use datafusion::logical_expr::ScalarUDF;

@@ -4,10 +4,11 @@ use super::index::{
     CONVERTED_VERSION, INDEX, Index, Table, UNITS_IN_MEMORY_BYTES, VERSION, columns_version, read_whole,
 };
 use super::place::Place;
+use super::{files, identity};
+use crate::catalog::columns::map_columns;
 use crate::catalog::{
-    Added, BlockTable, Catalog, Content, Objects, SampleTable, UnitStore, VIEW_BYTES, column, map_columns,
+    Added, BlockTable, Catalog, Content, Objects, SampleTable, UnitStore, VIEW_BYTES, column,
 };
-use crate::catalog::{files, identity};
 use crate::format::{MAX_BLOCK_OBJECTS, ipc};
 use crate::{ErrorKind, Layout, ObjectRef, Result, Storage};
 use arrow::datatypes::{SchemaRef, UInt32Type, UInt64Type};

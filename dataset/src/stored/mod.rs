@@ -4,22 +4,29 @@
 //! holds each table's size and CRC-32: what does not match is rebuilt, never trusted. A catalog that is replaced is kept
 //! for a while ([`kept`]).
 
-pub(crate) mod index;
-pub(crate) mod load;
+mod files;
+mod identity;
+mod index;
+mod kept;
+mod load;
 mod place;
+mod same;
 mod save;
 
+pub(crate) use identity::{hashes, identity_of_parts, joined, sequence};
+pub(crate) use kept::{Kept, kept_catalogs};
 pub(crate) use load::{Found, Stored, load};
 pub(crate) use place::Place;
+pub use same::SameSamples;
+pub(crate) use same::same_samples;
 pub(crate) use save::{save, save_compared};
 
 #[cfg(test)]
 mod tests {
     use super::index::INDEX;
     use super::*;
-    use crate::catalog::{
-        BlockRow, BlockTableBuilder, Catalog, Content, Objects, Probed, UnitStoreBuilder, map_columns,
-    };
+    use crate::catalog::columns::map_columns;
+    use crate::catalog::{BlockRow, BlockTableBuilder, Catalog, Content, Objects, Probed, UnitStoreBuilder};
     use crate::{BlockId, IoRuntime, Layout, ObjectRef, Storage, StorageOptions};
     use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
     use feedstock_plan::DataHashes;

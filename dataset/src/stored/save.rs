@@ -2,8 +2,8 @@
 
 use super::index::{INDEX, Index, Table, UNITS_IN_MEMORY_BYTES, read_index, write_index};
 use super::place::Place;
+use super::{files, kept};
 use crate::catalog::{Catalog, Content, UnitStore};
-use crate::catalog::{files, kept};
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};

@@ -28,7 +28,7 @@ mod rows;
 mod tsv;
 
 use super::kinds::{Named, extension, is_audio};
-use super::layout::Layout;
+use crate::Layout;
 use crate::{Error, ObjectRef, Result, Storage};
 use std::collections::{BTreeMap, HashSet};
 

@@ -9,7 +9,7 @@
 //! ETags, inodes and times guard reads and are no part of the identity: a copy (`cp -a`, `rsync`, another node's) has
 //! others. An MD5 as an ETag is none either: a listing never proves that it is one, and a copy on a file system has none.
 
-use super::{BlockTable, Content, CopiedFrom, DURATION, Draft, Objects};
+use crate::catalog::{BlockTable, Content, CopiedFrom, DURATION, Draft, Objects};
 use crate::format::{name_below, unit_digest};
 use crate::storage::is_etag;
 use crate::{Layout, Result, Storage};

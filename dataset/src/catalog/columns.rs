@@ -5,7 +5,7 @@
 //! `<name>_sampling_rate`. Everything else is metadata and keeps its
 //! type.
 
-use crate::catalog::{CLASS_NAMES_KEY, SAMPLE_ID};
+use super::names::{CLASS_NAMES_KEY, SAMPLE_ID};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, GenericByteViewBuilder, StructArray};
 use arrow::buffer::{Buffer, NullBuffer};
@@ -112,7 +112,7 @@ fn encoded_struct(field: &Field) -> Option<(usize, &Fields)> {
 }
 
 /// Refuses files that do not agree; even `int32` beside `int64` would be silently mixed data.
-pub(super) fn same_schema(first: &Schema, this: &Schema, this_name: &str, first_name: &str) -> Result<()> {
+pub(crate) fn same_schema(first: &Schema, this: &Schema, this_name: &str, first_name: &str) -> Result<()> {
     let is_same = |(a, b): (&FieldRef, &FieldRef)| {
         a.name() == b.name() && a.data_type() == b.data_type() && a.is_nullable() == b.is_nullable()
     };

@@ -1,5 +1,7 @@
 //! Weighted mixing of data sets: languages, sources, easy and hard samples.
 
+mod composition;
+mod concat;
 mod schema;
 mod union;
 
@@ -10,8 +12,6 @@ use crate::planning::plan_input;
 use crate::{Dataset, Error, Result, SourceSpec};
 use feedstock_plan::{Plan, Selection, Shuffle, Stop};
 use std::sync::Arc;
-
-pub(crate) use union::union_catalog;
 
 impl Dataset {
     /// Mixes data sets: of every so many positions (a power of two between 1,024 and 65,536), each part has a share

@@ -1,7 +1,9 @@
 //! The description of a data set: what another process needs to open the same one.
 
+use super::options::OpenOptions;
+use super::probe::Durations;
 use crate::storage::{absolute, shown};
-use crate::{BadShards, Durations, Layout, OpenOptions, Result, Stop};
+use crate::{BadShards, Layout, Result, Stop};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -19,9 +19,12 @@
 //! A catalog notes the version of the probe; durations that another version read are read again when it is opened.
 //! In memory meanwhile: up to 192 MiB. Kept: 8 bytes a sample.
 
-use super::cataloguing::Cataloguing;
+use super::options::OpenOptions;
+use super::probe::AudioProbe;
+use crate::catalog::columns::bug;
 use crate::catalog::{Added, Catalog, Content, DURATION, Places, Probed, SampleChunk, SampleTable};
-use crate::{AudioProbe, BlockId, BlockReader, Error, ErrorKind, ObjectRef, OpenOptions, Result, Storage};
+use crate::format::Cataloguing;
+use crate::{BlockId, BlockReader, Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::array::{Array, AsArray, Float64Array, Float64Builder};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
@@ -92,7 +95,7 @@ pub(crate) async fn with_durations(
         Content::Located(table) => of_located(&catalog, table, known.as_ref(), probe, with).await?,
         Content::Units { .. } => {
             let columns = catalog.audio.iter().map(|name| catalog.schema.index_of(name));
-            let columns = columns.collect::<Result<Vec<_>, _>>().map_err(super::columns::bug)?;
+            let columns = columns.collect::<Result<Vec<_>, _>>().map_err(bug)?;
             let whole = Arc::new(catalog);
             let seconds = of_units(&whole, columns, probe, with).await?;
             catalog = Arc::try_unwrap(whole)
@@ -130,7 +133,7 @@ fn incomplete(table: &SampleTable, column: usize) -> Result<Option<Float64Array>
         return Ok(None);
     }
     let runs: Vec<&dyn Array> = runs.iter().map(AsRef::as_ref).collect();
-    let whole = arrow::compute::concat(&runs).map_err(super::columns::bug)?;
+    let whole = arrow::compute::concat(&runs).map_err(bug)?;
     Ok(Some(whole.as_primitive::<Float64Type>().clone()))
 }
 
@@ -143,8 +146,7 @@ fn replaced(table: &SampleTable, column: usize, values: &Float64Array) -> Result
         let mut columns = samples.metadata.columns().to_vec();
         columns[column] = Arc::new(values.slice(start, rows));
         start += rows;
-        let metadata =
-            RecordBatch::try_new(samples.metadata.schema(), columns).map_err(super::columns::bug)?;
+        let metadata = RecordBatch::try_new(samples.metadata.schema(), columns).map_err(bug)?;
         chunks.push(SampleChunk { metadata, places: samples.places.clone() });
     }
     let replaced = SampleTable::new(chunks, table.key())?;
@@ -156,7 +158,7 @@ fn add(catalog: &mut Catalog, seconds: Float64Array) -> Result<()> {
     let at = catalog.schema.fields().len() - catalog.payload.len();
     let schema = Schema::new(vec![Field::new(DURATION, DataType::Float64, true)]);
     let rows = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(seconds.clone())]);
-    let column = Added::new(rows.map_err(super::columns::bug)?, at);
+    let column = Added::new(rows.map_err(bug)?, at);
     catalog.schema = column.within(&catalog.schema);
     match &mut catalog.content {
         Content::Located(table) => *table = table.with_column(DURATION, &seconds)?,

@@ -6,11 +6,11 @@
 //! A running job reads units of the catalog that it opened, whatever is stored since; a cursor names the catalog that it
 //! belongs to by its identity. Tables that an index names are never deleted.
 
-use super::{Catalog, Objects};
+use super::index::{Index, read_index, write_index};
+use super::load::{load_index, read_objects};
+use super::place::Place;
+use crate::catalog::{Catalog, Objects};
 use crate::format::counted;
-use crate::stored::Place;
-use crate::stored::index::{Index, read_index, write_index};
-use crate::stored::load::{load_index, read_objects};
 use crate::{Error, ErrorKind, Result, Storage};
 use std::cmp::Ordering;
 use std::collections::HashSet;

@@ -6,7 +6,7 @@
 //! sample id from the block it came from, so nothing skipped can shift the numbers.
 
 use super::scan::{Cheap, Output, Run, Scan, ScanExec};
-use super::{Catalog, Content, SAMPLE_ID};
+use crate::catalog::{Catalog, Content, SAMPLE_ID};
 use crate::open::Opened;
 use crate::{BlockId, BlockReader, Layout};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};

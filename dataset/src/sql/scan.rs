@@ -1,6 +1,6 @@
 //! Running a scan of the catalog: runs of blocks in, record batches with sample ids out.
 
-use super::{Content, SAMPLE_ID};
+use crate::catalog::{Content, SAMPLE_ID};
 use crate::format::parquet::parse_unit;
 use crate::open::Opened;
 use crate::{BlockId, BlockReader, Error};

@@ -12,8 +12,8 @@
 mod parts;
 
 use crate::cache::RangeReader;
+use crate::catalog::columns::Mapping;
 use crate::catalog::{Catalog, Content, FoundIn};
-use crate::format::columns::Mapping;
 use crate::format::guard::guarding;
 use crate::format::units::UnitRows;
 use crate::format::{ipc, located, parquet};

@@ -4,7 +4,7 @@
 //! files the footers or messages have to be equal as well. Files are named from the data set's own folder, so that a copy
 //! elsewhere fits. The row of a table (a TSV, a manifest) that lists a sample may differ.
 
-use super::{BlockTable, Catalog, Content, SampleTable, UnitStore};
+use crate::catalog::{BlockTable, Catalog, Content, SampleTable, UnitStore};
 use crate::format::{name_below, unit_digest};
 use crate::{Layout, Result, SampleId, Storage};
 use std::collections::HashMap;

@@ -2,7 +2,10 @@
 //!
 //! A filter is evaluated once, when it is applied, into one bit a sample: what a plan needs.
 
-use crate::catalog::{CatalogTable, SAMPLE_ID};
+mod scan;
+mod table;
+
+use crate::catalog::SAMPLE_ID;
 use crate::open::Opened;
 use crate::{Error, ErrorKind, Result};
 use arrow::array::AsArray;
@@ -18,6 +21,7 @@ use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use datafusion::sql::sqlparser::parser::ParserError;
 use futures::TryStreamExt;
 use std::sync::Arc;
+use table::CatalogTable;
 
 /// The name of the one table.
 const TABLE: &str = "catalog";

@@ -11,11 +11,13 @@
 //! A listing of more than 32,000 objects that was interrupted is resumed by the next open (`storage/journal.rs`), unless the caller
 //! requests a listing or a rebuild.
 
-use super::{Catalog, CatalogCheck, Content, Objects, Probed, VIEW_BYTES, identity};
+use super::durations;
+use super::options::OpenOptions;
+use crate::catalog::{Catalog, CatalogCheck, Content, Objects, Probed, VIEW_BYTES};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::storage::{remove_abandoned, shown};
 use crate::stored::{self, Found, Place, Stored};
-use crate::{Error, ErrorKind, Layout, OpenOptions, Result, Storage};
+use crate::{Error, ErrorKind, Layout, Result, Storage};
 use std::path::{Path, PathBuf};
 
 /// 100 listing requests of 1,000 objects: about five seconds on S3.
@@ -36,7 +38,7 @@ pub(crate) async fn open_or_build(
     let mut is_listed_anew = options.catalog.rebuild || options.catalog.check == CatalogCheck::List;
     if let Some(place) = place.filter(|_| !options.catalog.rebuild) {
         match stored::load(place, storage).await? {
-            Stored::Found(found) if !format::durations_are_current(&found.catalog, options) => {
+            Stored::Found(found) if !durations::are_current(&found.catalog, options) => {
                 tracing::info!(
                     uri = shown(uri),
                     "another release read the durations in the stored catalog from the clips' headers; reading them again"
@@ -142,7 +144,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
     if draft.blocks.samples() == 0 {
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
     }
-    let hashes = identity::hashes(&draft, layout, options.block_bytes, storage).await?;
+    let hashes = stored::hashes(&draft, layout, options.block_bytes, storage).await?;
     let listing_notes = draft.notes.starts_with(&listing_notes).then_some(listing_notes.len());
     let mut notes = draft.notes;
     if let by_size @ 1.. = draft.objects.pinned_by_size() {
@@ -174,7 +176,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         is_resumed,
         probed: Probed::Nothing, // yet
     };
-    format::with_durations(catalog, options, &with).await
+    durations::with_durations(catalog, options, &with).await
 }
 
 /// Whether the stored catalog is that of the objects that are there now. If they were listed, its notes about the listing

@@ -5,9 +5,9 @@
 //! ```
 //! A concatenation among the parts gives its stored parts, so a union catalog is one level deep.
 
+use super::union::union_catalog;
 use crate::catalog::{Content, StoredPart, UnionInput, index};
 use crate::dataset::{Composition, both};
-use crate::mix::union_catalog;
 use crate::open::{Opened, place_hash};
 use crate::{Dataset, DatasetSpec, Error, Result, Selection, SourceSpec};
 use arrow::array::BooleanBufferBuilder;
