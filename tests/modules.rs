@@ -11,7 +11,7 @@ use syn::visit::Visit;
 const CIRCLES: [(&str, usize, usize); 11] = [
     ("dataset/base/src", 0, 0),
     ("dataset/plan/src", 0, 0),
-    ("dataset/src", 7, 0),
+    ("dataset/src", 4, 0),
     ("ops/src", 58, 5),
     ("ingest/src", 14, 3),
     ("trainer_bridge/device/src", 0, 0),

@@ -16,10 +16,10 @@ use crate::catalog::columns::Mapping;
 use crate::catalog::{Catalog, Content, FoundIn};
 use crate::format::guard::guarding;
 use crate::format::units::UnitRows;
-use crate::format::{ipc, located, parquet};
+use crate::format::{self, located};
 use crate::held::{as_declared, named};
-use crate::payload::{own_all, own_views};
-use crate::{BlockId, DiskCache, Error, ErrorKind, Layout, Result, SampleId, Storage};
+use crate::payload::own_views;
+use crate::{BlockId, DiskCache, Error, ErrorKind, Result, SampleId, Storage};
 use arrow::array::ArrayRef;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -211,7 +211,9 @@ impl Inner {
         let (units, source_schema, mapping, added) = match &catalog.content {
             Content::Located(table) => {
                 let counted = catalog.counted(&samples);
-                let fetched = located::fetch(catalog, table, samples, &self.columns, &reader).await?;
+                let has_headers = format::of(catalog.layout).has_headers();
+                let fetched =
+                    located::fetch(catalog, table, samples, (&self.columns, has_headers), &reader).await?;
                 let _permit = self.storage.io().making(counted.making).await?;
                 return own_views(&fetched.rows(catalog, &self.columns)?);
             }
@@ -258,22 +260,9 @@ impl Inner {
         columns: &[usize],
         reader: &RangeReader,
     ) -> Result<RecordBatch> {
-        let (making, object) = (unit.counted.making, unit.object.clone());
-        let read = async move {
-            match self.catalog.layout {
-                Layout::HfParquet => {
-                    let fetched = parquet::fetch(unit, source_schema, mapping, columns, reader).await?;
-                    let _permit = self.storage.io().making(making).await?;
-                    own_views(&fetched.decode(source_schema, mapping, columns)?)
-                }
-                Layout::ArrowIpc => {
-                    let fetched = ipc::fetch(unit, source_schema, mapping, columns, reader).await?;
-                    let _permit = self.storage.io().making(making).await?;
-                    own_all(&fetched.decode(source_schema, mapping, columns)?)
-                }
-                other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
-            }
-        };
+        let object = unit.object.clone();
+        let format = format::of(self.catalog.layout);
+        let read = format.read_unit(unit, source_schema, mapping, columns, reader);
         guarding(&object, read).await
     }
 }

@@ -38,7 +38,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Every layout with its name.
+    /// Every layout with its name, in the order of the declaration.
     pub const ALL: [(Self, &'static str); 9] = [
         (Self::HfParquet, "parquet"),
         (Self::Folder, "folder"),
@@ -53,17 +53,7 @@ impl Layout {
 
     /// Its name: what [`FromStr`] takes.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::HfParquet => "parquet",
-            Self::Folder => "folder",
-            Self::WebDataset => "webdataset",
-            Self::IlsvrcTar => "ilsvrc",
-            Self::ArrowIpc => "ipc",
-            Self::Manifest => "manifest",
-            Self::CommonVoice => "common_voice",
-            Self::CommonVoiceTar => "common_voice_tar",
-            Self::CommonVoiceHf => "common_voice_hf",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -81,5 +71,18 @@ impl FromStr for Layout {
             let names: Vec<&str> = Self::ALL.iter().map(|(_, n)| *n).collect();
             Error::config(format!("no layout named {name}; there are: {}", names.join(", ")))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_the_order_of_the_layouts() {
+        for (at, (layout, name)) in Layout::ALL.into_iter().enumerate() {
+            assert_eq!((layout as usize, layout.name()), (at, name));
+            assert_eq!(serde_json::to_value(layout).unwrap(), name);
+        }
     }
 }

@@ -7,16 +7,19 @@
 //! and a note says what is missing.
 
 use super::cataloguing::Cataloguing;
+use super::contract::{Format, Splits};
+use super::kinds::{Kind, kind_of};
 use super::listing::Sources;
 use super::located::{BlockCut, Row};
 use super::matlab;
 use super::tars::{self, Member};
 use crate::catalog::columns::{bug, label_field, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
-use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
 use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +31,29 @@ const DEVKIT_FOLDERS: [&str; 3] = ["", "data/", "ILSVRC2012_devkit_t12/data/"];
 /// The ids that are classes to tell; higher ones are inner nodes of WordNet.
 const CLASSES: i64 = 1000;
 
-pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+/// ILSVRC's own tars.
+pub(super) struct Ilsvrc;
+
+#[async_trait]
+impl Format for Ilsvrc {
+    fn layout(&self) -> Layout {
+        Layout::IlsvrcTar
+    }
+
+    fn is_data(&self, name: &str) -> bool {
+        kind_of(name) == Some(Kind::Tar)
+    }
+
+    fn splits(&self) -> Splits {
+        Splits::Absent
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+}
+
+async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let [object] = sources.objects.as_slice() else {
         return Err(Error::config(format!(
             "{}: {} tars ({}); training and validation are opened apart: give the URI of one",

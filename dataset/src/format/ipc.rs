@@ -8,6 +8,7 @@
 //! or one with lists or dictionaries, is read whole and is one block.
 
 use super::cataloguing::Cataloguing;
+use super::contract::{Format, Seen};
 use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
 use super::guard::guarded;
@@ -15,17 +16,21 @@ use super::ipc_check;
 use super::ipc_lengths::Buffers;
 use super::ipc_messages::{self, Found, MESSAGE_READS, Messages, Place, damaged};
 use super::ipc_slice::{self, Cut, Pieces, Shapes};
+use super::kinds::{Kind, Named, file_name, kind_of};
 use super::listing::Sources;
+use super::partitions::note_partitions;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
 use crate::catalog::columns::{Mapping, bug, map_columns, pick};
-use crate::catalog::{BlockTable, Content, Draft, Objects, VIEW_BYTES};
-use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use crate::catalog::{BlockTable, Content, Draft, Objects, UnitStore, VIEW_BYTES};
+use crate::payload::own_all;
+use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::reader::FileDecoder;
 use arrow_ipc::{MetadataVersion, root_as_message};
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -42,13 +47,72 @@ struct Unit {
     cuts: Vec<Cut>,
 }
 
+/// Arrow IPC files and streams.
+pub(super) struct Ipc;
+
+#[async_trait]
+impl Format for Ipc {
+    fn layout(&self) -> Layout {
+        Layout::ArrowIpc
+    }
+
+    fn is_data(&self, name: &str) -> bool {
+        // `datasets` also leaves indices and transform results behind, as cache-*.arrow
+        kind_of(name) == Some(Kind::Ipc) && !file_name(name).starts_with("cache-")
+    }
+
+    async fn recognise(&self, seen: &Seen<'_>, _: &Storage) -> Result<Option<Layout>> {
+        Ok(seen.has_only(Kind::Ipc).then_some(Layout::ArrowIpc))
+    }
+
+    fn is_recognised_by_names(&self) -> bool {
+        true
+    }
+
+    fn note(&self, data: &[Named], _: &[Named]) -> Option<String> {
+        note_partitions(data)
+    }
+
+    fn unit_digest(&self, unit: &Bytes) -> Result<u64> {
+        unit_digest(unit)
+    }
+
+    async fn memory_of_stored(
+        &self,
+        blocks: BlockTable,
+        units: &UnitStore,
+        mapping: &Mapping,
+        storage: &Storage,
+    ) -> Result<Option<BlockTable>> {
+        memory_of_stored(blocks, &units.all(storage).await?, mapping)
+    }
+
+    async fn read_unit(
+        &self,
+        unit: UnitRows,
+        source: &SchemaRef,
+        mapping: &Mapping,
+        columns: &[usize],
+        reader: &RangeReader,
+    ) -> Result<RecordBatch> {
+        let making = unit.counted.making;
+        let fetched = fetch(unit, source, mapping, columns, reader).await?;
+        let _permit = reader.storage.io().making(making).await?;
+        own_all(&fetched.decode(source, mapping, columns)?)
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+}
+
 /// One object's part of the catalog.
 struct File {
     schema: SchemaRef,
     batches: Vec<CutUnit>,
 }
 
-pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let read = |object: ObjectRef| async move { read_object(&object, with).await };
     let files = with.read_shards(&mut sources, "reading IPC messages", read).await?;
     let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
@@ -82,11 +146,7 @@ fn with_views(blocks: BlockTable, mapping: &Mapping) -> BlockTable {
 
 /// The blocks of a catalog that was stored without their memory, if their bytes tell it: no batch is compressed or has
 /// dictionaries.
-pub(crate) fn memory_of_stored(
-    blocks: BlockTable,
-    units: &[Bytes],
-    mapping: &Mapping,
-) -> Result<Option<BlockTable>> {
+fn memory_of_stored(blocks: BlockTable, units: &[Bytes], mapping: &Mapping) -> Result<Option<BlockTable>> {
     for unit in units {
         let (unit, metadata) = unpack(unit)?;
         let message = root_as_message(&metadata).map_err(|e| Error::config(e.to_string()))?;
@@ -189,7 +249,7 @@ fn pack(unit: &Unit, metadata: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// A hash of a unit's message and of where it and its dictionaries lie.
-pub(super) fn unit_digest(unit: &Bytes) -> Result<u64> {
+fn unit_digest(unit: &Bytes) -> Result<u64> {
     let (unit, metadata) = unpack(unit)?;
     let mut hash = twox_hash::XxHash64::default();
     for place in std::iter::once(&unit.batch).chain(&unit.dictionaries) {
@@ -225,7 +285,7 @@ enum FetchedBytes {
 }
 
 /// Fetches rows of one record batch, the catalog's `columns`.
-pub(crate) async fn fetch(
+async fn fetch(
     unit: UnitRows,
     source_schema: &SchemaRef,
     mapping: &Mapping,

@@ -84,7 +84,7 @@ impl Choice<'_> {
 }
 
 /// The objects that a URI means, with their names.
-pub(super) struct Listing {
+pub(crate) struct Listing {
     pub(super) uri: String,
     pub(super) root: String,
     /// Sorted by URI.

@@ -4,20 +4,21 @@
 //! objects ─▶ recognise ─▶ Layout ─▶ parquet | ipc        units: row groups, record batches
 //!                                   folder | tar | …     samples at byte ranges  ─▶ durations (audio)
 //! ```
-//! A format has two faces: `catalog` makes a [`crate::catalog::Draft`] of the listed objects, and `read` turns one
-//! block into a record batch. Nothing here copies encoded bytes: payload columns are views into what storage
+//! What a layout provides is one trait, [`Format`], and [`FORMATS`] is the table of all layouts: a new one is a module here, a
+//! line of this table and one of [`Layout`]. Nothing here copies encoded bytes: payload columns are views into what storage
 //! delivered.
 
 mod archive;
 mod bad_shards;
 mod cataloguing;
 mod common_voice;
+mod contract;
 mod cut_units;
 mod features;
 mod folder;
 pub(crate) mod guard;
 mod ilsvrc;
-pub(crate) mod ipc;
+mod ipc;
 mod ipc_check;
 mod ipc_lengths;
 mod ipc_messages;
@@ -32,11 +33,13 @@ mod manifest;
 mod matlab;
 mod metadata_table;
 mod page_header;
-pub(crate) mod parquet;
+mod parquet;
 mod parquet_check;
 mod parquet_footer;
 pub(crate) mod parquet_memory;
 mod parquet_pages;
+pub(crate) mod parquet_read;
+mod partitions;
 mod pattern;
 mod recognise;
 mod shards;
@@ -46,6 +49,7 @@ mod tar_index;
 mod tar_index_full;
 mod tar_index_offsets;
 mod tar_index_read;
+mod tar_kinds;
 mod tars;
 mod thrift;
 mod thrift_check;
@@ -61,31 +65,36 @@ pub(crate) use located::MAX_BLOCK_OBJECTS;
 pub(crate) use metadata_table::is_in as has_metadata_table;
 pub(crate) use recognise::{find_sources, may_have_table};
 
-use crate::catalog::Draft;
-use crate::{Error, ErrorKind, Layout, Result};
-use bytes::Bytes;
+use crate::Layout;
+pub(crate) use contract::Format;
 
-/// Catalogs `sources` as what they are.
-pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
-    match sources.layout {
-        Layout::HfParquet => parquet::catalog(sources, with).await,
-        Layout::Folder => folder::catalog(sources, with),
-        Layout::WebDataset => webdataset::catalog(sources, with).await,
-        Layout::IlsvrcTar => ilsvrc::catalog(sources, with).await,
-        Layout::ArrowIpc => ipc::catalog(sources, with).await,
-        Layout::Manifest => manifest::catalog(sources, with).await,
-        Layout::CommonVoice => common_voice::clips::catalog(sources, with).await,
-        Layout::CommonVoiceTar => common_voice::archives::catalog(sources, with).await,
-        Layout::CommonVoiceHf => common_voice::hf::catalog(sources, with).await,
-    }
+/// Every layout, in the order of [`Layout`]. The objects of a data set are shown to the last one first: later ones are more
+/// specific.
+pub(crate) static FORMATS: [&dyn Format; Layout::ALL.len()] = [
+    &parquet::Parquet,
+    &folder::Folder,
+    &webdataset::WebDataset,
+    &ilsvrc::Ilsvrc,
+    &ipc::Ipc,
+    &manifest::Manifest,
+    &common_voice::clips::Clips,
+    &common_voice::archives::Archives,
+    &common_voice::hf::Hf,
+];
+
+/// What a layout provides.
+pub(crate) fn of(layout: Layout) -> &'static dyn Format {
+    FORMATS[layout as usize]
 }
 
-/// Hashes what a unit (a row group's footer, a record batch's message) states about the data, independent of the cut into
-/// blocks and of the release that stored it.
-pub(crate) fn unit_digest(layout: Layout, unit: &Bytes) -> Result<u64> {
-    match layout {
-        Layout::HfParquet => parquet::unit_digest(unit),
-        Layout::ArrowIpc => ipc::unit_digest(unit),
-        other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_layout_has_its_format() {
+        for (layout, name) in Layout::ALL {
+            assert_eq!(of(layout).layout().name(), name);
+        }
     }
 }

@@ -13,46 +13,96 @@
 //! columns. What a block takes in memory is another number than its bytes: see [`super::parquet_memory`].
 
 use super::cataloguing::Cataloguing;
+use super::contract::{Format, Seen};
 use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
+use super::kinds::{Kind, Named, kind_of};
 use super::listing::Sources;
 use super::parquet_footer::{self, unreadable};
-use super::parquet_memory::{self, HeldBytes, PageRuns};
+use super::parquet_memory;
 use super::parquet_pages;
+use super::parquet_read;
+use super::partitions::note_partitions;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
-use crate::catalog::columns::{Mapping, Origin, map_columns, pick, view_schema};
-use crate::catalog::{Content, Counted, Draft, Objects};
-use crate::held::held_schema;
-use crate::{Error, ErrorKind, ObjectRef, Result};
+use crate::catalog::columns::{Mapping, Origin, map_columns, view_schema};
+use crate::catalog::{Content, Draft, Objects};
+use crate::payload::own_views;
+use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
 use bytes::Bytes;
-use parquet::DecodeResult;
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowSelection,
-};
-use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{
-    FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder, ParquetMetaDataReader,
-    ParquetMetaDataWriter, RowGroupMetaData,
+    FileMetaData, ParquetMetaData, ParquetMetaDataBuilder, ParquetMetaDataWriter, RowGroupMetaData,
 };
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 use parquet::file::statistics::Statistics;
 use std::collections::BTreeSet;
-use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of a block. Pages of runs hold millions of rows in a few bytes, and a row takes up to 16 bytes for each column in
 /// memory: 256 MiB. A block of row groups that writers make by default has up to 2²⁰.
 const MAX_BLOCK_ROWS: u64 = 1 << 24;
-/// Rows that are decoded at a time. parquet reserves memory for all of them before it reads the first: 1 MiB a column.
-const BATCH_ROWS: usize = 64 << 10;
-/// Where values repeat prefixes, their memory is checked each time about this many bytes were decoded.
-const PREFIX_BATCH_BYTES: u64 = 16 << 20;
+/// Parquet files.
+pub(super) struct Parquet;
+
+#[async_trait]
+impl Format for Parquet {
+    fn layout(&self) -> Layout {
+        Layout::HfParquet
+    }
+
+    fn is_data(&self, name: &str) -> bool {
+        kind_of(name) == Some(Kind::Parquet)
+    }
+
+    async fn recognise(&self, seen: &Seen<'_>, _: &Storage) -> Result<Option<Layout>> {
+        Ok(seen.has_only(Kind::Parquet).then_some(Layout::HfParquet))
+    }
+
+    fn is_recognised_by_names(&self) -> bool {
+        true
+    }
+
+    fn note(&self, data: &[Named], _: &[Named]) -> Option<String> {
+        note_partitions(data)
+    }
+
+    /// 1: the columns that statistics prove to have nulls are listed. 2: blocks have their memory, which only footers tell.
+    fn columns_version(&self) -> u32 {
+        2
+    }
+
+    fn has_statistics(&self) -> bool {
+        true
+    }
+
+    fn unit_digest(&self, unit: &Bytes) -> Result<u64> {
+        parquet_read::unit_digest(unit)
+    }
+
+    async fn read_unit(
+        &self,
+        unit: UnitRows,
+        source: &SchemaRef,
+        mapping: &Mapping,
+        columns: &[usize],
+        reader: &RangeReader,
+    ) -> Result<RecordBatch> {
+        let making = unit.counted.making;
+        let fetched = parquet_read::fetch(unit, source, mapping, columns, reader).await?;
+        let _permit = reader.storage.io().making(making).await?;
+        own_views(&fetched.decode(source, mapping, columns)?)
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+}
 
 /// One file's part of the catalog.
 struct File {
@@ -63,7 +113,7 @@ struct File {
     nulls: BTreeSet<Vec<String>>,
 }
 
-pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let files = with.read_shards(&mut sources, "reading footers", |object| async move {
         read_file(&object, with).await.map_err(|e| name_file(e, &object))
     });
@@ -324,207 +374,4 @@ fn hf_features(metadata: &ParquetMetaData) -> Features {
         .and_then(|pairs| pairs.iter().find(|pair| pair.key == "huggingface"))
         .and_then(|pair| pair.value.as_deref());
     entry.map(Features::of).unwrap_or_default()
-}
-
-/// A unit's footer, as its catalog keeps it.
-pub(crate) fn parse_unit(bytes: &Bytes) -> Result<ParquetMetaData> {
-    ParquetMetaDataReader::new()
-        .with_column_index_policy(PageIndexPolicy::Skip)
-        .with_offset_index_policy(PageIndexPolicy::Optional)
-        .parse_and_finish(bytes)
-        .map_err(|e| Error::new(ErrorKind::Bug, "a footer in the catalog cannot be parsed").with_source(e))
-}
-
-/// A hash of a unit's fields; its bytes are another writer's with each release of the parquet crate.
-pub(super) fn unit_digest(unit: &Bytes) -> Result<u64> {
-    let metadata = parse_unit(unit)?;
-    let mut hash = twox_hash::XxHash64::default();
-    for group in metadata.row_groups() {
-        hash.write_i64(group.num_rows());
-        for column in group.columns() {
-            hash.write(column.column_path().string().as_bytes());
-            hash.write_u8(0xff); // no UTF-8 text holds it
-            hash.write_i64(column.num_values());
-            hash.write_i64(column.data_page_offset());
-            hash.write_i64(column.compressed_size());
-            hash.write_i64(column.uncompressed_size());
-            for bytes in column.statistics().into_iter().flat_map(|s| [s.min_bytes_opt(), s.max_bytes_opt()])
-            {
-                hash.write(bytes.unwrap_or_default());
-                hash.write_u8(0xff);
-            }
-        }
-    }
-    Ok(hash.finish())
-}
-
-/// The stored pages of rows of one row group.
-pub(crate) struct Fetched {
-    object: ObjectRef,
-    rows: Range<u64>,
-    counted: Counted,
-    group: RowGroupMetaData,
-    runs: Vec<(Range<u64>, Bytes)>,
-    metadata: ArrowReaderMetadata,
-    mask: ProjectionMask,
-}
-
-/// Fetches the pages that hold the catalog's `columns` of rows of one row group.
-pub(crate) async fn fetch(
-    unit: UnitRows,
-    source_schema: &SchemaRef,
-    mapping: &Mapping,
-    columns: &[usize],
-    reader: &RangeReader,
-) -> Result<Fetched> {
-    let UnitRows { object, description, rows, counted } = unit;
-    let metadata = parse_unit(&description)?;
-    let group = metadata.row_group(0).clone();
-    let options = ArrowReaderOptions::new().with_schema(held_schema(source_schema));
-    let unfit = |e: ParquetError| damaged(&object, e);
-    let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(unfit)?;
-    let mask = projection(&metadata, source_schema, mapping, columns);
-    let mut fetched = Fetched { object, rows, counted, group, runs: Vec::new(), metadata, mask };
-    let mut decoder = fetched.decoder(usize::MAX)?;
-    while let Asked::Pages(ranges) = asked(&mut decoder).map_err(|e| damaged(&fetched.object, e))? {
-        let bytes = reader.read_ranges(&fetched.object, &ranges).await?;
-        fetched.runs.extend(ranges.iter().cloned().zip(bytes.iter().cloned()));
-        decoder.push_ranges(ranges, bytes).map_err(|e| damaged(&fetched.object, e))?;
-    }
-    Ok(fetched)
-}
-
-/// What a decoder needs to go on.
-enum Asked {
-    Pages(Vec<Range<u64>>),
-    Nothing(Option<Box<ParquetRecordBatchReader>>),
-}
-
-fn asked(decoder: &mut ParquetPushDecoder) -> ParquetResult<Asked> {
-    Ok(match decoder.try_next_reader()? {
-        DecodeResult::NeedsData(ranges) => Asked::Pages(ranges),
-        DecodeResult::Data(reader) => Asked::Nothing(Some(Box::new(reader))),
-        DecodeResult::Finished => Asked::Nothing(None),
-    })
-}
-
-impl Fetched {
-    /// A decoder of the rows, `most` at a time.
-    fn decoder(&self, most: usize) -> Result<ParquetPushDecoder> {
-        let group_rows = to_usize(self.group.num_rows().unsigned_abs())?;
-        let keep = to_usize(self.rows.start)?..to_usize(self.rows.end)?;
-        let mut builder = ParquetPushDecoderBuilder::new_with_metadata(self.metadata.clone())
-            .with_projection(self.mask.clone())
-            .with_batch_size(keep.len().clamp(1, most.min(BATCH_ROWS)));
-        if keep.len() < group_rows {
-            let selection = RowSelection::from_consecutive_ranges(std::iter::once(keep), group_rows);
-            builder = builder.with_row_selection(selection);
-        }
-        builder.build().map_err(|e| damaged(&self.object, e))
-    }
-
-    /// The rows as one batch of the catalog's `columns`, which were fetched. Texts are views.
-    pub(crate) fn decode(
-        self,
-        source_schema: &SchemaRef,
-        mapping: &Mapping,
-        columns: &[usize],
-    ) -> Result<RecordBatch> {
-        let pages = PageRuns { group: &self.group, runs: &self.runs, rows: self.rows.end - self.rows.start };
-        let prefixes = parquet_memory::check(&pages, self.counted).map_err(|what| self.too_much(&what))?;
-        // Values that repeat prefixes are as long as their page at most, so a few of them at a time are bounded.
-        let most = prefixes
-            .map_or(usize::MAX, |page| usize::try_from(PREFIX_BATCH_BYTES / page.max(1)).unwrap_or(1));
-        let batches = self.batches(most.max(1))?;
-        let batch = match batches.as_slice() {
-            [only] => only.clone(),
-            several => {
-                let schema = several.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
-                arrow::compute::concat_batches(&schema, several).map_err(crate::catalog::columns::bug)?
-            }
-        };
-        let count = to_usize(self.rows.end - self.rows.start)?;
-        if batch.num_rows() != count {
-            return Err(Error::damage(format!(
-                "{}: rows {}..{} came back as {} rows; the file is damaged",
-                self.object.uri,
-                self.rows.start,
-                self.rows.end,
-                batch.num_rows()
-            )));
-        }
-        pick(&batch, source_schema, mapping, columns)
-    }
-
-    /// The rows in batches of `most`, together within what the catalog counts.
-    fn batches(&self, most: usize) -> Result<Vec<RecordBatch>> {
-        let unfit = |e: ParquetError| damaged(&self.object, e);
-        let mut decoder = self.decoder(most)?;
-        let (ranges, bytes) = self.runs.iter().cloned().unzip();
-        decoder.push_ranges(ranges, bytes).map_err(unfit)?;
-        let reader = match asked(&mut decoder).map_err(unfit)? {
-            Asked::Nothing(reader) => reader,
-            Asked::Pages(_) => {
-                let what = "pages that were not fetched are needed";
-                return Err(Error::new(ErrorKind::Bug, format!("{}: {what}", self.object.uri)));
-            }
-        };
-        let (mut batches, mut held, mut rows) = (Vec::new(), HeldBytes::default(), 0);
-        let count = to_usize(self.rows.end - self.rows.start)?;
-        for batch in reader.into_iter().flatten() {
-            let batch = batch.map_err(|e| damaged(&self.object, e.into()))?;
-            held.add(&batch);
-            if most < usize::MAX
-                && let Some(what) = parquet_memory::over(held.bytes(), self.counted.memory)
-            {
-                return Err(self.too_much(&what));
-            }
-            rows += batch.num_rows();
-            batches.push(batch);
-            if rows > count {
-                break; // and is reported as other rows than were catalogued
-            }
-        }
-        Ok(batches)
-    }
-
-    fn too_much(&self, what: &str) -> Error {
-        Error::damage(format!(
-            "{}: rows {}..{} of a row group: {what}; the file is damaged, or its writer states wrong sizes: write it anew, or \
-             leave the file out",
-            self.object.uri, self.rows.start, self.rows.end
-        ))
-    }
-}
-
-fn damaged(object: &ObjectRef, error: ParquetError) -> Error {
-    Error::damage(format!("{}: its pages cannot be decoded: {error}; the file is damaged", object.uri))
-        .with_source(error)
-}
-
-/// The leaves that the catalog's `columns` need.
-fn projection(
-    metadata: &ArrowReaderMetadata,
-    source: &Schema,
-    mapping: &Mapping,
-    columns: &[usize],
-) -> ProjectionMask {
-    let descr = metadata.parquet_schema();
-    let leaves = (0..descr.num_columns()).filter(|&leaf| {
-        let root = descr.get_column_root_idx(leaf);
-        columns.iter().any(|&column| {
-            let origin = mapping.origins[column];
-            let child = origin.child().and_then(|child| match source.field(origin.top_level()).data_type() {
-                arrow::datatypes::DataType::Struct(children) => Some(children[child].name().clone()),
-                _ => None,
-            });
-            root == origin.top_level()
-                && child.is_none_or(|child| descr.column(leaf).path().parts().get(1) == Some(&child))
-        })
-    });
-    ProjectionMask::leaves(descr, leaves.collect::<Vec<_>>())
-}
-
-fn to_usize(n: u64) -> Result<usize> {
-    usize::try_from(n).map_err(|_| Error::config(format!("{n} rows do not fit this machine's memory")))
 }

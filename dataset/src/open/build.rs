@@ -140,7 +140,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         split: options.split.as_deref(),
     };
     let (listing_notes, is_resumed) = (sources.notes.clone(), sources.is_resumed);
-    let draft = format::catalog(sources, &with).await?;
+    let draft = format::of(layout).catalog(sources, &with).await?;
     if draft.blocks.samples() == 0 {
         return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
     }
@@ -189,7 +189,7 @@ async fn still_fits(
 ) -> Result<bool> {
     let objects = &stored.objects;
     let all = 0..objects.len();
-    if stored.layout == Layout::CommonVoiceTar && !still_there(objects, all.clone(), storage).await? {
+    if format::of(stored.layout).reads_copies() && !still_there(objects, all.clone(), storage).await? {
         return Ok(false); // the seekable copies were removed
     }
     let is_large = options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS;

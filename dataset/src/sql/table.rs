@@ -7,8 +7,9 @@
 
 use super::scan::{Cheap, Output, Run, Scan, ScanExec};
 use crate::catalog::{Catalog, Content, SAMPLE_ID};
+use crate::format;
 use crate::open::Opened;
-use crate::{BlockId, BlockReader, Layout};
+use crate::{BlockId, BlockReader};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
@@ -70,7 +71,7 @@ impl CatalogTable {
 
     /// What row-group statistics are held against.
     fn pruning(&self, state: &dyn Session, filters: &[Expr]) -> Result<Option<PruningPredicate>> {
-        if self.opened.catalog.layout != Layout::HfParquet {
+        if !format::of(self.opened.catalog.layout).has_statistics() {
             return Ok(None);
         }
         let Some(filter) = conjunction(filters.iter().filter(|f| !f.is_volatile()).cloned()) else {

@@ -10,7 +10,7 @@
 //! others. An MD5 as an ETag is none either: a listing never proves that it is one, and a copy on a file system has none.
 
 use crate::catalog::{BlockTable, Content, CopiedFrom, DURATION, Draft, Objects};
-use crate::format::{name_below, unit_digest};
+use crate::format::{self, name_below};
 use crate::storage::is_etag;
 use crate::{Layout, Result, Storage};
 use arrow::array::Array;
@@ -85,7 +85,7 @@ pub(crate) async fn identity(
         }
         Content::Units { units, .. } => {
             for unit in units.all(storage).await? {
-                hash.write_u64(unit_digest(layout, &unit)?);
+                hash.write_u64(format::of(layout).unit_digest(&unit)?);
             }
         }
         Content::Union(_) => {} // made of identities: `joined`

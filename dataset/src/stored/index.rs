@@ -1,6 +1,7 @@
 //! `catalog.json`: what a stored catalog consists of, written last.
 
 use crate::catalog::{Catalog, Probed};
+use crate::format;
 use crate::{Error, ErrorKind, Layout, Result, Storage};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,17 +12,6 @@ use std::collections::BTreeMap;
 pub(crate) const VERSION: u32 = 4;
 pub(crate) const CONVERTED_VERSION: u32 = 3;
 pub(crate) const INDEX: &str = "catalog.json";
-
-/// Raised when the columns of a layout are made otherwise: its older catalogs are rebuilt. The order stays the same, and
-/// so do the catalogs of the other layouts. WebDataset 1: lists and objects of JSON members are columns. Parquet 1: the
-/// columns that statistics prove to have nulls are listed. Parquet 2: blocks have their memory, which only footers tell.
-pub(crate) fn columns_version(layout: Layout) -> u32 {
-    match layout {
-        Layout::WebDataset => 1,
-        Layout::HfParquet => 2,
-        _ => 0,
-    }
-}
 
 /// Units up to this are read and checked when the catalog is opened, in a few milliseconds (about 20,000 row groups);
 /// more of them stay in the store and are checked one by one.
@@ -101,7 +91,7 @@ impl Index {
             notes: catalog.notes.clone(),
             listing_notes: catalog.listing_notes,
             null_columns: catalog.null_columns.clone(),
-            columns_version: columns_version(catalog.layout),
+            columns_version: format::of(catalog.layout).columns_version(),
             tables,
         }
     }

@@ -1,15 +1,13 @@
 //! Opening a stored catalog: what does not match its index is rebuilt, never trusted.
 
-use super::index::{
-    CONVERTED_VERSION, INDEX, Index, Table, UNITS_IN_MEMORY_BYTES, VERSION, columns_version, read_whole,
-};
+use super::index::{CONVERTED_VERSION, INDEX, Index, Table, UNITS_IN_MEMORY_BYTES, VERSION, read_whole};
 use super::place::Place;
 use super::{files, identity};
 use crate::catalog::columns::map_columns;
 use crate::catalog::{
     Added, BlockTable, Catalog, Content, Objects, SampleTable, UnitStore, VIEW_BYTES, column,
 };
-use crate::format::{MAX_BLOCK_OBJECTS, ipc};
+use crate::format::{self, MAX_BLOCK_OBJECTS};
 use crate::{ErrorKind, Layout, ObjectRef, Result, Storage};
 use arrow::datatypes::{SchemaRef, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
@@ -47,13 +45,13 @@ pub(crate) async fn load(place: &Place, storage: &Storage) -> Result<Stored> {
             index.version
         )));
     }
-    if index.columns_version != columns_version(index.layout) {
+    if index.columns_version != format::of(index.layout).columns_version() {
         return Ok(Stored::Unusable(format!(
             "it was stored by a release that made other columns of the layout {}",
             index.layout
         )));
     }
-    if index.version == CONVERTED_VERSION && index.layout == Layout::CommonVoiceTar {
+    if index.version == CONVERTED_VERSION && format::of(index.layout).reads_copies() {
         return Ok(Stored::Unusable("an older release stored it, without the names of its archives".into()));
     }
     match load_tables(index, place, storage).await {
@@ -270,11 +268,11 @@ async fn with_memory(
 ) -> Result<BlockTable, String> {
     let known = match content {
         Content::Located(_) => Some(blocks.with_memory_per_sample(VIEW_BYTES * payloads as u64)),
-        Content::Units { units, mapping, .. } if layout == Layout::ArrowIpc => {
-            let units = units.all(storage).await.map_err(|e| e.to_string())?;
-            ipc::memory_of_stored(blocks, &units, mapping).map_err(|e| e.to_string())?
+        Content::Units { units, mapping, .. } => {
+            let known = format::of(layout).memory_of_stored(blocks, units, mapping, storage);
+            known.await.map_err(|e| e.to_string())?
         }
-        Content::Units { .. } | Content::Union(_) => None,
+        Content::Union(_) => None,
     };
     known.ok_or_else(|| {
         "an older release stored it, without the memory that its compressed blocks take".into()

@@ -5,7 +5,7 @@
 //! elsewhere fits. The row of a table (a TSV, a manifest) that lists a sample may differ.
 
 use crate::catalog::{BlockTable, Catalog, Content, SampleTable, UnitStore};
-use crate::format::{name_below, unit_digest};
+use crate::format::{self, name_below};
 use crate::{Layout, Result, SampleId, Storage};
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -148,7 +148,7 @@ async fn shards(
         if before != Some(row.unit) {
             before = Some(row.unit);
             let mut hash = XxHash64::with_seed(shard.digest);
-            hash.write_u64(unit_digest(layout, &units[row.unit as usize])?);
+            hash.write_u64(format::of(layout).unit_digest(&units[row.unit as usize])?);
             shard.digest = hash.finish();
         }
     }
