@@ -20,63 +20,29 @@
 //!
 //! Cost: a hit of 4 MiB is one `read` and a CRC-32 (about 1 ms from the page cache).
 
+mod entry;
 mod folder;
 mod index;
+mod options;
 mod ranges;
 
+pub use options::{DiskCacheOptions, DiskCacheStats};
 pub(crate) use ranges::RangeReader;
 
 use crate::{Error, ErrorKind, ObjectRef, PerProcess, Result, Storage};
 use bytes::Bytes;
+use entry::{check, header, key, size_on_disk, write_file};
 use folder::{DISK_BLOCK_BYTES, Folder, our_files, remove_file};
 use index::{Admission, Index, Key, Stream, Use};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::fs::{self, File};
-use std::hash::Hasher;
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use twox_hash::XxHash64;
-
-/// Where the cache is and how much it may hold.
-#[derive(Debug, Clone)]
-pub struct DiskCacheOptions {
-    /// The folder; made when missing. Nothing but caches should be in it.
-    pub folder: PathBuf,
-    /// The most bytes that all files in the folder take together, rounded up to 4 KiB each: those of all data sets and
-    /// processes that share the folder. Where data sets of one process give several, the largest counts.
-    pub max_bytes: u64,
-}
-
-impl DiskCacheOptions {
-    /// A cache in `folder`, of at most `max_bytes`.
-    pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
-        Self { folder: folder.into(), max_bytes }
-    }
-}
-
-/// What the cache did since it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DiskCacheStats {
-    /// Ranges found.
-    pub hits: u64,
-    /// Ranges not found.
-    pub misses: u64,
-    /// Entries dropped because their checksum or header was wrong.
-    pub damaged: u64,
-    /// Entries that went to make room.
-    pub evicted: u64,
-    /// Entries that this process wrote, or took over, and holds.
-    pub entries: usize,
-    /// Bytes of those on disk, those being written included.
-    pub used_bytes: u64,
-    /// Caching has turned itself off, for a time.
-    pub off: bool,
-}
 
 /// Fetched ranges on local disk; clones share everything, and caches of one folder share what is held.
 ///
@@ -134,9 +100,6 @@ type OpenCaches = Mutex<HashMap<PathBuf, Weak<Inner>>>;
 
 static OPEN: PerProcess<OpenCaches> = PerProcess::new();
 
-/// Name and format version · CRC-32 of the bytes · key · length: 8 + 4 + 16 + 8 bytes, little-endian.
-const MAGIC: [u8; 8] = *b"fscache1";
-const HEADER_BYTES: usize = 36;
 /// How long nothing is written after an error of the disk.
 const OFF: Duration = Duration::from_secs(300);
 /// Entries of earlier runs: needed never, until a stream says otherwise.
@@ -463,50 +426,6 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|e| Error::new(ErrorKind::Bug, format!("a cache operation ended without a result: {e}")))
 }
 
-/// Two 64-bit hashes with different seeds over (URI, ETag, range): at 10⁹ entries the chance that any two
-/// agree is 10⁻²¹. URIs themselves stay out of the files, for they may be signed.
-fn key(object: &ObjectRef, range: &Range<u64>) -> Option<Key> {
-    let etag = object.etag.as_deref()?;
-    let half = |seed| {
-        let mut hasher = XxHash64::with_seed(seed);
-        for text in [object.uri.as_str(), etag] {
-            hasher.write(&(text.len() as u64).to_le_bytes());
-            hasher.write(text.as_bytes());
-        }
-        for number in [object.size, range.start, range.end] {
-            hasher.write(&number.to_le_bytes());
-        }
-        u128::from(hasher.finish())
-    };
-    Some((half(1) << 64) | half(2))
-}
-
-fn size_on_disk(bytes: u64) -> u64 {
-    (bytes + HEADER_BYTES as u64).next_multiple_of(DISK_BLOCK_BYTES)
-}
-
-fn header(key: Key, bytes: &[u8]) -> [u8; HEADER_BYTES] {
-    let mut out = [0; HEADER_BYTES];
-    out[..8].copy_from_slice(&MAGIC);
-    out[8..12].copy_from_slice(&crc32fast::hash(bytes).to_le_bytes());
-    out[12..28].copy_from_slice(&key.to_le_bytes());
-    out[28..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-    out
-}
-
-/// The bytes in a file, if header, length and checksum agree.
-fn check(file: Vec<u8>, key: Key, range: &Range<u64>) -> Option<Bytes> {
-    let bytes = file.get(HEADER_BYTES..)?;
-    let whole = bytes.len() as u64 == range.end - range.start && file[..HEADER_BYTES] == header(key, bytes);
-    whole.then(|| Bytes::from(file).slice(HEADER_BYTES..))
-}
-
-/// No `fsync`: after a power cut the checksum tells whole entries from broken ones, and all can be fetched again.
-fn write_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    parts.iter().try_for_each(|part| file.write_all(part))
-}
-
 /// Lists what earlier runs left. Half files go, and so do entries beyond the cap.
 fn load(folder: &Folder, index: &mut Index) -> io::Result<()> {
     for (path, key) in our_files(folder.part())? {
@@ -526,6 +445,8 @@ fn load(folder: &Folder, index: &mut Index) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::io::Write;
 
     fn object(n: u64) -> ObjectRef {
         ObjectRef { uri: format!("s3://b/{n}"), size: 1 << 20, etag: Some(format!("\"{n}\"")) }
@@ -547,16 +468,5 @@ mod tests {
         assert!(!cache.put(&object(2), &(0..1000), &bytes, 5));
         assert_eq!(cache.get(&object(1), &(0..1000)), None);
         assert!(our_files(&dir.path().join("part-0")).unwrap().is_empty());
-    }
-
-    #[test]
-    fn the_key_tells_objects_versions_and_ranges_apart() {
-        let base = object(1);
-        let mut keys = HashSet::from([key(&base, &(0..10)).unwrap()]);
-        assert!(keys.insert(key(&base, &(0..11)).unwrap()));
-        assert!(keys.insert(key(&base, &(1..10)).unwrap()));
-        assert!(keys.insert(key(&object(2), &(0..10)).unwrap()));
-        assert!(keys.insert(key(&ObjectRef { etag: Some("x".into()), ..base.clone() }, &(0..10)).unwrap()));
-        assert_eq!(key(&ObjectRef { etag: None, ..base }, &(0..10)), None);
     }
 }

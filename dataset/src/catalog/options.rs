@@ -1,4 +1,4 @@
-//! Where a catalog is kept, how it is checked, and who is told of its building.
+//! Where a catalog is kept, how it is checked, and who receives its progress.
 
 use std::fmt;
 use std::path::PathBuf;

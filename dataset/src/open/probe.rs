@@ -1,4 +1,4 @@
-//! Whether and how durations of clips are read from their headers.
+//! Whether and how durations of audio clips are read from their headers.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

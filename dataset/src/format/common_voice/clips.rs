@@ -137,19 +137,25 @@ impl Format for Clips {
     }
 }
 
+/// The list of durations of each folder, by the number of its name.
+fn duration_lists(names: &[String]) -> HashMap<String, usize> {
+    let mut lists: HashMap<String, usize> = HashMap::new();
+    for file in DURATION_LISTS.iter().rev() {
+        for (i, name) in names.iter().enumerate() {
+            if split_folder(name).1 == *file {
+                lists.insert(split_folder(name).0.to_owned(), i); // the better form comes last
+            }
+        }
+    }
+    lists
+}
+
 async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let mut notes = sources.notes.clone();
     let lists: Vec<List> =
         sources.names.iter().enumerate().filter_map(|(i, name)| List::of(name, i)).collect();
     let mut objects: Vec<ObjectRef> = lists.iter().map(|list| sources.objects[list.index].clone()).collect();
-    let mut durations: HashMap<String, usize> = HashMap::new();
-    for file in DURATION_LISTS.iter().rev() {
-        for (i, name) in sources.names.iter().enumerate() {
-            if split_folder(name).1 == *file {
-                durations.insert(split_folder(name).0.to_owned(), i); // the better form comes last
-            }
-        }
-    }
+    let durations = duration_lists(&sources.names);
     let mut used: Vec<usize> = durations.values().copied().collect();
     used.sort_unstable();
     objects.extend(used.iter().map(|&i| sources.objects[i].clone()));
