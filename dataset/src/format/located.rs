@@ -1,7 +1,7 @@
 //! Samples whose payloads are byte ranges of objects: folders, tars, manifests. Cutting them into blocks, and
 //! reading a block back.
 
-use super::tar_header::{HEADER_BYTES, Stated};
+use super::tars::header::{HEADER_BYTES, Stated};
 use crate::cache::RangeReader;
 use crate::catalog::columns::{bug, views_of};
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};

@@ -11,13 +11,13 @@
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Seen};
 use super::guard::guarded;
+use super::json::kind::{Flattened, fields_of, merge, settled};
 use super::json::{Cells, array_of, cells_of, is_numbers, widen};
-use super::json_kind::{Flattened, fields_of, merge, settled};
 use super::kinds::{Kind, extension, is_audio, is_picture, kind_of};
 use super::listing::Sources;
 use super::located::{BlockCut, Row};
-use super::tar_index::{self, TarIndexes};
-use super::tar_kinds::recognise_tars;
+use super::tars::index::{self, TarIndexes};
+use super::tars::recognise::recognise_tars;
 use super::tars::{self, Member, RECORD_BYTES};
 use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
@@ -138,13 +138,13 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     let indexes = &TarIndexes::find(&sources, with.storage).await;
     let parts_at_once = with.reads_at_once() / sources.objects.len().max(1);
     let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
-        let (members, unused) = tar_index::members(&object, indexes, is_kept, parts_at_once, with).await?;
+        let (members, unused) = index::members(&object, indexes, is_kept, parts_at_once, with).await?;
         let tar = tars::blocking(with.storage.io(), move || group(members, &object, RUN_TEXT_BYTES)).await?;
         Ok((tar, unused))
     });
     let (tars, unused): (Vec<Tar>, Vec<Option<String>>) = read.await?.into_iter().unzip();
     let mut notes = sources.notes;
-    notes.extend(tar_index::note(&unused.into_iter().flatten().collect::<Vec<_>>()));
+    notes.extend(index::note(&unused.into_iter().flatten().collect::<Vec<_>>()));
     let mut runs = Vec::with_capacity(tars.len());
     for (shard, tar) in (0u32..).zip(tars) {
         notes.extend(tar.note);

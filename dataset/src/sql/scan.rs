@@ -1,7 +1,7 @@
 //! Running a scan of the catalog: runs of blocks in, record batches with sample ids out.
 
 use crate::catalog::{Content, SAMPLE_ID};
-use crate::format::parquet_read::parse_unit;
+use crate::format::parquet::read::parse_unit;
 use crate::open::Opened;
 use crate::{BlockId, BlockReader, Error};
 use arrow::array::{ArrayRef, AsArray, BooleanArray, UInt64Array};

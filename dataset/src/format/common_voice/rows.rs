@@ -1,7 +1,7 @@
 //! From rows of TSVs and places of clips to samples and blocks.
 
+use super::super::json::kind::unify;
 use super::super::json::widen;
-use super::super::json_kind::unify;
 use super::super::kinds::{counted, extension, is_audio};
 use super::super::located::{BlockCut, Row};
 use super::tsv::{Durations, Table, file_name};

@@ -7,21 +7,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Fields of the structs of one column, all levels together: objects whose keys are ids would make one each.
-pub(super) const MAX_FIELDS: usize = 256;
+pub(in crate::format) const MAX_FIELDS: usize = 256;
 
-pub(super) const MIXED: &str = "some of its lists or objects are next to values of another kind";
-pub(super) const WIDE: &str = "its objects have more than 256 different keys";
+pub(in crate::format) const MIXED: &str = "some of its lists or objects are next to values of another kind";
+pub(in crate::format) const WIDE: &str = "its objects have more than 256 different keys";
 
 /// Why lists or objects of a column are kept as text; the first reason found.
-pub(super) type Flattened = Option<&'static str>;
+pub(in crate::format) type Flattened = Option<&'static str>;
 
 /// The type that holds both.
-pub(super) fn unify(a: &DataType, b: &DataType) -> DataType {
+pub(in crate::format) fn unify(a: &DataType, b: &DataType) -> DataType {
     merge(a, b, &mut None)
 }
 
 /// The type that holds both; `why` is set where lists or objects become text.
-pub(super) fn merge(a: &DataType, b: &DataType, why: &mut Flattened) -> DataType {
+pub(in crate::format) fn merge(a: &DataType, b: &DataType, why: &mut Flattened) -> DataType {
     match (a, b) {
         (a, b) if a == b => a.clone(),
         (DataType::Null, other) | (other, DataType::Null) => other.clone(),
@@ -48,7 +48,7 @@ pub(super) fn merge(a: &DataType, b: &DataType, why: &mut Flattened) -> DataType
     }
 }
 
-pub(super) fn list_of(item: DataType) -> DataType {
+pub(in crate::format) fn list_of(item: DataType) -> DataType {
     DataType::List(Arc::new(Field::new("item", item, true)))
 }
 
@@ -62,7 +62,7 @@ fn struct_of(kinds: BTreeMap<String, DataType>, why: &mut Flattened) -> DataType
 }
 
 /// The fields of a type's structs, all levels together.
-pub(super) fn fields_of(kind: &DataType) -> usize {
+pub(in crate::format) fn fields_of(kind: &DataType) -> usize {
     match kind {
         DataType::List(item) => fields_of(item.data_type()),
         DataType::Struct(fields) => fields.iter().map(|field| 1 + fields_of(field.data_type())).sum(),
@@ -72,7 +72,7 @@ pub(super) fn fields_of(kind: &DataType) -> usize {
 
 /// The type as a catalog has it: what is null everywhere, or an object without keys, is text, so that a filter may still
 /// name it.
-pub(super) fn settled(kind: DataType) -> DataType {
+pub(in crate::format) fn settled(kind: DataType) -> DataType {
     match kind {
         DataType::Null => DataType::Utf8,
         DataType::List(item) => list_of(settled(item.data_type().clone())),

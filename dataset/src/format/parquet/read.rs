@@ -1,7 +1,7 @@
 //! Reading rows of a row group: its unit's footer, then the pages of the selected columns, then views.
 
-use super::parquet_memory::{self, HeldBytes, PageRuns};
-use super::units::UnitRows;
+use super::super::units::UnitRows;
+use super::memory::{self, HeldBytes, PageRuns};
 use crate::cache::RangeReader;
 use crate::catalog::Counted;
 use crate::catalog::columns::{Mapping, bug, pick};
@@ -132,7 +132,7 @@ impl Fetched {
         columns: &[usize],
     ) -> Result<RecordBatch> {
         let pages = PageRuns { group: &self.group, runs: &self.runs, rows: self.rows.end - self.rows.start };
-        let prefixes = parquet_memory::check(&pages, self.counted).map_err(|what| self.too_much(&what))?;
+        let prefixes = memory::check(&pages, self.counted).map_err(|what| self.too_much(&what))?;
         // Values that repeat prefixes are as long as their page at most, so a few of them at a time are bounded.
         let most = prefixes
             .map_or(usize::MAX, |page| usize::try_from(PREFIX_BATCH_BYTES / page.max(1)).unwrap_or(1));
@@ -176,7 +176,7 @@ impl Fetched {
             let batch = batch.map_err(|e| damaged(&self.object, e.into()))?;
             held.add(&batch);
             if most < usize::MAX
-                && let Some(what) = parquet_memory::over(held.bytes(), self.counted.memory)
+                && let Some(what) = memory::over(held.bytes(), self.counted.memory)
             {
                 return Err(self.too_much(&what));
             }

@@ -4,7 +4,7 @@
 //!
 //! Invariant: a type has at most [`MAX_DEPTH`] levels and [`MAX_FIELDS`] fields. What exceeds them is text.
 
-use super::json_kind::{Flattened, MAX_FIELDS, MIXED, WIDE, list_of, merge};
+use super::kind::{Flattened, MAX_FIELDS, MIXED, WIDE, list_of, merge};
 use arrow::datatypes::{DataType, Field};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

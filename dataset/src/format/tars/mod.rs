@@ -1,5 +1,12 @@
 //! Members of tars, found once by walking headers.
 
+pub(super) mod header;
+pub(super) mod index;
+mod index_full;
+mod index_offsets;
+mod index_read;
+pub(super) mod recognise;
+
 use super::guard::guarded;
 use crate::storage::local_error;
 use crate::{Error, IoRuntime, ObjectRef, Result, Storage};

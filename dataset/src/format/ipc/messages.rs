@@ -7,8 +7,8 @@
 //! each message of a file, [`MESSAGE_READS`] at a time; of a stream, one for each message whose body is larger than a few
 //! KiB, one after another, and one for each MiB of smaller ones.
 
-use super::guard::guarded;
-use super::ipc_lengths::Buffers;
+use super::super::guard::guarded;
+use super::lengths::Buffers;
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow_ipc::{Block as IpcBlock, MessageHeader, root_as_footer, root_as_message};

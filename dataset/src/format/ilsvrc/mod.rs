@@ -6,12 +6,13 @@
 //! wnids) if that stands beside it, in `data/` or in `ILSVRC2012_devkit_t12/data/`; else there is no label column,
 //! and a note says what is missing.
 
+mod matlab;
+
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Splits};
 use super::kinds::{Kind, kind_of};
 use super::listing::Sources;
 use super::located::{BlockCut, Row};
-use super::matlab;
 use super::tars::{self, Member};
 use crate::catalog::columns::{bug, label_field, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};

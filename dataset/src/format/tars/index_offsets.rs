@@ -8,8 +8,8 @@
 //! parts     └─────┘ └─────┘ └───────    a walk that does not end exactly there proves the index wrong
 //! ```
 
-use super::tar_index_read::{Problem, read, unfit};
-use super::tars::{self, Member, RECORD_BYTES};
+use super::index_read::{Problem, read, unfit};
+use crate::format::tars::{self, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result, Storage};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::ops::Range;

@@ -4,7 +4,7 @@
 //! last 64 KiB ─▶ metadata (a second read where it is longer) ─▶ offset indexes, where there are any (one read)
 //! ```
 
-use super::{parquet_check, thrift_check};
+use super::{check, thrift_check};
 use crate::{Error, ObjectRef, Result, Storage};
 use bytes::Bytes;
 use parquet::DecodeResult;
@@ -46,10 +46,10 @@ pub(super) async fn read(object: &ObjectRef, storage: &Storage) -> Result<Parque
     let bytes = tail.read(metadata_start..end, object, storage).await?;
     thrift_check::footer(&bytes).map_err(|what| bad(&format!("its footer has {what}")))?;
     let metadata = ParquetMetaDataReader::decode_metadata(&bytes).map_err(|e| unreadable(object, e))?;
-    parquet_check::footer(&metadata, object.size).map_err(|what| bad(&what))?;
+    check::footer(&metadata, object.size).map_err(|what| bad(&what))?;
     let metadata = with_offset_index(metadata, metadata_start, &tail, object, storage).await?;
     for (group, index) in metadata.row_groups().iter().zip(metadata.offset_index().into_iter().flatten()) {
-        parquet_check::pages(group, index).map_err(|what| bad(&what))?;
+        check::pages(group, index).map_err(|what| bad(&what))?;
     }
     Ok(metadata)
 }

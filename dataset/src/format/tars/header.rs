@@ -10,7 +10,7 @@
 //! The header of a long name may hold a shortened form, since an extended header has the name. Names are therefore compared if
 //! key and name are shorter than [`PLAIN_NAME_BYTES`], and sizes below [`PLAIN_SIZE_MAX`]. A character that is not ASCII may
 //! have a placeholder in the header, such as `?` (`alike`). Names that differ only in such characters are compared when an
-//! index is used (`tar_index_full.rs`).
+//! index is used (`index_full.rs`).
 //! Cost: 512 bytes a payload, which blocks read anyway as the gap between two payloads.
 
 use crate::{Error, ErrorKind, ObjectRef};
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 pub(crate) const HEADER_BYTES: usize = 512;
 /// The field of a name has 100 bytes; writers that shorten a name into it use nearly all of them.
-pub(super) const PLAIN_NAME_BYTES: usize = 90;
+pub(in crate::format) const PLAIN_NAME_BYTES: usize = 90;
 /// Eleven octal digits; larger sizes may be in an extended header.
 const PLAIN_SIZE_MAX: u64 = 1 << 33;
 

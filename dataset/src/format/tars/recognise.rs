@@ -1,12 +1,12 @@
 //! Which layout tars have: one of them is looked into.
 
-use super::common_voice;
-use super::contract::Seen;
-use super::kinds::{Kind, file_name, kind_of};
+use super::super::common_voice;
+use super::super::contract::Seen;
+use super::super::kinds::{Kind, file_name, kind_of};
 use crate::{Layout, ObjectRef, Result, Storage};
 
 /// The layout of tars, where the data are tars.
-pub(super) async fn recognise_tars(seen: &Seen<'_>, storage: &Storage) -> Result<Option<Layout>> {
+pub(in crate::format) async fn recognise_tars(seen: &Seen<'_>, storage: &Storage) -> Result<Option<Layout>> {
     let is_tar = |name: &str| kind_of(name) == Some(Kind::Tar);
     match seen.listed.iter().find(|(name, _)| is_tar(name)).filter(|_| seen.has_only(Kind::Tar)) {
         Some((name, object)) => Ok(Some(layout_of_tar(name, object, storage).await?)),

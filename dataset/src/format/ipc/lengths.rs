@@ -4,7 +4,7 @@
 //! are near each other. Joined ranges are at least 1 MiB apart (128 KiB on disk), so a batch costs a request for each of its
 //! large buffers, and at most one for each MiB.
 
-use super::ipc_check::{self, LENGTH_BYTES};
+use super::check::{self, LENGTH_BYTES};
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow_ipc::{CompressionType, RecordBatch};
 use std::ops::Range;
@@ -20,8 +20,8 @@ pub(super) struct Buffers {
 impl Buffers {
     pub(super) fn of(batch: &RecordBatch<'_>) -> Result<Self, String> {
         let places = batch.buffers().unwrap_or_default().iter();
-        let places = places
-            .map(|buffer| Ok((ipc_check::length(buffer.offset())?, ipc_check::length(buffer.length())?)));
+        let places =
+            places.map(|buffer| Ok((check::length(buffer.offset())?, check::length(buffer.length())?)));
         let codec = batch.compression().map(|compression| compression.codec());
         Ok(Self { codec, places: places.collect::<Result<_, String>>()? })
     }
@@ -54,10 +54,10 @@ impl Buffers {
         let lengths = read
             .iter()
             .zip(&prefixed)
-            .map(|(prefix, (_, bytes))| ipc_check::decompressed(self.codec, prefix, *bytes).map_err(damaged));
+            .map(|(prefix, (_, bytes))| check::decompressed(self.codec, prefix, *bytes).map_err(damaged));
         let lengths = lengths.collect::<Result<Vec<u64>>>()?;
         let total = lengths.into_iter().fold(0, u64::saturating_add);
-        ipc_check::check_total(total).map_err(damaged)?;
+        check::check_total(total).map_err(damaged)?;
         Ok(total)
     }
 }

@@ -17,15 +17,15 @@
 //!   skips a member or is wrong about an extended header has such gaps: that of `wds2idx.py` 2.4 is 1,024 bytes short for
 //!   names over 100 bytes in GNU's format.
 //!
-//! The others are compared when payloads are read (`tar_header.rs`).
+//! The others are compared when payloads are read (`header.rs`).
 //!
 //! Cost of a tar with large payloads alone: 4 requests.
 
-use super::cataloguing::Cataloguing;
-use super::guard::guarded;
-use super::tar_header::PLAIN_NAME_BYTES;
-use super::tar_index_read::{Problem, read, unfit};
-use super::tars::{self, MAX_TEXT_MEMBER_BYTES, Member, RECORD_BYTES};
+use super::super::cataloguing::Cataloguing;
+use super::super::guard::guarded;
+use super::header::PLAIN_NAME_BYTES;
+use super::index_read::{Problem, read, unfit};
+use crate::format::tars::{self, MAX_TEXT_MEMBER_BYTES, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};

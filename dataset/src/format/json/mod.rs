@@ -12,8 +12,9 @@
 //! Invariant: a column of lists or objects takes at most [`CELLS_PER_BYTE`] values per byte that was read for it; above that
 //! it is kept as JSON text, like what has too many levels or fields (`json_shape.rs`, `json_kind.rs`).
 
-use super::json_kind::Flattened;
-use super::json_shape::Shape;
+pub(super) mod kind;
+mod shape;
+
 use crate::Result;
 use crate::catalog::columns::bug;
 use arrow::array::{
@@ -23,7 +24,9 @@ use arrow::array::{
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Fields, Float64Type, Int64Type};
+use kind::Flattened;
 use serde_json::{Map, Value};
+use shape::Shape;
 use std::sync::Arc;
 
 /// Values, nulls included, that columns of lists and objects may take per byte that cataloguing reads. Annotations take about
@@ -207,8 +210,8 @@ fn value_at(array: &ArrayRef, row: usize) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::json_kind::{MIXED, WIDE, merge, settled};
-    use super::super::json_shape::{DEEP, MAX_DEPTH};
+    use super::kind::{MIXED, WIDE, merge, settled};
+    use super::shape::{DEEP, MAX_DEPTH};
     use super::*;
     use serde_json::json;
 

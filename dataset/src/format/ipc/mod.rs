@@ -4,18 +4,19 @@
 //! file: footer ─▶ batches     stream: message, message, … ─▶ batches ─▶ blocks (uncompressed batches cut by rows)
 //! ```
 //! A unit is one record batch: where it lies, its message, and its cuts. An uncompressed batch of plain columns is
-//! read by the buffer ranges that the rows and columns asked for need (see [`super::ipc_slice`]); a compressed one,
+//! read by the buffer ranges that the rows and columns asked for need (see [`slice`]); a compressed one,
 //! or one with lists or dictionaries, is read whole and is one block.
+
+mod check;
+mod lengths;
+mod messages;
+mod slice;
 
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Seen};
 use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
 use super::guard::guarded;
-use super::ipc_check;
-use super::ipc_lengths::Buffers;
-use super::ipc_messages::{self, Found, MESSAGE_READS, Messages, Place, damaged};
-use super::ipc_slice::{self, Cut, Pieces, Shapes};
 use super::kinds::{Kind, Named, file_name, kind_of};
 use super::listing::Sources;
 use super::partitions::note_partitions;
@@ -33,7 +34,10 @@ use arrow_ipc::{MetadataVersion, root_as_message};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
+use lengths::Buffers;
+use messages::{Found, MESSAGE_READS, Messages, Place, damaged};
 use serde::{Deserialize, Serialize};
+use slice::{Cut, Pieces, Shapes};
 use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
@@ -175,8 +179,7 @@ async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> R
 }
 
 async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
-    let Messages { schema, mut dictionaries, batches } =
-        ipc_messages::of_object(object, with.storage).await?;
+    let Messages { schema, mut dictionaries, batches } = messages::of_object(object, with.storage).await?;
     let memory = dictionaries.held_bytes(object, with.storage).await?;
     let mut found = Vec::with_capacity(batches.len());
     for (batch, known) in batches {
@@ -203,7 +206,7 @@ async fn cut_batch(
     let header =
         message.header_as_record_batch().ok_or_else(|| damaged(object, "a block that is no record batch"))?;
     let rows = u64::try_from(header.length()).map_err(|_| damaged(object, "a negative row count"))?;
-    ipc_check::check(schema.fields(), &header, message.version(), found.place.body)
+    check::check(schema.fields(), &header, message.version(), found.place.body)
         .map_err(|e| damaged(object, e))?;
     if rows == 0 {
         return Ok(None);
@@ -216,7 +219,7 @@ async fn cut_batch(
         None => Vec::new(),
         Some(shapes) => {
             let target = if bytes > 2 * with.block_bytes { with.block_bytes } else { u64::MAX };
-            ipc_slice::cuts(&shapes, rows, body, target, object, with.storage).await?
+            slice::cuts(&shapes, rows, body, target, object, with.storage).await?
         }
     };
     let too_many = || damaged(object, format!("a batch of {rows} rows"));
@@ -307,7 +310,7 @@ async fn fetch(
         let origins: Vec<_> = columns.iter().map(|&c| mapping.origins[c]).collect();
         let body = unit.batch.offset + unit.batch.meta;
         let batch_rows = u64::try_from(header.length()).unwrap_or(0);
-        let extents = match ipc_slice::extents_of_cuts(&rows, &unit.cuts, batch_rows) {
+        let extents = match slice::extents_of_cuts(&rows, &unit.cuts, batch_rows) {
             Some(extents) => extents,
             None => shapes.extents(&origins, &rows, body, &object, reader).await?,
         };
@@ -333,7 +336,7 @@ impl Fetched {
         let Self { object, rows, counted, bytes } = self;
         let batch = match bytes {
             FetchedBytes::Cut { pieces, bytes } => {
-                ipc_slice::build(source_schema, &pieces, &bytes, &rows).map_err(|e| damaged(&object, e))?
+                slice::build(source_schema, &pieces, &bytes, &rows).map_err(|e| damaged(&object, e))?
             }
             FetchedBytes::Whole { unit, version, bytes } => {
                 let whole = decode_whole(&unit, bytes, source_schema, version, counted, &object)?;
@@ -370,11 +373,11 @@ fn decode_whole(
         guarded(|| decoder.read_dictionary(&block, &Buffer::from(bytes))).map_err(bad)?;
     }
     let bad = |e| damaged(object, e);
-    let metadata = ipc_messages::metadata(&batch).map_err(|e| damaged(object, e))?;
+    let metadata = messages::metadata(&batch).map_err(|e| damaged(object, e))?;
     let message = root_as_message(&metadata).map_err(|e| damaged(object, e))?;
     let header = message.header_as_record_batch().ok_or_else(|| damaged(object, "no record batch"))?;
-    ipc_check::check(schema.fields(), &header, version, unit.batch.body).map_err(bad)?;
-    let lengths = ipc_check::check_lengths(&header, unit.batch.body_of(&batch)).map_err(bad)?;
+    check::check(schema.fields(), &header, version, unit.batch.body).map_err(bad)?;
+    let lengths = check::check_lengths(&header, unit.batch.body_of(&batch)).map_err(bad)?;
     check_claim(claimed.saturating_add(lengths), counted).map_err(bad)?;
     let (block, buffer) = (unit.batch.block()?, Buffer::from(batch.clone()));
     guarded(|| decoder.read_record_batch(&block, &buffer))
@@ -394,7 +397,7 @@ fn check_claim(claimed: u64, counted: u64) -> Result<(), String> {
 /// Checks a dictionary's message, whose only column is that of the schema's dictionary with its id. Returns the bytes of its
 /// buffers once decompressed.
 fn check_dictionary(schema: &Schema, place: Place, bytes: &Bytes) -> Result<u64, String> {
-    let metadata = ipc_messages::metadata(bytes)?;
+    let metadata = messages::metadata(bytes)?;
     let message = root_as_message(&metadata).map_err(|e| e.to_string())?;
     let dictionary = message.header_as_dictionary_batch().ok_or("no dictionary")?;
     let batch = dictionary.data().ok_or("a dictionary without values")?;
@@ -404,6 +407,6 @@ fn check_dictionary(schema: &Schema, place: Place, bytes: &Bytes) -> Result<u64,
         return Err(format!("number {} is no column's", dictionary.id()));
     };
     let values = Fields::from(vec![Field::new("values", (**values).clone(), true)]);
-    ipc_check::check(&values, &batch, message.version(), place.body)?;
-    ipc_check::check_lengths(&batch, place.body_of(bytes))
+    check::check(&values, &batch, message.version(), place.body)?;
+    check::check_lengths(&batch, place.body_of(bytes))
 }

@@ -5,12 +5,21 @@
 //! block ─▶ its unit's footer (from the catalog) ─▶ the pages of the selected columns, one coalesced read ─▶ views
 //! ```
 //! A row group over twice `block_bytes` is cut where pages of its largest column begin. Where a file has no offset
-//! index the page headers are walked once ([`super::parquet_pages`]) and the index is kept in the catalog. A page is
+//! index the page headers are walked once ([`pages`]) and the index is kept in the catalog. A page is
 //! the smallest block: cutting it by rows would read and hold the same bytes several times. A large row group with
 //! nested columns and no offset index stays one block for the same reason.
 //!
 //! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
-//! columns. What a block takes in memory is another number than its bytes: see [`super::parquet_memory`].
+//! columns. What a block takes in memory is another number than its bytes: see [`memory`].
+
+mod check;
+mod footer;
+mod memory;
+mod page_header;
+mod pages;
+pub(crate) mod read;
+mod thrift;
+mod thrift_check;
 
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Seen};
@@ -18,10 +27,6 @@ use super::cut_units::{self, CutBlock, CutUnit};
 use super::features::{self, Features};
 use super::kinds::{Kind, Named, kind_of};
 use super::listing::Sources;
-use super::parquet_footer::{self, unreadable};
-use super::parquet_memory;
-use super::parquet_pages;
-use super::parquet_read;
 use super::partitions::note_partitions;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
@@ -33,6 +38,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use bytes::Bytes;
+use footer::unreadable;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{
@@ -82,7 +88,7 @@ impl Format for Parquet {
     }
 
     fn unit_digest(&self, unit: &Bytes) -> Result<u64> {
-        parquet_read::unit_digest(unit)
+        read::unit_digest(unit)
     }
 
     async fn read_unit(
@@ -94,7 +100,7 @@ impl Format for Parquet {
         reader: &RangeReader,
     ) -> Result<RecordBatch> {
         let making = unit.counted.making;
-        let fetched = parquet_read::fetch(unit, source, mapping, columns, reader).await?;
+        let fetched = read::fetch(unit, source, mapping, columns, reader).await?;
         let _permit = reader.storage.io().making(making).await?;
         own_views(&fetched.decode(source, mapping, columns)?)
     }
@@ -160,7 +166,7 @@ fn name_file(error: Error, object: &ObjectRef) -> Error {
 }
 
 async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
-    let metadata = parquet_footer::read(object, with.storage).await?;
+    let metadata = footer::read(object, with.storage).await?;
     let options = ArrowReaderOptions::new();
     let arrow =
         ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(|e| unreadable(object, e))?;
@@ -215,7 +221,7 @@ async fn cut_group(
     let (index, sizes) = match known {
         Some(index) => (Some(index), Vec::new()),
         None if whole > 2 * with.block_bytes => {
-            let walked = parquet_pages::offset_index(group, object, with.storage).await?;
+            let walked = pages::offset_index(group, object, with.storage).await?;
             let (index, sizes) = walked.unzip();
             (index, sizes.unwrap_or_default())
         }
@@ -229,9 +235,9 @@ async fn cut_group(
         Some(index) if cuts.len() > 1 => {
             let sizes = sizes.into_iter().map(Some).collect();
             let of = (object, with.storage);
-            parquet_memory::of_cuts(group, index, sizes, &cuts, with.block_bytes, of).await?
+            memory::of_cuts(group, index, sizes, &cuts, with.block_bytes, of).await?
         }
-        _ => vec![parquet_memory::of_group(group); cuts.len()],
+        _ => vec![memory::of_group(group); cuts.len()],
     };
     let blocks = cuts
         .into_iter()
@@ -341,7 +347,7 @@ fn own_footer(
                 .set_offset_index_offset(None)
                 .set_offset_index_length(None)
                 .clear_page_encoding_stats();
-            let slim = if parquet_pages::is_bytes(column) { slim.clear_statistics() } else { slim };
+            let slim = if pages::is_bytes(column) { slim.clear_statistics() } else { slim };
             slim.build()
         })
         .collect::<ParquetResult<Vec<_>>>()

@@ -2,8 +2,8 @@
 //!
 //! | next to `x.tar` | written by | states | what is still read of the tar |
 //! |---|---|---|---|
-//! | `x.idx` | DALI's `wds2idx.py` | every member's place, size and, from v1.2, name (`tar_index_full.rs`) | texts, and headers that prove the index |
-//! | `x.tar.idx` | Megatron Energon | where samples begin (`tar_index_offsets.rs`) | all headers, several parts of the tar at once |
+//! | `x.idx` | DALI's `wds2idx.py` | every member's place, size and, from v1.2, name (`index_full.rs`) | texts, and headers that prove the index |
+//! | `x.tar.idx` | Megatron Energon | where samples begin (`index_offsets.rs`) | all headers, several parts of the tar at once |
 //!
 //! feedstock's own index is the stored catalog. wids' JSON has the number of samples of a tar and no places, so it is not read.
 //! Headers are always read while cataloguing, since columns, labels and the identity follow from them.
@@ -11,14 +11,14 @@
 //! A wrong index never gives wrong samples:
 //! - One that does not fit the tar (its size, headers, borders of members, or end) is left out with a note that names both
 //!   files, and the tar is walked. Samples, order and identity are then those of a tar without an index.
-//! - Headers that were not compared are compared when their payloads are read (`tar_header.rs`). If they differ, reading
+//! - Headers that were not compared are compared when their payloads are read (`header.rs`). If they differ, reading
 //!   fails with an error that names the tar and the index.
 
-use super::cataloguing::Cataloguing;
-use super::listing::Sources;
-use super::tar_index_read::{PATIENCE, Problem, is_absent};
-use super::tars::{self, Member};
-use super::{tar_index_full, tar_index_offsets};
+use super::super::cataloguing::Cataloguing;
+use super::super::listing::Sources;
+use super::index_read::{PATIENCE, Problem, is_absent};
+use super::{index_full, index_offsets};
+use crate::format::tars::{self, Member};
 use crate::storage::shown;
 use crate::{ObjectRef, Result, Storage};
 use futures::{StreamExt, stream};
@@ -30,7 +30,7 @@ const HEADS: usize = 64;
 
 /// An index of one tar.
 #[derive(Debug, Clone)]
-pub(super) enum TarIndex {
+pub(in crate::format) enum TarIndex {
     /// Every member's place and size.
     Full(ObjectRef),
     /// Where samples begin.
@@ -38,12 +38,12 @@ pub(super) enum TarIndex {
 }
 
 /// The indexes of a data set's tars, by the tars' URIs.
-pub(super) struct TarIndexes(HashMap<String, TarIndex>);
+pub(in crate::format) struct TarIndexes(HashMap<String, TarIndex>);
 
 impl TarIndexes {
     /// Finds the indexes in the listing. If the tars were named one by one, requests the first tar's index, and those of the
     /// others if there is one. After a request that fails, no more are sent.
-    pub(super) async fn find(sources: &Sources, storage: &Storage) -> Self {
+    pub(in crate::format) async fn find(sources: &Sources, storage: &Storage) -> Self {
         let tars = &sources.objects;
         let Some(listed) = &sources.indexes else {
             let Some(first) = tars.first() else { return Self(HashMap::new()) };
@@ -104,7 +104,7 @@ async fn ask(tar: &ObjectRef, has_failed: &AtomicBool, storage: &Storage) -> Opt
 }
 
 /// The members of a tar, and a note if it has an index that was not used.
-pub(super) async fn members(
+pub(in crate::format) async fn members(
     tar: &ObjectRef,
     indexes: &TarIndexes,
     keep: fn(&str) -> bool,
@@ -112,10 +112,10 @@ pub(super) async fn members(
     with: &Cataloguing<'_>,
 ) -> Result<(Vec<Member>, Option<String>)> {
     let (index, found) = match indexes.of(tar) {
-        Some(TarIndex::Full(index)) => (index, tar_index_full::members(tar, index, keep, with).await),
+        Some(TarIndex::Full(index)) => (index, index_full::members(tar, index, keep, with).await),
         // One part is a walk through the whole tar, for which offsets are not needed.
         Some(TarIndex::Offsets(index)) if parts_at_once > 1 => {
-            let found = tar_index_offsets::members(tar, index, keep, parts_at_once, with.storage).await;
+            let found = index_offsets::members(tar, index, keep, parts_at_once, with.storage).await;
             (index, found)
         }
         _ => return Ok((tars::members(tar, 0..tar.size, keep, with.storage).await?, None)),
@@ -134,7 +134,7 @@ pub(super) async fn members(
 const NAMED: usize = 3;
 
 /// One note about all indexes that were not used.
-pub(super) fn note(unused: &[String]) -> Option<String> {
+pub(in crate::format) fn note(unused: &[String]) -> Option<String> {
     let named = unused.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
     let more = if unused.len() > NAMED { "; …" } else { "" };
     let indexes = match unused.len() {

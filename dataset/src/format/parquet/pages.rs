@@ -4,8 +4,8 @@
 //! is. parquet's page reader parses them over a window of the file; when it asks for bytes outside the window, that
 //! is the place to read next. Cost: one 16 KiB read a page, so about 1.5 % of the bytes for 1 MiB pages.
 
+use super::memory::Sizes;
 use super::page_header::{self, PageHeader};
-use super::parquet_memory::Sizes;
 use crate::{Error, ObjectRef, Result, Storage};
 use bytes::{Buf, Bytes};
 use parquet::basic::Type as PhysicalType;
