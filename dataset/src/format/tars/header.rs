@@ -4,7 +4,7 @@
 //! … │ header, 512 bytes │ payload │ header │ payload │ …      one read returns both
 //! ```
 //! The catalog states where payloads are. It may follow an index of the tar, of which only some headers were compared
-//! (`tar_index.rs`), and a store without versions cannot show that a tar was replaced by another one of equal size. So the
+//! (`index.rs`), and a store without versions cannot show that a tar was replaced by another one of equal size. So the
 //! header must be intact, and its size and name must be those of the sample. If not, reading fails.
 //!
 //! The header of a long name may hold a shortened form, since an extended header has the name. Names are therefore compared if
