@@ -4,11 +4,14 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
+/// From the first bytes of an audio clip and its whole length to its duration in seconds.
+type Read = dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync;
+
 /// Reads a clip's duration in seconds out of its first bytes. Cheap to clone.
 #[derive(Clone)]
 pub struct AudioProbe {
     pub(crate) version: u32,
-    read: Arc<dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync>,
+    read: Arc<Read>,
 }
 
 impl AudioProbe {
