@@ -1,8 +1,8 @@
 //! The data set as it was: with catalogs that others have replaced since, and which of its samples are which now.
 
-use crate::catalog::{Kept, SameSamples, identity_of_parts, kept_catalogs, same_samples};
-use crate::composition::Composition;
-use crate::dataset::{Opened, place_hash};
+use crate::dataset::Composition;
+use crate::open::{Opened, place_hash};
+use crate::stored::{Kept, SameSamples, identity_of_parts, kept_catalogs, same_samples};
 use crate::{DataHashes, Dataset, Error, ErrorKind, Fingerprint, Mixing, Result};
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ impl Dataset {
                     for (part, weight) in mix.parts() {
                         made.push((part.made_of(stored).await?, weight));
                     }
-                    Self::mix(made, mix.stop())?
+                    Self::mix(made, mix.stop)?
                 }
             };
             self.filtered_again(Self { name: self.name.clone(), ..made }).await

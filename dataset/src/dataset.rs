@@ -1,94 +1,19 @@
 //! The opened data set: a catalog, a choice of samples and of columns.
 
-use crate::catalog::{Place, absolute, open_or_build, project, resolved};
-use crate::composition::{Composition, both};
-use crate::home;
-use crate::storage::{hide_urls, shown};
+use crate::catalog::project;
+use crate::open::{Opened, open_or_build, place_hash, place_of};
+use crate::storage::{absolute, hide_urls, resolved, shown};
 use crate::{
-    AudioProbe, BadShards, BlockReader, Catalog, CatalogOptions, CatalogStore, DiskCache, DiskCacheOptions,
-    Durations, Error, IoRuntime, Layout, Result, Selection, SourceSpec, Storage, StorageOptions,
+    BlockReader, Catalog, DiskCache, Error, IoRuntime, OpenOptions, Result, Selection, SourceSpec, Stop,
+    Storage,
 };
 use arrow::record_batch::RecordBatch;
-use datafusion::logical_expr::ScalarUDF;
 use datafusion::prelude::SessionContext;
 use std::fmt;
-use std::hash::Hasher;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Encoded bytes that a block aims at: 38 pictures of 110 KB; one request to object storage, whose time to first
-/// byte (about 20 ms) it outlasts at 1.6 Gbit/s.
-pub(crate) const DEFAULT_BLOCK_BYTES: u64 = 4 << 20;
 /// Below this, requests would cost more than their bytes.
 const MIN_BLOCK_BYTES: u64 = 4 << 10;
-
-/// How a data set is opened. Start from `OpenOptions::default()`.
-pub struct OpenOptions {
-    /// Endpoints, credentials, deadlines.
-    pub storage: StorageOptions,
-    /// Where the catalog is kept, and who is told of its building.
-    pub catalog: CatalogOptions,
-    /// `None`, the default: recognised from the objects.
-    pub layout: Option<Layout>,
-    /// The split, where a place holds several: `train`, `dev`, `validated` … For Common Voice the name of a TSV; for
-    /// other layouts a folder's name or a word of the files' names. `None`, the default: all there is, and an error
-    /// that lists the splits where there are several.
-    pub split: Option<String>,
-    /// Finds clips' durations for a data set that does not tell them; default [`Durations::Auto`].
-    pub durations: Durations,
-    /// Reads a duration out of a clip's first bytes. `None`, the default: clips' headers are not read, and a data
-    /// set that does not tell durations has no column `duration`.
-    pub audio_probe: Option<AudioProbe>,
-    /// Where seekable copies of compressed archives (Common Voice's `.tar.gz`) are kept; each needs as much disk as
-    /// its unpacked content. Default: `$FEEDSTOCK_CACHE/archives`, else `~/.cache/feedstock/archives`; with neither,
-    /// `None`, and opening such an archive is an error.
-    pub archives: Option<PathBuf>,
-    /// `None`, the default: blocks are not cached on disk.
-    pub disk_cache: Option<DiskCacheOptions>,
-    /// Encoded bytes a block aims at; default 4 MiB, at least 4 KiB. Other blocks are another order.
-    pub block_bytes: u64,
-    /// What happens to a damaged shard; default [`BadShards::Raise`].
-    pub bad_shards: BadShards,
-    /// Functions for filters and queries, such as `image_width(image)`; default none.
-    pub functions: Vec<Arc<ScalarUDF>>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            storage: StorageOptions::default(),
-            catalog: CatalogOptions::default(),
-            layout: None,
-            split: None,
-            durations: Durations::default(),
-            audio_probe: None,
-            archives: home::cache_folder("archives"),
-            disk_cache: None,
-            block_bytes: DEFAULT_BLOCK_BYTES,
-            bad_shards: BadShards::default(),
-            functions: Vec::new(),
-        }
-    }
-}
-
-impl OpenOptions {
-    /// Creates the user's own cache folder for this user alone. Folders that were named explicitly follow
-    /// the umask, as does what is stored next to the data.
-    fn make_private_folders(&self) {
-        let stored = match &self.catalog.store {
-            CatalogStore::Cache(folder) => Some(folder),
-            CatalogStore::Beside | CatalogStore::Nowhere => None,
-        };
-        for folder in stored.into_iter().chain(&self.archives) {
-            home::make_private(folder);
-        }
-    }
-
-    /// Are durations looked for in clips' headers?
-    pub(crate) fn probes(&self) -> bool {
-        self.audio_probe.is_some() && self.durations == Durations::Auto
-    }
-}
 
 /// A data set: which samples there are, and which of them and of their columns are wanted.
 ///
@@ -105,33 +30,32 @@ pub struct Dataset {
     pub(crate) composition: Composition,
 }
 
-pub(crate) struct Opened {
-    pub(crate) catalog: Arc<Catalog>,
-    pub(crate) storage: Storage,
-    /// Where the catalog is kept; `None` in memory only, and for what is made of several data sets.
-    pub(crate) stored_at: Option<Place>,
-    /// Whether it is stored there. A cache folder that is full or read-only costs time and is not an error.
-    pub(crate) is_catalog_kept: bool,
-    pub(crate) cache: Option<DiskCache>,
-    pub(crate) functions: Vec<Arc<ScalarUDF>>,
-    /// What was opened, for another process.
-    pub(crate) source: SourceSpec,
-    /// A hash of the content and of the place that it is read from.
-    pub(crate) place_hash: u64,
+/// What a data set is made of.
+#[derive(Clone)]
+pub(crate) enum Composition {
+    /// What was opened at one URI.
+    Stored,
+    /// Data sets in shares by weight.
+    Mix(Arc<Mix>),
+    /// Data sets one after another.
+    Concat(Arc<[Dataset]>),
 }
 
-/// A hash of a catalog's content, its ETags included, and of the places that it is read from.
-pub(crate) fn place_hash<P: AsRef<[u8]>>(catalog: &Catalog, places: impl IntoIterator<Item = P>) -> u64 {
-    let mut hasher = twox_hash::XxHash64::with_seed(0);
-    hasher.write_u64(catalog.hashes().identity);
-    hasher.write_u64(catalog.hashes().blocks);
-    hasher.write_u64(catalog.listing); // a file that is rewritten with an equal size changes it
-    for place in places {
-        let place = place.as_ref();
-        hasher.write_u64(place.len() as u64);
-        hasher.write(place);
+/// How a data set is mixed of its parts.
+pub(crate) struct Mix {
+    pub(crate) parts: Vec<(Dataset, f64)>,
+    pub(crate) stop: Stop,
+}
+
+impl Mix {
+    /// The parts and their weights.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&Dataset, f64)> {
+        self.parts.iter().map(|(part, weight)| (part, *weight))
     }
-    hasher.finish()
+
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.parts().map(|(part, _)| part)
+    }
 }
 
 impl Dataset {
@@ -167,7 +91,7 @@ impl Dataset {
         };
         options.make_private_folders();
         io.run(async move {
-            let stored_at = Place::of(&uri, &options)?;
+            let stored_at = place_of(&uri, &options)?;
             let (catalog, is_catalog_kept) =
                 open_or_build(&uri, stored_at.as_ref(), &options, &storage).await?;
             for note in catalog.notes() {
@@ -209,7 +133,7 @@ impl Dataset {
     /// `BadConfig` for an expression that does not fit (the message lists the columns) or keeps nothing.
     pub async fn filter(mut self, sql: &str) -> Result<Self> {
         let starts = self.opened.catalog.block_starts();
-        let bits = crate::filter::evaluate(&self, sql).await?;
+        let bits = crate::sql::evaluate(&self.opened, sql).await?;
         let mut selection = Selection::from_bools(bits, starts);
         if let Some(before) = &self.selection {
             selection = before.and(&selection, starts);
@@ -284,6 +208,14 @@ impl Dataset {
         self.filter_sql.as_deref()
     }
 
+    /// Whether statistics prove that `column` is null in some of the selected samples: the null counts of Parquet
+    /// footers, tables in memory, or a part of a mix or a concatenation that lacks the column.
+    ///
+    /// `false` proves nothing: there may be no statistics, or a filter may keep only some of the counted samples.
+    pub fn proves_nulls(&self, column: &str) -> bool {
+        self.catalog().proves_nulls(column, self.selection().map(Selection::bits))
+    }
+
     /// Samples that the filters keep.
     pub fn len(&self) -> u64 {
         self.selection.as_ref().map_or_else(|| self.opened.catalog.samples(), |s| s.len())
@@ -326,7 +258,7 @@ impl Dataset {
     /// # Errors
     /// `Bug` when DataFusion refuses the table.
     pub fn sql_context(&self) -> Result<SessionContext> {
-        crate::filter::context(&self.opened)
+        crate::sql::context(&self.opened)
     }
 
     /// Runs a query over the table `catalog`, as `select label, count(*) from catalog group by label`. At least one
@@ -335,7 +267,15 @@ impl Dataset {
     /// # Errors
     /// `BadConfig` for a query that does not fit, with DataFusion's message and the columns; storage's errors.
     pub async fn sql(&self, query: &str) -> Result<Vec<RecordBatch>> {
-        crate::filter::query(self, query).await
+        crate::sql::query(&self.opened, query).await
+    }
+}
+
+/// Both filters as one SQL expression.
+pub(crate) fn both(first: Option<Arc<str>>, second: Option<Arc<str>>) -> Option<Arc<str>> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(format!("({first}) AND ({second})").into()),
+        (first, second) => first.or(second),
     }
 }
 

@@ -4,7 +4,7 @@
 //! a thousand times the memory where all rows have one long text; views share it. So text stays views from the file to the
 //! batch, where the rows of a step are written out in the declared types.
 
-use crate::format::columns::bug;
+use crate::catalog::columns::bug;
 use crate::{Error, Result};
 use arrow::array::{Array, ArrayRef, AsArray, GenericStringBuilder, OffsetSizeTrait, StringViewArray};
 use arrow::compute::cast;

@@ -20,7 +20,7 @@ impl Dataset {
                 field.data_type()
             )));
         }
-        let lengths = Lengths::new(column, crate::filter::numbers(self, column).await?);
+        let lengths = Lengths::new(column, crate::sql::numbers(&self.opened, column).await?);
         let selected = (0..catalog.samples()).map(SampleId);
         let selected = selected.filter(|&s| self.selection().is_none_or(|kept| kept.contains(s)));
         lengths.longest(selected, &|sample| catalog.describe_sample(sample))?;

@@ -10,40 +10,40 @@ mod as_of;
 mod blocks;
 mod cache;
 mod catalog;
-mod composition;
-mod concat;
 mod dataset;
-mod filter;
+mod described;
 mod format;
 mod held;
 mod home;
 mod lengths;
 mod mix;
+mod open;
 mod payload;
 mod planning;
 mod process;
 mod recycled;
 mod runtime;
-mod spec;
+mod sql;
 mod storage;
+mod stored;
 
 pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{
-    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Objects, Progress, ProgressFn,
-    SameSamples,
+    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Layout, Objects, Progress, ProgressFn,
 };
-pub use dataset::{Dataset, OpenOptions};
+pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
 pub use feedstock_plan::{
     Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Fingerprint, Left, Lengths, Mixing, Plan,
     PlanInput, PlannedRow, PlannedSample, Rest, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize,
     Stop, StrandSet, Strands, Tail,
 };
-pub use format::{AudioProbe, BadShards, Durations, Layout};
+pub use format::BadShards;
 pub use held::declared_array;
 pub use home::{cache_folder, make_private};
+pub use open::{AudioProbe, DatasetSpec, Durations, OpenOptions, SourceSpec};
 pub use process::PerProcess;
 pub use runtime::IoRuntime;
-pub use spec::{DatasetSpec, SourceSpec};
 pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats, hide_urls};
+pub use stored::SameSamples;

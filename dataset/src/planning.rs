@@ -1,7 +1,7 @@
 //! The plan of a data set: what it is computed from.
 
 use crate::catalog::Catalog;
-use crate::composition::Composition;
+use crate::dataset::Composition;
 use crate::{BlockId, Dataset, Result};
 use feedstock_plan::{Plan, PlanInput, Shuffle};
 

@@ -11,7 +11,6 @@
 //! After another process has used an entry, the file's time of modification says when the plan needs it next: the place in
 //! the order, in microseconds since 1970.
 
-use super::DISK_BLOCK_BYTES;
 use super::index::Key;
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -19,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+/// Files take whole file-system blocks.
+pub(super) const DISK_BLOCK_BYTES: u64 = 4096;
 const ENTRY: &str = "block";
 const TEMP: &str = "tmp";
 const LOCK: &str = "lock";

@@ -7,9 +7,17 @@
 
 use super::{Catalog, Content, VIEW_BYTES};
 use crate::SampleId;
-use crate::format::parquet_memory::Counted;
 use crate::runtime::MAKING_BYTES;
 use std::ops::Range;
+
+/// What a catalog counts for the rows that are read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted {
+    /// Bytes that they hold.
+    pub(crate) memory: u64,
+    /// Bytes that reading them takes in addition, for a time.
+    pub(crate) making: u64,
+}
 
 impl Catalog {
     /// Bytes of a budget that must stay free while blocks are fetched: what making the largest block takes beyond the 64 MiB

@@ -13,144 +13,38 @@
 
 mod added;
 mod blocks;
-mod build;
+pub(crate) mod columns;
 mod etags;
-mod files;
-mod identity;
-mod kept;
+mod layout;
 mod memory;
+mod names;
 mod nulls;
 mod objects;
-mod same;
+mod options;
+mod probed;
 mod samples;
-mod scan;
-mod store;
-mod table;
 mod union;
 mod units;
 
 pub(crate) use added::{Added, FoundIn};
-pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder, VIEW_BYTES};
-pub(crate) use build::open_or_build;
-pub(crate) use identity::identity_of_parts;
-pub(crate) use kept::{Kept, kept_catalogs};
+pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder, VIEW_BYTES, column};
+pub use layout::Layout;
+pub(crate) use memory::Counted;
+pub(crate) use names::{CLASS_NAMES_KEY, DURATION, SAMPLE_ID};
 pub use objects::Objects;
-pub use same::SameSamples;
-pub(crate) use same::same_samples;
+pub use options::{CatalogCheck, CatalogOptions, CatalogStore, Progress, ProgressFn};
+pub(crate) use probed::Probed;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};
-pub(crate) use store::{Place, absolute, resolved};
-pub(crate) use table::CatalogTable;
-pub(crate) use union::{Union, UnionInput, UnionReader};
+pub(crate) use union::{DATASET, Part, StoredPart, Union, UnionInput, index};
 pub(crate) use units::{UnitStore, UnitStoreBuilder};
 
-use crate::format::Probed;
-use crate::format::columns::Mapping;
-use crate::{BlockId, Layout, Result, SampleId};
+use crate::{BlockId, Result, SampleId};
 use arrow::datatypes::SchemaRef;
+use columns::Mapping;
 use feedstock_plan::DataHashes;
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
-
-/// Key of the field metadata that holds a label column's class names, as a JSON array of strings.
-pub(crate) const CLASS_NAMES_KEY: &str = "feedstock.class_names";
-
-/// The column that numbers samples in queries.
-pub(crate) const SAMPLE_ID: &str = "sample_id";
-
-/// The column that holds clips' lengths in seconds.
-pub(crate) const DURATION: &str = "duration";
-
-/// How far building a catalog has come; reported about once an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// What is being done, as a person would say it: `listing`, `reading footers` …
-    pub stage: &'static str,
-    /// Objects done; clips or MiB where the stage says so.
-    pub done: u64,
-    /// Objects (clips, MiB) in all, where that is known.
-    pub total: Option<u64>,
-}
-
-/// Told of [`Progress`], from an I/O thread: keep it short.
-pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
-
-/// Where catalogs are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CatalogStore {
-    /// In this folder, one subfolder a data set.
-    Cache(PathBuf),
-    /// In `_feedstock/` beside the data; needs write access there.
-    Beside,
-    /// In memory only: built again at each open.
-    Nowhere,
-}
-
-impl Default for CatalogStore {
-    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs` (below `$XDG_CACHE_HOME` where that is set), else
-    /// nowhere. The user's own cache folder is created with mode 0700; other folders follow the umask.
-    fn default() -> Self {
-        crate::home::cache_folder("catalogs").map_or(Self::Nowhere, Self::Cache)
-    }
-}
-
-/// How a stored catalog is compared with the storage before it is used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum CatalogCheck {
-    /// By listing the objects if the catalog has at most 100,000 of them. A larger catalog is used without a listing,
-    /// and the log states so; only its tables (TSVs, manifests) are compared. If a listing that was interrupted and resumed
-    /// made it, it is listed once more at the next opening.
-    #[default]
-    Auto,
-    /// By listing the objects, however many there are: one request for every 1,000 of them.
-    List,
-}
-
-impl FromStr for CatalogCheck {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "list" => Ok(Self::List),
-            _ => Err(format!("must be auto or list; got {text}")),
-        }
-    }
-}
-
-/// How the catalog is kept, checked and built.
-#[derive(Clone, Default)]
-pub struct CatalogOptions {
-    /// Where it is kept; by default the cache folder.
-    pub store: CatalogStore,
-    /// How a stored one is compared with the storage; by default by listing, up to 100,000 objects.
-    pub check: CatalogCheck,
-    /// Build it anew even if a stored one fits; default false.
-    pub rebuild: bool,
-    /// Told how the building goes; default nobody.
-    pub progress: Option<ProgressFn>,
-}
-
-impl fmt::Debug for CatalogOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CatalogOptions")
-            .field("store", &self.store)
-            .field("check", &self.check)
-            .field("rebuild", &self.rebuild)
-            .field("progress", &self.progress.is_some())
-            .finish()
-    }
-}
-
-impl CatalogOptions {
-    pub(crate) fn report(&self, stage: &'static str, done: u64, total: Option<u64>) {
-        if let Some(progress) = &self.progress {
-            progress(Progress { stage, done, total });
-        }
-    }
-}
 
 /// One block: what a plan and a prefetcher need to know without touching storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

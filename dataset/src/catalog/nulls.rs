@@ -4,7 +4,6 @@
 //! a count where a filter keeps only some of the counted samples.
 
 use super::{Catalog, Content};
-use crate::{Dataset, Selection};
 use arrow::array::Array;
 use arrow::buffer::BooleanBuffer;
 
@@ -28,15 +27,5 @@ impl Catalog {
                 }
                 Content::Units { added: None, .. } | Content::Union(_) => false,
             }
-    }
-}
-
-impl Dataset {
-    /// Whether statistics prove that `column` is null in some of the selected samples: the null counts of Parquet
-    /// footers, tables in memory, or a part of a mix or a concatenation that lacks the column.
-    ///
-    /// `false` proves nothing: there may be no statistics, or a filter may keep only some of the counted samples.
-    pub fn proves_nulls(&self, column: &str) -> bool {
-        self.catalog().proves_nulls(column, self.selection().map(Selection::bits))
     }
 }

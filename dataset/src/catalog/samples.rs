@@ -55,7 +55,7 @@ impl Places {
     }
 
     /// Hashes where the payloads of a sample lie in its object.
-    pub(super) fn hash_ranges(&self, row: usize, hash: &mut impl Hasher) {
+    pub(crate) fn hash_ranges(&self, row: usize, hash: &mut impl Hasher) {
         for payload in 0..self.ranges.len() {
             let range = self.range(payload, row).unwrap_or(u64::MAX..u64::MAX);
             hash.write_u64(range.start);
@@ -195,7 +195,7 @@ impl SampleTable {
     }
 
     /// Bytes of all payloads of a sample.
-    pub(super) fn payload_bytes(&self, sample: u64) -> u64 {
+    pub(crate) fn payload_bytes(&self, sample: u64) -> u64 {
         let (chunk, rows) = self.slice(sample..sample + 1);
         let ranges =
             (0..chunk.places.ranges.len()).filter_map(|payload| chunk.places.range(payload, rows.start));
@@ -234,7 +234,7 @@ impl SampleTable {
     }
 
     /// Hashes the place of every sample, independent of the runs that the table is kept in.
-    pub(super) fn hash_places(&self, hash: &mut impl Hasher) {
+    pub(crate) fn hash_places(&self, hash: &mut impl Hasher) {
         for places in self.chunks.iter().map(|chunk| &chunk.places) {
             for row in 0..places.object.len() {
                 hash.write_u32(places.object.value(row));
@@ -244,7 +244,7 @@ impl SampleTable {
     }
 
     /// Hashes the metadata of every sample but the column `except`, as text: independent of column types and runs.
-    pub(super) fn hash_values(&self, hash: &mut impl Hasher, except: &str) -> Result<()> {
+    pub(crate) fn hash_values(&self, hash: &mut impl Hasher, except: &str) -> Result<()> {
         let unformatted = |e| Error::new(ErrorKind::Bug, "a metadata column has no text").with_source(e);
         let options = FormatOptions::new().with_null("\u{fffe}");
         let mut text = String::new();
@@ -269,7 +269,7 @@ impl SampleTable {
     }
 
     /// The number of objects that a block's samples span, counted by changes from sample to sample.
-    pub(super) fn objects_in(&self, samples: Range<u64>) -> usize {
+    pub(crate) fn objects_in(&self, samples: Range<u64>) -> usize {
         let (chunk, rows) = self.slice(samples);
         let objects = &chunk.places.object.values()[rows];
         1 + objects.windows(2).filter(|pair| pair[0] != pair[1]).count()

@@ -19,8 +19,9 @@
 //! [`RATIO_MAX`] times its size, or would leave less than [`SPARE_BYTES`] of the disk free. A copy whose content is refused
 //! ([`remove_refused`]) is removed, too.
 
-use super::sources::without_query;
-use super::{Cataloguing, tars};
+use super::cataloguing::Cataloguing;
+use super::listing::without_query;
+use super::tars;
 use crate::storage::{endpoints, shown, without_credentials};
 use crate::{CatalogOptions, Error, ErrorKind, ObjectReader, ObjectRef, Result, StorageOptions};
 use flate2::bufread::MultiGzDecoder;
@@ -49,7 +50,7 @@ const KEEP_OTHERS: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The seekable copy of `archive`, made if there is none yet.
 pub(super) async fn seekable(archive: &ObjectRef, with: &Cataloguing<'_>) -> Result<ObjectRef> {
-    let Some(folder) = with.open.archives.clone() else {
+    let Some(folder) = with.archives.map(Path::to_owned) else {
         return Err(Error::config(format!(
             "{}: an archive needs a folder for its seekable copy, and neither FEEDSTOCK_CACHE nor HOME names one; set \
              OpenOptions::archives",

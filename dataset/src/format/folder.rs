@@ -4,24 +4,77 @@
 //! sorted names), `path` text below the URI, `image` or `audio` the encoded bytes. A folder that holds both kinds is
 //! refused. Blocks are runs of consecutive files.
 
-use super::Cataloguing;
-use super::columns::{label_field, payload_field};
-use super::kinds::{counted, extension, is_audio};
+use super::cataloguing::Cataloguing;
+use super::contract::{Format, Seen, Splits};
+use super::kinds::{Kind, Named, counted, extension, is_audio, kind_of};
+use super::listing::Sources;
 use super::located::{BlockCut, Row};
-use super::sources::Sources;
 use super::splits::shared_split_folder;
+use crate::catalog::columns::{label_field, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
-use crate::{Error, Result};
+use crate::{Error, Layout, Result, Storage};
 use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Files whose metadata make one run of the sample table.
 const CHUNK_FILES: usize = 1 << 16;
 
-pub(super) fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+/// Files of single samples.
+pub(super) struct Folder;
+
+#[async_trait]
+impl Format for Folder {
+    fn layout(&self) -> Layout {
+        Layout::Folder
+    }
+
+    fn is_data(&self, name: &str) -> bool {
+        matches!(kind_of(name), Some(Kind::Picture | Kind::Audio))
+    }
+
+    async fn recognise(&self, seen: &Seen<'_>, _: &Storage) -> Result<Option<Layout>> {
+        Ok((seen.has_files() && !seen.has_shards()).then_some(Layout::Folder))
+    }
+
+    fn is_recognised_by_names(&self) -> bool {
+        true
+    }
+
+    fn splits(&self) -> Splits {
+        Splits::Folders
+    }
+
+    fn note(&self, _: &[Named], others: &[Named]) -> Option<String> {
+        note_ignored(others)
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with)
+    }
+}
+
+/// Files without samples, by their extensions.
+fn note_ignored(beside: &[Named]) -> Option<String> {
+    if beside.is_empty() {
+        return None;
+    }
+    let mut by_extension: BTreeMap<String, usize> = BTreeMap::new();
+    for (name, _) in beside {
+        *by_extension.entry(extension(name)).or_default() += 1;
+    }
+    let found: Vec<String> = by_extension.iter().map(|(ext, n)| format!("{n} .{ext}")).collect();
+    Some(format!(
+        "{} ignored, neither pictures nor audio: {}",
+        counted(beside.len(), "file"),
+        found.join(", ")
+    ))
+}
+
+fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let mut sources = sources;
     let payload = payload(&sources)?;
     let prefix = shared_split_folder(&sources.names).map_or(0, |split| split.len() + 1);
@@ -137,8 +190,8 @@ fn chunk(
     }
     columns.push(Arc::new(StringArray::from_iter_values(names)));
     let metadata: Vec<usize> = (0..columns.len()).collect();
-    let metadata = schema.project(&metadata).map_err(super::columns::bug)?;
-    let metadata = RecordBatch::try_new(Arc::new(metadata), columns).map_err(super::columns::bug)?;
+    let metadata = schema.project(&metadata).map_err(crate::catalog::columns::bug)?;
+    let metadata = RecordBatch::try_new(Arc::new(metadata), columns).map_err(crate::catalog::columns::bug)?;
     #[expect(clippy::cast_possible_truncation, reason = "file numbers were checked to be u32")]
     let object = UInt32Array::from_iter_values(files.clone().map(|i| i as u32));
     let sizes = UInt64Array::from_iter_values(files.clone().map(|i| objects.size(i)));

@@ -1,6 +1,5 @@
 //! What an object is by its name: a Parquet file, a tar, a picture, a table.
 
-use super::layout::Layout;
 use crate::ObjectRef;
 
 /// An object and its name below the root.
@@ -17,6 +16,13 @@ pub(super) enum Kind {
     Table,
     /// A compressed tar.
     Archive,
+}
+
+impl Kind {
+    /// Whether a file of this kind has many samples.
+    pub(super) fn is_shard(self) -> bool {
+        matches!(self, Self::Parquet | Self::Tar | Self::Ipc | Self::Archive)
+    }
 }
 
 /// A name's extension in lower case: what stands after its last dot.
@@ -60,19 +66,6 @@ pub(super) fn is_hidden(name: &str) -> bool {
     name.is_empty()
         || name.ends_with('/')
         || name.split('/').any(|part| part.starts_with('.') || part == "_feedstock")
-}
-
-pub(super) fn is_data(layout: Layout, name: &str) -> bool {
-    match (layout, kind_of(name)) {
-        (Layout::HfParquet, kind) => kind == Some(Kind::Parquet),
-        (Layout::Folder, kind) => matches!(kind, Some(Kind::Picture | Kind::Audio)),
-        (Layout::WebDataset | Layout::IlsvrcTar, kind) => kind == Some(Kind::Tar),
-        // `datasets` also leaves indices and transform results behind, as cache-*.arrow
-        (Layout::ArrowIpc, kind) => kind == Some(Kind::Ipc) && !file_name(name).starts_with("cache-"),
-        (Layout::Manifest, kind) => matches!(kind, Some(Kind::Table | Kind::Parquet)),
-        (Layout::CommonVoiceTar, kind) => matches!(kind, Some(Kind::Tar | Kind::Archive)),
-        (Layout::CommonVoice | Layout::CommonVoiceHf, _) => true, // they look for themselves
-    }
 }
 
 pub(super) fn file_name(name: &str) -> &str {

@@ -1,11 +1,11 @@
 //! Samples whose payloads are byte ranges of objects: folders, tars, manifests. Cutting them into blocks, and
 //! reading a block back.
 
-use super::columns::{bug, views_of};
-use super::tar_header::{HEADER_BYTES, Stated};
-use crate::blocks::RangeReader;
+use super::tars::header::{HEADER_BYTES, Stated};
+use crate::cache::RangeReader;
+use crate::catalog::columns::{bug, views_of};
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};
-use crate::{Layout, ObjectRef, Result};
+use crate::{ObjectRef, Result};
 use arrow::array::{ArrayRef, AsArray};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
@@ -92,12 +92,12 @@ pub(crate) struct Fetched<'a> {
     payloads: Vec<Option<Bytes>>,
 }
 
-/// Fetches the payloads of `samples`, those of one object together.
+/// Fetches the payloads of `samples`, those of one object together; with `has_headers`, the header before each is compared.
 pub(crate) async fn fetch<'a>(
     catalog: &Catalog,
     table: &'a SampleTable,
     samples: Range<u64>,
-    columns: &[usize],
+    (columns, has_headers): (&[usize], bool),
     reader: &RangeReader,
 ) -> Result<Fetched<'a>> {
     let (chunk, rows) = table.slice(samples);
@@ -128,9 +128,9 @@ pub(crate) async fn fetch<'a>(
     let stated = &stated;
     let reads = stream::iter(wanted).map(|(object, wanted)| async move {
         let object = catalog.objects.get(object);
-        match catalog.layout {
-            Layout::WebDataset => read_members(reader, &object, wanted, stated).await,
-            _ => read_object(reader, &object, wanted).await,
+        match has_headers {
+            true => read_members(reader, &object, wanted, stated).await,
+            false => read_object(reader, &object, wanted).await,
         }
     });
     let mut reads = reads.buffer_unordered(FILE_READS);

@@ -7,20 +7,23 @@
 //! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order. If URLs in it
 //! are signed, the catalog is not stored, because a stored one would lack the signatures.
 
-use super::columns::{bug, payload_field};
-use super::kinds::{extension, is_audio, is_picture};
+use super::cataloguing::Cataloguing;
+use super::contract::{Format, Seen, Splits};
+use super::kinds::{Kind, extension, is_audio, is_picture, kind_of};
+use super::listing::{Sources, without_query};
 use super::located::{BlockCut, Row};
-use super::sources::{Sources, without_query};
-use super::{Cataloguing, metadata_table, tars};
+use super::{metadata_table, tars};
+use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::{shown, without_credentials};
-use crate::{Error, ObjectRef, Result};
+use crate::{Error, Layout, ObjectRef, Result, Storage};
 use arrow::array::{Array, ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::compute::{cast, concat_batches};
 use arrow::csv::ReaderBuilder;
-use arrow::csv::reader::Format;
+use arrow::csv::reader::Format as Csv;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -38,7 +41,38 @@ const MAX_MANIFEST_BYTES: u64 = 2 << 30;
 /// Rows that make one run of the sample table.
 const CHUNK_ROWS: usize = 1 << 16;
 
-pub(super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+/// A table of URIs.
+pub(super) struct Manifest;
+
+#[async_trait]
+impl Format for Manifest {
+    fn layout(&self) -> Layout {
+        Layout::Manifest
+    }
+
+    fn is_data(&self, name: &str) -> bool {
+        matches!(kind_of(name), Some(Kind::Table | Kind::Parquet))
+    }
+
+    async fn recognise(&self, seen: &Seen<'_>, _: &Storage) -> Result<Option<Layout>> {
+        let is_table = !seen.has_files() && !seen.has_shards() && seen.tables() == 1;
+        Ok(is_table.then_some(Layout::Manifest))
+    }
+
+    fn is_recognised_by_names(&self) -> bool {
+        true
+    }
+
+    fn splits(&self) -> Splits {
+        Splits::Absent
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+}
+
+async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let [manifest] = sources.objects.as_slice() else {
         return Err(Error::config(format!(
             "{}: {} manifests ({} …); give the URI of one",
@@ -87,7 +121,7 @@ fn parse(manifest: &ObjectRef, bytes: Bytes) -> Result<RecordBatch> {
         }
         other => {
             let delimiter = if other == "tsv" { b'\t' } else { b',' };
-            let format = Format::default().with_header(true).with_delimiter(delimiter);
+            let format = Csv::default().with_header(true).with_delimiter(delimiter);
             let inferred = format.infer_schema(Cursor::new(&bytes), Some(INFERRED_ROWS));
             let (schema, _) = inferred.map_err(|e| bad(&e))?;
             let schema = Arc::new(schema);

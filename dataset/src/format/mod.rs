@@ -4,112 +4,76 @@
 //! objects ─▶ recognise ─▶ Layout ─▶ parquet | ipc        units: row groups, record batches
 //!                                   folder | tar | …     samples at byte ranges  ─▶ durations (audio)
 //! ```
-//! A format has two faces: `catalog` makes a [`crate::catalog::Draft`] of the listed objects, and `read` turns one
-//! block into a record batch. Nothing here copies encoded bytes: payload columns are views into what storage
+//! What a layout provides is one trait, [`Format`], and [`FORMATS`] is the table of all layouts: a new one is a module here, a
+//! line of this table and one of [`Layout`]. Nothing here copies encoded bytes: payload columns are views into what storage
 //! delivered.
 
 mod archive;
 mod bad_shards;
-pub(crate) mod columns;
+mod cataloguing;
 mod common_voice;
+mod contract;
 mod cut_units;
-mod durations;
 mod features;
 mod folder;
 pub(crate) mod guard;
 mod ilsvrc;
-pub(crate) mod ipc;
-mod ipc_check;
-mod ipc_lengths;
-mod ipc_messages;
-mod ipc_slice;
+mod ipc;
 mod json;
-mod json_kind;
-mod json_shape;
 mod kinds;
-mod layout;
+mod listing;
 pub(crate) mod located;
 mod manifest;
-mod matlab;
 mod metadata_table;
-mod page_header;
 pub(crate) mod parquet;
-mod parquet_check;
-mod parquet_footer;
-pub(crate) mod parquet_memory;
-mod parquet_pages;
+mod partitions;
 mod pattern;
-mod sources;
+mod recognise;
+mod shards;
 mod splits;
-mod tar_header;
-mod tar_index;
-mod tar_index_full;
-mod tar_index_offsets;
 mod tars;
-mod thrift;
-mod thrift_check;
+pub(crate) mod units;
 mod webdataset;
 
 pub use bad_shards::BadShards;
-pub(crate) use durations::with_durations;
-pub use durations::{AudioProbe, Durations};
-pub(crate) use durations::{Probed, are_current as durations_are_current};
+pub(crate) use cataloguing::Cataloguing;
 pub(crate) use json::widen;
 pub(crate) use kinds::{counted, is_table};
-pub use layout::Layout;
+pub(crate) use listing::{Choice, Sources, Stored, name_below, split_root};
 pub(crate) use located::MAX_BLOCK_OBJECTS;
 pub(crate) use metadata_table::is_in as has_metadata_table;
-pub(crate) use sources::{Choice, Sources, Stored, find_sources, may_have_table, name_below, split_root};
+pub(crate) use recognise::{find_sources, may_have_table};
 
-use crate::catalog::{CatalogOptions, Draft};
-use crate::{Error, ErrorKind, OpenOptions, Result, Storage};
-use bytes::Bytes;
+use crate::Layout;
+pub(crate) use contract::Format;
 
-/// What a format needs in order to catalog a data set.
-pub(crate) struct Cataloguing<'a> {
-    pub(crate) storage: &'a Storage,
-    pub(crate) options: &'a CatalogOptions,
-    /// Encoded bytes that a block aims at.
-    pub(crate) block_bytes: u64,
-    /// How the data set is opened.
-    pub(crate) open: &'a OpenOptions,
+/// Every layout, in the order of [`Layout`]. The objects of a data set are shown to the last one first: later ones are more
+/// specific.
+pub(crate) static FORMATS: [&dyn Format; Layout::ALL.len()] = [
+    &parquet::Parquet,
+    &folder::Folder,
+    &webdataset::WebDataset,
+    &ilsvrc::Ilsvrc,
+    &ipc::Ipc,
+    &manifest::Manifest,
+    &common_voice::clips::Clips,
+    &common_voice::archives::Archives,
+    &common_voice::hf::Hf,
+];
+
+/// What a layout provides.
+pub(crate) fn of(layout: Layout) -> &'static dyn Format {
+    FORMATS[layout as usize]
 }
 
-/// Objects whose headers or footers are read at a time at least; storage bounds its own requests below that.
-pub(crate) const CATALOG_READS: usize = 32;
-/// Objects whose headers or footers are read at a time at most: each walk through a remote tar is one thread and up to 2 MiB of
-/// buffers, 256 MiB in all.
-const CATALOG_READS_MAX: usize = 128;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Cataloguing<'_> {
-    /// Objects to read at a time. A walk through a tar has one request under way, so it takes one walk for each request that
-    /// storage allows.
-    pub(crate) fn reads_at_once(&self) -> usize {
-        self.storage.options().max_concurrency.clamp(CATALOG_READS, CATALOG_READS_MAX)
-    }
-}
-
-/// Catalogs `sources` as what they are.
-pub(crate) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
-    match sources.layout {
-        Layout::HfParquet => parquet::catalog(sources, with).await,
-        Layout::Folder => folder::catalog(sources, with),
-        Layout::WebDataset => webdataset::catalog(sources, with).await,
-        Layout::IlsvrcTar => ilsvrc::catalog(sources, with).await,
-        Layout::ArrowIpc => ipc::catalog(sources, with).await,
-        Layout::Manifest => manifest::catalog(sources, with).await,
-        Layout::CommonVoice => common_voice::clips::catalog(sources, with).await,
-        Layout::CommonVoiceTar => common_voice::archives::catalog(sources, with).await,
-        Layout::CommonVoiceHf => common_voice::hf::catalog(sources, with).await,
-    }
-}
-
-/// Hashes what a unit (a row group's footer, a record batch's message) states about the data, independent of the cut into
-/// blocks and of the release that stored it.
-pub(crate) fn unit_digest(layout: Layout, unit: &Bytes) -> Result<u64> {
-    match layout {
-        Layout::HfParquet => parquet::unit_digest(unit),
-        Layout::ArrowIpc => ipc::unit_digest(unit),
-        other => Err(Error::new(ErrorKind::Bug, format!("layout {other} has no units"))),
+    #[test]
+    fn every_layout_has_its_format() {
+        for (layout, name) in Layout::ALL {
+            assert_eq!(of(layout).layout().name(), name);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Splits of a data set, such as `train` and `validation`, by the names of folders and files.
 
+use super::contract::{Format, Splits};
 use super::kinds::{Named, file_name};
-use super::layout::Layout;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -10,21 +10,23 @@ const SPLITS: [&str; 9] =
     ["train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"];
 
 /// Keeps the objects of one split.
-pub(super) fn keep_split(uri: &str, layout: Layout, split: &str, data: &mut Vec<Named>) -> Result<()> {
-    match layout {
-        Layout::CommonVoiceTar => return Ok(()), // its splits are inside
-        Layout::Manifest | Layout::IlsvrcTar => {
+pub(super) fn keep_split(uri: &str, format: &dyn Format, split: &str, data: &mut Vec<Named>) -> Result<()> {
+    let splits = format.splits();
+    match splits {
+        Splits::Inside => return Ok(()),
+        Splits::Absent => {
             return Err(Error::config(format!(
-                "{uri}: the layout {layout} has no splits; leave the split {split} out, or filter"
+                "{uri}: the layout {} has no splits; leave the split {split} out, or filter",
+                format.layout()
             )));
         }
-        _ => {}
+        Splits::Names | Splits::Folders => {}
     }
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     for (name, _) in data.iter() {
-        *found.entry(split_of(layout, name).unwrap_or("none").to_owned()).or_default() += 1;
+        *found.entry(split_of(splits, name).unwrap_or("none").to_owned()).or_default() += 1;
     }
-    data.retain(|(name, _)| split_of(layout, name).is_some_and(|s| s.eq_ignore_ascii_case(split)));
+    data.retain(|(name, _)| split_of(splits, name).is_some_and(|s| s.eq_ignore_ascii_case(split)));
     if data.is_empty() {
         let found: Vec<String> = found.iter().map(|(split, n)| format!("{split} ({n} files)")).collect();
         return Err(Error::config(format!(
@@ -36,12 +38,12 @@ pub(super) fn keep_split(uri: &str, layout: Layout, split: &str, data: &mut Vec<
 }
 
 /// The split that an object's name tells: its first folder, or a word of its file name (`beans-train-00000-of-…`).
-fn split_of(layout: Layout, name: &str) -> Option<&str> {
+fn split_of(splits: Splits, name: &str) -> Option<&str> {
     let folder = name.split_once('/').map(|(folder, _)| folder);
     if let Some(split) = folder.filter(|f| is_split(f)) {
         return Some(split);
     }
-    if layout == Layout::Folder {
+    if splits == Splits::Folders {
         return None;
     }
     let file = file_name(name);
@@ -53,10 +55,13 @@ fn is_split(name: &str) -> bool {
 }
 
 /// Refuses to mix splits.
-pub(super) fn one_split(uri: &str, layout: Layout, names: &[String]) -> Result<()> {
+pub(super) fn one_split(uri: &str, at: Splits, names: &[String]) -> Result<()> {
+    if matches!(at, Splits::Inside | Splits::Absent) {
+        return Ok(());
+    }
     let mut splits: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
-        match split_of(layout, name) {
+        match split_of(at, name) {
             Some(split) => *splits.entry(split).or_default() += 1,
             None => return Ok(()), // not all of it is splits: then these are classes or plain names
         }
@@ -92,12 +97,12 @@ mod tests {
     fn splits_are_told_by_folder_and_by_file_name() {
         let names = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let mixed = names(&["data/train-00000-of-00002.parquet", "data/validation-00000-of-00001.parquet"]);
-        let error = one_split("s3://b/x", Layout::HfParquet, &mixed).unwrap_err();
+        let error = one_split("s3://b/x", Splits::Names, &mixed).unwrap_err();
         assert!(error.message().contains("train (1 files), validation (1 files)"), "{error}");
         assert!(error.message().contains("s3://b/x/data/train*"), "{error}");
-        let error = one_split("x", Layout::Folder, &names(&["train/a/1.jpg", "val/a/1.jpg"])).unwrap_err();
+        let error = one_split("x", Splits::Folders, &names(&["train/a/1.jpg", "val/a/1.jpg"])).unwrap_err();
         assert!(error.message().contains("as x/train"), "{error}");
-        one_split("x", Layout::Folder, &names(&["dev/1.jpg", "other/1.jpg", "test/1.jpg"])).unwrap();
+        one_split("x", Splits::Folders, &names(&["dev/1.jpg", "other/1.jpg", "test/1.jpg"])).unwrap();
         assert_eq!(shared_split_folder(&names(&["train/a/1.jpg", "train/b/1.jpg"])), Some("train"));
         assert_eq!(shared_split_folder(&names(&["a/1.jpg", "a/2.jpg"])), None);
     }

@@ -8,22 +8,25 @@
 //! named `image` if it is the only kind of picture and `audio` if it is the only kind of audio, else by its extension
 //! with dots as underscores.
 
-use super::Cataloguing;
-use super::columns::{bug, payload_field};
+use super::cataloguing::Cataloguing;
+use super::contract::{Format, Seen};
 use super::guard::guarded;
+use super::json::kind::{Flattened, fields_of, merge, settled};
 use super::json::{Cells, array_of, cells_of, is_numbers, widen};
-use super::json_kind::{Flattened, fields_of, merge, settled};
-use super::kinds::{extension, is_audio, is_picture};
+use super::kinds::{Kind, extension, is_audio, is_picture, kind_of};
+use super::listing::Sources;
 use super::located::{BlockCut, Row};
-use super::sources::Sources;
-use super::tar_index::{self, TarIndexes};
+use super::tars::index::{self, TarIndexes};
+use super::tars::recognise::recognise_tars;
 use super::tars::{self, Member, RECORD_BYTES};
+use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::storage::shown;
-use crate::{Error, ObjectRef, Result};
+use crate::{Error, Layout, ObjectRef, Result, Storage};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
 use serde_json::Value;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -96,17 +99,52 @@ fn is_meta(name: &str) -> bool {
     first.len() > 4 && first.starts_with("__") && first.ends_with("__")
 }
 
-pub(super) async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+/// Tars whose members are grouped by key.
+pub(super) struct WebDataset;
+
+#[async_trait]
+impl Format for WebDataset {
+    fn layout(&self) -> Layout {
+        Layout::WebDataset
+    }
+
+    fn is_data(&self, name: &str) -> bool {
+        kind_of(name) == Some(Kind::Tar)
+    }
+
+    async fn recognise(&self, seen: &Seen<'_>, storage: &Storage) -> Result<Option<Layout>> {
+        recognise_tars(seen, storage).await
+    }
+
+    fn has_indexes(&self) -> bool {
+        true
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+
+    /// 1: lists and objects of JSON members are columns.
+    fn columns_version(&self) -> u32 {
+        1
+    }
+
+    fn has_headers(&self) -> bool {
+        true
+    }
+}
+
+async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let indexes = &TarIndexes::find(&sources, with.storage).await;
     let parts_at_once = with.reads_at_once() / sources.objects.len().max(1);
     let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
-        let (members, unused) = tar_index::members(&object, indexes, is_kept, parts_at_once, with).await?;
+        let (members, unused) = index::members(&object, indexes, is_kept, parts_at_once, with).await?;
         let tar = tars::blocking(with.storage.io(), move || group(members, &object, RUN_TEXT_BYTES)).await?;
         Ok((tar, unused))
     });
     let (tars, unused): (Vec<Tar>, Vec<Option<String>>) = read.await?.into_iter().unzip();
     let mut notes = sources.notes;
-    notes.extend(tar_index::note(&unused.into_iter().flatten().collect::<Vec<_>>()));
+    notes.extend(index::note(&unused.into_iter().flatten().collect::<Vec<_>>()));
     let mut runs = Vec::with_capacity(tars.len());
     for (shard, tar) in (0u32..).zip(tars) {
         notes.extend(tar.note);

@@ -1,6 +1,6 @@
 //! HTTP clients as object_store makes them, but ones that follow no redirect and connect only to addresses that are in reach.
 
-use super::redirect::Refused;
+use super::refused::Refused;
 use object_store::client::HttpClient;
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};

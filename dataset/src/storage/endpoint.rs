@@ -1,6 +1,6 @@
 //! Where a bucket is, as far as its URI does not tell: what tells two buckets of one name apart.
 
-use super::StorageOptions;
+use super::options::StorageOptions;
 use super::uri::without_credentials;
 use std::collections::BTreeSet;
 use std::ffi::OsString;

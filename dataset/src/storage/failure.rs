@@ -3,7 +3,7 @@
 use super::credentials::is_renewal;
 use super::observe::Answer;
 use super::progress::LEAST_BYTES_PER_S;
-use super::redirect::Refused;
+use super::refused::Refused;
 use super::secret::Cleaner;
 use crate::{Error, ErrorKind};
 use std::error::Error as StdError;

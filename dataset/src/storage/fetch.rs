@@ -9,12 +9,13 @@
 //! versions, and the range is read anew: a weak ETag or a time of change is equal for some pairs of versions, and a server that
 //! leaves the ETag out of a 206 does not say which version it sends.
 
+use super::failure::Fault;
+use super::object::ObjectRef;
 use super::pace::{Limits, Pace};
 use super::progress::Progress;
 use super::retry::{Ended, within};
 use super::store::{Remote, Store};
 use super::version::{check_version, conditions, strong};
-use super::{Fault, ObjectRef};
 use crate::{Error, Result};
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, StreamExt};

@@ -3,14 +3,16 @@
 //! A signature of S3 or Google covers the method: a URL that was presigned for GET answers 403 to HEAD. Some gateways
 //! answer HEAD with 405 or 501.
 
+use super::failure::Fault;
 use super::failure::Verdict;
 use super::fetch::{blocking, path};
+use super::local;
+use super::object::ObjectRef;
 use super::observe::status;
 use super::retry::{Ended, within};
 use super::store::{Backend, Remote, Store};
 use super::uri::{Location, Scheme};
 use super::version::version;
-use super::{Fault, ObjectRef, local};
 use crate::Result;
 use feedstock_base::shown;
 use object_store::path::Path;

@@ -1,8 +1,10 @@
 //! What is there: listings and single objects.
 
+use super::failure::Fault;
 use super::failure::Verdict;
 use super::fan_out::{FannedOut, LISTERS, PAGE_KEYS};
 use super::fetch::{blocking, path};
+use super::object::ObjectRef;
 use super::progress::Progress;
 use super::retry::{Ended, within};
 use super::seen::{ListingFn, Seen};
@@ -11,7 +13,6 @@ use super::uri::{Location, Scheme};
 use super::version::{has_etag, version};
 use super::walk;
 use super::walk_step::Watch;
-use super::{Fault, ObjectRef};
 use crate::{Error, ErrorKind, Result};
 use feedstock_base::shown;
 use futures::{StreamExt, TryStreamExt};

@@ -4,8 +4,8 @@
 //! `clip.jpg#1` and follows no names that its path type cannot hold. ETags have the same form
 //! (inode, modification time, size), so that a replaced or touched file is noticed.
 
-use super::ObjectRef;
 use super::failure::Fault;
+use super::object::ObjectRef;
 use super::progress::Progress;
 use super::uri::Location;
 use crate::recycled::{LEAST_BYTES, Recycled};

@@ -17,6 +17,7 @@
 //! Cost on one busy 2-core machine: 1.3 CPU-seconds per GB over HTTP in 8 MiB ranges, 2.5 in 128 KiB ranges,
 //! 0.2 … 0.35 from the page cache (`cargo bench -p feedstock-dataset --bench storage --profile dev`).
 
+mod absolute;
 mod aimd;
 mod allow;
 mod backoff;
@@ -34,12 +35,16 @@ mod key_span;
 mod limiter;
 mod list;
 mod local;
+mod object;
 mod observe;
+mod options;
 mod pace;
+mod percent;
 mod progress;
 mod read;
 mod reader;
 mod redirect;
+mod refused;
 mod retry;
 mod secret;
 mod seen;
@@ -54,16 +59,18 @@ mod walk_step;
 mod web;
 mod write;
 
+pub(crate) use absolute::{absolute, resolved};
 pub use allow::Allow;
 use endpoint::Places;
 pub(crate) use endpoint::endpoints;
+pub use object::ObjectRef;
+pub use options::StorageOptions;
 pub use reader::ObjectReader;
 pub use retry::StorageStats;
 pub use secret::Secret;
 
 use crate::{Error, IoRuntime, Result};
 use bytes::Bytes;
-use failure::Fault;
 pub(crate) use failure::local_error;
 pub use feedstock_base::hide_urls;
 pub(crate) use feedstock_base::shown;
@@ -74,96 +81,15 @@ use retry::Shared;
 use secret::Cleaner;
 pub(crate) use seen::ListingFn;
 use signed::Signed;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use store::Store;
 use stores::Stores;
 pub(crate) use uri::{Location, Scheme, without_credentials};
 pub(crate) use version::is_etag;
-
-/// How storage is reached.
-#[derive(Debug, Clone)]
-pub struct StorageOptions {
-    /// object_store configuration keys (`aws_endpoint`, `aws_region`, `aws_access_key_id`,
-    /// `google_service_account`, `azure_storage_account_name` …); they override the environment
-    /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`). An unknown key is an error.
-    pub config: BTreeMap<String, Secret>,
-    /// Sends no credentials, for public buckets. Default `false`.
-    pub anonymous: bool,
-    /// `Some(true)`: `endpoint/bucket/key`; `Some(false)`: `bucket.endpoint/key`. Default: the store's own
-    /// (path style).
-    pub path_style: Option<bool>,
-    /// How long one operation may go on without progress, waits between attempts included. Default 120 s: a store's short
-    /// outage passes, a trainer's collective time-out (10 min or more) does not.
-    ///
-    /// Progress begins the deadline anew: bytes of a read that arrive, files that a walk through a local folder finds. In all,
-    /// an operation may take the deadline plus 1 s for each 64 KiB (100 files) so far. A read of 32 MiB that trickles ends
-    /// after at most 632 s. Uploads, whose progress is not visible, have 1 s for each 64 KiB in addition to the deadline.
-    pub deadline: Duration,
-    /// A request without an answer for this long is cut and sent again. Default 20 s; at most a third of `deadline` counts.
-    ///
-    /// A body that brings less than 64 KiB/s for a while is cut, too, and the next request asks for what is missing. The
-    /// while is 10 s, but at most half of this time-out and a sixth of `deadline`; then at least 1 s, but never more than the
-    /// time-out itself or a third of `deadline`.
-    pub stall_timeout: Duration,
-    /// The most requests under way at once per bucket or host; throttling and answers below the least rate lower it. Default 32: at 8 MiB
-    /// and 60 MB/s a connection that is 1.9 GB/s.
-    pub max_concurrency: usize,
-    /// What may be reached at all; `None`, the default: everything that the credentials open. Redirects are followed within
-    /// the list only, so the list needs the places that a store redirects to, such as a content network's.
-    pub allow: Option<Allow>,
-}
-
-impl Default for StorageOptions {
-    fn default() -> Self {
-        Self {
-            config: BTreeMap::new(),
-            anonymous: false,
-            path_style: None,
-            deadline: Duration::from_secs(120),
-            stall_timeout: Duration::from_secs(20),
-            max_concurrency: 32,
-            allow: None,
-        }
-    }
-}
-
-impl StorageOptions {
-    /// The same options with configuration `key` set.
-    #[must_use]
-    pub fn with(mut self, key: impl Into<String>, value: impl Into<Secret>) -> Self {
-        self.config.insert(key.into(), value.into());
-        self
-    }
-}
-
-/// One stored object as it was when the catalog saw it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ObjectRef {
-    /// Where it is, in the form in which the data set was named.
-    pub uri: String,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Its version; every read asks for this one. The ETag; where the store sends none, `modified:` and the time of the last
-    /// change in seconds since 1970 (a replacement within that second is not noticed); `None` where the store sends neither,
-    /// and only the size is compared.
-    pub etag: Option<String>,
-}
-
-impl fmt::Debug for ObjectRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectRef")
-            .field("uri", &shown(&self.uri))
-            .field("size", &self.size)
-            .field("etag", &self.etag)
-            .finish()
-    }
-}
 
 /// Every store that URIs name, opened on first use; clones share everything.
 #[derive(Clone)]

@@ -1,11 +1,12 @@
 //! Ranged reads: exactly these bytes of exactly this version of the object.
 
 use super::fetch::{Asked, Partial, blocking, path};
+use super::local;
+use super::object::ObjectRef;
 use super::progress::Progress;
 use super::retry::Ended;
 use super::store::{Backend, Store};
 use super::uri::Scheme;
-use super::{ObjectRef, local};
 use crate::{Error, ErrorKind, Result};
 use bytes::{Bytes, BytesMut};
 use feedstock_base::shown;

@@ -14,7 +14,8 @@
 
 use super::allow::Allow;
 use super::client::{Reach, client};
-use super::uri::decode;
+use super::percent::decode;
+use super::refused::Refused;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -23,7 +24,6 @@ use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use std::error::Error as StdError;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use url::{Host, Url};
@@ -42,36 +42,6 @@ const KEPT: [&str; 8] = [
     "if-unmodified-since",
     "range",
 ];
-
-/// A redirect that is not followed.
-#[derive(Debug)]
-pub(super) struct Refused(String);
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for Refused {}
-
-impl Refused {
-    pub(super) fn new(why: impl Into<String>) -> Self {
-        Self(why.into())
-    }
-
-    /// The refusal that caused `error`, if one did.
-    pub(super) fn within<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
-        let mut cause = Some(error);
-        while let Some(one) = cause {
-            if let Some(refused) = one.downcast_ref() {
-                return Some(refused);
-            }
-            cause = one.source();
-        }
-        None
-    }
-}
 
 /// Sends requests and follows checked redirects.
 #[derive(Debug)]
@@ -112,18 +82,18 @@ impl Redirecting {
         let (shown_from, shown_to) = (shown(from.as_str()), shown(to.as_str()));
         let hop = format!("it is redirected from {shown_from} to {shown_to}");
         if !matches!(to.scheme(), "http" | "https") {
-            return Err(Refused(format!("{hop}, which is not an http(s) URL")));
+            return Err(Refused::new(format!("{hop}, which is not an http(s) URL")));
         }
         if let Some(allow) = &self.allow
             && allow.check(to.as_str()).is_err()
         {
-            return Err(Refused(format!(
+            return Err(Refused::new(format!(
                 "{hop}, which is outside of what is allowed here: {allow:?}; allow that place, too, if you trust it"
             )));
         }
         let reach = if is_local { Reach::NotLinkLocal } else { Reach::Public };
         if address(to).is_some_and(|ip| !reach.covers(ip)) {
-            return Err(Refused(format!("{hop}, which is {}", reach.beyond())));
+            return Err(Refused::new(format!("{hop}, which is {}", reach.beyond())));
         }
         Ok(())
     }
@@ -161,7 +131,7 @@ impl HttpService for Redirecting {
             client = self.client(is_local)?;
             (at, request) = (to, next);
         }
-        Err(failed(Refused(format!(
+        Err(failed(Refused::new(format!(
             "it is redirected more than {HOPS_MAX} times, last to {}",
             shown(at.as_str())
         ))))

@@ -131,19 +131,8 @@ where
         shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         let (number, best) = (backoff.attempts() + 1, progress.best());
         let spent_now = || spent.with_attempt(began, Instant::now(), progress.last());
-        let watched = async {
-            let mut attempt = std::pin::pin!(attempt(number));
-            loop {
-                let left = spent_now().left(deadline, progress.earned());
-                if left.is_zero() {
-                    return Err(Fault::Unfinished(began.elapsed()));
-                }
-                if let Ok(result) = tokio::time::timeout(left, &mut attempt).await {
-                    return result;
-                }
-            }
-        };
-        let (result, answer) = observed(watched).await;
+        let left = || spent_now().left(deadline, progress.earned());
+        let (result, answer) = observed(while_left(attempt(number), left)).await;
         let fault = match result {
             Ok(value) => {
                 permit.finish(Event::Success);
@@ -172,10 +161,8 @@ where
         if progress.best() > best {
             backoff.on_progress();
         }
-        let again = failure.verdict.retryable()
-            || (failure.verdict == Verdict::NoCredentials
-                && answer.for_credentials
-                && number < CREDENTIAL_ATTEMPTS);
+        let may_renew = answer.for_credentials && number < CREDENTIAL_ATTEMPTS;
+        let again = failure.verdict.retryable() || (failure.verdict == Verdict::NoCredentials && may_renew);
         let left = spent.left(deadline, progress.earned());
         let wait = backoff.on_failure(left, shared.random(), failure.retry_after).filter(|_| again);
         let Some(wait) = wait else {
@@ -187,6 +174,24 @@ where
         shared.counters.retries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(wait).await;
         spent = spent.with_wait(wait);
+    }
+}
+
+/// Runs an attempt as long as time is `left`, which progress prolongs.
+async fn while_left<T>(
+    attempt: impl Future<Output = Result<T, Fault>>,
+    left: impl Fn() -> Duration,
+) -> Result<T, Fault> {
+    let began = Instant::now();
+    let mut attempt = std::pin::pin!(attempt);
+    loop {
+        let left = left();
+        if left.is_zero() {
+            return Err(Fault::Unfinished(began.elapsed()));
+        }
+        if let Ok(result) = tokio::time::timeout(left, &mut attempt).await {
+            return result;
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! One store (a bucket, a host, this machine's files) and how it is opened.
 
 use super::credentials::Steady;
+use super::failure::Fault;
 use super::limiter::Limiter;
 use super::observe::ObservedConnector;
+use super::options::StorageOptions;
 use super::progress::Progress;
 use super::retry::{Ended, Shared, until_done};
 use super::secret::Secret;
 use super::uri::{Location, Scheme};
-use super::{Fault, StorageOptions};
 use crate::{Error, Result};
 use feedstock_base::shown;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};

@@ -1,7 +1,7 @@
 //! The stores that are open, and what the stores of one host share.
 
-use super::StorageOptions;
 use super::limiter::Limiter;
+use super::options::StorageOptions;
 use super::retry::Shared;
 use super::store::{Host, Store};
 use super::uri::{Location, Scheme};

@@ -7,8 +7,9 @@
 //!
 //! The size is compared in every case.
 
+use super::failure::Fault;
+use super::object::ObjectRef;
 use super::uri::Scheme;
-use super::{Fault, ObjectRef};
 use object_store::{GetOptions, ObjectMeta};
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -2,8 +2,8 @@
 //!
 //! [`HttpUrl`] refuses URLs in which another parser could find another host.
 
+use super::percent::decode;
 use super::signature::is_signed;
-use super::uri::decode;
 use feedstock_base::HttpUrl;
 use url::{Host, Url};
 

@@ -1,13 +1,14 @@
 //! Writes: whole or not at all, large objects part by part, or only where nothing is.
 
+use super::failure::Fault;
 use super::failure::Verdict;
 use super::fetch::{blocking, path};
+use super::local;
 use super::observe::status;
 use super::progress::{LEAST_BYTES_PER_S, Progress};
 use super::retry::{Ended, within};
 use super::store::{Backend, Remote, Store};
 use super::uri::Location;
-use super::{Fault, local};
 use crate::{ErrorKind, Result};
 use bytes::Bytes;
 use feedstock_base::shown;

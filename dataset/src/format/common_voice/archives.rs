@@ -5,16 +5,20 @@
 //! place; finding its members costs one pass over it in object storage (headers stand between the clips), and a seek a
 //! clip on a local disk (50,000 clips in about a second). Samples stand as their clips lie in the tar.
 
-use super::super::kinds::{extension, is_audio};
-use super::super::sources::Sources;
-use super::super::{Cataloguing, archive, tars};
-use super::clips::{note_several, parse_durations};
+use super::super::cataloguing::Cataloguing;
+use super::super::contract::{Format, Seen, Splits};
+use super::super::kinds::{Kind, extension, is_audio, kind_of};
+use super::super::listing::Sources;
+use super::super::{archive, tars};
+use super::clips::parse_durations;
+use super::lists::{DURATION_LISTS, List, above_clips, choose, locale_of, note_several, read, split_folder};
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::tsv::{self, Durations};
-use super::{DURATION_LISTS, List, above_clips, choose, locale_of, read, split_folder};
+
 use crate::catalog::{CopiedFrom, Draft, Objects};
 use crate::storage::shown;
-use crate::{Error, ErrorKind, ObjectRef, Result};
+use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
+use async_trait::async_trait;
 use std::collections::HashMap;
 
 /// One archive's members, by their names without `./`.
@@ -25,7 +29,37 @@ struct Archive {
     members: Vec<(String, u64, u64)>,
 }
 
-pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+/// Mozilla's archives of Common Voice.
+pub(in super::super) struct Archives;
+
+#[async_trait]
+impl Format for Archives {
+    fn layout(&self) -> Layout {
+        Layout::CommonVoiceTar
+    }
+
+    fn is_data(&self, name: &str) -> bool {
+        matches!(kind_of(name), Some(Kind::Tar | Kind::Archive))
+    }
+
+    async fn recognise(&self, seen: &Seen<'_>, _: &Storage) -> Result<Option<Layout>> {
+        Ok(seen.has_only(Kind::Archive).then_some(Layout::CommonVoiceTar))
+    }
+
+    fn splits(&self) -> Splits {
+        Splits::Inside
+    }
+
+    fn reads_copies(&self) -> bool {
+        true
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+}
+
+async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let mut notes = sources.notes.clone();
     let mut archives: Vec<Archive> = Vec::with_capacity(sources.objects.len());
     let total = Some(sources.objects.len() as u64);
@@ -67,7 +101,7 @@ pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) 
             sources.uri
         )));
     }
-    let chosen = choose(&sources.uri, lists, with.open.split.as_deref())?;
+    let chosen = choose(&sources.uri, lists, with.split)?;
     note_several(&chosen, &mut notes);
     let mut parts = Vec::with_capacity(chosen.len());
     for list in &chosen {

@@ -4,23 +4,23 @@
 //! (`…/{de,fr}/train.tsv`, `…/*/train.tsv`). Of a folder with several TSVs a split is chosen; of a release, in all its
 //! locales. TSVs, durations and clips are the catalog's objects, so a changed TSV builds it anew.
 
+use super::super::cataloguing::{CATALOG_READS, Cataloguing};
+use super::super::contract::{Chosen, Format, Seen};
 use super::super::kinds::{Named, counted, extension, is_audio};
-use super::super::sources::{Listing, Sources, named, split_root};
-use super::super::{CATALOG_READS, Cataloguing, tars};
+use super::super::listing::{Listing, Sources, named, split_root};
+use super::super::tars;
+use super::lists::{DURATION_LISTS, List, above_clips, choose, locale_of, note_several, read, split_folder};
+use super::recognise::recognise;
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
 use super::tsv::{self, Durations};
-use super::{DURATION_LISTS, List, above_clips, choose, locale_of, read, split_folder};
 use crate::catalog::{Draft, Objects};
 use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
+use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// The chosen TSVs, their durations and the clips in the folders next to them.
-pub(in super::super) async fn find(
-    mut listing: Listing,
-    split: Option<&str>,
-    storage: &Storage,
-) -> Result<Sources> {
+async fn find(mut listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Sources> {
     let mut objects = std::mem::take(&mut listing.objects);
     let mut notes = Vec::new();
     let lists: Vec<List> =
@@ -70,17 +70,6 @@ pub(in super::super) async fn find(
     Ok(listing.sources(Layout::CommonVoice, objects, notes))
 }
 
-pub(super) fn note_several(chosen: &[List], notes: &mut Vec<String>) {
-    let splits: BTreeSet<&str> = chosen.iter().map(|list| list.split.as_str()).collect();
-    if splits.len() > 1 {
-        let splits: Vec<&str> = splits.into_iter().collect();
-        notes.push(format!(
-            "the splits {} together, as the URI says; the column split tells them apart",
-            splits.join(", ")
-        ));
-    }
-}
-
 /// What stands beside TSVs that were named by their URIs.
 async fn beside(
     lists: &[List],
@@ -122,19 +111,51 @@ pub(super) fn parse_durations(name: &str, bytes: &[u8], notes: &mut Vec<String>)
     Ok(durations)
 }
 
-pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+/// Common Voice, unpacked.
+pub(in super::super) struct Clips;
+
+#[async_trait]
+impl Format for Clips {
+    fn layout(&self) -> Layout {
+        Layout::CommonVoice
+    }
+
+    fn is_data(&self, _: &str) -> bool {
+        true // it chooses its objects
+    }
+
+    async fn recognise(&self, seen: &Seen<'_>, storage: &Storage) -> Result<Option<Layout>> {
+        recognise(seen.uri, seen.listed, storage).await
+    }
+
+    async fn choose(&self, listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Chosen> {
+        Ok(Chosen::Sources(find(listing, split, storage).await?))
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+}
+
+/// The list of durations of each folder, by the number of its name.
+fn duration_lists(names: &[String]) -> HashMap<String, usize> {
+    let mut lists: HashMap<String, usize> = HashMap::new();
+    for file in DURATION_LISTS.iter().rev() {
+        for (i, name) in names.iter().enumerate() {
+            if split_folder(name).1 == *file {
+                lists.insert(split_folder(name).0.to_owned(), i); // the better form comes last
+            }
+        }
+    }
+    lists
+}
+
+async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let mut notes = sources.notes.clone();
     let lists: Vec<List> =
         sources.names.iter().enumerate().filter_map(|(i, name)| List::of(name, i)).collect();
     let mut objects: Vec<ObjectRef> = lists.iter().map(|list| sources.objects[list.index].clone()).collect();
-    let mut durations: HashMap<String, usize> = HashMap::new();
-    for file in DURATION_LISTS.iter().rev() {
-        for (i, name) in sources.names.iter().enumerate() {
-            if split_folder(name).1 == *file {
-                durations.insert(split_folder(name).0.to_owned(), i); // the better form comes last
-            }
-        }
-    }
+    let durations = duration_lists(&sources.names);
     let mut used: Vec<usize> = durations.values().copied().collect();
     used.sort_unstable();
     objects.extend(used.iter().map(|&i| sources.objects[i].clone()));

@@ -4,14 +4,18 @@
 //! `transcript/<locale>/<split>.tsv` the rows, joined by the clips' file names. Samples stand as their clips lie in the
 //! tars. `n_shards.json`, where it is there, tells how many tars there should be.
 
+use super::super::cataloguing::Cataloguing;
+use super::super::contract::{Chosen, Format};
 use super::super::kinds::{Named, counted, extension};
-use super::super::sources::{Listing, Sources, named};
-use super::super::{Cataloguing, tars};
-use super::clips::note_several;
+use super::super::listing::{Listing, Sources, named};
+use super::super::tars;
+use super::lists::{List, choose, note_several, read, split_folder};
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
-use super::{List, choose, read, split_folder, tsv};
+
+use super::tsv;
 use crate::catalog::{Draft, Objects};
 use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
+use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -64,11 +68,7 @@ pub(super) fn list_of(name: &str) -> Option<Group> {
 }
 
 /// The tars and transcripts of the chosen split.
-pub(in super::super) async fn find(
-    mut listing: Listing,
-    split: Option<&str>,
-    storage: &Storage,
-) -> Result<Sources> {
+async fn find(mut listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Sources> {
     let mut objects = std::mem::take(&mut listing.objects);
     let by_name = objects.iter().all(|(name, _)| extension(name) == "tsv");
     if by_name {
@@ -179,7 +179,29 @@ async fn around(lists: Vec<Named>, listing: &mut Listing, storage: &Storage) -> 
 /// A tar's clips: file name, offset, bytes.
 type Clips = Vec<(String, u64, u64)>;
 
-pub(in super::super) async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+/// Common Voice as Hugging Face's loading scripts keep it.
+pub(in super::super) struct Hf;
+
+#[async_trait]
+impl Format for Hf {
+    fn layout(&self) -> Layout {
+        Layout::CommonVoiceHf
+    }
+
+    fn is_data(&self, _: &str) -> bool {
+        true // it chooses its objects
+    }
+
+    async fn choose(&self, listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Chosen> {
+        Ok(Chosen::Sources(find(listing, split, storage).await?))
+    }
+
+    async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+        catalog(sources, with).await
+    }
+}
+
+async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let mut notes = sources.notes.clone();
     let is_tar = |i: &usize| tar_of(&sources.names[*i]).is_some();
     let (tars_at, others): (Vec<usize>, Vec<usize>) = (0..sources.names.len()).partition(is_tar);

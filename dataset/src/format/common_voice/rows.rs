@@ -1,11 +1,11 @@
 //! From rows of TSVs and places of clips to samples and blocks.
 
-use super::super::columns::{bug, payload_field};
+use super::super::json::kind::unify;
 use super::super::json::widen;
-use super::super::json_kind::unify;
 use super::super::kinds::{counted, extension, is_audio};
 use super::super::located::{BlockCut, Row};
 use super::tsv::{Durations, Table, file_name};
+use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, StringArray, UInt32Array, UInt64Array};

@@ -1,0 +1,274 @@
+//! Fetching blocks: the bytes of a run of samples, as one record batch.
+//!
+//! ```text
+//! BlockId ─▶ catalog (which ranges) ─▶ disk cache ─▶ storage ─▶ RecordBatch: metadata columns, payload views
+//! ```
+//! Payload columns are [`arrow::array::BinaryViewArray`]s over one buffer a block (`payload.rs`), so that a block
+//! holds its own bytes and no more. Holding one row holds its block's buffer.
+//!
+//! Bytes arrive while others wait for theirs; decompressing and copying them is done for a few blocks at a time
+//! ([`IoRuntime::making`](crate::IoRuntime)), so that what it takes is bounded.
+
+mod parts;
+
+use crate::cache::RangeReader;
+use crate::catalog::columns::Mapping;
+use crate::catalog::{Catalog, Content, FoundIn};
+use crate::format::guard::guarding;
+use crate::format::units::UnitRows;
+use crate::format::{self, located};
+use crate::held::{as_declared, named};
+use crate::payload::own_views;
+use crate::{BlockId, DiskCache, Error, ErrorKind, Result, SampleId, Storage};
+use arrow::array::ArrayRef;
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use futures::future::BoxFuture;
+use parts::UnionReader;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A fetched block: one row a sample of the block, selected or not, in catalog order.
+///
+/// Row `i` is sample `first_sample + i`. Payload columns are `BinaryView`; a null or empty payload stays null or
+/// empty here, and whoever decodes it decides what that means.
+#[derive(Debug, Clone)]
+pub struct Block {
+    /// Which block.
+    pub id: BlockId,
+    /// The sample of row 0.
+    pub first_sample: u64,
+    /// The data set's selected columns. Where the block was fetched with [`BlockReader::fetch_held`], texts may be views,
+    /// whatever text type the schema declares.
+    pub rows: RecordBatch,
+}
+
+impl Block {
+    /// The sample in a row.
+    pub fn sample(&self, row: usize) -> SampleId {
+        SampleId(self.first_sample + row as u64)
+    }
+}
+
+/// Fetches blocks of one data set; clones share everything, and many fetches may be under way at once.
+#[derive(Clone)]
+pub struct BlockReader(Arc<Inner>);
+
+struct Inner {
+    catalog: Arc<Catalog>,
+    storage: Storage,
+    cache: Option<DiskCache>,
+    columns: Vec<usize>,
+    schema: SchemaRef,
+    /// Reads the parts of a mix.
+    union: Option<UnionReader>,
+}
+
+impl BlockReader {
+    /// Reads `columns`, places in the catalog's schema.
+    pub(crate) fn new(
+        catalog: Arc<Catalog>,
+        storage: Storage,
+        cache: Option<DiskCache>,
+        columns: Vec<usize>,
+    ) -> Self {
+        let fields: Vec<FieldRef> = columns.iter().map(|&c| catalog.schema.fields()[c].clone()).collect();
+        let schema = Arc::new(Schema::new(fields));
+        let cached = cache.is_some();
+        let union = match &catalog.content {
+            Content::Union(union) => Some(UnionReader::new(union, &columns, schema.clone(), cached)),
+            Content::Located(_) | Content::Units { .. } => None,
+        };
+        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union }))
+    }
+
+    /// The columns of every block.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.0.schema
+    }
+
+    /// Fetches with one (coalesced) ranged read, through the disk cache if there is one.
+    ///
+    /// `next_use`: how soon the plan needs this block again (smaller is sooner, `u64::MAX` never), for the cache's
+    /// eviction.
+    ///
+    /// # Errors
+    /// `Gone` when an object changed or vanished since it was catalogued, `Retryable` after storage's deadline,
+    /// `BadConfig` for a damaged file. All name the block.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub async fn fetch(&self, id: BlockId, next_use: u64) -> Result<Block> {
+        let block = self.fetch_held(id, next_use).await?;
+        let rows = as_declared(&block.rows, &self.0.schema);
+        let rows = rows.map_err(|e| e.context(self.0.catalog.describe_block(id)))?;
+        Ok(Block { rows, ..block })
+    }
+
+    /// As [`fetch`](Self::fetch), with texts as views where the file lets samples share them: the block then holds no more
+    /// than the catalog counts ([`BlockSpec::memory_bytes`](crate::BlockSpec::memory_bytes)).
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub async fn fetch_held(&self, id: BlockId, next_use: u64) -> Result<Block> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        io.run(async move {
+            let samples = inner.catalog.block_samples(id);
+            let rows = inner.read(id, next_use).await;
+            let rows = rows.map_err(|e| e.context(inner.catalog.describe_block(id)))?;
+            if rows.num_rows() as u64 != samples.end - samples.start {
+                let what =
+                    format!("{}: {} rows came back", inner.catalog.describe_block(id), rows.num_rows());
+                return Err(Error::new(ErrorKind::Bug, what));
+            }
+            Ok(Block { id, first_sample: samples.start, rows })
+        })
+        .await
+    }
+
+    /// Fetches one sample on its own, as a block of one row: for a full shuffle, where the rest of the sample's
+    /// block would be wasted. Texts may be views. Errors as [`fetch`](Self::fetch).
+    ///
+    /// # Panics
+    /// If the sample does not exist.
+    pub async fn fetch_sample(&self, sample: SampleId, next_use: u64) -> Result<Block> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        io.run(async move {
+            let id = inner.catalog.block_of(sample);
+            let row = inner.catalog.blocks.row(id);
+            let first_row = row.first_row + sample.0 - inner.catalog.block_samples(id).start;
+            let samples = sample.0..sample.0 + 1;
+            let rows = inner.read_rows(row.shard, row.unit, first_row, samples, next_use).await;
+            let rows = rows.map_err(|e| e.context(inner.catalog.describe_sample(sample)))?;
+            if rows.num_rows() != 1 {
+                let what =
+                    format!("{}: {} rows came back", inner.catalog.describe_sample(sample), rows.num_rows());
+                return Err(Error::new(ErrorKind::Bug, what));
+            }
+            Ok(Block { id, first_sample: sample.0, rows })
+        })
+        .await
+    }
+
+    /// Rows of one unit: `place` is the object, the unit and the first row in it.
+    ///
+    /// Boxed: the reader of a mix reads its parts so, and a future cannot hold itself.
+    pub(crate) fn read_place(
+        &self,
+        (object, unit, first_row): (u32, u32, u64),
+        samples: Range<u64>,
+        next_use: u64,
+    ) -> BoxFuture<'static, Result<RecordBatch>> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        let read = async move { inner.read_rows(object, unit, first_row, samples, next_use).await };
+        Box::pin(async move { io.run(read).await })
+    }
+
+    /// Rows of several consecutive blocks cut from one unit, for scans that read no payload.
+    pub(crate) async fn fetch_run(&self, blocks: Range<u32>) -> Result<(u64, RecordBatch)> {
+        let inner = self.0.clone();
+        let io = inner.storage.io().clone();
+        io.run(async move {
+            let first = inner.catalog.block_samples(BlockId(blocks.start)).start;
+            let end = inner.catalog.block_samples(BlockId(blocks.end - 1)).end;
+            let row = inner.catalog.blocks.row(BlockId(blocks.start));
+            let rows = inner.read_rows(row.shard, row.unit, row.first_row, first..end, u64::MAX).await;
+            rows.and_then(|rows| as_declared(&rows, &inner.schema))
+                .map(|rows| (first, rows))
+                .map_err(|e| e.context(inner.catalog.describe_block(BlockId(blocks.start))))
+        })
+        .await
+    }
+}
+
+impl Inner {
+    async fn read(&self, id: BlockId, next_use: u64) -> Result<RecordBatch> {
+        let row = self.catalog.blocks.row(id);
+        self.read_rows(row.shard, row.unit, row.first_row, self.catalog.block_samples(id), next_use).await
+    }
+
+    /// The rows in separate memory; text may be held as views.
+    async fn read_rows(
+        &self,
+        shard: u32,
+        unit: u32,
+        first_row: u64,
+        samples: Range<u64>,
+        next_use: u64,
+    ) -> Result<RecordBatch> {
+        if let Some(union) = &self.union {
+            return union.read((shard, unit, first_row), samples, next_use).await;
+        }
+        let reader = RangeReader { storage: self.storage.clone(), cache: self.cache.clone(), next_use };
+        let catalog = &self.catalog;
+        let (units, source_schema, mapping, added) = match &catalog.content {
+            Content::Located(table) => {
+                let counted = catalog.counted(&samples);
+                let has_headers = format::of(catalog.layout).has_headers();
+                let fetched =
+                    located::fetch(catalog, table, samples, (&self.columns, has_headers), &reader).await?;
+                let _permit = self.storage.io().making(counted.making).await?;
+                return own_views(&fetched.rows(catalog, &self.columns)?);
+            }
+            Content::Units { units, source_schema, mapping, added } => (units, source_schema, mapping, added),
+            Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix is read through its parts")),
+        };
+        let unit = UnitRows {
+            object: catalog.objects.get(shard as usize),
+            description: units.read(unit as usize, &self.storage).await?,
+            rows: first_row..first_row + (samples.end - samples.start),
+            counted: catalog.counted(&samples),
+        };
+        let Some(added) = added else {
+            return self.read_unit(unit, source_schema, mapping, &self.columns, &reader).await;
+        };
+        let found: Vec<FoundIn> = self.columns.iter().map(|&c| added.place(c)).collect();
+        let columns: Vec<usize> = found
+            .iter()
+            .filter_map(|f| if let FoundIn::File(column) = f { Some(*column) } else { None })
+            .collect();
+        let from_file = if columns.is_empty() {
+            Vec::new() // nothing to read
+        } else {
+            self.read_unit(unit, source_schema, mapping, &columns, &reader).await?.columns().to_vec()
+        };
+        let mut from_file = from_file.into_iter();
+        let arrays = found.iter().map(|f| match f {
+            FoundIn::Added(column) => Some(added.column(*column, &samples)),
+            FoundIn::File(_) => from_file.next(),
+        });
+        let arrays: Option<Vec<ArrayRef>> = arrays.collect();
+        let arrays = arrays.ok_or_else(|| Error::new(ErrorKind::Bug, "a column was not read"))?;
+        let rows = usize::try_from(samples.end - samples.start)
+            .map_err(|_| Error::config("a block has more rows than memory has addresses"))?;
+        named(&self.schema, arrays, rows)
+    }
+
+    /// Rows of one unit, columns of the files.
+    async fn read_unit(
+        &self,
+        unit: UnitRows,
+        source_schema: &SchemaRef,
+        mapping: &Mapping,
+        columns: &[usize],
+        reader: &RangeReader,
+    ) -> Result<RecordBatch> {
+        let object = unit.object.clone();
+        let format = format::of(self.catalog.layout);
+        let read = format.read_unit(unit, source_schema, mapping, columns, reader);
+        guarding(&object, read).await
+    }
+}
+
+impl fmt::Debug for BlockReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockReader").field("schema", &self.0.schema).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! Where a disk cache is, and what it did.
+
+use std::path::PathBuf;
+
+/// Where the cache is and how much it may hold.
+#[derive(Debug, Clone)]
+pub struct DiskCacheOptions {
+    /// The folder; made when missing. Nothing but caches should be in it.
+    pub folder: PathBuf,
+    /// The most bytes that all files in the folder take together, rounded up to 4 KiB each: those of all data sets and
+    /// processes that share the folder. Where data sets of one process give several, the largest counts.
+    pub max_bytes: u64,
+}
+
+impl DiskCacheOptions {
+    /// A cache in `folder`, of at most `max_bytes`.
+    pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
+        Self { folder: folder.into(), max_bytes }
+    }
+}
+
+/// What the cache did since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskCacheStats {
+    /// Ranges found.
+    pub hits: u64,
+    /// Ranges not found.
+    pub misses: u64,
+    /// Entries dropped because their checksum or header was wrong.
+    pub damaged: u64,
+    /// Entries that went to make room.
+    pub evicted: u64,
+    /// Entries that this process wrote, or took over, and holds.
+    pub entries: usize,
+    /// Bytes of those on disk, those being written included.
+    pub used_bytes: u64,
+    /// Caching has turned itself off, for a time.
+    pub off: bool,
+}

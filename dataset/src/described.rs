@@ -1,0 +1,96 @@
+//! Describing a data set for another process, and opening what is described.
+
+use crate::{Dataset, DatasetSpec, Error, OpenOptions, Result, SourceSpec};
+use futures::future::BoxFuture;
+
+/// Stored data sets at most in a description from outside.
+const PARTS_MAX: usize = 4096;
+
+impl DatasetSpec {
+    /// Opens it; `options` gives each data set what a description does not hold: storage, caches, functions.
+    ///
+    /// # Errors
+    /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`] and [`Dataset::filter`].
+    pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
+        let stored = self.uris().len();
+        if stored > PARTS_MAX {
+            return Err(Error::config(format!(
+                "the description names {stored} data sets; it may name at most {PARTS_MAX}"
+            )));
+        }
+        self.open_part(options).await
+    }
+
+    /// Opens the source, then filters it and chooses its columns.
+    ///
+    /// Boxed, since it calls itself for parts. JSON's parser bounds how deep descriptions from outside are nested.
+    fn open_part<'a>(
+        &'a self,
+        options: &'a (dyn Fn() -> OpenOptions + Sync),
+    ) -> BoxFuture<'a, Result<Dataset>> {
+        Box::pin(async move {
+            let mut dataset = self.source.open(options).await?;
+            if let Some(filter) = &self.filter {
+                dataset = dataset.filter(filter).await?;
+            }
+            self.chosen(dataset)
+        })
+    }
+
+    fn chosen(&self, mut dataset: Dataset) -> Result<Dataset> {
+        if let Some(name) = &self.name {
+            dataset = dataset.named(name);
+        }
+        match &self.columns {
+            Some(columns) => dataset.columns(&columns.iter().map(String::as_str).collect::<Vec<_>>()),
+            None => Ok(dataset),
+        }
+    }
+}
+
+impl SourceSpec {
+    async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
+        match self {
+            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards } => {
+                let options = OpenOptions {
+                    layout: *layout,
+                    split: split.clone(),
+                    durations: *durations,
+                    block_bytes: *block_bytes,
+                    bad_shards: *bad_shards,
+                    ..options()
+                };
+                Dataset::open_with(uri, options).await
+            }
+            Self::Mix { parts, stop } => {
+                let mut opened = Vec::with_capacity(parts.len());
+                for (part, weight) in parts {
+                    opened.push((part.open_part(options).await?, *weight));
+                }
+                Dataset::mix(opened, *stop)
+            }
+            Self::Concat { parts } => {
+                let mut opened = Vec::with_capacity(parts.len());
+                for part in parts {
+                    opened.push(part.open_part(options).await?);
+                }
+                Dataset::concat(opened)
+            }
+        }
+    }
+}
+
+impl Dataset {
+    /// Its description, for another process.
+    pub fn spec(&self) -> DatasetSpec {
+        let fields = self.catalog().schema().fields();
+        let all = self.columns.iter().copied().eq(0..fields.len());
+        let names = self.columns.iter().map(|&column| fields[column].name().clone());
+        DatasetSpec {
+            source: self.opened.source.clone(),
+            filter: self.filter_sql().map(str::to_owned),
+            columns: (!all).then(|| names.collect()),
+            name: self.name.as_deref().map(str::to_owned),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What mixes and concatenations have in common: stored data sets one after another, opened as one.
+//!
+//! ```text
+//! concat([a, concat([b, c])]) ─▶ stored parts a, b, c ─▶ union catalog: a's samples, b's, c's
+//! ```
+//! A concatenation among the parts gives its stored parts, so a union catalog is one level deep.
+
+use super::union::union_catalog;
+use crate::catalog::{Content, StoredPart, UnionInput, index};
+use crate::dataset::{Composition, both};
+use crate::open::{Opened, place_hash};
+use crate::{Dataset, DatasetSpec, Error, Result, Selection, SourceSpec};
+use arrow::array::BooleanBufferBuilder;
+use arrow::buffer::BooleanBuffer;
+use datafusion::logical_expr::ScalarUDF;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+impl Dataset {
+    /// What this data set is called in a mix or a concatenation; default its URI.
+    ///
+    /// A concatenation with a name gives that name to all of its samples when it becomes a part; without, its parts keep
+    /// theirs.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// What errors call it as a part.
+    pub(crate) fn part_name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.uri())
+    }
+
+    /// The filter's text for the fingerprint: of a concatenation, the filters of all its stored parts in sequence.
+    pub(crate) fn filter_text(&self) -> Option<Arc<str>> {
+        let Composition::Concat(_) = &self.composition else { return self.filter_sql.clone() };
+        let filters = self.stored_filters();
+        let texts =
+            || filters.iter().map(|filter| filter.as_deref().into()).collect::<Vec<serde_json::Value>>();
+        filters.iter().any(Option::is_some).then(|| serde_json::Value::from(texts()).to_string().into())
+    }
+
+    /// The filter of each stored part: its own and those of the concatenations that it is in.
+    pub(crate) fn stored_filters(&self) -> Vec<Option<Arc<str>>> {
+        match &self.composition {
+            Composition::Concat(parts) => {
+                let filters = parts.iter().flat_map(Self::stored_filters);
+                filters.map(|own| both(own, self.filter_sql.clone())).collect()
+            }
+            Composition::Stored | Composition::Mix(_) => vec![self.filter_sql.clone()],
+        }
+    }
+
+    /// The stored data sets that it consists of, as parts of a union.
+    fn stored(&self) -> Vec<UnionInput> {
+        let Content::Union(union) = &self.catalog().content else {
+            let stored = StoredPart {
+                catalog: self.opened.catalog.clone(),
+                storage: self.opened.storage.clone(),
+                cache: self.opened.cache.clone(),
+                place_hash: self.opened.place_hash,
+            };
+            return vec![UnionInput {
+                name: self.part_name().to_owned(),
+                stored,
+                columns: self.columns.clone(),
+            }];
+        };
+        let named = |input: UnionInput| UnionInput {
+            name: self.name.as_deref().map_or(input.name, str::to_owned),
+            ..input
+        };
+        union.inputs(&self.columns).map(named).collect()
+    }
+
+    /// Its description as a part, with the name that it has here: another process may resolve the URI differently.
+    pub(crate) fn part_spec(&self) -> DatasetSpec {
+        match &self.composition {
+            Composition::Stored => self.clone().named(self.part_name()).spec(),
+            Composition::Mix(_) | Composition::Concat(_) => self.spec(),
+        }
+    }
+
+    /// Opens `parts` as one data set; `what` they make is named in errors.
+    ///
+    /// # Errors
+    /// `BadConfig` for parts of one name and for columns of one name that do not go together.
+    pub(crate) fn joined(
+        what: &str,
+        parts: &[&Self],
+        (source, composition): (SourceSpec, Composition),
+        notes: Vec<String>,
+    ) -> Result<Self> {
+        let inputs: Vec<Vec<UnionInput>> = parts.iter().map(|part| part.stored()).collect();
+        check_names(what, &inputs)?;
+        let inputs: Vec<UnionInput> = inputs.into_iter().flatten().collect();
+        let places: Vec<Vec<u8>> = inputs.iter().map(place_of).collect();
+        let mut functions: Vec<Arc<ScalarUDF>> = Vec::new();
+        for function in parts.iter().flat_map(|part| &part.opened.functions) {
+            if !functions.iter().any(|known| known.name() == function.name()) {
+                functions.push(function.clone());
+            }
+        }
+        let storage = parts[0].opened.storage.clone();
+        let cache = parts.iter().find_map(|part| part.opened.cache.clone());
+        let mut catalog = union_catalog(what, inputs)?;
+        catalog.notes.extend(notes);
+        let selection = joined_selection(parts);
+        let selection = selection.map(|bits| Arc::new(Selection::from_bools(bits, catalog.block_starts())));
+        let columns = (0..catalog.schema().fields().len()).collect();
+        let place_hash = place_hash(&catalog, &places);
+        let catalog = Arc::new(catalog);
+        let opened = Arc::new(Opened {
+            catalog,
+            storage,
+            stored_at: None,
+            is_catalog_kept: false,
+            cache,
+            functions,
+            source,
+            place_hash,
+        });
+        Ok(Self { opened, selection, filter_sql: None, columns, name: None, composition })
+    }
+}
+
+/// Refuses a name that samples of two parts would have.
+fn check_names(what: &str, parts: &[Vec<UnionInput>]) -> Result<()> {
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    for (part, inputs) in parts.iter().enumerate() {
+        for input in inputs {
+            if *known.entry(&input.name).or_insert(part) != part {
+                return Err(Error::config(format!(
+                    "two parts of the {what} are called {}; name them apart with Dataset::named",
+                    input.name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a part's rows come from, and what makes them the union's: its place, name and columns.
+fn place_of(input: &UnionInput) -> Vec<u8> {
+    let fields = input.stored.catalog.schema().fields();
+    let columns: Vec<&str> = input.columns.iter().map(|&column| fields[column].name().as_str()).collect();
+    format!("{} {:?} {columns:?}", input.stored.place_hash, input.name).into_bytes()
+}
+
+/// One bit a sample of all parts; `None` where no part is filtered.
+fn joined_selection(parts: &[&Dataset]) -> Option<BooleanBuffer> {
+    if parts.iter().all(|part| part.selection().is_none()) {
+        return None;
+    }
+    let mut bits = BooleanBufferBuilder::new(0);
+    for part in parts {
+        match part.selection() {
+            Some(kept) => bits.append_buffer(kept.bits()),
+            None => bits.append_n(index(part.catalog().samples()), true),
+        }
+    }
+    Some(bits.finish())
+}

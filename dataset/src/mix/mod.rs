@@ -1,0 +1,90 @@
+//! Weighted mixing of data sets: languages, sources, easy and hard samples.
+
+mod composition;
+mod concat;
+mod schema;
+mod union;
+
+use crate::catalog::Catalog;
+use crate::catalog::index;
+use crate::dataset::{Composition, Mix, both};
+use crate::planning::plan_input;
+use crate::{Dataset, Error, Result, SourceSpec};
+use feedstock_plan::{Plan, Selection, Shuffle, Stop};
+use std::sync::Arc;
+
+impl Dataset {
+    /// Mixes data sets: of every so many positions (a power of two between 1,024 and 65,536), each part has a share
+    /// that is its weight's, exactly; `stop` says when an epoch ends.
+    ///
+    /// The result is a data set of the parts' samples one after another, sample ids counting on. Its columns are the
+    /// parts' chosen ones by name: null where a part lacks one, widened where number or text types differ; and a column
+    /// `dataset` with each part's name ([`named`](Self::named)). Filters of the parts hold, and the mix can be filtered
+    /// on. A part may be a concatenation ([`concat`](Self::concat)), which has one weight and one order. Each part is read with its own storage options and disk cache; [`Dataset::storage`] and
+    /// [`Dataset::disk_cache`] are those of the first (that has one).
+    ///
+    /// Weights are shares of samples, not of bytes or seconds. A part of less than about a thousandth of the mix has its
+    /// share rounded to a number of samples in 65,536; where that is more than 1 % off, a note of the catalog and a
+    /// warning tell so. Each part has its own order, with its share of the
+    /// shuffle window; a part that repeats is shuffled anew each time.
+    ///
+    /// # Errors
+    /// `BadConfig` for no parts, a part that is itself a mix, parts of one name, a weight that is not a finite number
+    /// above zero or too small to be given a place, and columns of one name that do not go together.
+    pub fn mix(parts: Vec<(Self, f64)>, stop: Stop) -> Result<Self> {
+        if parts.is_empty() {
+            return Err(Error::config("a mix of no data sets holds nothing"));
+        }
+        let weights: Vec<f64> = parts.iter().map(|(_, weight)| *weight).collect();
+        let names: Vec<String> = parts.iter().map(|(part, _)| part.part_name().to_owned()).collect();
+        let rounded = Plan::check_weights(&weights, &|part| names[part].clone())?;
+        if let Some((nested, _)) =
+            parts.iter().find(|(part, _)| matches!(part.composition, Composition::Mix(_)))
+        {
+            return Err(Error::config(format!(
+                "{}: mix its parts with the others in one call",
+                nested.uri()
+            )));
+        }
+        let described = parts.iter().map(|(part, weight)| (part.part_spec(), *weight)).collect();
+        let source = SourceSpec::Mix { parts: described, stop };
+        let composition = Composition::Mix(Arc::new(Mix { parts: parts.clone(), stop }));
+        let notes: Vec<String> = rounded
+            .into_iter()
+            .map(|(part, asked, given)| {
+                format!(
+                    "{}: its weight is a share of {asked:.2e} of the mix, its samples are one of {given:.2e}: so small a \
+                     share is rounded to a number of samples in 65,536",
+                    names[part]
+                )
+            })
+            .collect();
+        for note in &notes {
+            tracing::warn!("{note}");
+        }
+        let parts: Vec<&Self> = parts.iter().map(|(part, _)| part).collect();
+        Self::joined("mix", &parts, (source, composition), notes)
+    }
+
+    /// The plan of a mix.
+    pub(crate) fn mixed_plan(&self, mix: &Mix, shuffle: &Shuffle) -> Result<Plan> {
+        let mut first = 0;
+        let parts = mix.parts().map(|(part, weight)| {
+            let catalog = part.catalog();
+            let mut input = plan_input(catalog);
+            input.selection = self.selection().and_then(|kept| part_of(kept, catalog, first));
+            let filter = both(part.filter_text(), self.filter_sql.clone());
+            input.filter = filter.as_deref().map(str::to_owned);
+            first += catalog.samples();
+            (input, weight)
+        });
+        let name = |part: usize| mix.parts[part].0.part_name().to_owned();
+        Plan::mixed_named(parts.collect(), mix.stop, shuffle, &name)
+    }
+}
+
+/// The kept samples of a part whose samples start at `first` of the mix; `None` where all are.
+fn part_of(kept: &Selection, catalog: &Catalog, first: u64) -> Option<Selection> {
+    let bits = kept.bits().slice(index(first), index(catalog.samples()));
+    (bits.count_set_bits() < bits.len()).then(|| Selection::from_bools(bits, catalog.block_starts()))
+}

@@ -1,0 +1,16 @@
+//! Opening a data set: the options, its durations, and what is open then.
+
+mod build;
+mod durations;
+mod opened;
+mod options;
+mod place;
+mod probe;
+mod spec;
+
+pub(crate) use build::open_or_build;
+pub(crate) use opened::{Opened, place_hash};
+pub use options::OpenOptions;
+pub(crate) use place::place_of;
+pub use probe::{AudioProbe, Durations};
+pub use spec::{DatasetSpec, SourceSpec};

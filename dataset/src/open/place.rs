@@ -1,0 +1,72 @@
+//! The folder in which a catalog is stored: another one for each choice that makes another catalog.
+
+use super::options::OpenOptions;
+use crate::catalog::CatalogStore;
+use crate::format::split_root;
+use crate::storage::{absolute, endpoints};
+use crate::stored::Place;
+use crate::{Error, Layout, Result};
+use std::hash::Hasher;
+
+/// Folders are named as version 3 named them, so that its catalogs are found.
+const FOLDER_SEED: u64 = 3;
+
+/// Where the catalog of `uri` is stored; `None` where catalogs are not kept.
+pub(crate) fn place_of(uri: &str, options: &OpenOptions) -> Result<Option<Place>> {
+    let mut hasher = twox_hash::XxHash64::with_seed(FOLDER_SEED);
+    hasher.write(options.layout.map_or("", Layout::name).as_bytes());
+    hasher.write_u64(options.block_bytes);
+    hasher.write(options.split.as_deref().unwrap_or("").as_bytes());
+    hasher.write_u8(u8::from(options.probes())); // a catalog with durations is another one
+    if !options.bad_shards.is_default() {
+        hasher.write(b"bad_shards"); // one that leaves shards out is another one, too
+    }
+    match &options.catalog.store {
+        CatalogStore::Nowhere => Ok(None),
+        CatalogStore::Cache(root) => {
+            hasher.write(absolute(uri)?.as_bytes());
+            // Two stores may have buckets of one name.
+            for endpoint in endpoints(uri, &options.storage, std::env::vars_os()) {
+                hasher.write_u8(0xff);
+                hasher.write(endpoint.as_bytes());
+            }
+            let folder = root.join(format!("{:016x}", hasher.finish()));
+            let folder = folder.to_str().ok_or_else(|| {
+                Error::config(format!("the catalog cache folder {} is not UTF-8", root.display()))
+            })?;
+            Ok(Some(Place::new(folder.to_owned(), true)))
+        }
+        CatalogStore::Beside => {
+            let (root, rest) = split_root(uri);
+            hasher.write(rest.as_bytes());
+            let slash = if root.is_empty() || root.ends_with('/') { "" } else { "/" };
+            let folder = format!("{root}{slash}_feedstock/{:016x}", hasher.finish());
+            Ok(Some(Place::new(folder, false)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CatalogOptions, StorageOptions};
+
+    #[test]
+    fn buckets_of_one_name_have_catalogs_of_their_own() {
+        let at = |uri: &str, endpoint: &str, store: CatalogStore| {
+            let options = OpenOptions {
+                storage: StorageOptions::default().with("aws_endpoint", endpoint),
+                catalog: CatalogOptions { store, ..CatalogOptions::default() },
+                ..OpenOptions::default()
+            };
+            place_of(uri, &options).unwrap().unwrap().folder().to_owned()
+        };
+        let cache = || CatalogStore::Cache("/catalogs".into());
+        let (one, two) = ("http://one:9000", "http://two:9000");
+        assert_ne!(at("s3://b/x", one, cache()), at("s3://b/x", two, cache()));
+        assert_eq!(at("s3://b/x", one, cache()), at("s3://b/x", one, cache()));
+        assert_eq!(at("/data/x", one, cache()), at("/data/x", two, cache()), "no bucket");
+        let beside = || CatalogStore::Beside; // in the bucket itself
+        assert_eq!(at("s3://b/x", one, beside()), at("s3://b/x", two, beside()));
+    }
+}

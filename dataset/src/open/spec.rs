@@ -1,0 +1,102 @@
+//! The description of a data set: what another process needs to open the same one.
+
+use super::options::OpenOptions;
+use super::probe::Durations;
+use crate::storage::{absolute, shown};
+use crate::{BadShards, Layout, Result, Stop};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which samples and columns, of which data set. It holds no endpoints and no credentials but those in URLs; the
+/// process that opens it brings the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetSpec {
+    /// What is opened.
+    pub source: SourceSpec,
+    /// The filters, as one SQL expression; of a mix or a concatenation, in addition to those of its parts.
+    pub filter: Option<String>,
+    /// The chosen columns; `None` for all.
+    pub columns: Option<Vec<String>>,
+    /// What it is called in a mix or a concatenation.
+    pub name: Option<String>,
+}
+
+/// One data set or several.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum SourceSpec {
+    /// A data set, and the [`OpenOptions`] that its order depends on.
+    Uri {
+        /// A folder, an object or a pattern; absolute. It has the credentials of a URL, since the other process needs them;
+        /// `Debug` does not print them.
+        uri: String,
+        /// The layout; `None`: recognised.
+        layout: Option<Layout>,
+        /// The split, where there are several.
+        split: Option<String>,
+        /// Are clips' headers read for durations?
+        durations: Durations,
+        /// Encoded bytes a block aims at.
+        block_bytes: u64,
+        /// What happens to damaged shards.
+        #[serde(default, skip_serializing_if = "BadShards::is_default")]
+        bad_shards: BadShards,
+    },
+    /// A weighted mix.
+    Mix {
+        /// The parts and their weights.
+        parts: Vec<(DatasetSpec, f64)>,
+        /// When an epoch ends.
+        stop: Stop,
+    },
+    /// Data sets one after another.
+    Concat {
+        /// The parts, in their order; a part may be a concatenation itself.
+        parts: Vec<DatasetSpec>,
+    },
+}
+
+impl fmt::Debug for SourceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards } => f
+                .debug_struct("Uri")
+                .field("uri", &shown(uri))
+                .field("layout", layout)
+                .field("split", split)
+                .field("durations", durations)
+                .field("block_bytes", block_bytes)
+                .field("bad_shards", bad_shards)
+                .finish(),
+            Self::Mix { parts, stop } => {
+                f.debug_struct("Mix").field("parts", parts).field("stop", stop).finish()
+            }
+            Self::Concat { parts } => f.debug_struct("Concat").field("parts", parts).finish(),
+        }
+    }
+}
+
+impl DatasetSpec {
+    /// Every URI that it names.
+    pub fn uris(&self) -> Vec<&str> {
+        match &self.source {
+            SourceSpec::Uri { uri, .. } => vec![uri],
+            SourceSpec::Mix { parts, .. } => parts.iter().flat_map(|(part, _)| part.uris()).collect(),
+            SourceSpec::Concat { parts } => parts.iter().flat_map(Self::uris).collect(),
+        }
+    }
+}
+
+impl SourceSpec {
+    pub(crate) fn of(uri: &str, options: &OpenOptions) -> Result<Self> {
+        Ok(Self::Uri {
+            uri: absolute(uri)?,
+            layout: options.layout,
+            split: options.split.clone(),
+            durations: if options.probes() { Durations::Auto } else { Durations::Never },
+            block_bytes: options.block_bytes,
+            bad_shards: options.bad_shards,
+        })
+    }
+}

@@ -1,0 +1,27 @@
+//! A stored object, and the version of it that a catalog saw.
+
+use feedstock_base::shown;
+use std::fmt;
+
+/// One stored object as it was when the catalog saw it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// Where it is, in the form in which the data set was named.
+    pub uri: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its version; every read asks for this one. The ETag; where the store sends none, `modified:` and the time of the last
+    /// change in seconds since 1970 (a replacement within that second is not noticed); `None` where the store sends neither,
+    /// and only the size is compared.
+    pub etag: Option<String>,
+}
+
+impl fmt::Debug for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectRef")
+            .field("uri", &shown(&self.uri))
+            .field("size", &self.size)
+            .field("etag", &self.etag)
+            .finish()
+    }
+}

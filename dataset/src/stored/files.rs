@@ -1,0 +1,133 @@
+//! A catalog's tables as Arrow IPC files. Those on a local disk are mapped, so that a machine's processes share their pages.
+//!
+//! ```text
+//! local file ─▶ mapping ─▶ CRC-32, texts checked ─▶ pages released ─▶ arrays that are views of it
+//! other store ─▶ one read ─▶ the same, in the process's memory
+//! ```
+//! 10⁷ files make tables of 1.4 GB. Mapped, they are in memory once a machine, and only as long as the machine has
+//! no better use for the pages. A process has in its own tables of pages what it has read since it checked the file.
+//! Files are replaced by renaming, never written in place, so a mapping stays what it was.
+
+use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
+use arrow::buffer::Buffer;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use arrow_ipc::convert::fb_to_schema;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
+use arrow_ipc::writer::FileWriter;
+use arrow_ipc::{Block, root_as_footer};
+use bytes::Bytes;
+use memmap2::{Mmap, UncheckedAdvice};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Footer length and magic at a file's end.
+const TRAILER_BYTES: usize = 10;
+
+/// A table as a file's bytes.
+pub(crate) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
+    let write = || {
+        let mut writer = FileWriter::try_new(Vec::new(), schema)?;
+        for batch in batches {
+            writer.write(batch)?;
+        }
+        writer.into_inner()
+    };
+    let bytes = write()
+        .map_err(|e| Error::new(ErrorKind::Bug, "a catalog table cannot be written").with_source(e))?;
+    Ok(Bytes::from(bytes))
+}
+
+/// A file's bytes.
+pub(crate) struct Stored {
+    pub(crate) bytes: Bytes,
+    mapping: Option<Arc<Mmap>>,
+}
+
+impl Stored {
+    /// Takes the pages of a mapped file out of the process: those that are used again come from the file.
+    pub(crate) fn release(&self) {
+        if let Some(mapping) = &self.mapping {
+            // SAFETY: The mapping is shared, read-only and of a file that does not change, so a page that is dropped comes
+            // back with the same bytes: views of it see no change.
+            let released = unsafe { mapping.unchecked_advise(UncheckedAdvice::DontNeed) };
+            if let Err(error) = released {
+                tracing::debug!(%error, "the pages of a catalog's table stay in the process");
+            }
+        }
+    }
+}
+
+/// A mapping as the owner of its bytes.
+struct Owner(Arc<Mmap>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The bytes of a file that should have `size` of them.
+pub(crate) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Stored, String> {
+    if let Some(path) = storage.local_path(uri).filter(|path| is_on_a_local_disk(path)) {
+        return map(&path, size).map_err(|e| format!("{uri}: {e}"));
+    }
+    let object = ObjectRef { uri: uri.to_owned(), size, etag: None };
+    let bytes = storage.read(&object, 0..size).await.map_err(|e| e.to_string())?;
+    Ok(Stored { bytes, mapping: None })
+}
+
+/// A file on a network file system may vanish under its mapping, which would end the process: it is read.
+fn is_on_a_local_disk(path: &Path) -> bool {
+    // ext, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS
+    const LOCAL: [u64; 7] =
+        [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0x2FC1_2FC1, 0xF2F5_2010];
+    rustix::fs::statfs(path).is_ok_and(|system| LOCAL.contains(&(system.f_type as u64)))
+}
+
+fn map(path: &Path, size: u64) -> std::io::Result<Stored> {
+    let file = File::open(path)?;
+    if file.metadata()?.len() != size {
+        return Err(std::io::Error::other(format!("it should have {size} bytes")));
+    }
+    if size == 0 {
+        return Ok(Stored { bytes: Bytes::new(), mapping: None });
+    }
+    // SAFETY: The file is one that feedstock wrote whole and renamed into place. It is replaced by renaming and removed by
+    // unlinking, neither of which changes a mapped file.
+    let mapping = Arc::new(unsafe { Mmap::map(&file)? });
+    Ok(Stored { bytes: Bytes::from_owner(Owner(Arc::clone(&mapping))), mapping: Some(mapping) })
+}
+
+/// The table in a file's bytes: its arrays are views of them.
+pub(crate) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
+    let told = |e: arrow::error::ArrowError| e.to_string();
+    let cut = || "it is cut off".to_owned();
+    let body = bytes.len().checked_sub(TRAILER_BYTES).ok_or_else(cut)?;
+    let trailer = bytes[body..].try_into().map_err(|_| cut())?;
+    let start = body.checked_sub(read_footer_length(trailer).map_err(told)?).ok_or_else(cut)?;
+    let footer = root_as_footer(&bytes[start..body]).map_err(|e| e.to_string())?;
+    let schema = Arc::new(fb_to_schema(footer.schema().ok_or("it has no schema")?));
+    let mut decoder = FileDecoder::new(schema.clone(), footer.version());
+    let buffer = Buffer::from(bytes.clone());
+    let message = |block: &Block| {
+        let (offset, head) = (usize::try_from(block.offset()), usize::try_from(block.metaDataLength()));
+        let (Ok(offset), Ok(head), Ok(body)) = (offset, head, usize::try_from(block.bodyLength())) else {
+            return Err("a message has a negative place".to_owned());
+        };
+        let end = offset.checked_add(head).and_then(|end| end.checked_add(body));
+        if end.is_none_or(|end| end > buffer.len()) {
+            return Err(cut());
+        }
+        Ok(buffer.slice_with_length(offset, head + body))
+    };
+    for block in footer.dictionaries().into_iter().flatten() {
+        decoder.read_dictionary(block, &message(block)?).map_err(told)?;
+    }
+    let mut batches = Vec::new();
+    for block in footer.recordBatches().into_iter().flatten() {
+        batches.extend(decoder.read_record_batch(block, &message(block)?).map_err(told)?);
+    }
+    Ok((schema, batches))
+}

@@ -1,0 +1,115 @@
+//! `catalog.json`: what a stored catalog consists of, written last.
+
+use crate::catalog::{Catalog, Probed};
+use crate::format;
+use crate::{Error, ErrorKind, Layout, Result, Storage};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Raised whenever what is stored changes its form or its meaning. 4: the identity and the cut into blocks have a hash
+/// each. Catalogs of version 3 are converted, others are rebuilt.
+pub(crate) const VERSION: u32 = 4;
+pub(crate) const CONVERTED_VERSION: u32 = 3;
+pub(crate) const INDEX: &str = "catalog.json";
+
+/// Units up to this are read and checked when the catalog is opened, in a few milliseconds (about 20,000 row groups);
+/// more of them stay in the store and are checked one by one.
+pub(crate) const UNITS_IN_MEMORY_BYTES: u64 = 8 << 20;
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Index {
+    pub(crate) version: u32,
+    pub(crate) uri: String,
+    pub(crate) layout: Layout,
+    pub(crate) block_bytes: u64,
+    /// `None` in version 3, as `blocks`.
+    #[serde(default)]
+    pub(crate) identity: Option<u64>,
+    #[serde(default)]
+    pub(crate) blocks: Option<u64>,
+    /// The legacy hash, under the name that it had.
+    pub(crate) content_hash: u64,
+    /// The hash of the listing.
+    pub(crate) fingerprint: u64,
+    /// As [`Catalog::is_resumed`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_resumed: bool,
+    #[serde(default)]
+    pub(crate) probed: Probed,
+    /// Seconds since 1970 when another catalog took its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) superseded: Option<u64>,
+    pub(crate) base: String,
+    pub(crate) payload: Vec<String>,
+    pub(crate) audio: Vec<String>,
+    pub(crate) key: Option<usize>,
+    /// Names of the tables that list the samples.
+    pub(crate) lists: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    #[serde(default)]
+    pub(crate) listing_notes: Option<usize>,
+    #[serde(default)]
+    pub(crate) null_columns: Vec<String>,
+    #[serde(default)]
+    pub(crate) columns_version: u32,
+    pub(crate) tables: BTreeMap<String, Table>,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Table {
+    pub(crate) file: String,
+    pub(crate) bytes: u64,
+    /// `None` for the units, which are checked one by one as they are read.
+    pub(crate) crc32: Option<u32>,
+}
+
+impl Index {
+    pub(crate) fn of(
+        catalog: &Catalog,
+        key: Option<usize>,
+        lists: Vec<String>,
+        tables: BTreeMap<String, Table>,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            uri: catalog.uri.clone(),
+            layout: catalog.layout,
+            block_bytes: catalog.block_bytes,
+            identity: Some(catalog.hashes.identity),
+            blocks: Some(catalog.hashes.blocks),
+            content_hash: catalog.hashes.legacy,
+            fingerprint: catalog.listing,
+            is_resumed: catalog.is_resumed,
+            probed: catalog.probed,
+            superseded: None,
+            base: catalog.objects.base().to_owned(),
+            payload: catalog.payload.clone(),
+            audio: catalog.audio.clone(),
+            key,
+            lists,
+            notes: catalog.notes.clone(),
+            listing_notes: catalog.listing_notes,
+            null_columns: catalog.null_columns.clone(),
+            columns_version: format::of(catalog.layout).columns_version(),
+            tables,
+        }
+    }
+}
+
+pub(crate) async fn write_index(index: &Index, uri: &str, storage: &Storage) -> Result<()> {
+    let json = serde_json::to_vec_pretty(index)
+        .map_err(|e| Error::new(ErrorKind::Bug, "the catalog's index is not JSON").with_source(e))?;
+    storage.write(uri, Bytes::from(json)).await
+}
+
+pub(crate) async fn read_index(uri: &str, storage: &Storage) -> Result<Index> {
+    let json = read_whole(uri, storage).await?;
+    serde_json::from_slice(&json).map_err(|e| Error::config(format!("{uri}: {e}")))
+}
+
+pub(crate) async fn read_whole(uri: &str, storage: &Storage) -> Result<Bytes> {
+    let object = storage.head(uri).await?;
+    let size = object.size;
+    storage.read(&object, 0..size).await
+}
