@@ -193,7 +193,7 @@ impl Dataset {
     }
 
     /// Whether its catalog is stored where the options say, so that the next open need not make it again: false for a mix, with
-    /// [`CatalogStore::Nowhere`], for signed URLs, and where the cache folder could not be written (the log states why).
+    /// [`CatalogStore::Nowhere`](crate::CatalogStore::Nowhere), for signed URLs, and where the cache folder could not be written (the log states why).
     pub fn is_catalog_kept(&self) -> bool {
         self.opened.is_catalog_kept
     }

@@ -90,7 +90,7 @@ impl Plan {
         })
     }
 
-    /// How many steps are left in `epoch` from `position` on: see [`EpochOrder::steps_left`]. What was walked is
+    /// How many steps are left in `epoch` from `position` on: see [`EpochOrder::steps_left`](crate::EpochOrder::steps_left). What was walked is
     /// remembered, and shared by clones.
     pub fn steps_left(&self, epoch: u64, position: Position, shape: &StepShape) -> u64 {
         self.counters.steps_left(&self.facts, epoch, position, shape)

@@ -31,7 +31,7 @@ use feedstock_base::{Error, Result};
 pub struct Tokenize {
     /// The URI of the `tokenizer.json`; its bytes are one of the chain's [`Resources`].
     pub tokenizer: String,
-    /// Let the post-processor add its tokens ([CLS], [SEP] …); default true.
+    /// Let the post-processor add its tokens (`[CLS]`, `[SEP]` …); default true.
     #[serde(default = "yes")]
     pub add_special_tokens: bool,
     /// The most tokens, special ones included, and at least the number of those; default no bound.
