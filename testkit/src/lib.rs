@@ -17,6 +17,7 @@ mod s3_server;
 mod simulated_store;
 mod sparse_tar;
 mod static_server;
+mod tar;
 mod wire;
 
 pub use fault_proxy::{Exchange, Fault, FaultProxy, Rule};
@@ -26,3 +27,4 @@ pub use s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
 pub use simulated_store::{SimulatedObject, SimulatedStore};
 pub use sparse_tar::SparseTar;
 pub use static_server::StaticServer;
+pub use tar::tar_member;

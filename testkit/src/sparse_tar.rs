@@ -1,5 +1,6 @@
 //! Tars of any size that take no memory: their bytes are computed when they are read.
 
+use crate::tar::record;
 use bytes::Bytes;
 use std::fmt::Write;
 use std::ops::Range;
@@ -115,24 +116,6 @@ impl SparseTar {
         records.extend(record(name, bytes, b'0'));
         records
     }
-}
-
-/// Returns a header of the format ustar.
-fn record(name: &str, bytes: u64, kind: u8) -> Vec<u8> {
-    let mut header = vec![0; 512];
-    let mut field = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
-    field(0, name);
-    field(100, "0000644\0");
-    field(108, "0000000\0");
-    field(116, "0000000\0");
-    field(124, &format!("{bytes:011o}\0"));
-    field(136, "00000000000\0");
-    field(148, "        ");
-    field(257, "ustar\x0000");
-    header[156] = kind;
-    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
-    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    header
 }
 
 /// Copies that part of `content`, which begins at `at`, that is in the part which begins at `start`.

@@ -1,73 +1,28 @@
 //! The command line as users and scripts see it: results on standard output, one sentence on standard error, an exit
 //! code.
 
+use crate::sandbox::{Sandbox, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 const SAMPLES: u64 = 203;
 
-/// A folder with sample data, and a separate cache folder.
-struct Place {
-    dir: tempfile::TempDir,
+/// A folder with sample images.
+fn with_images(layout: &str) -> Sandbox {
+    let place = Sandbox::new();
+    let data = data(&place);
+    let small = ["--samples", "203", "--classes", "7", "--width", "96", "--height", "80"];
+    let shards = ["--samples-per-shard", "60", "--rows-per-group", "20", "--layout", layout];
+    let made = place.json(&[&["synth", "imagenet", &data][..], &small, &shards].concat());
+    assert_eq!(made[0]["samples"], SAMPLES);
+    place
 }
 
-impl Place {
-    fn empty() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn with_pictures(layout: &str) -> Self {
-        let place = Self::empty();
-        let data = place.data();
-        let small = ["--samples", "203", "--classes", "7", "--width", "96", "--height", "80"];
-        let shards = ["--samples-per-shard", "60", "--rows-per-group", "20", "--layout", layout];
-        let made = place.json(&[&["synth", "imagenet", &data][..], &small, &shards].concat());
-        assert_eq!(made[0]["samples"], SAMPLES);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn data(&self) -> String {
-        self.path("images").to_str().unwrap().to_owned()
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_feedstock"));
-        command.env("FEEDSTOCK_CACHE", self.path("cache")).stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command().args(arguments).output().unwrap()
-    }
-
-    /// Returns the JSON lines of a run that must succeed without any other output.
-    fn json(&self, arguments: &[&str]) -> Vec<Value> {
-        let output = self.run(&[arguments, &["--json"]].concat());
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-        assert_eq!(text(&output.stderr), "", "{arguments:?}");
-        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    /// Returns the single sentence of a run that must fail with `code`.
-    fn complaint(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let complaint = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complaint}");
-        assert_eq!(text(&output.stdout), "", "{arguments:?}");
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
-        complaint
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+fn data(place: &Sandbox) -> String {
+    place.named("images")
 }
 
 fn ids(line: &Value) -> Vec<u64> {
@@ -86,8 +41,8 @@ fn global_batches(lines: &[Value]) -> BTreeMap<u64, Vec<u64>> {
 
 #[test]
 fn inspect_shows_what_synth_made() {
-    let place = Place::with_pictures("parquet");
-    let facts = &place.json(&["inspect", &place.data()])[0];
+    let place = with_images("parquet");
+    let facts = &place.json(&["inspect", &data(&place)])[0];
     assert_eq!(facts["layout"], "parquet");
     assert_eq!(facts["samples"], SAMPLES);
     assert_eq!(facts["objects"], 4);
@@ -98,19 +53,19 @@ fn inspect_shows_what_synth_made() {
     for name in ["image", "label", "width", "height"] {
         assert!(columns.contains(&name), "{columns:?}");
     }
-    let filtered = &place.json(&["inspect", &place.data(), "--filter", "label < 2"])[0];
+    let filtered = &place.json(&["inspect", &data(&place), "--filter", "label < 2"])[0];
     assert_eq!(filtered["selected"], 58);
     let rows =
-        place.json(&["inspect", &place.data(), "--sql", "select count(*) as n from catalog where label = 3"]);
+        place.json(&["inspect", &data(&place), "--sql", "select count(*) as n from catalog where label = 3"]);
     assert_eq!(rows[0]["n"], 29);
-    let people = text(&place.run(&["inspect", &place.data()]).stdout);
+    let people = text(&place.run(&["inspect", &data(&place)]).stdout);
     assert!(people.contains("203") && people.contains("7 values"), "{people}");
 }
 
 #[test]
 fn plan_gives_each_sample_once_and_the_same_batches_to_any_world_size() {
-    let place = Place::with_pictures("parquet");
-    let data = place.data();
+    let place = with_images("parquet");
+    let data = data(&place);
     let plan = |more: &[&str]| {
         let fixed = ["plan", &data, "--seed", "7", "--epoch", "3", "--global-batch", "24"];
         place.json(&[&fixed[..], more].concat())
@@ -148,12 +103,12 @@ fn plan_gives_each_sample_once_and_the_same_batches_to_any_world_size() {
 #[test]
 fn every_layout_holds_the_same_labels() {
     for layout in ["parquet", "folder", "webdataset", "ipc", "ilsvrc"] {
-        let place = Place::with_pictures(layout);
-        let facts = &place.json(&["inspect", &place.data()])[0];
+        let place = with_images(layout);
+        let facts = &place.json(&["inspect", &data(&place)])[0];
         assert_eq!((&facts["layout"], &facts["samples"]), (&Value::from(layout), &Value::from(SAMPLES)));
         assert_eq!(facts["counts"]["distinct"], 7, "{layout}");
         let run =
-            &place.json(&["bench", &place.data(), "--batch-size", "29", "--no-ceiling", "--ops", OPS])[0];
+            &place.json(&["bench", &data(&place), "--batch-size", "29", "--no-ceiling", "--ops", OPS])[0];
         assert_eq!((&run["samples"], &run["epochs_exactly_once"]), (&Value::from(SAMPLES), &Value::from(1)));
     }
 }
@@ -162,10 +117,10 @@ const OPS: &str = "decode_image,random_resized_crop:48,horizontal_flip";
 
 #[test]
 fn bench_has_the_promised_keys_and_proves_exactly_once() {
-    let place = Place::with_pictures("parquet");
+    let place = with_images("parquet");
     let run = &place.json(&[
         "bench",
-        &place.data(),
+        &data(&place),
         "--ops",
         OPS,
         "--batch-size",
@@ -184,7 +139,7 @@ fn bench_has_the_promised_keys_and_proves_exactly_once() {
     assert_eq!(run["epochs_exactly_once"], 2);
     let share = &place.json(&[
         "bench",
-        &place.data(),
+        &data(&place),
         "--ops",
         OPS,
         "--batch-size",
@@ -198,16 +153,16 @@ fn bench_has_the_promised_keys_and_proves_exactly_once() {
 
 #[test]
 fn a_slow_trainer_is_the_bottleneck() {
-    let place = Place::with_pictures("parquet");
+    let place = with_images("parquet");
     let slow = ["--ops", OPS, "--batch-size", "29", "--step-ms", "500", "--no-ceiling"]; // 7 steps
-    let run = &place.json(&[&["bench", &place.data()][..], &slow].concat())[0];
+    let run = &place.json(&[&["bench", &data(&place)][..], &slow].concat())[0];
     assert_eq!(run["bottleneck"], "consumer", "{run}");
 }
 
 #[test]
 fn doctor_passes_a_sound_data_set_and_names_each_file_that_cannot_be_decoded() {
-    let place = Place::with_pictures("folder");
-    let sound = &place.json(&["doctor", &place.data()])[0];
+    let place = with_images("folder");
+    let sound = &place.json(&["doctor", &data(&place)])[0];
     assert_eq!(sound["examined"], SAMPLES);
     assert_eq!(sound["columns"][0]["refused"], 0, "{sound}");
     assert_eq!(sound["columns"][0]["formats"]["JPEG"], SAMPLES);
@@ -218,12 +173,12 @@ fn doctor_passes_a_sound_data_set_and_names_each_file_that_cannot_be_decoded() {
         "class folders: {labels}"
     );
 
-    let files = files_below(Path::new(&place.data()));
+    let files = files_below(Path::new(&data(&place)));
     let (cut, empty) = (&files[40], &files[150]);
     let bytes = std::fs::read(cut).unwrap();
     std::fs::write(cut, &bytes[..bytes.len() / 2]).unwrap();
     std::fs::write(empty, b"").unwrap();
-    let output = place.run(&["doctor", &place.data(), "--json"]);
+    let output = place.run(&["doctor", &data(&place), "--json"]);
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
     let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     let refusals = report["columns"][0]["refusals"].as_array().unwrap();
@@ -237,10 +192,10 @@ fn doctor_passes_a_sound_data_set_and_names_each_file_that_cannot_be_decoded() {
 
 #[test]
 fn doctor_reads_the_requested_number_of_samples() {
-    let place = Place::with_pictures("parquet");
-    let some = &place.json(&["doctor", &place.data(), "--samples", "70"])[0];
+    let place = with_images("parquet");
+    let some = &place.json(&["doctor", &data(&place), "--samples", "70"])[0];
     assert_eq!((&some["examined"], &some["columns"][0]["examined"]), (&70.into(), &70.into()), "{some}");
-    let people = place.run(&["doctor", &place.data(), "--quiet"]);
+    let people = place.run(&["doctor", &data(&place), "--quiet"]);
     assert!(text(&people.stdout).contains("203 decode, 0 do not"), "{}", text(&people.stdout));
 }
 
@@ -264,11 +219,11 @@ struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    fn start(place: &Place) -> Self {
+    fn start(place: &Sandbox) -> Self {
         let mut command = place.command();
         command.args(["worker", "--json", "--threads", "1", "--listen", "127.0.0.1:0", "--allow"]);
         let mut child =
-            command.arg(place.data()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            command.arg(data(place)).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let started: Value = serde_json::from_str(&line).unwrap();
@@ -285,7 +240,7 @@ impl Drop for WorkerProcess {
 
 #[test]
 fn workers_whose_cpus_are_busy_are_the_bottleneck() {
-    let place = Place::with_pictures("parquet");
+    let place = with_images("parquet");
     let worker = WorkerProcess::start(&place);
     let remote = [
         "--workers",
@@ -294,18 +249,18 @@ fn workers_whose_cpus_are_busy_are_the_bottleneck() {
         "decode_image,random_resized_crop:256,rand_augment",
         "--no-ceiling",
     ];
-    let run = &place.json(&[&["bench", &place.data(), "--batch-size", "4"][..], &remote].concat())[0];
+    let run = &place.json(&[&["bench", &data(&place), "--batch-size", "4"][..], &remote].concat())[0];
     assert_eq!(run["bottleneck"], "workers", "{run}");
     assert!(run["workers_busy"].as_f64().unwrap() > 0.85, "{run}");
 }
 
 #[test]
 fn preview_is_one_self_contained_page() {
-    let place = Place::with_pictures("folder");
+    let place = with_images("folder");
     let out = place.path("page.html");
     let asked = [
         "preview",
-        &place.data(),
+        &data(&place),
         "--ops",
         OPS,
         "--samples",
@@ -325,14 +280,14 @@ fn preview_is_one_self_contained_page() {
 
 #[test]
 fn preview_shows_why_an_image_is_unusable() {
-    let place = Place::with_pictures("folder");
-    let class = std::fs::read_dir(place.data()).unwrap().map(|e| e.unwrap().path()).min().unwrap();
+    let place = with_images("folder");
+    let class = std::fs::read_dir(data(&place)).unwrap().map(|e| e.unwrap().path()).min().unwrap();
     for file in std::fs::read_dir(&class).unwrap() {
         std::fs::write(file.unwrap().path(), b"\xff\xd8\xff not an image").unwrap();
     }
     let out = place.path("page.html");
     let asked =
-        ["preview", &place.data(), "--shuffle", "none", "--samples", "30", "--out", out.to_str().unwrap()];
+        ["preview", &data(&place), "--shuffle", "none", "--samples", "30", "--out", out.to_str().unwrap()];
     let said = &place.json(&asked)[0];
     assert_eq!((&said["samples"], &said["failed"]), (&Value::from(30), &Value::from(29)));
     assert_eq!(std::fs::read_to_string(&out).unwrap().matches("class=\"bad\"").count(), 29);
@@ -340,9 +295,9 @@ fn preview_shows_why_an_image_is_unusable() {
 
 #[test]
 fn preview_fails_if_no_sample_is_usable() {
-    let place = Place::with_pictures("folder");
+    let place = with_images("folder");
     let out = place.path("page.html");
-    let asked = ["preview", &place.data(), "--ops", "decode_audio", "--out", out.to_str().unwrap()];
+    let asked = ["preview", &data(&place), "--ops", "decode_audio", "--out", out.to_str().unwrap()];
     let output = place.run(&asked);
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
     assert!(out.exists(), "the page with the reasons exists");
@@ -350,43 +305,43 @@ fn preview_fails_if_no_sample_is_usable() {
 
 #[test]
 fn options_for_local_output_files_reject_urls() {
-    let place = Place::with_pictures("folder");
+    let place = with_images("folder");
     for asked in [
         vec!["synth", "imagenet", "s3://bucket/images", "--samples", "3"],
-        vec!["preview", &place.data(), "--out", "file:///tmp/page.html"],
-        vec!["plan", &place.data(), "--cursor", "s3://bucket/state.json"],
+        vec!["preview", &data(&place), "--out", "file:///tmp/page.html"],
+        vec!["plan", &data(&place), "--cursor", "s3://bucket/state.json"],
     ] {
         let output = place.run(&asked);
         assert_eq!(output.status.code(), Some(2), "{asked:?}");
         assert!(text(&output.stderr).contains("must be a path on this machine"), "{}", text(&output.stderr));
     }
     let nowhere = place.path("none/page.html");
-    let output = place.run(&["preview", &place.data(), "--out", nowhere.to_str().unwrap()]);
+    let output = place.run(&["preview", &data(&place), "--out", nowhere.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("create its folder"), "{}", text(&output.stderr));
 }
 
 #[test]
 fn a_catalog_that_cannot_be_stored_is_not_reported_as_stored() {
-    let place = Place::with_pictures("folder");
+    let place = with_images("folder");
     let file = place.path("file");
     std::fs::write(&file, b"no folder").unwrap();
     let folder = file.join("catalogs").display().to_string();
-    let output = place.run(&["catalog", &place.data(), "--catalog-dir", &folder]);
+    let output = place.run(&["catalog", &data(&place), "--catalog-dir", &folder]);
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
     assert!(!text(&output.stdout).contains("kept in"), "{}", text(&output.stdout));
 }
 
 #[test]
 fn a_question_mark_in_a_file_name_is_not_a_query() {
-    let place = Place::with_pictures("folder");
-    let class = std::fs::read_dir(place.data()).unwrap().map(|e| e.unwrap().path()).min().unwrap();
-    let before = place.json(&["inspect", &place.data()])[0].clone();
+    let place = with_images("folder");
+    let class = std::fs::read_dir(data(&place)).unwrap().map(|e| e.unwrap().path()).min().unwrap();
+    let before = place.json(&["inspect", &data(&place)])[0].clone();
     let picture = std::fs::read_dir(&class).unwrap().next().unwrap().unwrap().path();
     std::fs::copy(&picture, class.join("what?.jpg")).unwrap();
     std::fs::create_dir(class.with_file_name("who?")).unwrap();
     std::fs::copy(&picture, class.with_file_name("who?").join("a.jpg")).unwrap();
-    let after = &place.json(&["inspect", &place.data()])[0];
+    let after = &place.json(&["inspect", &data(&place)])[0];
     let number = |value: &Value, field: &str| value[field].as_u64().unwrap();
     assert_eq!(number(after, "samples"), number(&before, "samples") + 2);
     assert_eq!(number(&after["counts"], "distinct"), number(&before["counts"], "distinct") + 1);
@@ -395,14 +350,14 @@ fn a_question_mark_in_a_file_name_is_not_a_query() {
 
 #[test]
 fn a_query_has_values_as_json_and_cannot_write() {
-    let place = Place::with_pictures("folder");
+    let place = with_images("folder");
     let query = "select count(*) n, avg(1.5) a, true b, null z, 'x' t from catalog";
-    let row = &place.json(&["inspect", &place.data(), "--sql", query])[0];
+    let row = &place.json(&["inspect", &data(&place), "--sql", query])[0];
     assert!(row["n"].is_u64() && row["z"].is_null(), "{row}");
     assert_eq!((&row["a"], &row["b"], &row["t"]), (&Value::from(1.5), &Value::from(true), &Value::from("x")));
     let out = place.path("out.csv");
     for query in [format!("copy (select 1) to '{}'", out.display()), "drop table catalog".to_owned()] {
-        let output = place.run(&["inspect", &place.data(), "--sql", &query]);
+        let output = place.run(&["inspect", &data(&place), "--sql", &query]);
         assert_eq!(output.status.code(), Some(2), "{query}: {}", text(&output.stderr));
     }
     assert!(!out.exists());
@@ -410,8 +365,8 @@ fn a_query_has_values_as_json_and_cannot_write() {
 
 #[test]
 fn cursor_explains_a_state_and_whether_it_fits() {
-    let place = Place::with_pictures("folder");
-    let (file, data) = (place.path("state.json").display().to_string(), place.data());
+    let place = with_images("folder");
+    let (file, data) = (place.path("state.json").display().to_string(), data(&place));
     let order = ["--seed", "7", "--window", "32", "--global-batch", "8"];
     place.run(&[&["plan", &data, "--epoch", "2", "--from", "16", "--cursor", &file], &order[..]].concat());
     let told = text(&place.run(&["cursor", &file]).stdout);
@@ -447,21 +402,21 @@ fn cursor_explains_a_state_and_whether_it_fits() {
 
 #[test]
 fn catalog_is_stored_in_the_folder_that_it_reports() {
-    let place = Place::with_pictures("parquet");
-    let built = &place.json(&["catalog", &place.data()])[0];
+    let place = with_images("parquet");
+    let built = &place.json(&["catalog", &data(&place)])[0];
     assert!(Path::new(built["store"].as_str().unwrap()).starts_with(place.path("cache")));
     assert!(place.path("cache").exists());
     for option in [["--rebuild"].as_slice(), &["--check", "list"]] {
-        let again = &place.json(&[&["catalog", &place.data()], option].concat())[0];
+        let again = &place.json(&[&["catalog", &data(&place)], option].concat())[0];
         assert_eq!(built["content_hash"], again["content_hash"], "{option:?}");
     }
-    let refused = place.run(&["catalog", &place.data(), "--check", "never"]);
+    let refused = place.run(&["catalog", &data(&place), "--check", "never"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("must be auto or list; got never"), "{}", text(&refused.stderr));
-    let beside = &place.json(&["catalog", &place.data(), "--beside"])[0];
+    let beside = &place.json(&["catalog", &data(&place), "--beside"])[0];
     assert!(Path::new(beside["store"].as_str().unwrap()).is_dir(), "{beside}");
     assert_eq!(
-        place.json(&["inspect", &place.data()])[0]["samples"],
+        place.json(&["inspect", &data(&place)])[0]["samples"],
         SAMPLES,
         "the catalog is not read as data"
     );
@@ -469,8 +424,8 @@ fn catalog_is_stored_in_the_folder_that_it_reports() {
 
 #[test]
 fn errors_are_one_sentence_and_an_exit_code() {
-    let place = Place::with_pictures("parquet");
-    let data = place.data();
+    let place = with_images("parquet");
+    let data = data(&place);
     let missing = place.path("nowhere");
     let complaint = place.complaint(4, &["inspect", missing.to_str().unwrap()]);
     assert!(complaint.contains("nowhere"), "{complaint}");
@@ -494,7 +449,7 @@ fn errors_are_one_sentence_and_an_exit_code() {
 
 #[test]
 fn secrets_are_never_printed() {
-    let place = Place::empty();
+    let place = Sandbox::new();
     let secret = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY";
     let arguments = [
         "inspect",
@@ -522,10 +477,10 @@ fn secrets_are_never_printed() {
 
 #[test]
 fn a_reader_that_closes_the_pipe_is_not_an_error() {
-    let place = Place::with_pictures("parquet");
+    let place = with_images("parquet");
     let mut plan = place
         .command()
-        .args(["plan", &place.data(), "--global-batch", "1", "--world-size", "1"])
+        .args(["plan", &data(&place), "--global-batch", "1", "--world-size", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -539,11 +494,11 @@ fn a_reader_that_closes_the_pipe_is_not_an_error() {
 
 #[test]
 fn filters_may_decode_image_headers() {
-    let place = Place::with_pictures("parquet");
+    let place = with_images("parquet");
     let run = |filter: &str| {
         place.run(&[
             "plan",
-            &place.data(),
+            &data(&place),
             "--filter",
             filter,
             "--global-batch",

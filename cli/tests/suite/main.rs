@@ -4,5 +4,6 @@
 
 mod commands;
 mod errors;
+mod sandbox;
 mod shard;
 mod speech;

@@ -1,65 +1,25 @@
 //! Speech on the command line: synth, inspect, preview and bench.
 
+use crate::sandbox::{Sandbox, text};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
 
 const SAMPLES: u64 = 60;
 const OPS: &str = "decode_audio,resample:16000,log_mel:80";
 
-/// A folder with audio clips, and a separate cache folder.
-struct Place {
-    dir: tempfile::TempDir,
-    made: Value,
+/// A folder with sample speech, and what `synth` reported about it.
+fn with_clips(layout: &str) -> (Sandbox, Value) {
+    let place = Sandbox::new();
+    let data = data(&place);
+    let small = ["--samples", "60", "--mean-seconds", "1.6", "--voice", "formant", "--locale", "en,de"];
+    let shards = ["--samples-per-shard", "20", "--rows-per-group", "8", "--layout", layout];
+    let made = place.json(&[&["synth", "common-voice", &data][..], &small, &shards].concat()).remove(0);
+    assert_eq!((&made["samples"], &made["voice"]), (&Value::from(SAMPLES), &Value::from("formant")));
+    (place, made)
 }
 
-impl Place {
-    fn with_clips(layout: &str) -> Self {
-        let mut place = Self { dir: tempfile::tempdir().unwrap(), made: Value::Null };
-        let data = place.data();
-        let small = ["--samples", "60", "--mean-seconds", "1.6", "--voice", "formant", "--locale", "en,de"];
-        let shards = ["--samples-per-shard", "20", "--rows-per-group", "8", "--layout", layout];
-        place.made = place.json(&[&["synth", "common-voice", &data][..], &small, &shards].concat()).remove(0);
-        assert_eq!(
-            (&place.made["samples"], &place.made["voice"]),
-            (&Value::from(SAMPLES), &Value::from("formant"))
-        );
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn data(&self) -> String {
-        self.path("speech").to_str().unwrap().to_owned()
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_feedstock"));
-        command.env("FEEDSTOCK_CACHE", self.path("cache")).stdin(Stdio::null());
-        command.args(arguments).output().unwrap()
-    }
-
-    /// Returns the JSON lines of a run that must succeed without any other output.
-    fn json(&self, arguments: &[&str]) -> Vec<Value> {
-        let output = self.run(&[arguments, &["--json"]].concat());
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-        assert_eq!(text(&output.stderr), "", "{arguments:?}");
-        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    fn complaint(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let complaint = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complaint}");
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
-        complaint
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+fn data(place: &Sandbox) -> String {
+    place.named("speech")
 }
 
 fn number(value: &Value) -> f64 {
@@ -77,10 +37,10 @@ fn rows(dir: &Path, split: &str) -> u64 {
 
 #[test]
 fn inspect_shows_hours_durations_speakers_and_locales() {
-    let place = Place::with_clips("mozilla");
-    let complaint = place.complaint(2, &["inspect", &place.data()]);
+    let (place, made) = with_clips("mozilla");
+    let complaint = place.complaint(2, &["inspect", &data(&place)]);
     assert!(complaint.contains("train") && complaint.contains("validated"), "{complaint}");
-    let facts = &place.json(&["inspect", &place.data(), "--split", "validated"])[0];
+    let facts = &place.json(&["inspect", &data(&place), "--split", "validated"])[0];
     let clips = rows(&place.path("speech"), "validated");
     assert_eq!((&facts["layout"], &facts["samples"]), (&Value::from("common_voice"), &Value::from(clips)));
     let speech = &facts["speech"];
@@ -91,16 +51,14 @@ fn inspect_shows_hours_durations_speakers_and_locales() {
     let locales = speech["locales"].as_array().unwrap();
     let seconds: f64 = locales.iter().map(|locale| number(&locale["seconds"])).sum();
     assert_eq!(locales.len(), 2);
-    assert!(
-        (seconds - number(&speech["seconds"])).abs() < 1e-3 && seconds < number(&place.made["audio_seconds"])
-    );
+    assert!((seconds - number(&speech["seconds"])).abs() < 1e-3 && seconds < number(&made["audio_seconds"]));
     assert!((2..=20).contains(&speech["speakers"].as_u64().unwrap()));
 
     let german =
-        &place.json(&["inspect", &place.data(), "--split", "validated", "--filter", "locale = 'de'"])[0];
+        &place.json(&["inspect", &data(&place), "--split", "validated", "--filter", "locale = 'de'"])[0];
     assert_eq!(german["speech"]["locales"].as_array().unwrap().len(), 1);
     assert_eq!(german["speech"]["locales"][0]["count"], german["selected"]);
-    let people = text(&place.run(&["inspect", &place.data(), "--split", "train"]).stdout);
+    let people = text(&place.run(&["inspect", &data(&place), "--split", "train"]).stdout);
     for word in ["speakers", "locales", "mean", "█"] {
         assert!(people.contains(word), "{word}: {people}");
     }
@@ -110,22 +68,22 @@ fn inspect_shows_hours_durations_speakers_and_locales() {
 fn every_layout_holds_the_same_clips() {
     let mut all = Vec::new();
     for layout in ["parquet", "webdataset"] {
-        let place = Place::with_clips(layout);
-        let facts = &place.json(&["inspect", &place.data()])[0];
+        let (place, made) = with_clips(layout);
+        let facts = &place.json(&["inspect", &data(&place)])[0];
         assert_eq!(facts["samples"], SAMPLES, "{layout}");
         assert_eq!(facts["speech"]["clips_of_known_length"], SAMPLES, "{layout}");
         let seconds = number(&facts["speech"]["seconds"]);
-        assert!((seconds - number(&place.made["audio_seconds"])).abs() < 0.05, "{layout}: {seconds}");
+        assert!((seconds - number(&made["audio_seconds"])).abs() < 0.05, "{layout}: {seconds}");
         assert_eq!(facts["speech"]["splits"].as_array().unwrap().len(), 5, "{layout}");
         all.push(facts["speech"]["speakers"].clone());
     }
     assert_eq!(all[0], all[1]);
     for layout in ["mozilla-tar-gz", "hf-tars"] {
-        let place = Place::with_clips(layout);
-        let facts = &place.json(&["inspect", &place.data(), "--split", "train"])[0];
+        let (place, _) = with_clips(layout);
+        let facts = &place.json(&["inspect", &data(&place), "--split", "train"])[0];
         assert_eq!(facts["speech"]["clips_of_known_length"], facts["samples"], "{layout}");
         let run =
-            &place.json(&["bench", &place.data(), "--split", "train", "--batch-size", "1", "--no-ceiling"])
+            &place.json(&["bench", &data(&place), "--split", "train", "--batch-size", "1", "--no-ceiling"])
                 [0];
         assert_eq!(
             (&run["samples"], &run["epochs_exactly_once"]),
@@ -137,10 +95,10 @@ fn every_layout_holds_the_same_clips() {
 
 #[test]
 fn bench_measures_speech() {
-    let place = Place::with_clips("mozilla");
+    let (place, _) = with_clips("mozilla");
     let clips = rows(&place.path("speech"), "train");
     let asked =
-        ["bench", &place.data(), "--split", "train", "--batch-size", "8", "--tail", "pad", "--threads", "2"];
+        ["bench", &data(&place), "--split", "train", "--batch-size", "8", "--tail", "pad", "--threads", "2"];
     let run = &place.json(&asked)[0]; // --ops defaults to the ops for speech
     for key in ["samples_per_s", "chain_ceiling_samples_per_s", "audio_s_per_s", "slot_bytes"] {
         assert!(number(&run[key]) > 0.0, "{key}: {run}");
@@ -156,8 +114,8 @@ fn bench_measures_speech() {
 
 #[test]
 fn bench_buckets_by_length_and_bounds_batches_by_seconds() {
-    let place = Place::with_clips("mozilla");
-    let data = place.data();
+    let (place, _) = with_clips("mozilla");
+    let data = data(&place);
     let fixed =
         ["bench", &data, "--split", "validated", "--tail", "pad", "--no-ceiling", "--world-size", "2"];
     let run = |more: &[&str]| place.json(&[&fixed[..], more].concat()).remove(0);
@@ -180,10 +138,10 @@ fn bench_buckets_by_length_and_bounds_batches_by_seconds() {
 
 #[test]
 fn preview_shows_spectrograms_and_plays_the_clips() {
-    let place = Place::with_clips("mozilla");
+    let (place, _) = with_clips("mozilla");
     let out = place.path("page.html");
     let asked =
-        ["preview", &place.data(), "--split", "validated", "--samples", "9", "--out", out.to_str().unwrap()];
+        ["preview", &data(&place), "--split", "validated", "--samples", "9", "--out", out.to_str().unwrap()];
     let said = &place.json(&asked)[0];
     assert_eq!((&said["samples"], &said["failed"]), (&Value::from(9), &Value::from(0)));
     let html = std::fs::read_to_string(&out).unwrap();
@@ -198,13 +156,13 @@ fn preview_shows_spectrograms_and_plays_the_clips() {
 
 #[test]
 fn preview_shows_why_a_clip_is_unusable() {
-    let place = Place::with_clips("mozilla");
+    let (place, _) = with_clips("mozilla");
     let clips = place.path("speech/en/clips");
     for clip in std::fs::read_dir(&clips).unwrap() {
         std::fs::write(clip.unwrap().path(), "a text file named .mp3").unwrap();
     }
     let out = place.path("page.html");
-    let uri = format!("{}/en/train.tsv", place.data());
+    let uri = format!("{}/en/train.tsv", data(&place));
     let output = place.run(&["preview", &uri, "--samples", "5", "--out", out.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
     assert!(std::fs::read_to_string(&out).unwrap().contains("class=\"bad\""));
@@ -212,8 +170,8 @@ fn preview_shows_why_a_clip_is_unusable() {
 
 #[test]
 fn synth_rejects_unknown_languages() {
-    let place = Place { dir: tempfile::tempdir().unwrap(), made: Value::Null };
-    let data = place.data();
+    let place = Sandbox::new();
+    let data = data(&place);
     let complaint = text(&place.run(&["synth", "common-voice", &data, "--locale", "en,tlh"]).stderr);
     assert!(complaint.contains("tlh") && complaint.contains("de, en, es, fr"), "{complaint}");
     let complaint = place.complaint(2, &["synth", "common-voice", &data, "--mean-seconds", "11"]);

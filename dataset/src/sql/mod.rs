@@ -17,7 +17,7 @@ use arrow::util::bit_util;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::logical_expr::{Expr, Volatility};
-use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use datafusion::prelude::{DataFrame, SQLOptions, SessionConfig, SessionContext};
 use datafusion::sql::sqlparser::parser::ParserError;
 use futures::TryStreamExt;
 use std::sync::Arc;
@@ -40,16 +40,27 @@ pub(crate) fn context(opened: &Arc<Opened>) -> Result<SessionContext> {
     Ok(context)
 }
 
+fn external(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+async fn table_of(opened: &Arc<Opened>) -> datafusion::error::Result<DataFrame> {
+    context(opened).map_err(external)?.table(TABLE).await
+}
+
+fn samples(opened: &Opened) -> Result<usize> {
+    usize::try_from(opened.catalog.samples())
+        .map_err(|_| Error::config("more samples than this machine can address"))
+}
+
 /// One bit a sample: is the expression true for it?
 pub(crate) async fn evaluate(opened: &Arc<Opened>, sql: &str) -> Result<BooleanBuffer> {
     let io = opened.storage.io().clone();
     let (opened, sql) = (opened.clone(), sql.to_owned());
     let task = async move {
-        let samples = usize::try_from(opened.catalog.samples())
-            .map_err(|_| Error::config("more samples than this machine can address"))?;
+        let samples = samples(&opened)?;
         let run = async {
-            let table =
-                context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?.table(TABLE).await?;
+            let table = table_of(&opened).await?;
             let expression = table.parse_sql_expr(&sql)?;
             refuse_changing(&expression)?;
             let ids = table.filter(expression)?.select_columns(&[SAMPLE_ID])?;
@@ -76,11 +87,9 @@ pub(crate) async fn numbers(opened: &Arc<Opened>, column: &str) -> Result<Vec<f3
     let io = opened.storage.io().clone();
     let (opened, column) = (opened.clone(), column.to_owned());
     let task = async move {
-        let samples = usize::try_from(opened.catalog.samples())
-            .map_err(|_| Error::config("more samples than this machine can address"))?;
+        let samples = samples(&opened)?;
         let run = async {
-            let table =
-                context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?.table(TABLE).await?;
+            let table = table_of(&opened).await?;
             let mut stream = table.select_columns(&[SAMPLE_ID, &column])?.execute_stream().await?;
             let mut values = vec![f32::NAN; samples];
             while let Some(batch) = stream.try_next().await? {
@@ -137,7 +146,7 @@ pub(crate) async fn query(opened: &Arc<Opened>, query: &str) -> Result<Vec<Recor
     let (opened, query) = (opened.clone(), query.to_owned());
     let task = async move {
         let run = async {
-            let context = context(&opened).map_err(|e| DataFusionError::External(Box::new(e)))?;
+            let context = context(&opened).map_err(external)?;
             // `copy`, `create external table` and `drop` would write files, read others, or end the table.
             let only_queries =
                 SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);

@@ -5,6 +5,7 @@ use arrow::datatypes::{DataType, Field};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use feedstock_testkit::tar_member;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
@@ -123,29 +124,11 @@ pub(crate) fn write(file: &MadeUp, folder: &Path) {
         Kind::Tar => {
             let members = groups.flatten().enumerate();
             let mut tar: Vec<u8> =
-                members.flat_map(|(row, value)| member(&format!("{row:05}.jpg"), value)).collect();
+                members.flat_map(|(row, value)| tar_member(&format!("{row:05}.jpg"), &value)).collect();
             tar.extend([0; 1024]);
             std::fs::write(folder.join("shard-00000.tar"), tar).unwrap();
         }
     }
-}
-
-/// A member of a tar: its header, its bytes, and zeros up to the next 512 bytes.
-fn member(name: &str, bytes: Vec<u8>) -> Vec<u8> {
-    let mut member = vec![0; 512];
-    member[..name.len()].copy_from_slice(name.as_bytes());
-    member[100..108].copy_from_slice(b"0000644\0");
-    member[108..124].copy_from_slice(b"0000000\x000000000\0");
-    member[124..136].copy_from_slice(format!("{:011o}\0", bytes.len()).as_bytes());
-    member[136..148].copy_from_slice(b"00000000000\0");
-    member[148..157].copy_from_slice(b"        0"); // the checksum counts as spaces
-    member[257..265].copy_from_slice(b"ustar\x0000");
-    let sum: u32 = member.iter().map(|&byte| u32::from(byte)).sum();
-    member[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    let padded = 512 + bytes.len().next_multiple_of(512);
-    member.extend(bytes);
-    member.resize(padded, 0);
-    member
 }
 
 fn noise(seed: u64, bytes: &mut [u8]) {

@@ -4,6 +4,7 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array};
 use arrow::ipc::writer::FileWriter;
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::Layout;
+use feedstock_testkit::tar_member;
 use parquet::arrow::ArrowWriter;
 use proptest::prelude::*;
 use std::fs::File;
@@ -178,26 +179,9 @@ pub(crate) fn png(side: u32, value: impl FnMut(usize) -> u8) -> Vec<u8> {
 }
 
 fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
-    let mut tar: Vec<u8> = members.iter().flat_map(|(name, bytes)| member(name, bytes)).collect();
+    let mut tar: Vec<u8> = members.iter().flat_map(|(name, bytes)| tar_member(name, bytes)).collect();
     tar.extend([0; 1024]);
     tar
-}
-
-/// A member of a tar: its header, its bytes, and zeros up to the next 512 bytes.
-fn member(name: &str, bytes: &[u8]) -> Vec<u8> {
-    let mut member = vec![0; 512];
-    member[..name.len()].copy_from_slice(name.as_bytes());
-    member[100..108].copy_from_slice(b"0000644\0");
-    member[108..124].copy_from_slice(b"0000000\x000000000\0");
-    member[124..136].copy_from_slice(format!("{:011o}\0", bytes.len()).as_bytes());
-    member[136..148].copy_from_slice(b"00000000000\0");
-    member[148..157].copy_from_slice(b"        0"); // the checksum counts as spaces
-    member[257..265].copy_from_slice(b"ustar\x0000");
-    let sum: u32 = member.iter().map(|&byte| u32::from(byte)).sum();
-    member[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    member.extend(bytes);
-    member.resize(512 + bytes.len().next_multiple_of(512), 0);
-    member
 }
 
 /// What each is, and how many of its samples are bad with a budget of 512 MiB and 16 MiB of decoder memory.

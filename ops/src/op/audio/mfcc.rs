@@ -72,25 +72,7 @@ pub struct Mfcc {
 
 impl Default for Mfcc {
     fn default() -> Self {
-        let mel = LogMel::torchaudio(128);
-        Self {
-            n_mfcc: 40,
-            n_mels: mel.n_mels,
-            n_fft: mel.n_fft,
-            win_length: None,
-            hop_length: mel.hop_length,
-            f_min: mel.f_min,
-            f_max: None,
-            window: mel.window,
-            mel_scale: mel.mel_scale,
-            norm: mel.norm,
-            center: mel.center,
-            pad_mode: mel.pad_mode,
-            log: mel.log,
-            floor: mel.floor,
-            floor_by: mel.floor_by,
-            top_db: None,
-        }
+        Self::of(40, LogMel { top_db: None, ..LogMel::torchaudio(128) })
     }
 }
 

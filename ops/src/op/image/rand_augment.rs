@@ -98,14 +98,17 @@ impl RandAugment {
             self.num_ops, self.magnitude
         )))
     }
+}
 
-    pub(crate) fn run(
-        &self,
-        pixels: &mut [u8],
-        size: Size,
-        generator: &mut Generator,
-        augmenter: &mut Augmenter,
-    ) {
+impl ImageOp for RandAugment {
+    fn compile(&self, compiler: &mut Compiler) -> Result<()> {
+        self.check()?;
+        compiler.pixels(self.clone())
+    }
+}
+
+impl PixelOp for RandAugment {
+    fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter) {
         let strength = Strength {
             shear: 0.3,
             translate: [150.0 / 331.0 * size.width as f32, 150.0 / 331.0 * size.height as f32],
@@ -119,19 +122,6 @@ impl RandAugment {
             let magnitude = op.magnitude(strength, self.magnitude, self.num_magnitude_bins);
             op.draw_and_apply(magnitude, pixels, size, style, generator, augmenter);
         }
-    }
-}
-
-impl ImageOp for RandAugment {
-    fn compile(&self, compiler: &mut Compiler) -> Result<()> {
-        self.check()?;
-        compiler.pixels(self.clone())
-    }
-}
-
-impl PixelOp for RandAugment {
-    fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter) {
-        self.run(pixels, size, generator, augmenter);
     }
 
     fn copies_image(&self) -> bool {

@@ -67,22 +67,6 @@ impl TrivialAugment {
         }
         Err(Error::config(format!("num_magnitude_bins {} is outside 2 … 1024", self.num_magnitude_bins)))
     }
-
-    pub(crate) fn run(
-        &self,
-        pixels: &mut [u8],
-        size: Size,
-        generator: &mut Generator,
-        augmenter: &mut Augmenter,
-    ) {
-        let strength =
-            Strength { shear: 0.99, translate: [32.0; 2], rotate: 135.0, enhance: 0.99, posterize: 6.0 };
-        let style = WarpStyle { interpolation: self.interpolation, fill: self.fill };
-        let op = Augmentation::draw(generator);
-        let bin = generator.below(self.num_magnitude_bins);
-        let magnitude = op.magnitude(strength, bin, self.num_magnitude_bins);
-        op.draw_and_apply(magnitude, pixels, size, style, generator, augmenter);
-    }
 }
 
 impl ImageOp for TrivialAugment {
@@ -94,7 +78,13 @@ impl ImageOp for TrivialAugment {
 
 impl PixelOp for TrivialAugment {
     fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter) {
-        self.run(pixels, size, generator, augmenter);
+        let strength =
+            Strength { shear: 0.99, translate: [32.0; 2], rotate: 135.0, enhance: 0.99, posterize: 6.0 };
+        let style = WarpStyle { interpolation: self.interpolation, fill: self.fill };
+        let op = Augmentation::draw(generator);
+        let bin = generator.below(self.num_magnitude_bins);
+        let magnitude = op.magnitude(strength, bin, self.num_magnitude_bins);
+        op.draw_and_apply(magnitude, pixels, size, style, generator, augmenter);
     }
 
     fn copies_image(&self) -> bool {
