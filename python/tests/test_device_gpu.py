@@ -36,7 +36,7 @@ def test_without_cuda_the_cpu_decodes_all(pictures):
 
 
 def test_what_nvjpeg_cannot_do_is_told(pictures, imagenet):
-    with pytest.raises(fs.ConfigError, match="about a device"):
+    with pytest.raises(fs.ConfigError, match="need a device"):
         pictures.loader(nvjpeg=0.5)
     with pytest.raises(fs.ConfigError, match=r"must be 0\.0 to 1\.0; got 2"):
         next(iter(pictures.loader(device="cpu", nvjpeg=2.0)))
