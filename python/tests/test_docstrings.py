@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,11 @@ def test_example(name: str, names: dict[str, Any]) -> None:
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name], dict(names), name, None, 0)
     report: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    result = doctest.DocTestRunner(optionflags=flags, verbose=False).run(test, out=report.append)
+    try:
+        result = doctest.DocTestRunner(optionflags=flags, verbose=False).run(test, out=report.append)
+    finally:
+        # A fleet starts Ray. Later tests start clusters in this process, which must not find another one.
+        if (ray := sys.modules.get("ray")) is not None:
+            ray.shutdown()
     assert result.attempted > 0
     assert result.failed == 0, "".join(report)

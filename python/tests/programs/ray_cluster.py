@@ -52,6 +52,9 @@ class RayCluster:
     """The head has two places for trainers and more logical CPUs than the machine has."""
 
     def __init__(self) -> None:
+        assert not ray.is_initialized(), (
+            "an earlier test left Ray running: its cluster would get this one's actors"
+        )
         # short: the paths of unix sockets end at 107 bytes
         self.folder = Path(tempfile.mkdtemp(prefix="fs-ray-"))
         os.environ["RAY_TMPDIR"] = str(
