@@ -5,7 +5,7 @@
 //! - `key`;
 //! - `label` int64 from `.cls`; other webdataset integers (`.id`, `.index` …) under their own names;
 //! - `text` from `.txt`;
-//! - the top-level keys of `.json`, including lists and objects, of the types in `json.rs`. A taken name gets the prefix
+//! - the top-level keys of `.json`, including lists and objects, of the types in `json`. A taken name gets the prefix
 //!   `json_`. A `duration` written as text becomes float64 if all its values are numbers;
 //! - `json` from a `.json` that is not an object;
 //! - a payload from every other extension, named `image` or `audio` if it is the only one of its kind, else by its
