@@ -67,11 +67,7 @@ fn note_ignored(beside: &[Named]) -> Option<String> {
         *by_extension.entry(extension(name)).or_default() += 1;
     }
     let found: Vec<String> = by_extension.iter().map(|(ext, n)| format!("{n} .{ext}")).collect();
-    Some(format!(
-        "{} ignored, neither images nor audio: {}",
-        counted(beside.len(), "file"),
-        found.join(", ")
-    ))
+    Some(format!("{} ignored, neither images nor audio: {}", counted(beside.len(), "file"), found.join(", ")))
 }
 
 fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -149,10 +145,7 @@ fn number_classes(sources: &mut Sources, prefix: usize) -> BTreeMap<String, i64>
     }
     let dropped = before - sources.names.len();
     if dropped > 0 {
-        sources.notes.push(format!(
-            "{} ignored: not in a class folder",
-            counted(dropped, "file")
-        ));
+        sources.notes.push(format!("{} ignored: not in a class folder", counted(dropped, "file")));
     }
     classes
 }

@@ -52,10 +52,7 @@ fn encode(catalog: &Catalog) -> Result<Encoded<'_>> {
             }
         }
         Content::Union(_) => {
-            return Err(Error::new(
-                ErrorKind::Bug,
-                "a mix consists of stored catalogs and is not stored",
-            ));
+            return Err(Error::new(ErrorKind::Bug, "a mix consists of stored catalogs and is not stored"));
         }
     }
     Ok(Encoded { tables, key, lists })

@@ -203,8 +203,9 @@ async fn cut_batch(
     with: &Cataloguing<'_>,
 ) -> Result<Option<CutUnit>> {
     let message = root_as_message(&found.metadata).map_err(|e| damaged(object, e))?;
-    let header =
-        message.header_as_record_batch().ok_or_else(|| damaged(object, "a block that is not a record batch"))?;
+    let header = message
+        .header_as_record_batch()
+        .ok_or_else(|| damaged(object, "a block that is not a record batch"))?;
     let rows = u64::try_from(header.length()).map_err(|_| damaged(object, "a negative row count"))?;
     check::check(schema.fields(), &header, message.version(), found.place.body)
         .map_err(|e| damaged(object, e))?;

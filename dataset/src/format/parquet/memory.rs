@@ -265,7 +265,9 @@ impl HeldBytes {
 pub(super) fn over(claimed: u64, counted: u64) -> Option<String> {
     let most = counted.saturating_add(counted / CLAIM_SLACK).saturating_add(CLAIM_SLACK_BYTES);
     (claimed > most).then(|| {
-        format!("its pages take {claimed} bytes of memory once decoded, but the file's footer states {counted}")
+        format!(
+            "its pages take {claimed} bytes of memory once decoded, but the file's footer states {counted}"
+        )
     })
 }
 

@@ -49,7 +49,10 @@ async fn none_of_the_clips_is_there() {
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "de/train.tsv", "client_id\tpath\tsentence\nx\ta.mp3\thi\n");
     let error = open(&root.path().join("de/train.tsv")).await.unwrap_err();
-    assert!(error.message().contains("none of its audio clips") && error.message().contains("clips/"), "{error}");
+    assert!(
+        error.message().contains("none of its audio clips") && error.message().contains("clips/"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
