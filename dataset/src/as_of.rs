@@ -1,4 +1,4 @@
-//! The data set as it was: with catalogs that others have replaced since, and which of its samples are which now.
+//! Earlier versions of a data set, from catalogs that newer ones have replaced, and where their samples are now.
 
 use crate::dataset::Composition;
 use crate::open::{Opened, place_hash};
@@ -7,23 +7,23 @@ use crate::{DataHashes, Dataset, Error, ErrorKind, Fingerprint, Mixing, Result};
 use futures::future::BoxFuture;
 use std::sync::Arc;
 
-/// Combinations of kept catalogs of the parts that are looked at.
+/// Limit on the combinations of the parts' kept catalogs that are tried.
 const MAX_COMBINATIONS: usize = 1 << 16;
 
 impl Dataset {
-    /// The data set as it was when a cursor with this fingerprint was saved, filtered as this one is: for its order. Its
-    /// files may have changed since.
+    /// Returns the data set as it was when a cursor with this fingerprint was saved, with this one's filter. It serves to
+    /// compute the order: its files may have changed since.
     ///
     /// # Errors
-    /// `Gone` where its catalog is not kept; storage's errors and `BadConfig` where a filter cannot be evaluated on it: it
-    /// reads columns of files that were removed.
+    /// `Gone` if its catalog is not kept; `BadConfig` if a filter cannot be evaluated on it, because it reads columns of
+    /// removed files; storage's errors.
     pub async fn as_of(&self, saved: &Fingerprint) -> Result<Self> {
         let Some(saved) = self.saved_parts(saved).await? else {
             return Err(Error::new(
                 ErrorKind::Gone,
                 format!(
-                    "{}: the catalog of the data as they were when the state was saved is not kept here. A catalog that \
-                     another one replaces is kept for 30 days, in the catalog cache of the machine that made it or next to \
+                    "{}: the catalog from when the state was saved is not kept here. A replaced catalog is kept for \
+                     30 days, in the catalog cache of the machine that made it or next to \
                      the data; without it, load the state with on_change=next_epoch",
                     self.uri()
                 ),
@@ -39,9 +39,9 @@ impl Dataset {
         self.made_of(&mut parts.into_iter()).await
     }
 
-    /// Which files were added, removed or replaced since a cursor with this fingerprint was saved, by part of a mix or a
-    /// concatenation; `None` where nothing was, and where the catalog of the data as they were is not kept. A catalog that
-    /// another one replaces is kept for 30 days, in the same place.
+    /// Returns the files that were added, removed or replaced since a cursor with this fingerprint was saved, by part of a
+    /// mix or a concatenation. Returns `None` if there are none, and if the catalog of that time is not kept. A replaced
+    /// catalog is kept for 30 days, in the same place.
     pub async fn changes_since(&self, saved: &Fingerprint) -> Option<String> {
         let saved = self.saved_parts(saved).await.ok()??;
         let is_one = saved.len() == 1;
@@ -59,10 +59,10 @@ impl Dataset {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Which samples of `older`, this data set as it was, are in it now.
+    /// Maps the samples of `older`, an earlier version of this data set, to those that it has now.
     ///
     /// # Errors
-    /// Storage's, for footers that the catalogs keep.
+    /// Storage's, from reading the footers that the catalogs store.
     pub async fn samples_of(&self, older: &Self) -> Result<SameSamples> {
         let (mut all, mut before) = (SameSamples::default(), (0, 0));
         for (old, new) in older.stored_parts().into_iter().zip(self.stored_parts()) {
@@ -79,7 +79,7 @@ impl Dataset {
         Ok(all)
     }
 
-    /// The stored data sets that it is made of, in the order of their samples.
+    /// Returns the stored data sets that it consists of, in the order of their samples.
     fn stored_parts(&self) -> Vec<&Self> {
         match &self.composition {
             Composition::Stored => vec![self],
@@ -88,8 +88,8 @@ impl Dataset {
         }
     }
 
-    /// The stored parts, each with the catalog that it had when the cursor was saved if another one replaced that since; `None`
-    /// where no combination of those that are kept makes the saved identity.
+    /// Returns the stored parts, each with its catalog at the time of the cursor if that was replaced since. Returns `None`
+    /// if no combination of kept catalogs has the saved identity.
     async fn saved_parts(&self, saved: &Fingerprint) -> Result<Option<Vec<(&Self, Option<Kept>)>>> {
         let stored = self.stored_parts();
         let mut versions = Vec::with_capacity(stored.len());
@@ -112,7 +112,7 @@ impl Dataset {
         Ok(Versions { current: self.catalog().hashes(), kept: kept.await? })
     }
 
-    /// For each stored part the version that was saved: 0 for the current one, n for the nth that is kept.
+    /// Returns for each stored part the version that was saved: 0 for the current one, n for the nth kept one.
     fn find(&self, saved: &Fingerprint, versions: &[Versions]) -> Option<Vec<usize>> {
         let mut choice = vec![0; versions.len()];
         for _ in 0..MAX_COMBINATIONS {
@@ -134,7 +134,7 @@ impl Dataset {
         None
     }
 
-    /// The identity, and that of a mix's parts, with these identities of the stored parts.
+    /// Returns the identity, and the hash of a mix's parts, for these identities of the stored parts.
     fn identity_with(&self, stored: &mut dyn Iterator<Item = u64>) -> (u64, Option<u64>) {
         match &self.composition {
             Composition::Stored => (stored.next().unwrap_or(0), None),
@@ -180,14 +180,14 @@ impl Dataset {
         self.filtered_again(was.columns(&names.collect::<Vec<_>>())?).await
     }
 
-    /// The same made of other versions of its stored parts.
+    /// Returns the same composition, made of other versions of its stored parts.
     fn made_of<'a>(
         &'a self,
         stored: &'a mut (dyn Iterator<Item = Self> + Send),
     ) -> BoxFuture<'a, Result<Self>> {
         Box::pin(async move {
             let made = match &self.composition {
-                Composition::Stored => return stored.next().ok_or_else(not_stored), // and has its filter
+                Composition::Stored => return stored.next().ok_or_else(not_stored), // already filtered
                 Composition::Concat(parts) => {
                     let mut made = Vec::with_capacity(parts.len());
                     for part in parts.iter() {
@@ -207,13 +207,13 @@ impl Dataset {
         })
     }
 
-    /// `other`, an older version of this one, with this one's filter.
+    /// Applies this data set's filter to `other`, an older version of it.
     async fn filtered_again(&self, other: Self) -> Result<Self> {
         match &self.filter_sql {
             None => Ok(other),
             Some(filter) => other.filter(filter).await.map_err(|e| {
                 e.context(
-                    "filtering the data as they were when the state was saved, which may need all files of then (without \
+                    "filtering the data from when the state was saved, which may need all files of that time (without \
                      them, load the state with on_change=next_epoch)",
                 )
             }),
@@ -225,19 +225,19 @@ fn not_stored() -> Error {
     Error::new(ErrorKind::Bug, "a version of a data set whose catalog is not stored")
 }
 
-/// What there is of one stored data set.
+/// The available versions of one stored data set.
 struct Versions {
     current: DataHashes,
     kept: Vec<Kept>,
 }
 
 impl Versions {
-    /// The catalog of a version; `None` for the current one.
+    /// Returns the catalog of a version; `None` for the current one.
     fn take(mut self, version: usize) -> Option<Kept> {
         version.checked_sub(1).map(|kept| self.kept.swap_remove(kept))
     }
 
-    /// The identity and the legacy hash of a version.
+    /// Returns the identity and the legacy hash of a version.
     fn get(&self, version: usize) -> (u64, u64) {
         match version.checked_sub(1) {
             None => (self.current.identity, self.current.legacy),

@@ -1,4 +1,4 @@
-//! The opened data set: a catalog, a choice of samples and of columns.
+//! The opened data set: a catalog, and the selected samples and columns.
 
 use crate::catalog::project;
 use crate::open::{Opened, open_or_build, place_hash, place_of};
@@ -12,43 +12,43 @@ use datafusion::prelude::SessionContext;
 use std::fmt;
 use std::sync::Arc;
 
-/// Below this, requests would cost more than their bytes.
+/// With smaller blocks, requests would cost more than the bytes that they fetch.
 const MIN_BLOCK_BYTES: u64 = 4 << 10;
 
-/// A data set: which samples there are, and which of them and of their columns are wanted.
+/// A data set: its catalog, and the samples and columns that are selected.
 ///
-/// Cheap to clone; filters and column choices make a new value and share everything else.
+/// Cheap to clone. Filters and column choices return a new value that shares everything else.
 #[derive(Clone)]
 pub struct Dataset {
     pub(crate) opened: Arc<Opened>,
     pub(crate) selection: Option<Arc<Selection>>,
     pub(crate) filter_sql: Option<Arc<str>>,
     pub(crate) columns: Arc<[usize]>,
-    /// What it is called in a mix or a concatenation.
+    /// Its name in a mix or a concatenation.
     pub(crate) name: Option<Arc<str>>,
-    /// Whether it is made of others, and how.
+    /// Whether it consists of others, and how.
     pub(crate) composition: Composition,
 }
 
 /// What a data set is made of.
 #[derive(Clone)]
 pub(crate) enum Composition {
-    /// What was opened at one URI.
+    /// The data at one URI.
     Stored,
-    /// Data sets in shares by weight.
+    /// Data sets that are mixed in shares by weight.
     Mix(Arc<Mix>),
     /// Data sets one after another.
     Concat(Arc<[Dataset]>),
 }
 
-/// How a data set is mixed of its parts.
+/// A mix of data sets.
 pub(crate) struct Mix {
     pub(crate) parts: Vec<(Dataset, f64)>,
     pub(crate) stop: Stop,
 }
 
 impl Mix {
-    /// The parts and their weights.
+    /// Returns the parts and their weights.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&Dataset, f64)> {
         self.parts.iter().map(|(part, weight)| (part, *weight))
     }
@@ -63,21 +63,21 @@ impl Dataset {
     /// default options.
     ///
     /// # Errors
-    /// `Gone` when nothing is there, `Denied`, `BadConfig` when the objects are not a data set; the message says
-    /// which object and why.
+    /// `Gone` if nothing is there; `Denied`; `BadConfig` if the objects are not a data set. The message names the object
+    /// and the reason.
     pub async fn open(uri: &str) -> Result<Self> {
         Self::open_with(uri, OpenOptions::default()).await
     }
 
-    /// Opens `uri` with `options`: from its stored catalog if one fits, else by building one. A relative path is resolved
-    /// now: what is opened is the same from another working directory.
+    /// Opens `uri` with `options`: from a stored catalog that fits, else by building one. A relative path is resolved now,
+    /// so later changes of the working directory have no effect.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_with(uri: &str, options: OpenOptions) -> Result<Self> {
         if options.block_bytes < MIN_BLOCK_BYTES {
             return Err(Error::config(format!(
-                "block_bytes is {}, below the least of {MIN_BLOCK_BYTES}",
+                "block_bytes must be at least {MIN_BLOCK_BYTES}; got {}",
                 options.block_bytes
             )));
         }
@@ -126,11 +126,11 @@ impl Dataset {
 
     /// Keeps the samples for which the SQL expression is true; successive filters are ANDed.
     ///
-    /// Columns are the catalog's (see [`Catalog::schema`]) and `sample_id`; functions are DataFusion's and those of
-    /// [`OpenOptions::functions`].
+    /// The expression may use the catalog's columns (see [`Catalog::schema`]), `sample_id`, DataFusion's functions and
+    /// those of [`OpenOptions::functions`].
     ///
     /// # Errors
-    /// `BadConfig` for an expression that does not fit (the message lists the columns) or keeps nothing.
+    /// `BadConfig` for an invalid expression (the message lists the columns) and for one that keeps no sample.
     pub async fn filter(mut self, sql: &str) -> Result<Self> {
         let starts = self.opened.catalog.block_starts();
         let bits = crate::sql::evaluate(&self.opened, sql).await?;
@@ -163,14 +163,14 @@ impl Dataset {
         Ok(self)
     }
 
-    /// The URI it was opened by, without credentials: an http(s) URL lacks user name, password, and what signs its query.
+    /// Returns the URI it was opened by, without credentials: an http(s) URL lacks its user name, password and signature.
     /// [`spec`](Self::spec) has them.
     pub fn uri(&self) -> &str {
         self.opened.catalog.uri()
     }
 
-    /// The URI it was opened by, with the credentials of a URL: to open it again, never to print. Of a mix or a
-    /// concatenation, [`uri`](Self::uri).
+    /// Returns the URI it was opened by, with the credentials of a URL: to open it again, never to print. For a mix or a
+    /// concatenation, this is [`uri`](Self::uri).
     pub fn opened_uri(&self) -> &str {
         match &self.opened.source {
             SourceSpec::Uri { uri, .. } => uri,
@@ -178,32 +178,33 @@ impl Dataset {
         }
     }
 
-    /// All of its samples and blocks, filtered or not.
+    /// Returns the catalog of all its samples and blocks, filtered or not.
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.opened.catalog
     }
 
-    /// A hash of the catalog's content and of where it is read from (endpoint and URI, without credentials and
-    /// signatures): a key for what one process shares between data sets.
+    /// Returns a hash of the catalog's content and of where it is read from (endpoint and URI, without credentials and
+    /// signatures). It is a key for what data sets of one process share.
     ///
-    /// Copies of a data set have one [`Catalog::content_hash`] and one order, so that a cursor of one of them fits the
-    /// other. Where the storage has no ETags, data sets of other bytes may have it, too. Their place hashes differ.
+    /// Copies of a data set have the same [`Catalog::content_hash`] and order, so a cursor of one fits the other. Without
+    /// ETags, data sets with different bytes may have the same content hash, too. Their place hashes differ.
     pub fn place_hash(&self) -> u64 {
         self.opened.place_hash
     }
 
-    /// Whether its catalog is stored where the options say, so that the next open need not make it again: false for a mix, with
-    /// [`CatalogStore::Nowhere`](crate::CatalogStore::Nowhere), for signed URLs, and where the cache folder could not be written (the log states why).
+    /// Whether its catalog is stored where the options state, so that the next open need not build it again. This is false
+    /// for a mix, with [`CatalogStore::Nowhere`](crate::CatalogStore::Nowhere), for signed URLs, and if the cache folder
+    /// could not be written (the log states why).
     pub fn is_catalog_kept(&self) -> bool {
         self.opened.is_catalog_kept
     }
 
-    /// The samples that the filters keep; `None`: everything.
+    /// Returns the samples that the filters keep; `None` means all.
     pub fn selection(&self) -> Option<&Selection> {
         self.selection.as_deref()
     }
 
-    /// The filters so far as one SQL expression; of a mix or a concatenation, in addition to those of its parts.
+    /// Returns the filters as one SQL expression. Filters of the parts of a mix or a concatenation apply in addition.
     pub fn filter_sql(&self) -> Option<&str> {
         self.filter_sql.as_deref()
     }
@@ -216,32 +217,32 @@ impl Dataset {
         self.catalog().proves_nulls(column, self.selection().map(Selection::bits))
     }
 
-    /// Samples that the filters keep.
+    /// Returns the number of samples that the filters keep.
     pub fn len(&self) -> u64 {
         self.selection.as_ref().map_or_else(|| self.opened.catalog.samples(), |s| s.len())
     }
 
-    /// Never true: an empty data set is refused when it is opened, an empty filter when it is applied.
+    /// Always false: opening an empty data set is an error, and so is a filter that keeps nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The threads its reads run on.
+    /// Returns the I/O threads that its reads run on.
     pub fn io(&self) -> &IoRuntime {
         self.opened.storage.io()
     }
 
-    /// The storage it is read from.
+    /// Returns the storage that it is read from.
     pub fn storage(&self) -> &Storage {
         &self.opened.storage
     }
 
-    /// The disk cache its blocks are read through, if there is one.
+    /// Returns the disk cache that its blocks are read through, if there is one.
     pub fn disk_cache(&self) -> Option<&DiskCache> {
         self.opened.cache.as_ref()
     }
 
-    /// Reads its blocks, with the chosen columns.
+    /// Returns a reader of its blocks, with the chosen columns.
     pub fn block_reader(&self) -> BlockReader {
         let opened = &self.opened;
         BlockReader::new(
@@ -252,26 +253,26 @@ impl Dataset {
         )
     }
 
-    /// A DataFusion context with the table `catalog`: all metadata and payload columns and `sample_id` (UInt64),
-    /// of all samples, filtered or not.
+    /// Returns a DataFusion context with the table `catalog`: all metadata and payload columns and `sample_id` (UInt64), of
+    /// all samples, filtered or not.
     ///
     /// # Errors
-    /// `Bug` when DataFusion refuses the table.
+    /// `Bug` if DataFusion rejects the table.
     pub fn sql_context(&self) -> Result<SessionContext> {
         crate::sql::context(&self.opened)
     }
 
-    /// Runs a query over the table `catalog`, as `select label, count(*) from catalog group by label`. At least one
-    /// batch, of no rows if there are none.
+    /// Runs a query over the table `catalog`, such as `select label, count(*) from catalog group by label`. Returns at
+    /// least one batch, which is empty if there are no rows.
     ///
     /// # Errors
-    /// `BadConfig` for a query that does not fit, with DataFusion's message and the columns; storage's errors.
+    /// `BadConfig` for an invalid query, with DataFusion's message and the columns; storage's errors.
     pub async fn sql(&self, query: &str) -> Result<Vec<RecordBatch>> {
         crate::sql::query(&self.opened, query).await
     }
 }
 
-/// Both filters as one SQL expression.
+/// Joins two filters into one SQL expression.
 pub(crate) fn both(first: Option<Arc<str>>, second: Option<Arc<str>>) -> Option<Arc<str>> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("({first}) AND ({second})").into()),

@@ -3,11 +3,11 @@
 use crate::{Dataset, DatasetSpec, Error, OpenOptions, Result, SourceSpec};
 use futures::future::BoxFuture;
 
-/// Stored data sets at most in a description from outside.
+/// Limit on the stored data sets in a description from outside.
 const PARTS_MAX: usize = 4096;
 
 impl DatasetSpec {
-    /// Opens it; `options` gives each data set what a description does not hold: storage, caches, functions.
+    /// Opens the described data set. `options` returns what a description does not hold: storage, caches, functions.
     ///
     /// # Errors
     /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`] and [`Dataset::filter`].
@@ -23,7 +23,7 @@ impl DatasetSpec {
 
     /// Opens the source, then filters it and chooses its columns.
     ///
-    /// Boxed, since it calls itself for parts. JSON's parser bounds how deep descriptions from outside are nested.
+    /// Boxed, because it calls itself for parts. The JSON parser limits how deep descriptions from outside are nested.
     fn open_part<'a>(
         &'a self,
         options: &'a (dyn Fn() -> OpenOptions + Sync),
@@ -81,7 +81,7 @@ impl SourceSpec {
 }
 
 impl Dataset {
-    /// Its description, for another process.
+    /// Returns its description, for another process.
     pub fn spec(&self) -> DatasetSpec {
         let fields = self.catalog().schema().fields();
         let all = self.columns.iter().copied().eq(0..fields.len());

@@ -1,8 +1,8 @@
-//! The types in which blocks hold text: views, whatever the data set's schema declares.
+//! The types in which blocks hold text: views, whatever type the schema declares.
 //!
-//! A Parquet dictionary holds a text once however many rows have it. Arrays of offsets would write it out for each row, which is
-//! a thousand times the memory where all rows have one long text; views share it. So text stays views from the file to the
-//! batch, where the rows of a step are written out in the declared types.
+//! A Parquet dictionary stores a text once, however many rows have it, and views share it. Arrays of offsets would repeat
+//! it for each row: a thousand times the memory if all rows have one long text. So text stays in views from the file to the
+//! batch, where the rows of a step are converted to the declared types.
 
 use crate::catalog::columns::bug;
 use crate::{Error, Result};
@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use std::sync::Arc;
 
-/// The type in which blocks of Parquet files and of unions hold a column of type `declared`.
+/// Returns the type in which blocks of Parquet files and of unions hold a column of type `declared`.
 pub(crate) fn held_type(declared: &DataType) -> DataType {
     let field = |field: &FieldRef| held_field(field);
     match declared {
@@ -30,13 +30,13 @@ fn held_field(field: &FieldRef) -> FieldRef {
     Arc::new(field.as_ref().clone().with_data_type(held_type(field.data_type())))
 }
 
-/// A file's schema with the types in which blocks hold its columns.
+/// Returns a file's schema with the types in which blocks hold its columns.
 pub(crate) fn held_schema(source: &Schema) -> SchemaRef {
     let fields: Vec<FieldRef> = source.fields().iter().map(held_field).collect();
     Arc::new(Schema::new_with_metadata(fields, source.metadata().clone()))
 }
 
-/// The columns under the names of `declared`, with the types that they have.
+/// Names the columns as in `declared`; they keep their types.
 pub(crate) fn named(declared: &Schema, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
     let fields = declared.fields().iter().zip(&columns);
     let fields: Vec<Field> =
@@ -45,10 +45,10 @@ pub(crate) fn named(declared: &Schema, columns: Vec<ArrayRef>, rows: usize) -> R
     RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options).map_err(bug)
 }
 
-/// The same rows in the types of `declared`.
+/// Converts the rows to the types of `declared`.
 ///
 /// # Errors
-/// Where the texts of a column are more than its type can hold: 2 GiB.
+/// If the texts of a column exceed the 2 GiB that its type can hold.
 pub(crate) fn as_declared(rows: &RecordBatch, declared: &SchemaRef) -> Result<RecordBatch> {
     let columns = rows.columns().iter().zip(declared.fields());
     let columns =
@@ -57,10 +57,10 @@ pub(crate) fn as_declared(rows: &RecordBatch, declared: &SchemaRef) -> Result<Re
     RecordBatch::try_new_with_options(declared.clone(), columns, &options).map_err(bug)
 }
 
-/// A column in its declared type.
+/// Converts a column to its declared type.
 ///
 /// # Errors
-/// `BadConfig` where its texts are more than the type can hold: 2 GiB.
+/// `BadConfig` if its texts exceed the 2 GiB that the type can hold.
 pub fn declared_array(column: &ArrayRef, declared: &DataType) -> Result<ArrayRef> {
     match (column.data_type(), declared) {
         (held, declared) if held == declared => Ok(column.clone()),

@@ -1,5 +1,5 @@
-//! The cache folder: `$FEEDSTOCK_CACHE`, else the user's own, `$XDG_CACHE_HOME/feedstock` or `~/.cache/feedstock`. Only its user
-//! may read the user's own one: catalogs hold labels and names of files.
+//! The cache folder: `$FEEDSTOCK_CACHE`, else the user's cache, `$XDG_CACHE_HOME/feedstock` or `~/.cache/feedstock`. Only
+//! the user may read the user's cache: catalogs hold labels and file names.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, Permissions};
@@ -7,15 +7,15 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A folder of feedstock's cache, such as `catalogs`; `None` where no variable names a cache or a home.
+/// Returns a folder of feedstock's cache, such as `catalogs`; `None` if no variable names a cache or a home.
 pub fn cache_folder(name: &str) -> Option<PathBuf> {
     let chosen = set("FEEDSTOCK_CACHE").map(PathBuf::from);
     Some(chosen.or_else(users_cache)?.join(name))
 }
 
-/// Makes `folder` with mode 0700 if it is in the user's own cache, and the folders of the cache above it. One that others may
-/// enter, as earlier releases made them, loses that; one that only its group may enter stays. Other folders follow the umask
-/// when they are written to.
+/// Creates `folder` with mode 0700 if it is in the user's cache, and the cache's folders above it. A folder that all users
+/// may enter, as earlier releases made it, becomes 0700; one that only its group may enter keeps its mode. Other folders
+/// follow the umask when they are written to.
 pub fn make_private(folder: &Path) {
     let Some(cache) = users_cache().filter(|cache| folder.starts_with(cache)) else { return };
     if let Err(error) = create(&cache, folder) {
@@ -32,13 +32,13 @@ fn users_cache() -> Option<PathBuf> {
     users_cache_of(set("XDG_CACHE_HOME"), set("HOME"))
 }
 
-/// A relative `XDG_CACHE_HOME` is ignored, as its specification asks.
+/// A relative `XDG_CACHE_HOME` is ignored, as its specification requires.
 fn users_cache_of(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let xdg = xdg.map(PathBuf::from).filter(|folder| folder.is_absolute());
     Some(xdg.or_else(|| Some(PathBuf::from(home?).join(".cache")))?.join("feedstock"))
 }
 
-/// `folder` and those above it, from `cache` on.
+/// Creates `folder` and those above it, from `cache` on.
 fn create(cache: &Path, folder: &Path) -> io::Result<()> {
     if let Some(above) = cache.parent() {
         std::fs::create_dir_all(above)?;
@@ -58,7 +58,7 @@ fn create_one(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     std::fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    tracing::info!(folder = %folder.display(), "the cache folder, which all users could enter, is now its user's alone");
+    tracing::info!(folder = %folder.display(), "all users could enter the cache folder; its mode is 0700 now");
     Ok(())
 }
 
@@ -81,7 +81,7 @@ mod tests {
         std::fs::set_permissions(&catalogs, Permissions::from_mode(0o755)).unwrap();
         create(&cache, &catalogs).unwrap();
         assert_eq!(mode(&cache), 0o750, "a mode that was chosen stays");
-        assert_eq!(mode(&catalogs), 0o700, "an earlier release made it for everybody");
+        assert_eq!(mode(&catalogs), 0o700, "earlier releases let all users enter it");
     }
 
     #[test]

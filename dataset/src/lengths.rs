@@ -4,9 +4,9 @@ use crate::catalog::project;
 use crate::{Dataset, Error, Lengths, Result, SampleId};
 
 impl Dataset {
-    /// Reads the numeric `column` of all samples as lengths: `duration`, a token count.
+    /// Reads the numeric `column` of all samples as lengths, such as `duration` or a token count.
     ///
-    /// Only that column is read; where it is not in the catalog's memory that is one pass over it.
+    /// Only that column is read: in one pass over it, unless it is in the catalog's memory.
     ///
     /// # Errors
     /// `BadConfig` for a column that is unknown or not numeric, and for a selected sample whose length is null, NaN,
@@ -16,7 +16,7 @@ impl Dataset {
         let field = catalog.schema().field(project(catalog.schema(), &[column])?[0]).clone();
         if !field.data_type().is_numeric() {
             return Err(Error::config(format!(
-                "column {column} is {}, not a number, so it gives no lengths",
+                "column {column} is {}; lengths need a column of numbers",
                 field.data_type()
             )));
         }

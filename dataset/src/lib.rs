@@ -1,7 +1,7 @@
-//! Which samples, in what order: storage access, formats, catalog, plan, cursor and block fetch.
+//! Data sets: storage access, formats, catalog, plan, cursor and block reading.
 //!
 //! ```text
-//! storage ─▶ format ─▶ catalog ─▶ Dataset ─▶ plan (which sample stands where)
+//! storage ─▶ format ─▶ catalog ─▶ Dataset ─▶ plan (which sample is at which position)
 //!    └────────────────────────────────────▶ blocks (the bytes of a run of samples)
 //! ```
 //! This crate knows nothing of pixels, waveforms or CPU pools. Start with [`Dataset::open`].

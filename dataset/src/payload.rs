@@ -1,12 +1,12 @@
-//! Columns in separate memory: a block holds what the budget counts, with an error of at most an eighth.
+//! Copies columns into separate memory, so that a block holds what the budget counts, within an eighth.
 //!
-//! As fetched, views point into whole pages or whole HTTP answers, so one row could hold megabytes. Blocks live long
-//! and are large, and a general allocator keeps their holes: over ten epochs, resident memory peaked 230–270 MiB over
-//! budget and slots with blocks in its arenas, and 140 to 160 MiB with each in a mapping of its own
-//! (`cargo bench --profile dev --bench memory`). The copy costs about 10 µs for a picture of 110 KB.
+//! As fetched, views point into whole pages or whole HTTP responses, so one row could hold megabytes. Blocks are large and
+//! live long, and a general allocator keeps the holes that they leave. Over ten epochs, resident memory peaked 230–270 MiB
+//! above budget and slots with blocks in its arenas, and 140–160 MiB with a separate mapping for each
+//! (`cargo bench --profile dev --bench memory`). The copy costs about 10 µs for an image of 110 KB.
 //!
-//! Values that share bytes, as those of a dictionary do, go on sharing them: then the shared buffers are copied, which are
-//! smaller than the values.
+//! Values that share bytes, such as those of a dictionary, keep sharing them: if the shared buffers are smaller than the
+//! values, the buffers are copied.
 
 use crate::recycled::{LEAST_BYTES, Recycled};
 use crate::{Error, ErrorKind, Result};
@@ -23,15 +23,15 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Values of a view's length or shorter lie in the view itself.
+/// A view holds values of up to this length itself.
 const INLINE_BYTES: usize = 12;
 
-/// `rows` with every column of views copied into separate memory.
+/// Copies every column of views into separate memory.
 pub(crate) fn own_views(rows: &RecordBatch) -> Result<RecordBatch> {
     own(rows, |array| Ok(array.clone()))
 }
 
-/// `rows` with every column copied into separate memory: for columns that are slices of what was read.
+/// Copies every column into separate memory: for columns that are slices of what was read.
 pub(crate) fn own_all(rows: &RecordBatch) -> Result<RecordBatch> {
     own(rows, |array| {
         let data = array.to_data();
@@ -66,7 +66,7 @@ fn shares(kind: &DataType) -> bool {
     }
 }
 
-/// A copy of all buffers; those that are used several times are copied once.
+/// Copies all buffers; a buffer that is used several times is copied once.
 fn own_nested(array: &ArrayRef) -> Result<ArrayRef> {
     fn copy(data: &ArrayData, copies: &mut HashMap<(usize, usize), Buffer>) -> Result<ArrayData> {
         let mut of = |buffer: &Buffer| {
@@ -92,7 +92,7 @@ fn own_column<T: ByteViewType>(array: &GenericByteViewArray<T>) -> Result<ArrayR
     if u32::try_from(bytes).is_err() {
         return Ok(Arc::new(array.gc())); // into several buffers
     }
-    // Not `gc`: the views of null rows may be those of other rows, whose bytes it would copy once more.
+    // Not `gc`: the views of null rows may equal those of other rows, whose bytes it would copy once more.
     let (views, buffer) = if bytes < LEAST_BYTES {
         let mut memory = Vec::with_capacity(bytes);
         (views_of(values(), |_, value| memory.extend_from_slice(value)), Buffer::from_vec(memory))
@@ -107,7 +107,8 @@ fn own_column<T: ByteViewType>(array: &GenericByteViewArray<T>) -> Result<ArrayR
     Ok(Arc::new(owned))
 }
 
-/// Returns the views of `values` in one buffer, and hands each that is not in its view to `copy`, with its place there.
+/// Returns the views of `values` in one buffer. Passes each value that its view does not hold to `copy`, with its offset
+/// there.
 fn views_of<'a>(values: impl Iterator<Item = &'a [u8]>, mut copy: impl FnMut(usize, &[u8])) -> Vec<u128> {
     let mut at = 0;
     let view = |value: &[u8]| {
@@ -122,7 +123,7 @@ fn views_of<'a>(values: impl Iterator<Item = &'a [u8]>, mut copy: impl FnMut(usi
     values.map(view).collect()
 }
 
-/// A copy whose values share bytes as those of `array` do.
+/// Copies an array; the values of the copy share bytes as those of `array` do.
 fn own_shared<T: ByteViewType>(array: &GenericByteViewArray<T>, buffers: &Distinct<'_>) -> Result<ArrayRef> {
     let copies = buffers.buffers.iter().map(|buffer| match buffer.len() {
         0..LEAST_BYTES => Ok(Buffer::from_slice_ref(buffer.as_slice())),
@@ -134,7 +135,7 @@ fn own_shared<T: ByteViewType>(array: &GenericByteViewArray<T>, buffers: &Distin
     });
     let copies = copies.collect::<Result<Vec<Buffer>>>()?;
     let views = array.views().iter().enumerate().map(|(row, &view)| match ByteView::from(view) {
-        _ if array.is_null(row) => 0, // of no length
+        _ if array.is_null(row) => 0, // length 0
         view if view.length as usize <= INLINE_BYTES => view.as_u128(),
         view => {
             let buffer_index = buffers.index[view.buffer_index as usize];
@@ -142,7 +143,7 @@ fn own_shared<T: ByteViewType>(array: &GenericByteViewArray<T>, buffers: &Distin
         }
     });
     let (views, nulls): (Vec<u128>, _) = (views.collect(), array.nulls().cloned());
-    // SAFETY: each view is that of `array`, but for the number of its buffer, whose copy has the same bytes.
+    // SAFETY: each view is that of `array`, except for the number of its buffer, whose copy has the same bytes.
     let owned = unsafe { GenericByteViewArray::<T>::new_unchecked(views.into(), copies, nulls) };
     Ok(Arc::new(owned))
 }
@@ -150,7 +151,7 @@ fn own_shared<T: ByteViewType>(array: &GenericByteViewArray<T>, buffers: &Distin
 /// The buffers of an array of views, each once: a dictionary is listed again for every page that uses it.
 struct Distinct<'a> {
     buffers: Vec<&'a Buffer>,
-    /// For each of the array's buffers, which of `buffers` it is.
+    /// For each of the array's buffers, its index in `buffers`.
     index: Vec<u32>,
 }
 
@@ -181,13 +182,13 @@ fn recycled(bytes: usize) -> Result<Recycled> {
     })
 }
 
-/// A buffer that owns `memory`, which is not written any more.
+/// Returns a buffer that owns `memory`, which is not written any more.
 fn buffer_of(memory: Recycled) -> Buffer {
     let bytes = memory.len();
     let memory = Arc::new(memory);
     #[expect(clippy::expect_used, reason = "a mapping of at least LEAST_BYTES has an address")]
     let start = NonNull::new(memory.as_ptr().cast_mut()).expect("a mapping has an address");
-    // SAFETY: `bytes` initialised bytes at `start`, which nobody writes any more and which live while Arrow owns the
+    // SAFETY: `bytes` initialised bytes at `start`, which no code writes any more and which live while Arrow owns the
     // mapping.
     unsafe { Buffer::from_custom_allocation(start, bytes, memory) }
 }
@@ -236,15 +237,15 @@ mod tests {
         owned.unwrap().column(0).clone()
     }
 
-    /// What a dictionary holds once, as parquet hands it out: its buffer listed for each page.
+    /// A dictionary that holds a value once, as parquet returns it: its buffer is listed for each page.
     #[test]
     fn values_that_share_bytes_go_on_sharing_them() {
         for bytes in [100_000, LEAST_BYTES + 1] {
             let dictionary = Buffer::from(vec![b'x'; bytes]);
-            let pages = vec![Buffer::from(b"a value of its own".to_vec()), dictionary.clone(), dictionary];
+            let pages = vec![Buffer::from(b"a value not shared".to_vec()), dictionary.clone(), dictionary];
             let of = |value: &[u8], buffer| make_view(value, buffer, 0);
             let long = vec![b'x'; bytes];
-            let mut views = vec![of(b"a value of its own", 0), of(b"short", 0)];
+            let mut views = vec![of(b"a value not shared", 0), of(b"short", 0)];
             views.extend((0..3500).map(|row| of(&long, 1 + row % 2)));
             let nulls = NullBuffer::from_iter((0..views.len()).map(|row| row != 5));
             let array = StringViewArray::try_new(views.into(), pages, Some(nulls)).unwrap();

@@ -1,11 +1,11 @@
-//! The plan of a data set: what it is computed from.
+//! Computes the plan of a data set.
 
 use crate::catalog::Catalog;
 use crate::dataset::Composition;
 use crate::{BlockId, Dataset, Result};
 use feedstock_plan::{Plan, PlanInput, Shuffle};
 
-/// What the order of all samples of a catalog is computed from.
+/// Returns what the order of all samples of a catalog is computed from.
 pub(crate) fn plan_input(catalog: &Catalog) -> PlanInput {
     #[expect(clippy::cast_possible_truncation, reason = "block ids are u32")]
     let blocks = catalog.blocks() as u32;
@@ -19,10 +19,10 @@ pub(crate) fn plan_input(catalog: &Catalog) -> PlanInput {
 }
 
 impl Dataset {
-    /// The order of this data set's selected samples under `shuffle`.
+    /// Returns the order of this data set's selected samples under `shuffle`.
     ///
     /// # Errors
-    /// `BadConfig` where the filter keeps nothing, or where lanes or window are out of range.
+    /// `BadConfig` if the filter keeps nothing, or if lanes or window are out of range.
     pub fn plan(&self, shuffle: &Shuffle) -> Result<Plan> {
         if let Composition::Mix(mix) = &self.composition {
             return self.mixed_plan(mix, shuffle);

@@ -1,4 +1,4 @@
-//! What all of a process shares, for as long as anything uses it.
+//! Values that a process shares, for as long as anything uses them.
 //!
 //! After `fork` the child has none of its parent's threads, and any lock that another thread held then is never released.
 //! So a value belongs to the process that made it: a child gets a separate value and touches none of its parent's.
@@ -11,12 +11,12 @@ pub struct PerProcess<T>(OnceLock<Box<Place<T>>>);
 struct Place<T> {
     process: u32,
     value: Mutex<Weak<T>>,
-    /// That of a child of this process.
+    /// The place of a child of this process.
     next: PerProcess<T>,
 }
 
 impl<T> PerProcess<T> {
-    /// Without a value.
+    /// Returns a reference without a value.
     pub const fn new() -> Self {
         Self(OnceLock::new())
     }

@@ -1,7 +1,7 @@
-//! Large buffers that are used again.
+//! Reuses the memory of large buffers.
 //!
-//! A fresh mapping costs a page fault and a cleared page for every 4 KiB, and blocks come and go as long as a run lasts:
-//! that was a fifth of all CPU time of a training chain. So the memory of a block that went serves one that comes.
+//! A fresh mapping costs a page fault and a cleared page for every 4 KiB, and a run allocates and drops blocks until it
+//! ends: that was a fifth of all CPU time of a training chain. So a new block uses the memory of a dropped one.
 
 use memmap2::{MmapMut, UncheckedAdvice};
 use std::io;
@@ -9,24 +9,24 @@ use std::ops::{Deref, DerefMut, RangeInclusive};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// Smaller buffers stay with the allocator: a system allows some 65,000 mappings.
+/// Smaller buffers stay with the allocator: a process may have about 65,000 mappings.
 pub(crate) const LEAST_BYTES: usize = 1 << 20;
 
-/// Memory that waits for its next use is at most one part in so many of what is in use, ...
+/// Idle memory is capped at 1 / `KEPT_SHARE` of the memory in use, ...
 const KEPT_SHARE: usize = 3;
 
-/// ... within these bounds: four blocks of the default size, and eight. With pictures and 38 MiB of blocks, 16 MiB instead
-/// of 32 are 3 % more CPU time (14,500 page faults a thousand instead of 5,500); a larger budget spares that.
+/// ... clamped to these bounds: four and eight blocks of the default size. With images and 38 MiB of blocks, a cap of
+/// 16 MiB instead of 32 takes 3 % more CPU time (14,500 page faults per 1,000 instead of 5,500); a larger budget avoids that.
 const KEPT_BYTES: RangeInclusive<usize> = 16 << 20..=32 << 20;
 
-/// Sizes are rounded up to this, so that blocks of nearly one size fit each other's memory.
+/// Sizes are rounded up to a multiple of this, so that blocks of similar sizes fit each other's memory.
 const GRAIN_BYTES: usize = 256 << 10;
 
-/// A buffer may be larger than what is asked for by one part in so many, or by a grain. A budget does not count the rest, so the
+/// A buffer may exceed the requested size by 1 / `SLACK` of it, or by a grain. A budget does not count the excess, so the
 /// system gets it back.
 const SLACK: usize = 8;
 
-/// Less than this, 1.5 % of a block of the default size, is not worth a system call.
+/// A smaller excess (1.5 % of a block of the default size) is not worth a system call.
 const LEAST_REST_BYTES: usize = 64 << 10;
 
 /// The largest page of a system that feedstock runs on.
@@ -34,7 +34,7 @@ const PAGE_BYTES: usize = 64 << 10;
 
 static KEPT: Kept = Kept::new();
 
-/// Bytes of the buffers that live.
+/// Bytes of all live buffers.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 /// A buffer of at least [`LEAST_BYTES`]; dropping it keeps its memory for the next.
@@ -45,18 +45,18 @@ pub(crate) struct Recycled {
     len: usize,
 }
 
-/// Buffers that wait for their next use, the longest kept first.
+/// Idle buffers, the longest kept first.
 ///
-/// Whoever finds it locked does without: after `fork` the lock may be held for ever, by a thread that is gone.
+/// A caller that finds it locked does without: after `fork`, a thread that no longer exists may hold the lock.
 struct Kept(Mutex<Vec<MmapMut>>);
 
 impl Recycled {
-    /// A buffer of `len` bytes with whatever they held before.
+    /// Returns a buffer of `len` bytes of arbitrary content.
     ///
     /// # Errors
-    /// The system's, where there is no memory.
+    /// The system's, if there is no memory.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let kept = KEPT.take(len); // and its lock given back
+        let kept = KEPT.take(len); // releases its lock
         let memory = match kept {
             Some(mut memory) => {
                 give_back(&mut memory, len);
@@ -69,8 +69,8 @@ impl Recycled {
     }
 }
 
-/// Gives the pages of a used buffer after its first `len` bytes back to the system. They are there again, zeroed, when the
-/// buffer serves a longer block.
+/// Returns the pages of a used buffer after its first `len` bytes to the system. They read as zeros when the buffer serves
+/// a longer block.
 fn give_back(memory: &mut MmapMut, len: usize) {
     let from = len.next_multiple_of(PAGE_BYTES);
     let rest = memory.len().saturating_sub(from);
@@ -81,7 +81,7 @@ fn give_back(memory: &mut MmapMut, len: usize) {
     }
 }
 
-/// Memory that may wait while so much is in use, in bytes.
+/// Returns the limit on idle memory while `in_use` bytes are in use.
 fn most_kept(in_use: usize) -> usize {
     (in_use / KEPT_SHARE).clamp(*KEPT_BYTES.start(), *KEPT_BYTES.end())
 }
@@ -99,7 +99,7 @@ impl Kept {
         }
     }
 
-    /// The smallest that holds `len` bytes and does not waste much.
+    /// Takes the smallest buffer that holds `len` bytes and does not waste much.
     fn take(&self, len: usize) -> Option<MmapMut> {
         let mut kept = self.lock()?;
         let most = len.next_multiple_of(GRAIN_BYTES).max(len + len / SLACK);
@@ -108,10 +108,10 @@ impl Kept {
         Some(kept.remove(at))
     }
 
-    /// Keeps `memory` in place of what was kept longest: with `in_use` bytes in use by now, no more than [`most_kept`].
+    /// Keeps `memory`, and drops the longest kept buffers beyond the limit of [`most_kept`].
     fn give(&self, memory: MmapMut, in_use: impl FnOnce() -> usize) {
         let Some(mut kept) = self.lock() else { return };
-        let most = most_kept(in_use()); // by whoever comes last, under the lock
+        let most = most_kept(in_use()); // read under the lock: the last caller decides
         let mut surplus = Vec::new();
         match memory.len() <= most {
             true => kept.push(memory),
@@ -161,7 +161,7 @@ impl AsRef<[u8]> for Recycled {
 mod tests {
     use super::*;
 
-    /// Grains that are kept when nothing is in use.
+    /// Grains that may be kept when nothing is in use.
     const LEAST: usize = *KEPT_BYTES.start() / GRAIN_BYTES;
 
     fn of(grains: usize) -> MmapMut {
@@ -172,7 +172,7 @@ mod tests {
         kept.give(of(grains), || 0);
     }
 
-    /// The sizes of what is kept, in grains.
+    /// The sizes of the kept buffers, in grains.
     fn sizes(kept: &Kept) -> Vec<usize> {
         kept.lock().unwrap().iter().map(|memory| memory.len() / GRAIN_BYTES).collect()
     }
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(
             sizes(&kept),
             [LEAST - 4],
-            "what is too large makes no room for itself, and the rest fits again"
+            "a buffer that is too large evicts nothing, and the rest fits again"
         );
     }
 

@@ -1,8 +1,8 @@
-//! The threads that wait for storage.
+//! The I/O threads.
 //!
-//! All I/O runs on a tokio runtime that feedstock owns, never on the caller's: a pooled HTTP connection is
-//! driven by the runtime that opened it, and a caller who iterates batches inside its own single-threaded
-//! runtime would block the very task its next block depends on.
+//! All I/O runs on a tokio runtime that feedstock owns, never on the caller's. A pooled HTTP connection is driven by the
+//! runtime that opened it: a caller that iterates batches inside a single-threaded runtime would block the very task that
+//! its next block depends on.
 
 use crate::process::PerProcess;
 use crate::{Error, ErrorKind, Result};
@@ -11,15 +11,15 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One decompresses a block while the other serves sockets; more CPUs may have more data sets open.
+/// One thread decompresses a block while another serves sockets; more CPUs may have more data sets open.
 const IO_THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 
-/// CPUs for each I/O thread, between these.
+/// CPUs for each I/O thread, within these bounds.
 const CPUS_PER_IO_THREAD: usize = 8;
 
-/// Bytes that the blocks being decompressed and copied take at once, in addition to what they hold. Eight blocks of the default
-/// size with their compressed bytes and decompressed pages take as many; what a larger block takes beyond it is kept free in
-/// the budget ([`Catalog::reserve_bytes`](crate::Catalog::reserve_bytes)).
+/// Limit on the memory that blocks take while they are decompressed and copied, in addition to what they hold. Eight blocks
+/// of the default size take it with their compressed bytes and decompressed pages. The budget reserves what a larger block
+/// takes beyond it ([`Catalog::reserve_bytes`](crate::Catalog::reserve_bytes)).
 pub(crate) const MAKING_BYTES: u64 = 64 << 20;
 
 const PERMIT_BYTES: u64 = 1 << 10;
@@ -33,7 +33,7 @@ pub struct IoRuntime(Arc<Owned>);
 
 struct Owned {
     runtime: Option<Runtime>,
-    /// What blocks in the making may take, by [`PERMIT_BYTES`].
+    /// The memory that blocks being made may take, by [`PERMIT_BYTES`].
     making: Arc<Semaphore>,
 }
 
@@ -46,10 +46,10 @@ impl Drop for Owned {
 }
 
 impl IoRuntime {
-    /// The runtime of all data sets that this process has open. Its threads end with the last of them.
+    /// Returns the runtime of all data sets that this process has open. Its threads end with the last of them.
     ///
     /// # Errors
-    /// `Retryable` where the system has no thread left.
+    /// `Retryable` if the system has no thread left.
     pub fn shared() -> Result<Self> {
         let mut shared = SHARED.lock();
         if let Some(running) = shared.upgrade() {
@@ -63,7 +63,7 @@ impl IoRuntime {
     /// Starts threads that nothing else uses: one for each 8 CPUs, at least 2 and at most 8.
     ///
     /// # Errors
-    /// `Retryable` where the system has no thread left.
+    /// `Retryable` if the system has no thread left.
     pub fn new() -> Result<Self> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cpus / CPUS_PER_IO_THREAD).clamp(*IO_THREADS.start(), *IO_THREADS.end());
@@ -77,14 +77,15 @@ impl IoRuntime {
         Ok(Self(Arc::new(Owned { runtime: Some(runtime), making })))
     }
 
-    /// The handle that spawns onto these threads.
+    /// Returns the handle that spawns onto these threads.
     pub fn handle(&self) -> &Handle {
         #[expect(clippy::expect_used, reason = "taken in Drop only")]
         self.0.runtime.as_ref().expect("runtime lives as long as its owner").handle()
     }
 
-    /// Waits until a block may be made that takes `bytes` in addition to what it holds: all such blocks take
-    /// [`MAKING_BYTES`] at once, or one takes more. A task that holds a permit waits neither for storage nor for another permit.
+    /// Waits until a block that takes `bytes` in addition to what it holds may be made. Blocks being made take at most
+    /// [`MAKING_BYTES`] together; a larger one is made alone. A task that holds a permit waits neither for storage nor for
+    /// another permit.
     pub(crate) async fn making(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
         let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
         #[expect(clippy::cast_possible_truncation, reason = "65,536 permits")]
@@ -93,7 +94,7 @@ impl IoRuntime {
         permit.map_err(|e| Error::new(ErrorKind::Bug, "the I/O threads have ended").with_source(e))
     }
 
-    /// Runs `future` on these threads and waits for it in the caller's; dropping the wait cancels it.
+    /// Runs `future` on these threads and waits for it; dropping the wait cancels it.
     pub async fn run<T, F>(&self, future: F) -> Result<T>
     where
         T: Send + 'static,
@@ -105,8 +106,8 @@ impl IoRuntime {
         })
     }
 
-    /// Runs `future` on these threads and blocks the caller's until it is done. Safe inside any other runtime,
-    /// which it stalls meanwhile; not on one of these threads.
+    /// Runs `future` on these threads and blocks the caller's until it is done. Call it inside any other runtime, which it
+    /// stalls meanwhile, but not on one of these threads.
     pub fn block_on<T, F>(&self, future: F) -> Result<T>
     where
         T: Send + 'static,
@@ -114,7 +115,7 @@ impl IoRuntime {
     {
         let (done, result) = std::sync::mpsc::sync_channel(1);
         self.handle().spawn(async move {
-            // Nobody is left to tell if the waiting thread is gone.
+            // If the waiting thread is gone, the result is dropped.
             let _unheard = done.send(future.await);
         });
         result

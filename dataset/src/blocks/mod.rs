@@ -1,13 +1,13 @@
-//! Fetching blocks: the bytes of a run of samples, as one record batch.
+//! Fetches blocks: runs of samples, each as one record batch.
 //!
 //! ```text
 //! BlockId ─▶ catalog (which ranges) ─▶ disk cache ─▶ storage ─▶ RecordBatch: metadata columns, payload views
 //! ```
-//! Payload columns are [`arrow::array::BinaryViewArray`]s over one buffer a block (`payload.rs`), so that a block
-//! holds its own bytes and no more. Holding one row holds its block's buffer.
+//! Payload columns are [`arrow::array::BinaryViewArray`]s over one buffer per block (`payload.rs`), so a block holds only
+//! its own bytes. Holding one row keeps its block's buffer.
 //!
-//! Bytes arrive while others wait for theirs; decompressing and copying them is done for a few blocks at a time
-//! ([`IoRuntime::making`](crate::IoRuntime)), so that what it takes is bounded.
+//! Many blocks are fetched at once, but only a few are decompressed and copied at a time
+//! ([`IoRuntime::making`](crate::IoRuntime)), which bounds the memory for it.
 
 mod parts;
 
@@ -29,29 +29,29 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A fetched block: one row a sample of the block, selected or not, in catalog order.
+/// A fetched block: one row for each sample of the block, selected or not, in catalog order.
 ///
-/// Row `i` is sample `first_sample + i`. Payload columns are `BinaryView`; a null or empty payload stays null or
-/// empty here, and whoever decodes it decides what that means.
+/// Row `i` is sample `first_sample + i`. Payload columns are `BinaryView`. A null or empty payload stays null or empty; the
+/// decoder decides what that means.
 #[derive(Debug, Clone)]
 pub struct Block {
     /// Which block.
     pub id: BlockId,
     /// The sample of row 0.
     pub first_sample: u64,
-    /// The data set's selected columns. Where the block was fetched with [`BlockReader::fetch_held`], texts may be views,
-    /// whatever text type the schema declares.
+    /// The data set's selected columns. In a block from [`BlockReader::fetch_held`], texts may be views, whatever text type
+    /// the schema declares.
     pub rows: RecordBatch,
 }
 
 impl Block {
-    /// The sample in a row.
+    /// Returns the sample in a row.
     pub fn sample(&self, row: usize) -> SampleId {
         SampleId(self.first_sample + row as u64)
     }
 }
 
-/// Fetches blocks of one data set; clones share everything, and many fetches may be under way at once.
+/// Fetches blocks of one data set. Clones share everything, and many fetches may run at once.
 #[derive(Clone)]
 pub struct BlockReader(Arc<Inner>);
 
@@ -66,7 +66,7 @@ struct Inner {
 }
 
 impl BlockReader {
-    /// Reads `columns`, places in the catalog's schema.
+    /// Creates a reader of `columns`, which are indices into the catalog's schema.
     pub(crate) fn new(
         catalog: Arc<Catalog>,
         storage: Storage,
@@ -83,19 +83,19 @@ impl BlockReader {
         Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union }))
     }
 
-    /// The columns of every block.
+    /// Returns the columns of every block.
     pub fn schema(&self) -> &SchemaRef {
         &self.0.schema
     }
 
-    /// Fetches with one (coalesced) ranged read, through the disk cache if there is one.
+    /// Fetches a block with one (coalesced) ranged read, through the disk cache if there is one.
     ///
-    /// `next_use`: how soon the plan needs this block again (smaller is sooner, `u64::MAX` never), for the cache's
-    /// eviction.
+    /// `next_use` states how soon the plan needs this block again, for the cache's eviction: smaller is sooner, `u64::MAX`
+    /// is never.
     ///
     /// # Errors
-    /// `Gone` when an object changed or vanished since it was catalogued, `Retryable` after storage's deadline,
-    /// `BadConfig` for a damaged file. All name the block.
+    /// `Gone` if an object changed or vanished since it was catalogued; `Retryable` after storage's deadline; `BadConfig`
+    /// for a damaged file. All name the block.
     ///
     /// # Panics
     /// If there is no such block.
@@ -106,7 +106,7 @@ impl BlockReader {
         Ok(Block { rows, ..block })
     }
 
-    /// As [`fetch`](Self::fetch), with texts as views where the file lets samples share them: the block then holds no more
+    /// As [`fetch`](Self::fetch), with texts as views if the file lets samples share them. The block then holds no more
     /// than the catalog counts ([`BlockSpec::memory_bytes`](crate::BlockSpec::memory_bytes)).
     ///
     /// # Errors
@@ -131,8 +131,8 @@ impl BlockReader {
         .await
     }
 
-    /// Fetches one sample on its own, as a block of one row: for a full shuffle, where the rest of the sample's
-    /// block would be wasted. Texts may be views. Errors as [`fetch`](Self::fetch).
+    /// Fetches one sample, as a block of one row: in a full shuffle, the rest of the sample's block would be wasted. Texts
+    /// may be views. Errors as [`fetch`](Self::fetch).
     ///
     /// # Panics
     /// If the sample does not exist.
@@ -156,9 +156,9 @@ impl BlockReader {
         .await
     }
 
-    /// Rows of one unit: `place` is the object, the unit and the first row in it.
+    /// Reads rows of one unit, from `first_row` of the unit on.
     ///
-    /// Boxed: the reader of a mix reads its parts so, and a future cannot hold itself.
+    /// Boxed: the reader of a mix calls this for its parts, and a future cannot hold itself.
     pub(crate) fn read_place(
         &self,
         (object, unit, first_row): (u32, u32, u64),
@@ -171,7 +171,7 @@ impl BlockReader {
         Box::pin(async move { io.run(read).await })
     }
 
-    /// Rows of several consecutive blocks cut from one unit, for scans that read no payload.
+    /// Reads rows of several consecutive blocks of one unit, for scans that read no payload.
     pub(crate) async fn fetch_run(&self, blocks: Range<u32>) -> Result<(u64, RecordBatch)> {
         let inner = self.0.clone();
         let io = inner.storage.io().clone();
@@ -194,7 +194,7 @@ impl Inner {
         self.read_rows(row.shard, row.unit, row.first_row, self.catalog.block_samples(id), next_use).await
     }
 
-    /// The rows in separate memory; text may be held as views.
+    /// Returns the rows in separate memory; text may be held as views.
     async fn read_rows(
         &self,
         shard: u32,
@@ -251,7 +251,7 @@ impl Inner {
         named(&self.schema, arrays, rows)
     }
 
-    /// Rows of one unit, columns of the files.
+    /// Reads columns of the files for rows of one unit.
     async fn read_unit(
         &self,
         unit: UnitRows,

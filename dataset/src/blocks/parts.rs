@@ -1,4 +1,4 @@
-//! Blocks of a mix or a concatenation: those of its parts, with the columns of the whole.
+//! Reads blocks of a mix or a concatenation from its parts, with the columns of the whole.
 
 use super::BlockReader;
 use crate::catalog::{DATASET, Union};
@@ -12,7 +12,7 @@ use arrow::record_batch::RecordBatch;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Reads the chosen columns of a union: one reader a part.
+/// Reads the chosen columns of a union, with one reader for each part.
 pub(super) struct UnionReader {
     union: Arc<Union>,
     schema: SchemaRef,
@@ -31,7 +31,7 @@ enum Source {
 }
 
 impl UnionReader {
-    /// Reads `columns` of the union, through the parts' disk caches if `cached`.
+    /// Creates a reader of `columns` of the union, through the parts' disk caches if `cached`.
     pub(super) fn new(union: &Arc<Union>, columns: &[usize], schema: SchemaRef, cached: bool) -> Self {
         let readers = union.parts().iter().map(|part| {
             let mut read = Vec::new();
@@ -52,7 +52,7 @@ impl UnionReader {
         Self { readers: readers.collect(), union: union.clone(), schema }
     }
 
-    /// Rows of one unit: `place` is the object, the unit and the first row in it, as the union counts them.
+    /// Reads rows of one unit: object, unit and first row are numbered as in the union.
     pub(super) async fn read(
         &self,
         (object, unit, first_row): (u32, u32, u64),
@@ -84,7 +84,8 @@ impl UnionReader {
     }
 }
 
-/// A part's column in the type in which the union holds it. Types that differ are widened first, as the file holds them.
+/// Converts a part's column to the type in which the union holds it. Nested types that differ are widened to the declared
+/// type first.
 fn held(column: &ArrayRef, declared: &DataType, rows: usize) -> Result<ArrayRef> {
     let kind = held_type(declared);
     let held = match column.data_type() {

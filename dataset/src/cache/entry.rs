@@ -1,4 +1,4 @@
-//! Files of a cache: their names, their form, and whether one is whole.
+//! Files of a cache: their names, their format, and the check that one is whole.
 
 use super::folder::DISK_BLOCK_BYTES;
 use super::index::Key;
@@ -11,12 +11,12 @@ use std::ops::Range;
 use std::path::Path;
 use twox_hash::XxHash64;
 
-/// Name and format version · CRC-32 of the bytes · key · length: 8 + 4 + 16 + 8 bytes, little-endian.
+/// Name and format version. The header: these 8 bytes · CRC-32 of the bytes (4) · key (16) · length (8), little-endian.
 const MAGIC: [u8; 8] = *b"fscache1";
 const HEADER_BYTES: usize = 36;
 
-/// Two 64-bit hashes with different seeds over (URI, ETag, range): at 10⁹ entries the chance that any two
-/// agree is 10⁻²¹. URIs themselves stay out of the files, for they may be signed.
+/// Returns two 64-bit hashes with different seeds over (URI, ETag, size, range): at 10⁹ entries the chance that any two
+/// agree is 10⁻²¹. URIs are not stored in the files, because they may be signed.
 pub(super) fn key(object: &ObjectRef, range: &Range<u64>) -> Option<Key> {
     let etag = object.etag.as_deref()?;
     let half = |seed| {
@@ -46,14 +46,14 @@ pub(super) fn header(key: Key, bytes: &[u8]) -> [u8; HEADER_BYTES] {
     out
 }
 
-/// The bytes in a file, if header, length and checksum agree.
+/// Returns the bytes in a file, if header, length and checksum agree.
 pub(super) fn check(file: Vec<u8>, key: Key, range: &Range<u64>) -> Option<Bytes> {
     let bytes = file.get(HEADER_BYTES..)?;
     let whole = bytes.len() as u64 == range.end - range.start && file[..HEADER_BYTES] == header(key, bytes);
     whole.then(|| Bytes::from(file).slice(HEADER_BYTES..))
 }
 
-/// No `fsync`: after a power cut the checksum tells whole entries from broken ones, and all can be fetched again.
+/// No `fsync`: after a power cut the checksum detects broken entries, and all can be fetched again.
 pub(super) fn write_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     parts.iter().try_for_each(|part| file.write_all(part))

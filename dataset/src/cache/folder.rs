@@ -5,11 +5,11 @@
 //! <folder>/part-0/lock                held by the part's owner; its length is what the part holds, in 4-KiB blocks
 //! <folder>/part-0/<key>.block         an entry: written and removed by the owner, read by all
 //! ```
-//! Each process owns a part. Parts whose owners ended are free, whatever ended them; the next process that opens the folder
-//! takes over their entries.
+//! Each process owns a part. A part is free after its owner ended, for whatever reason; the next process that opens the
+//! folder takes over its entries.
 //!
-//! After another process has used an entry, the file's time of modification says when the plan needs it next: the place in
-//! the order, in microseconds since 1970.
+//! After another process has used an entry, the file's time of modification states when the plan needs it next: the place
+//! in the order, in microseconds since 1970.
 
 use super::index::Key;
 use std::fs::{self, File, TryLockError};
@@ -23,21 +23,21 @@ pub(super) const DISK_BLOCK_BYTES: u64 = 4096;
 const ENTRY: &str = "block";
 const TEMP: &str = "tmp";
 const LOCK: &str = "lock";
-/// Places from here on are no places but times of writing: in 2001, 10¹⁵ microseconds.
+/// Larger values are not places but times of writing: 10¹⁵ microseconds is a date in 2001.
 const MAX_PLACE: u64 = 1_000_000_000_000_000;
 
 pub(super) struct Folder {
     path: PathBuf,
     part: PathBuf,
-    /// Held open for its lock, which the kernel releases when the process ends, however it ends.
+    /// Stays open for its lock, which the kernel releases when the process ends, however it ends.
     owned: File,
-    /// Of the folder; the mutex is for the threads of this process, which share the file's lock.
+    /// The folder's lock; the mutex separates the threads of this process, which share the file's lock.
     guard: Mutex<File>,
     process: u32,
 }
 
 impl Drop for Folder {
-    /// Releases the part also where a forked child holds a duplicate of the file.
+    /// Releases the part even if a forked child holds a duplicate of the file.
     fn drop(&mut self) {
         if self.process == std::process::id() {
             let _a_closed_file_is_unlocked = self.owned.unlock();
@@ -55,7 +55,7 @@ impl Drop for Locked<'_> {
 }
 
 impl Folder {
-    /// Takes a part of the folder, with the entries of all parts that are free.
+    /// Takes a part of the folder, with the entries of all free parts.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let guard = Mutex::new(lock_file(path)?);
         let locked = lock(&guard)?;
@@ -115,13 +115,13 @@ impl Folder {
         lock(&self.guard)
     }
 
-    /// Where other processes would hold the entry.
+    /// Returns where other processes would hold the entry.
     pub(super) fn entries_of_others(&self, key: Key) -> Vec<PathBuf> {
         let others = parts(&self.path).unwrap_or_default().into_iter().filter(|(_, part)| *part != self.part);
         others.map(|(_, part)| entry(&part, key)).collect()
     }
 
-    /// Bytes that other parts hold.
+    /// Returns the bytes that other parts hold.
     pub(super) fn used_by_others(&self) -> io::Result<u64> {
         let mut blocks = 0;
         for (_, part) in parts(&self.path)?.into_iter().filter(|(_, part)| *part != self.part) {
@@ -137,7 +137,7 @@ impl Folder {
         }
     }
 
-    /// Records for the owner of an entry when it is needed next.
+    /// Records for an entry's owner when it is needed next.
     pub(super) fn record_use(&self, key: Key, at: u64) {
         let time = SystemTime::UNIX_EPOCH + Duration::from_micros(at.min(MAX_PLACE - 1));
         for path in self.entries_of_others(key) {
@@ -148,7 +148,7 @@ impl Folder {
         }
     }
 
-    /// When an entry of this part is needed next, if another process recorded it.
+    /// Returns when an entry of this part is needed next, if another process recorded it.
     pub(super) fn recorded_use(&self, key: Key) -> Option<u64> {
         let modified = fs::metadata(self.entry(key)).ok()?.modified().ok()?;
         let at = u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros()).ok()?;
@@ -170,7 +170,7 @@ fn lock_file(folder: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).open(folder.join(LOCK))
 }
 
-/// The parts of a folder, by number.
+/// Returns the parts of a folder, by number.
 fn parts(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     let mut parts = Vec::new();
     for found in fs::read_dir(folder)? {
@@ -184,7 +184,7 @@ fn parts(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     Ok(parts)
 }
 
-/// The files in a part that a cache wrote, whole (with their key) or half.
+/// Returns the files in a part that a cache wrote, whole (with their key) or partial.
 pub(super) fn our_files(part: &Path) -> io::Result<Vec<(PathBuf, Option<Key>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(part)? {

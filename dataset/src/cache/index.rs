@@ -1,10 +1,10 @@
-//! What one process's part of the cache holds and what goes first: pure bookkeeping, no files.
+//! What one process's part of the cache holds and what is evicted first: pure bookkeeping, no files.
 //!
-//! Invariant: `used + reserved ≤ cap` whenever space is reserved. Space is reserved before a byte is written and given back
+//! Invariant: `used + reserved ≤ cap` whenever space is reserved. Space is reserved before a byte is written and released
 //! only after a file is gone, so the disk never holds more either.
 //!
-//! Uses are places in the order of a *stream*: one data set that is read through the cache. Streams count on their own; the
-//! place that a stream has reached is the latest use that was made.
+//! Uses are places in the order of a *stream*: one data set that is read through the cache. Each stream counts separately;
+//! the place that it has reached is its latest use.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
@@ -12,7 +12,7 @@ use std::ops::Bound;
 /// 128 bits of (object, version, range).
 pub(super) type Key = u128;
 
-/// A data set that is read through the cache, by a number of this process.
+/// A data set that is read through the cache, numbered within this process.
 pub(super) type Stream = u64;
 
 /// When a stream needs an entry next; `u64::MAX` is never.
@@ -27,7 +27,7 @@ struct Entry {
     bytes: u64,
     next_use: u64,
     stream: Stream,
-    /// Readers that have the file open; such an entry stays.
+    /// Readers that have the file open; such an entry is not evicted.
     readers: u32,
 }
 
@@ -43,17 +43,17 @@ pub(super) struct Index {
     reached: HashMap<Stream, u64>,
 }
 
-/// Places that a use may come later than it was predicted: predictions name the earliest place, about a window too early.
+/// How many places later than predicted a use may come: predictions name the earliest place, about a window too early.
 const SLACK: u64 = 1 << 16;
 
-/// Whether a new entry may come in.
+/// Whether a new entry is admitted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It is there already; its next use is up to date now.
+    /// It is already there; its next use was updated.
     Resident,
     /// Remove these, then [`Index::reserve`].
     Evict(Vec<Key>),
-    /// Everything that would have to go is needed sooner, or it is larger than the cap.
+    /// It is larger than the cap, or everything that it would evict is needed sooner.
     Refused,
 }
 
@@ -69,7 +69,7 @@ impl Index {
         }
     }
 
-    /// Other processes hold more or less.
+    /// Sets the cap: other processes hold more or less now.
     pub(super) fn set_cap(&mut self, cap: u64) {
         self.cap = cap;
     }
@@ -82,8 +82,8 @@ impl Index {
         self.entries.len()
     }
 
-    /// Decides about `bytes` bytes that are needed at `next`: entries whose use has passed go first, then those needed last
-    /// (Belady), and of these only what is needed later than the new entry.
+    /// Decides whether to admit `bytes` bytes that are needed at `next`. Entries whose use has passed are evicted first,
+    /// then those needed last (Belady), if they are needed later than the new entry.
     pub(super) fn admit(&mut self, key: Key, bytes: u64, next: Use) -> Admission {
         if self.entries.contains_key(&key) {
             self.update(key, next);
@@ -108,7 +108,7 @@ impl Index {
         Admission::Evict(victims)
     }
 
-    /// The predicted use was not made: the plan changed, or another process made it.
+    /// Whether the predicted use has passed without being made: the plan changed, or another process made it.
     pub(super) fn has_passed(&self, key: Key) -> bool {
         self.entries.get(&key).is_some_and(|entry| {
             let reached = self.reached.get(&entry.stream).copied().unwrap_or(0);
@@ -116,7 +116,7 @@ impl Index {
         })
     }
 
-    /// Takes over a later use that another process predicted; `false` where there is none.
+    /// Records a later use that another process predicted; `false` if there is none.
     pub(super) fn postpone(&mut self, key: Key, at: u64) -> bool {
         match self.entries.get(&key) {
             Some(entry) if entry.next_use < at => {
@@ -127,8 +127,8 @@ impl Index {
         }
     }
 
-    /// An entry was used, and is needed next at `next`: the stream has reached the place of the predicted use. A next use
-    /// before that place is of a run that began anew, or went back.
+    /// Records that an entry was used and is needed next at `next`: the stream has reached the place of the predicted use.
+    /// If the next use is before that place, a run began anew or went back.
     pub(super) fn used_at(&mut self, key: Key, next: Use) {
         let predicted =
             self.entries.get(&key).filter(|entry| entry.stream == next.stream).map(|e| e.next_use);
@@ -140,7 +140,7 @@ impl Index {
         self.update(key, next);
     }
 
-    /// The stream ends: its entries are never needed.
+    /// Ends the stream: its entries are never needed.
     pub(super) fn end(&mut self, stream: Stream) {
         self.reached.remove(&stream);
         let of_stream: Vec<Key> =
@@ -150,19 +150,19 @@ impl Index {
         }
     }
 
-    /// Sets space aside for a file about to be written.
+    /// Reserves space for a file about to be written.
     pub(super) fn reserve(&mut self, bytes: u64) {
         self.reserved += bytes;
         assert!(self.used + self.reserved <= self.cap, "the cache's cap would be exceeded");
     }
 
-    /// The reserved file was not written after all.
+    /// Releases the space of a reserved file that was not written.
     pub(super) fn release(&mut self, bytes: u64) {
         assert!(bytes <= self.reserved, "more released than reserved");
         self.reserved -= bytes;
     }
 
-    /// The reserved file is in place.
+    /// Adds an entry: the reserved file is in place.
     pub(super) fn insert(&mut self, key: Key, bytes: u64, next: Use) {
         self.release(bytes);
         let entry = Entry { bytes, next_use: next.at, stream: next.stream, readers: 0 };
@@ -172,7 +172,7 @@ impl Index {
         self.used += bytes;
     }
 
-    /// The entry's file is gone.
+    /// Removes an entry whose file is gone.
     pub(super) fn remove(&mut self, key: Key) {
         if let Some(entry) = self.entries.remove(&key) {
             self.by_next_use.remove(&(entry.next_use, key));
@@ -192,14 +192,14 @@ impl Index {
         self.entries.contains_key(&key)
     }
 
-    /// Keeps the entry while it is read; `false` when there is none.
+    /// Keeps the entry while it is read; `false` if there is none.
     pub(super) fn hold(&mut self, key: Key) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else { return false };
         entry.readers += 1;
         true
     }
 
-    /// Ends a [`hold`](Self::hold); `true` when nobody else reads the entry.
+    /// Ends a [`hold`](Self::hold); `true` if the entry has no other readers.
     pub(super) fn let_go(&mut self, key: Key) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else { return false };
         entry.readers -= 1;
@@ -213,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The rule in its plainest form, over (key → bytes, next use).
+    /// The rule in its simplest form, over (key → bytes, next use).
     fn model_put(model: &mut BTreeMap<Key, (u64, u64)>, cap: u64, key: Key, bytes: u64, next_use: u64) {
         if let Some(entry) = model.get_mut(&key) {
             entry.1 = next_use;
@@ -275,7 +275,7 @@ mod tests {
             }
         }
 
-        /// On a known sequence of uses of equal blocks the hits are those of Belady's optimum with bypass.
+        /// On a known sequence of uses of equal blocks, the hits equal those of Belady's optimum with bypass.
         #[test]
         fn it_hits_as_often_as_the_optimum(
             uses in proptest::collection::vec(0_u128..8, 1..40),
@@ -339,7 +339,7 @@ mod tests {
             index.insert(key, 1, next);
         }
         assert_eq!(index.admit(4, 1, of(1, 30)), Admission::Refused, "all are needed sooner");
-        index.used_at(2, of(1, 120)); // the stream has come to place 20, and 1 was not used at 10
+        index.used_at(2, of(1, 120)); // the stream has reached place 20, and 1 was not used at 10
         assert!(
             index.has_passed(1) && !index.has_passed(2) && !index.has_passed(3),
             "each stream counts on its own"
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Refused, "another process needs it");
         index.end(2);
         assert_eq!(index.admit(4, 1, of(1, 200)), Admission::Evict(vec![3]));
-        index.used_at(1, of(1, 3)); // the stream went back, and what it needs has not passed
+        index.used_at(1, of(1, 3)); // the stream went back, so that its uses have not passed
         assert!(!index.has_passed(1) && !index.has_passed(2));
         index.set_cap(1); // another process holds more now
         assert_eq!(index.admit(4, 1, of(1, 0)), Admission::Evict(vec![3, 2, 1]));

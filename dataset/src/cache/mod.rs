@@ -2,21 +2,21 @@
 //!
 //! ```text
 //! read ─▶ held? ─ yes ─▶ file, checksum ─▶ bytes
-//!           └ no ─▶ storage ─▶ bytes ─▶ needed sooner than what would go? ─▶ temporary file ─▶ rename
+//!           └ no ─▶ storage ─▶ bytes ─▶ needed sooner than what it evicts? ─▶ temporary file ─▶ rename
 //! ```
 //! Invariants
-//! - The files in the folder hold at most `max_bytes` at every moment, those of all processes together: space is reserved
+//! - At every moment, the files that all processes have in the folder hold at most `max_bytes` together: space is reserved
 //!   before a byte is written, under a lock of the folder.
-//! - What is handed out is what was put in: the key names endpoint, object (without the signature of its URL), ETag and
-//!   range, and a checksum covers the bytes. A damaged entry is dropped and fetched again. Objects without an ETag are
-//!   not cached.
+//! - A hit returns the bytes that were stored: the key names endpoint, object (without the signature of its URL), ETag and
+//!   range, and a checksum covers the bytes. A damaged entry is dropped and fetched again. Objects without an ETag are not
+//!   cached.
 //! - A crash leaves at worst a temporary file, which the next owner removes.
-//! - Entries whose use has passed go first, then those that the plan needs last (Belady's rule; the future is known). An
-//!   entry that is needed later than all residents is not admitted.
-//! - A full disk or a read-only one turns caching off for five minutes with a warning; data still flows.
+//! - Entries whose use has passed are evicted first, then those that the plan needs last (Belady's rule; the future is
+//!   known). An entry that is needed later than all residents is not admitted.
+//! - A full or read-only disk turns caching off for five minutes with a warning; data still flows.
 //!
-//! One cache a folder ([`folder`]): the data sets of a process share it, and so do processes. A process writes and removes
-//! entries of its own part, and reads those of all parts.
+//! A folder has one cache ([`folder`]), which the data sets of a process share, and so do processes. A process writes and
+//! removes entries in its part only, and reads those of all parts.
 //!
 //! Cost: a hit of 4 MiB is one `read` and a CRC-32 (about 1 ms from the page cache).
 
@@ -44,13 +44,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Fetched ranges on local disk; clones share everything, and caches of one folder share what is held.
+/// Fetched ranges on local disk. Clones share everything, and caches of one folder share their entries.
 ///
 /// `get` and `put` do file I/O: call them off the async threads, or use [`read_through`](Self::read_through).
 #[derive(Clone)]
 pub struct DiskCache {
     inner: Arc<Inner>,
-    /// The data set whose uses it records.
+    /// The data set whose uses are recorded.
     stream: Arc<OpenStream>,
 }
 
@@ -66,16 +66,16 @@ struct Inner {
     temps: AtomicU64,
     streams: AtomicU64,
     write_file: WriteFile,
-    /// Keeps the list of this process's caches.
+    /// Keeps the list of this process's caches alive.
     _open: Arc<OpenCaches>,
 }
 
 struct State {
     index: Index,
     max_bytes: u64,
-    /// Being written now, so that two fetches of one range write one file.
+    /// Keys being written, so that two fetches of one range write one file.
     writing: HashSet<Key>,
-    /// Since when nothing is written.
+    /// The time since which nothing is written.
     off: Option<Instant>,
 }
 
@@ -87,7 +87,7 @@ struct OpenStream {
 }
 
 impl Drop for OpenStream {
-    /// A forked child may not wait for a lock that a thread of its parent held.
+    /// A forked child must not wait for a lock that a thread of its parent held.
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.inner.lock().index.end(self.number);
@@ -100,17 +100,17 @@ type OpenCaches = Mutex<HashMap<PathBuf, Weak<Inner>>>;
 
 static OPEN: PerProcess<OpenCaches> = PerProcess::new();
 
-/// How long nothing is written after an error of the disk.
+/// How long nothing is written after a disk error.
 const OFF: Duration = Duration::from_secs(300);
-/// Entries of earlier runs: needed never, until a stream says otherwise.
+/// The use of entries of earlier runs: never, until a stream states another.
 const NEVER: Use = Use { stream: 0, at: u64::MAX };
 
 impl DiskCache {
-    /// Opens the cache of a folder. The first of a process takes over what ended processes left, removes half-written files
-    /// and lists what is held; its entries count as never needed until [`update_next_use`](Self::update_next_use).
+    /// Opens the cache of a folder. The first of a process takes over what ended processes left, removes partial files and
+    /// lists the entries. They count as never needed until [`update_next_use`](Self::update_next_use).
     ///
     /// # Errors
-    /// `BadConfig` when the folder cannot be made or read.
+    /// `BadConfig` if the folder cannot be made or read.
     pub fn open(options: DiskCacheOptions) -> Result<Self> {
         Self::open_with(options, write_file)
     }
@@ -162,9 +162,9 @@ impl DiskCache {
         Use { stream: self.stream.number, at }
     }
 
-    /// The bytes of `range`, if they are held and whole.
+    /// Returns the bytes of `range`, if they are held and whole.
     ///
-    /// The object's URI is the key, unchanged, here and in [`put`](Self::put): where one URI has several endpoints or
+    /// The key contains the object's URI unchanged, here and in [`put`](Self::put). If one URI has several endpoints or
     /// signatures, use [`read_through`](Self::read_through).
     pub fn get(&self, object: &ObjectRef, range: &Range<u64>) -> Option<Bytes> {
         let found = self.find(object, range);
@@ -193,7 +193,7 @@ impl DiskCache {
         None
     }
 
-    /// From the part of another process; a damaged file is removed there, which its owner finds out.
+    /// Looks in the parts of other processes. A damaged file is removed there; its owner notices at the next read.
     fn find_with_others(&self, key: Key, range: &Range<u64>) -> Option<Bytes> {
         for path in self.inner.folder.entries_of_others(key) {
             let Ok(file) = fs::read(&path) else { continue };
@@ -208,12 +208,12 @@ impl DiskCache {
         None
     }
 
-    /// Keeps `bytes`, the content of `range`, if the plan needs them sooner than what would have to go.
-    /// Returns whether they are held now.
+    /// Keeps `bytes`, the content of `range`, if the plan needs them sooner than what they would evict. Returns whether
+    /// they are held now.
     ///
-    /// `next_use` says when the plan needs the range next: smaller is sooner, `u64::MAX` is never. Values
-    /// are only compared with each other, so use places in the plan (epoch · N + position) rather than
-    /// distances from now: those stay true while the plan goes on.
+    /// `next_use` states when the plan needs the range next: smaller is sooner, `u64::MAX` is never. Values are only
+    /// compared with each other, so use places in the plan (epoch · N + position) and not distances from now: places stay
+    /// true while the plan goes on.
     pub fn put(&self, object: &ObjectRef, range: &Range<u64>, bytes: &Bytes, next_use: u64) -> bool {
         assert_eq!(bytes.len() as u64, range.end - range.start, "the bytes are not the range's");
         let Some(key) = key(object, range) else { return false };
@@ -241,13 +241,13 @@ impl DiskCache {
         true
     }
 
-    /// Sets space aside, and removes what has to go for it, under the folder's lock.
+    /// Reserves space, and removes what has to be evicted for it, under the folder's lock.
     fn reserve(&self, key: Key, size: u64, next: Use) -> io::Result<Reserved> {
         let inner = &self.inner;
         if inner.folder.entries_of_others(key).iter().any(|path| path.exists()) {
             return Ok(Reserved::Resident);
         }
-        let _locked = inner.folder.lock()?; // first: hits do not wait for it
+        let _locked = inner.folder.lock()?; // before the state's lock, so that hits do not wait for it
         let mut state = self.lock();
         if state.off.is_some_and(|since| since.elapsed() < OFF) || state.writing.contains(&key) {
             return Ok(Reserved::Refused);
@@ -270,7 +270,7 @@ impl DiskCache {
             }
         };
         for victim in victims {
-            remove_file(&inner.folder.entry(victim))?; // gone from the disk before its space is given away
+            remove_file(&inner.folder.entry(victim))?; // gone from the disk before its space is reserved
             state.index.remove(victim);
             inner.evicted.fetch_add(1, Ordering::Relaxed);
         }
@@ -302,12 +302,12 @@ impl DiskCache {
         }
     }
 
-    /// Records when the plan needs a held range next; `false` when this process does not hold it.
+    /// Records when the plan needs a held range next; `false` if this process does not hold it.
     pub fn update_next_use(&self, object: &ObjectRef, range: &Range<u64>, next_use: u64) -> bool {
         key(object, range).is_some_and(|key| self.lock().index.update(key, self.next(next_use)))
     }
 
-    /// A held range was used, and is needed again at `next_use`: the owner of its file learns it.
+    /// Records that a held range was used and is needed again at `next_use`, also for the owner of its file.
     fn used(&self, object: &ObjectRef, range: &Range<u64>, next_use: u64) {
         let Some(key) = key(object, range) else { return };
         let mut state = self.lock();
@@ -319,11 +319,11 @@ impl DiskCache {
         }
     }
 
-    /// The bytes of `range` from the cache, else from `storage` and then kept until `next_use` as
-    /// [`put`](Self::put) says. File I/O runs off the async threads.
+    /// Returns the bytes of `range` from the cache, else from `storage`, and then keeps them as [`put`](Self::put) does.
+    /// File I/O runs off the async threads.
     ///
     /// # Errors
-    /// Storage's own; the cache has none.
+    /// Storage's; the cache has none.
     pub async fn read_through(
         &self,
         storage: &Storage,
@@ -351,7 +351,7 @@ impl DiskCache {
         Ok(bytes)
     }
 
-    /// What it did so far and holds now.
+    /// Returns what it did so far and holds now.
     pub fn stats(&self) -> DiskCacheStats {
         let (entries, used_bytes, off) = {
             let state = self.lock();
@@ -426,12 +426,12 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|e| Error::new(ErrorKind::Bug, format!("a cache operation ended without a result: {e}")))
 }
 
-/// Lists what earlier runs left. Half files go, and so do entries beyond the cap.
+/// Lists what earlier runs left. Removes partial files, and entries beyond the cap.
 fn load(folder: &Folder, index: &mut Index) -> io::Result<()> {
     for (path, key) in our_files(folder.part())? {
         let bytes = fs::metadata(&path)?.len().next_multiple_of(DISK_BLOCK_BYTES);
         match key {
-            // nothing is evicted for it
+            // without evicting others
             Some(key) if index.admit(key, bytes, NEVER) == Admission::Evict(Vec::new()) => {
                 index.reserve(bytes);
                 index.insert(key, bytes, NEVER);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     fn full_disk(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-        File::create_new(path)?.write_all(&parts[0][..7])?; // some of it got through
+        File::create_new(path)?.write_all(&parts[0][..7])?; // some bytes were written
         Err(io::Error::from(io::ErrorKind::StorageFull))
     }
 

@@ -1,19 +1,19 @@
-//! Where a disk cache is, and what it did.
+//! Options and statistics of a disk cache.
 
 use std::path::PathBuf;
 
 /// Where the cache is and how much it may hold.
 #[derive(Debug, Clone)]
 pub struct DiskCacheOptions {
-    /// The folder; made when missing. Nothing but caches should be in it.
+    /// The folder; created if missing. It should hold nothing but caches.
     pub folder: PathBuf,
-    /// The most bytes that all files in the folder take together, rounded up to 4 KiB each: those of all data sets and
-    /// processes that share the folder. Where data sets of one process give several, the largest counts.
+    /// The most bytes that all files in the folder take together, each rounded up to 4 KiB: those of all data sets and
+    /// processes that share the folder. If data sets of one process give several values, the largest counts.
     pub max_bytes: u64,
 }
 
 impl DiskCacheOptions {
-    /// A cache in `folder`, of at most `max_bytes`.
+    /// Returns options for a cache in `folder`, of at most `max_bytes`.
     pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
         Self { folder: folder.into(), max_bytes }
     }
@@ -28,12 +28,12 @@ pub struct DiskCacheStats {
     pub misses: u64,
     /// Entries dropped because their checksum or header was wrong.
     pub damaged: u64,
-    /// Entries that went to make room.
+    /// Entries evicted to make room.
     pub evicted: u64,
     /// Entries that this process wrote, or took over, and holds.
     pub entries: usize,
-    /// Bytes of those on disk, those being written included.
+    /// Bytes of those on disk, including those being written.
     pub used_bytes: u64,
-    /// Caching has turned itself off, for a time.
+    /// Whether caching is off for a time, after a disk error.
     pub off: bool,
 }

@@ -13,7 +13,7 @@ pub(crate) struct RangeReader {
     pub(crate) next_use: u64,
 }
 
-/// Gaps that are cached along rather than cutting a block into several entries: tar headers, the page headers of
+/// Gaps up to this size are cached, too, so that a block is not cut into several entries: tar headers, the page headers of
 /// columns not chosen.
 const CACHE_GAP_BYTES: u64 = 64 << 10;
 
@@ -31,11 +31,11 @@ impl RangeReader {
             Some(held[at].slice(offset(range.start)?..offset(range.end)?))
         };
         let pieces: Option<Vec<Bytes>> = ranges.iter().map(cut).collect();
-        pieces.ok_or_else(|| Error::new(ErrorKind::Bug, "a range lies outside what was joined"))
+        pieces.ok_or_else(|| Error::new(ErrorKind::Bug, "a range is outside the joined ranges"))
     }
 }
 
-/// Sorted, disjoint ranges that cover all of `ranges`, gaps up to `gap` closed.
+/// Returns sorted, disjoint ranges that cover all of `ranges`, with gaps up to `gap` closed.
 fn join_ranges(ranges: &[Range<u64>], gap: u64) -> Vec<Range<u64>> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|r| (r.start, r.end));

@@ -1,23 +1,23 @@
 //! Seekable copies of compressed archives.
 //!
-//! A `.tar.gz` can only be read from its start, and a plan reads anywhere. So the first open makes one pass: the archive
-//! streams from storage through gunzip into an uncompressed tar in [`crate::OpenOptions::archives`], and later opens
-//! use that while the archive's size and ETag are the same.
+//! A `.tar.gz` can only be read from its start, but a plan reads anywhere. So the first open makes one pass: it streams the
+//! archive from storage through gunzip into an uncompressed tar in [`crate::OpenOptions::archives`]. Later opens use that
+//! tar while the archive's size and ETag stay the same.
 //!
 //! ```text
 //! x.tar.gz ──8 MiB reads──▶ gunzip ──▶ .x-….tmp-<pid> ──rename──▶ x-<where>-<version>.tar
 //! ```
-//! `where` is a hash of the URI and of the storage's endpoint; of a URL's query without what signs it, so that a URL
-//! that was signed anew finds its copy. `version` is one of size and ETag. Copies of other versions are removed when one
-//! is made, unless they were opened within a week: another process may be reading them.
+//! `where` is a hash of the URI and of the storage's endpoint. It leaves out the signature in a URL's query, so that a
+//! newly signed URL finds its copy. `version` is a hash of size and ETag. Making a copy removes those of other versions,
+//! unless they were opened within a week: another process may be reading them.
 //!
-//! Cost: time as gunzip takes, about 0.3 GB/s of output on one core (MP3s do not shrink, so that is nearly a copy), or as
-//! the storage delivers; disk as large as the tar, about the clips' size; memory about 18 MiB. Processes that open the
-//! same archive at once wait for the first: a lock file next to the copy.
+//! Cost: the time of gunzip, about 0.3 GB/s of output on one core (MP3s do not shrink, so that is nearly a copy), or that
+//! of the storage; disk space for the tar, about the size of the audio clips; about 18 MiB of memory. Processes that open
+//! the same archive at once wait for the first: a lock file is next to the copy.
 //!
-//! A cut-off archive, a full disk and a gzip bomb are errors and leave nothing behind. A bomb is what unpacks to more than
-//! [`RATIO_MAX`] times its size, or would leave less than [`SPARE_BYTES`] of the disk free. A copy whose content is refused
-//! ([`remove_refused`]) is removed, too.
+//! A cut-off archive, a full disk and a gzip bomb are errors and leave no files. A bomb is an archive that unpacks to more
+//! than [`RATIO_MAX`] times its size, or would leave less than [`SPARE_BYTES`] of the disk free. A copy whose content is
+//! rejected ([`remove_refused`]) is removed, too.
 
 use super::cataloguing::Cataloguing;
 use super::listing::without_query;
@@ -31,24 +31,25 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Read from storage at a time, with the next on its way.
+/// Bytes read from storage at a time; the next read is already under way.
 const READ_BYTES: usize = 8 << 20;
-/// Written at a time, and how often progress is told.
+/// Bytes written at a time; progress is reported after each write.
 const WRITE_BYTES: usize = 1 << 20;
 const MIB: u64 = 1 << 20;
-/// Unpacked bytes for each byte of an archive: TSVs alone shrink to a tenth, clips hardly, and gzip can do 1,032.
+/// Limit on unpacked bytes for each byte of an archive: TSVs alone shrink to a tenth, audio clips hardly, and gzip reaches
+/// 1,032.
 const RATIO_MAX: u64 = 100;
-/// Archives may unpack to this whatever their size: a few short TSVs shrink more.
+/// Archives may unpack to this size whatever their own: a few short TSVs shrink more.
 const ANY_RATIO_BYTES: u64 = 16 << 20;
-/// Bytes that stay free on the disk: other programs need some, and a cache's disk that is full fails them, too.
+/// Bytes that stay free on the disk: other programs need some, and a full disk makes them fail.
 const SPARE_BYTES: u64 = 256 << 20;
-/// Written between two looks at the free space.
+/// Bytes written between two checks of the free space.
 const LOOK_EVERY_BYTES: u64 = 64 << 20;
-/// A copy of another version stays that long after it was last opened: a training run opens its data set anew, and so
-/// marks the copy, when it resumes, and runs for longer than a week without that are rare.
+/// How long a copy of another version stays after it was last opened. A training run opens its data set again, and so marks
+/// the copy, when it resumes; runs longer than a week without that are rare.
 const KEEP_OTHERS: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// The seekable copy of `archive`, made if there is none yet.
+/// Returns the seekable copy of `archive`, and makes it if there is none.
 pub(super) async fn seekable(archive: &ObjectRef, with: &Cataloguing<'_>) -> Result<ObjectRef> {
     let Some(folder) = with.archives.map(Path::to_owned) else {
         return Err(Error::config(format!(
@@ -70,10 +71,10 @@ pub(super) async fn seekable(archive: &ObjectRef, with: &Cataloguing<'_>) -> Res
     with.storage.head(path).await
 }
 
-/// Where the copy of one version of one archive is.
+/// The place of the copy of one version of one archive.
 struct Copy {
     folder: PathBuf,
-    /// `<name>-<hash of the URI>-`: what copies of other versions share.
+    /// `<name>-<hash of the URI>-`, which copies of other versions share.
     stem: String,
     file: String,
 }
@@ -81,11 +82,11 @@ struct Copy {
 enum Failed {
     Read(io::Error),
     Write(io::Error),
-    /// It unpacks to more than this many bytes.
+    /// It unpacks to more than this number of bytes.
     Bomb(u64),
 }
 
-/// Removes the seekable copy of an archive whose content was refused: it is of no use.
+/// Removes the seekable copy of an archive whose content was rejected: it is of no use.
 pub(super) fn remove_refused(copy: &ObjectRef, archive: &ObjectRef) {
     if copy.uri != archive.uri
         && let Err(error) = fs::remove_file(&copy.uri)
@@ -95,7 +96,7 @@ pub(super) fn remove_refused(copy: &ObjectRef, archive: &ObjectRef) {
     }
 }
 
-/// Bytes that may still be written in `folder`.
+/// Returns the number of bytes that may still be written in `folder`.
 fn free_bytes(folder: &Path) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(folder)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
@@ -135,7 +136,7 @@ impl Copy {
         }
         fs::create_dir_all(&self.folder).map_err(Failed::Write)?;
         let lock = File::create(self.folder.join(format!(".{}lock", self.stem))).map_err(Failed::Write)?;
-        lock.lock().map_err(Failed::Write)?; // given back when the file closes
+        lock.lock().map_err(Failed::Write)?; // released when the file closes
         if mark_opened(&target) {
             return Ok(target); // another process made it meanwhile
         }
@@ -144,15 +145,15 @@ impl Copy {
         let done = unpack(reader, size, &temp, told, free)
             .and_then(|()| fs::rename(&temp, &target).map_err(Failed::Write));
         if done.is_err() {
-            let _unremoved = fs::remove_file(&temp); // the first error says more
+            let _unremoved = fs::remove_file(&temp); // the first error counts
         }
         done?;
         self.drop_others();
         Ok(target)
     }
 
-    /// Removes copies of other versions that nobody has opened for a while, and what a killed process left behind (the
-    /// lock is held, so nobody is writing it); failing costs space only.
+    /// Removes copies of other versions that no process has opened for a while, and partial files of killed processes (this
+    /// one holds the lock, so no other is writing). A failure costs only space.
     fn drop_others(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
@@ -171,8 +172,8 @@ impl Copy {
     }
 }
 
-/// Is there a copy? Its time of access is then set, which file systems do not always keep; its time of change stays, as
-/// that is part of its version.
+/// Whether there is a copy. Sets its access time, which file systems do not always update, and keeps its modification time,
+/// which is part of its version.
 fn mark_opened(copy: &Path) -> bool {
     let Ok(file) = File::open(copy) else { return false };
     if let Err(error) = file.set_times(FileTimes::new().set_accessed(SystemTime::now())) {
@@ -183,12 +184,12 @@ fn mark_opened(copy: &Path) -> bool {
 
 fn is_unused(meta: &Metadata) -> bool {
     let is_old = |time: io::Result<SystemTime>| {
-        time.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEEP_OTHERS)) // a time to come is not old
+        time.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEEP_OTHERS)) // a future time is not old
     };
     is_old(meta.modified()) && is_old(meta.accessed())
 }
 
-/// What tells one archive from another: a local path made absolute, and a URL without what signs it.
+/// Returns what identifies an archive: a local path made absolute, or a URL without its signature.
 fn unsigned(uri: &str) -> String {
     if uri.contains("://") {
         return without_credentials(uri);
@@ -214,14 +215,14 @@ impl Failed {
                 .with_source(error),
             },
             Self::Bomb(most) => Error::config(format!(
-                "{uri}: it unpacks to more than {most} bytes, over {RATIO_MAX} times its size, which no archive of clips \
-                 does; it is damaged or hostile. If you trust it, unpack it yourself and open the .tar"
+                "{uri}: it unpacks to more than {most} bytes, over {RATIO_MAX} times its size, which no archive of audio \
+                 clips does; it is damaged or hostile. If you trust it, unpack it yourself and open the .tar"
             )),
             Self::Write(error) if is_full(&error) => Error::new(
                 ErrorKind::BadConfig,
                 format!(
-                    "{uri}: no space in {folder} for its seekable copy, which is as large as its content, with {} MiB to \
-                     spare; free some, or set FEEDSTOCK_CACHE (OpenOptions::archives) to a larger disk",
+                    "{uri}: no space in {folder} for its seekable copy, which is as large as its content and leaves {} \
+                     MiB free; free some space, or set FEEDSTOCK_CACHE (OpenOptions::archives) to a larger disk",
                     SPARE_BYTES / MIB
                 ),
             )
@@ -242,7 +243,7 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Counts what is read through it.
+/// Counts the bytes that are read through it.
 struct Counted<R> {
     inner: R,
     read: u64,
@@ -318,7 +319,7 @@ mod tests {
         let archive = io.block_on(async move { inner.head(&uri).await }).unwrap();
         let copy = Copy::of(&archive, folder.path().join("copies"), storage.options());
         let reader = storage.reader(&archive, READ_BYTES);
-        let full = Path::new("/dev/full"); // every write to it finds the disk full
+        let full = Path::new("/dev/full"); // every write to it fails: the disk is full
         let failed =
             unpack(reader, archive.size, full, &CatalogOptions::default(), || Ok(1 << 40)).err().unwrap();
         let error = failed.explain(&archive.uri, &copy);

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 /// A layout. [`FORMATS`](super::FORMATS) has one value of each.
 ///
-/// Samples of most layouts are at byte ranges of objects, which need nothing but [`catalog`](Self::catalog). Columnar files are
-/// read in units (row groups, record batches), for which the methods about units are.
+/// Samples of most layouts are at byte ranges of objects, which need only [`catalog`](Self::catalog). Columnar files are
+/// read in units (row groups, record batches); the methods about units are for them.
 #[async_trait]
 pub(crate) trait Format: Send + Sync {
     fn layout(&self) -> Layout;
@@ -25,7 +25,7 @@ pub(crate) trait Format: Send + Sync {
     /// Whether an object of this name is data of the layout.
     fn is_data(&self, name: &str) -> bool;
 
-    /// The layout of the listed objects, if it is this one or one that only their content distinguishes from it.
+    /// Returns the layout of the listed objects, if it is this one or one that only their content distinguishes from it.
     async fn recognise(&self, _seen: &Seen<'_>, _storage: &Storage) -> Result<Option<Layout>> {
         Ok(None)
     }
@@ -35,17 +35,17 @@ pub(crate) trait Format: Send + Sync {
         false
     }
 
-    /// The objects of the data set, where names alone do not show them; by default those whose names are data's.
+    /// Chooses the objects of the data set: by default by their names; overridden if names alone do not show them.
     async fn choose(&self, listing: Listing, _split: Option<&str>, _storage: &Storage) -> Result<Chosen> {
         Ok(Chosen::ByName(listing))
     }
 
-    /// Where names have the split.
+    /// Returns where names contain the split.
     fn splits(&self) -> Splits {
         Splits::Names
     }
 
-    /// What a person should know about the objects, and about those that are not data.
+    /// Returns what a user should know about the objects, and about those that are not data.
     fn note(&self, _data: &[Named], _others: &[Named]) -> Option<String> {
         None
     }
@@ -63,18 +63,18 @@ pub(crate) trait Format: Send + Sync {
     /// Catalogs the objects.
     async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft>;
 
-    /// Raised when its columns are made otherwise: older catalogs are rebuilt. The order stays the same, and so do the catalogs
+    /// Raised when its columns change, so that older catalogs are rebuilt. The order stays the same, and so do the catalogs
     /// of other layouts.
     fn columns_version(&self) -> u32 {
         0
     }
 
-    /// Whether a header precedes each payload, and is compared with the catalog when the payload is read.
+    /// Whether a header precedes each payload. It is compared with the catalog when the payload is read.
     fn has_headers(&self) -> bool {
         false
     }
 
-    /// Whether units are row groups with statistics in Parquet's form, by which a query skips them.
+    /// Whether units are row groups with Parquet statistics, by which a query skips them.
     fn has_statistics(&self) -> bool {
         false
     }
@@ -84,7 +84,7 @@ pub(crate) trait Format: Send + Sync {
         Err(no_units(self.layout()))
     }
 
-    /// The blocks of a catalog that was stored without their memory; `None` where its units do not state it.
+    /// Returns the blocks of a catalog that was stored without their memory; `None` if its units do not state it.
     async fn memory_of_stored(
         &self,
         _blocks: BlockTable,
@@ -112,27 +112,27 @@ fn no_units(layout: Layout) -> Error {
     Error::new(ErrorKind::Bug, format!("layout {layout} has no units"))
 }
 
-/// What a layout makes of a listing.
+/// The objects that a layout chooses from a listing.
 pub(crate) enum Chosen {
     Sources(Sources),
-    /// Its objects are those whose names are data's.
+    /// The objects whose names are those of data.
     ByName(Listing),
 }
 
-/// Where the names of a layout's objects have the split.
+/// Where the names of a layout's objects contain the split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Splits {
     /// In their first folder or in a word of the file's name.
     Names,
     /// In their first folder.
     Folders,
-    /// In none: the objects contain the splits.
+    /// Nowhere: the objects contain the splits.
     Inside,
     /// The layout has no splits.
     Absent,
 }
 
-/// Listed objects, counted by the kinds that their names state.
+/// Listed objects, and the number of each kind, by their names.
 pub(crate) struct Seen<'a> {
     pub(super) uri: &'a str,
     pub(super) listed: &'a [Named],

@@ -1,4 +1,4 @@
-//! The units of columnar files and the blocks that they are cut into: what cataloguing a Parquet or an IPC file finds.
+//! The units of columnar files and the blocks that they are cut into, found by cataloguing a Parquet or an IPC file.
 
 use crate::Result;
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, UnitStore, UnitStoreBuilder};
@@ -18,7 +18,7 @@ pub(super) struct CutBlock {
     pub(super) memory: u64,
 }
 
-/// The catalog's tables of all files, each given as its units.
+/// Returns the catalog's tables of all files, each given as its units.
 pub(super) fn tables(files: impl Iterator<Item = Vec<CutUnit>>) -> Result<(BlockTable, UnitStore)> {
     let (mut blocks, mut units) = (BlockTableBuilder::default(), UnitStoreBuilder::default());
     for (shard, file) in (0u32..).zip(files) {

@@ -1,21 +1,21 @@
-//! Class names and audio columns out of the features that Hugging Face's `datasets` writes into files.
+//! Reads class names and audio columns from the features that Hugging Face's `datasets` writes into files.
 
 use super::kinds::is_audio;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// What the features tell.
+/// What the features state.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Features {
-    /// Column → names behind its integers.
+    /// Column → names of its integers.
     pub(super) class_names: HashMap<String, Vec<String>>,
     /// Columns of the type `Audio`.
     pub(super) audio: Vec<String>,
 }
 
 impl Features {
-    /// Out of `{"info": {"features": {"label": {"names": […], "_type": "ClassLabel"}}}}` or the features object
-    /// itself. Text of another form tells nothing.
+    /// Reads `{"info": {"features": {"label": {"names": […], "_type": "ClassLabel"}}}}`, or the features object itself.
+    /// Text of another form yields nothing.
     pub(super) fn of(json: &str) -> Self {
         let Ok(value) = serde_json::from_str::<Value>(json) else { return Self::default() };
         let features = value.pointer("/info/features").or_else(|| value.get("features")).unwrap_or(&value);
@@ -28,7 +28,7 @@ impl Features {
     }
 }
 
-/// The payload columns that hold audio: those of which the features or their names say so.
+/// Returns the payload columns that hold audio, by the features or by their names.
 pub(super) fn audio_of(payload: &[String], told: &[String]) -> Vec<String> {
     let holds = |name: &&String| told.contains(name) || *name == "audio" || is_audio(name);
     payload.iter().filter(holds).cloned().collect()

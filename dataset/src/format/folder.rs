@@ -1,8 +1,8 @@
-//! Folders of pictures or of audio: `class/*.jpg`, `class/*.flac`, or files without classes.
+//! Folders of images or of audio: `class/*.jpg`, `class/*.flac`, or files without classes.
 //!
-//! Columns: `label` int64 and `class` text (where there are class folders; a label is the class name's place in the
-//! sorted names), `path` text below the URI, `image` or `audio` the encoded bytes. A folder that holds both kinds is
-//! refused. Blocks are runs of consecutive files.
+//! Columns: `label` int64 and `class` text (if there are class folders; a label is the class name's index in the sorted
+//! names), `path` text below the URI, `image` or `audio` the encoded bytes. A folder that holds both kinds is an error.
+//! Blocks are runs of consecutive files.
 
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Seen, Splits};
@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Files whose metadata make one run of the sample table.
+/// Files whose metadata are one run of the sample table.
 const CHUNK_FILES: usize = 1 << 16;
 
 /// Files of single samples.
@@ -57,7 +57,7 @@ impl Format for Folder {
     }
 }
 
-/// Files without samples, by their extensions.
+/// Notes the files without samples, by their extensions.
 fn note_ignored(beside: &[Named]) -> Option<String> {
     if beside.is_empty() {
         return None;
@@ -67,11 +67,7 @@ fn note_ignored(beside: &[Named]) -> Option<String> {
         *by_extension.entry(extension(name)).or_default() += 1;
     }
     let found: Vec<String> = by_extension.iter().map(|(ext, n)| format!("{n} .{ext}")).collect();
-    Some(format!(
-        "{} ignored, neither pictures nor audio: {}",
-        counted(beside.len(), "file"),
-        found.join(", ")
-    ))
+    Some(format!("{} ignored, neither images nor audio: {}", counted(beside.len(), "file"), found.join(", ")))
 }
 
 fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -83,7 +79,7 @@ fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let schema = schema(labels.as_deref(), payload)?;
 
     let objects = Objects::new(&sources.objects);
-    sources.objects = Vec::new(); // 170 bytes a file, which are columns now
+    sources.objects = Vec::new(); // 170 bytes a file; columns hold them now
     let mut cut = BlockCut::new(with.block_bytes);
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -111,16 +107,16 @@ fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     })
 }
 
-/// What the files are called as a column: one kind of them.
+/// Returns the name of the payload column. The files must be of one kind.
 fn payload(sources: &Sources) -> Result<&'static str> {
     let clips = sources.names.iter().filter(|n| is_audio(&extension(n))).count();
     match sources.names.len() - clips {
         0 => Ok("audio"),
         _ if clips == 0 => Ok("image"),
         pictures => Err(Error::config(format!(
-            "{}: {} and {} in one folder; open one kind by a pattern, as {}/**/*.{}",
+            "{}: {} and {} in one folder; open one kind by a pattern, such as {}/**/*.{}",
             sources.uri,
-            counted(pictures, "picture"),
+            counted(pictures, "image"),
             counted(clips, "audio file"),
             sources.root.trim_end_matches('/'),
             extension(&sources.names[0])
@@ -128,7 +124,7 @@ fn payload(sources: &Sources) -> Result<&'static str> {
     }
 }
 
-/// Class names with their labels; files beside class folders are dropped with a note, as torchvision drops them.
+/// Returns class names with their labels. Files outside class folders are dropped with a note; torchvision also drops them.
 fn number_classes(sources: &mut Sources, prefix: usize) -> BTreeMap<String, i64> {
     let mut classes: BTreeMap<String, i64> = BTreeMap::new();
     for name in &sources.names {
@@ -149,10 +145,7 @@ fn number_classes(sources: &mut Sources, prefix: usize) -> BTreeMap<String, i64>
     }
     let dropped = before - sources.names.len();
     if dropped > 0 {
-        sources.notes.push(format!(
-            "{} ignored: they lie beside the class folders, not in one",
-            counted(dropped, "file")
-        ));
+        sources.notes.push(format!("{} ignored: not in a class folder", counted(dropped, "file")));
     }
     classes
 }

@@ -1,4 +1,4 @@
-//! What an object is by its name: a Parquet file, a tar, a picture, a table.
+//! What an object is by its name: a Parquet file, a tar, an image, a table.
 
 use crate::ObjectRef;
 
@@ -25,23 +25,23 @@ impl Kind {
     }
 }
 
-/// A name's extension in lower case: what stands after its last dot.
+/// Returns a name's extension in lower case: the text after its last dot.
 pub(crate) fn extension(name: &str) -> String {
     let file = name.rsplit('/').next().unwrap_or(name);
     file.rsplit_once('.').map_or(String::new(), |(_, ext)| ext.to_ascii_lowercase())
 }
 
-/// Is this the extension of a picture that feedstock reads?
+/// Whether this is the extension of an image that feedstock reads.
 pub(crate) fn is_picture(extension: &str) -> bool {
     matches!(extension, "jpg" | "jpeg" | "png" | "webp")
 }
 
-/// Is this the extension of audio that feedstock reads?
+/// Whether this is the extension of audio that feedstock reads.
 pub(crate) fn is_audio(extension: &str) -> bool {
     matches!(extension, "mp3" | "flac" | "wav" | "ogg" | "opus" | "m4a" | "aac")
 }
 
-/// Is this the name of a table that tells of other objects: of a TSV, of a manifest?
+/// Whether this is the name of a table that lists other objects: a TSV, a manifest.
 pub(crate) fn is_table(name: &str) -> bool {
     kind_of(name) == Some(Kind::Table) || file_name(name) == "times.txt"
 }

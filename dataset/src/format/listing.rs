@@ -1,7 +1,7 @@
-//! Which objects a URI means.
+//! Finds the objects that a URI means.
 //!
-//! A URI may be a folder or prefix, one object, or a pattern: `shards-{000..099}.tar`, `{train,val}.parquet`,
-//! `*.parquet`. Names that start with a dot, and feedstock's own `_feedstock/`, are never data.
+//! A URI may be a folder or prefix, one object, or a pattern: `shards-{000..099}.tar`, `{train,val}.parquet`, `*.parquet`.
+//! Names that start with a dot, and feedstock's `_feedstock/`, are never data.
 
 use super::kinds::{Named, is_hidden, kind_of};
 use super::pattern::{Pattern, pattern_start};
@@ -13,7 +13,7 @@ use std::hash::Hasher;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The objects of one data set, recognised.
+/// The objects of one data set, with their layout.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
     /// As the user gave it.
@@ -28,18 +28,18 @@ pub(crate) struct Sources {
     pub(crate) notes: Vec<String>,
     /// Listed files that may be indexes of the tars; `None` if the tars were named one by one, so nothing was listed.
     pub(crate) indexes: Option<Vec<Named>>,
-    /// A part of the listing is that of an earlier process, which was interrupted: it may be older than the rest.
+    /// Whether a part of the listing comes from an earlier process that was interrupted: it may be older than the rest.
     pub(crate) is_resumed: bool,
 }
 
 impl Sources {
-    /// A hash of names, sizes and ETags: equal when nothing was added, removed or rewritten.
+    /// Returns a hash of names, sizes and ETags. It is the same if nothing was added, removed or rewritten.
     pub(crate) fn fingerprint(&self) -> u64 {
         hash(self.objects.iter().zip(&self.names))
     }
 }
 
-/// What the user said beside the URI.
+/// What the user stated in addition to the URI.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Choice<'a> {
     pub(crate) layout: Option<Layout>,
@@ -54,8 +54,8 @@ pub(crate) struct Choice<'a> {
 
 /// What a stored catalog was built from.
 ///
-/// Its layout stays when files of other kinds appear, and a note states what a machine without a stored catalog would do. Only
-/// between a folder and a manifest `metadata.csv` decides at each opening, as it does where nothing is stored.
+/// Its layout stays when files of other kinds appear, and a note states what a machine without a stored catalog would do.
+/// Only the choice between a folder and a manifest `metadata.csv` is made at each open, stored catalog or not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored {
     pub(crate) layout: Layout,
@@ -63,7 +63,7 @@ pub(crate) struct Stored {
     pub(crate) listing: u64,
 }
 
-/// A hash of names, sizes and ETags.
+/// Returns a hash of names, sizes and ETags.
 pub(super) fn hash<'a>(objects: impl Iterator<Item = (&'a ObjectRef, &'a String)>) -> u64 {
     let mut hasher = twox_hash::XxHash64::with_seed(0);
     for (object, name) in objects {
@@ -89,7 +89,7 @@ pub(crate) struct Listing {
     pub(super) root: String,
     /// Sorted by URI.
     pub(super) objects: Vec<Named>,
-    /// All objects below the root, where a pattern had them listed.
+    /// All objects below the root, if a pattern had them listed.
     pub(super) below: Option<Vec<Named>>,
     /// As [`Sources::is_resumed`].
     pub(super) is_resumed: bool,
@@ -121,13 +121,13 @@ impl Listing {
     }
 }
 
-/// Objects with their names below `root`; hidden ones are left out.
+/// Returns objects with their names below `root`; hidden ones are left out.
 pub(super) fn named(root: &str, objects: Vec<ObjectRef>) -> Vec<Named> {
     let named = objects.into_iter().map(|object| (name_below(root, &object.uri), object));
     named.filter(|(name, _)| !is_hidden(name)).collect()
 }
 
-/// The folder that names are told from: the URI itself, or the folder of the one object it is.
+/// Returns the folder that names are relative to: the URI, or the folder of its only object.
 fn root_of(uri: &str, listed: &[ObjectRef]) -> String {
     let root = match listed {
         [only] if only.uri.trim_end_matches('/') == uri.trim_end_matches('/') => {
@@ -138,7 +138,7 @@ fn root_of(uri: &str, listed: &[ObjectRef]) -> String {
     if root.is_empty() && !uri.starts_with('/') { String::new() } else { format!("{root}/") }
 }
 
-/// Returns a URI's folder with its `/`, and the rest of the URI: catalogs are stored beside the data by them.
+/// Returns a URI's folder with its `/`, and the rest of the URI: catalogs are stored next to the data by them.
 pub(crate) fn split_root(uri: &str) -> (&str, &str) {
     let pattern = pattern_start(uri).unwrap_or(uri.len());
     let is_file = pattern < uri.len() || kind_of(uri).is_some();
@@ -149,7 +149,7 @@ pub(crate) fn split_root(uri: &str) -> (&str, &str) {
     }
 }
 
-/// The URI without a query, which only http(s) URLs have: in the name of a file or a key, `?` is a character like any other.
+/// Returns the URI without its query, which only http(s) URLs have. In file names and keys, `?` is an ordinary character.
 pub(super) fn without_query(uri: &str) -> &str {
     match uri.starts_with("http://") || uri.starts_with("https://") {
         true => uri.split('?').next().unwrap_or(uri),
@@ -164,7 +164,7 @@ pub(crate) fn name_below(root: &str, uri: &str) -> String {
     if encoded { decode(raw) } else { raw.to_owned() }
 }
 
-/// Percent-decodes; anything that is not an encoded UTF-8 text stays as it is.
+/// Percent-decodes; anything that is not encoded UTF-8 text stays unchanged.
 fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

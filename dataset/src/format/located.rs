@@ -1,5 +1,5 @@
-//! Samples whose payloads are byte ranges of objects: folders, tars, manifests. Cutting them into blocks, and
-//! reading a block back.
+//! Samples whose payloads are byte ranges of objects: folders, tars, manifests. Cuts them into blocks, and reads a block
+//! back.
 
 use super::tars::header::{HEADER_BYTES, Stated};
 use crate::cache::RangeReader;
@@ -14,24 +14,24 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Files of one block that are read at a time: a 4 MiB block of 110 KB pictures has 38. Storage bounds its own
-/// requests below that.
+/// Files of one block that are read at a time: a 4 MiB block of 110 KB images has 38. Storage may limit its requests to
+/// fewer.
 const FILE_READS: usize = 32;
-/// Samples a block may hold, whatever their size: empty payloads would otherwise never fill one.
+/// Limit on the samples of a block, whatever their size: empty payloads would otherwise never fill one.
 const MAX_BLOCK_SAMPLES: u32 = 1 << 14;
-/// Files that a block may span: each costs a request, however small it is.
+/// Limit on the files that a block spans: each costs a request, however small it is.
 pub(crate) const MAX_BLOCK_OBJECTS: u32 = 256;
 
-/// One sample on its way into a block.
+/// One sample to be added to a block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
     /// The object that holds it.
     pub(super) shard: u32,
-    /// What fetching it costs.
+    /// The bytes that fetching it reads.
     pub(super) bytes: u64,
 }
 
-/// Cuts consecutive samples into blocks that aim at, and only for a single large sample exceed, `block_bytes`.
+/// Cuts consecutive samples into blocks of at most `block_bytes`; only a block of a single large sample exceeds it.
 pub(super) struct BlockCut {
     block_bytes: u64,
     open: Option<BlockRow>,
@@ -63,7 +63,7 @@ impl BlockCut {
             shard: row.shard,
             samples: 0,
             bytes: 0,
-            memory: 0, // views follow when the number of payload columns is known
+            memory: 0, // views are added when the number of payload columns is known
             unit: 0,
             first_row: 0,
         });
@@ -73,7 +73,7 @@ impl BlockCut {
         Ok(())
     }
 
-    /// The next sample starts a block.
+    /// Ends the block: the next sample starts another one.
     pub(super) fn close(&mut self) -> Result<()> {
         self.open.take().map_or(Ok(()), |block| self.blocks.push(block))
     }
@@ -92,7 +92,7 @@ pub(crate) struct Fetched<'a> {
     payloads: Vec<Option<Bytes>>,
 }
 
-/// Fetches the payloads of `samples`, those of one object together; with `has_headers`, the header before each is compared.
+/// Fetches the payloads of `samples`, those of one object together; with `has_headers`, compares the header before each.
 pub(crate) async fn fetch<'a>(
     catalog: &Catalog,
     table: &'a SampleTable,
@@ -105,7 +105,7 @@ pub(crate) async fn fetch<'a>(
     let payloads: Vec<usize> =
         columns.iter().filter(|&&c| c >= metadata_columns).map(|c| c - metadata_columns).collect();
 
-    // wanted[object] = (slot, range): slot = row × payloads + payload
+    // `wanted[object]` = (slot, range): slot = row × payloads + payload
     let mut wanted: BTreeMap<usize, Vec<(usize, Range<u64>)>> = BTreeMap::new();
     let mut slots: Vec<Option<Bytes>> = vec![None; rows.len() * payloads.len()];
     for (row, at) in rows.clone().enumerate() {
@@ -144,8 +144,8 @@ pub(crate) async fn fetch<'a>(
 }
 
 impl Fetched<'_> {
-    /// The catalog's `columns`, which were fetched: metadata columns are slices of the table, payloads views into what storage
-    /// delivered.
+    /// Returns the catalog's `columns`, which were fetched: metadata columns are slices of the table, payloads views into
+    /// what storage delivered.
     pub(crate) fn rows(mut self, catalog: &Catalog, columns: &[usize]) -> Result<RecordBatch> {
         let metadata_columns = self.chunk.metadata.num_columns();
         let payloads = columns.iter().filter(|&&c| c >= metadata_columns).count();
@@ -177,7 +177,7 @@ async fn read_object(
     Ok(slots.into_iter().zip(bytes).collect())
 }
 
-/// As [`read_object`], for members of a tar, whose headers must be those of the samples.
+/// As [`read_object`], for members of a tar; checks that their headers are those of the samples.
 async fn read_members<'a>(
     reader: &RangeReader,
     tar: &ObjectRef,

@@ -1,11 +1,11 @@
 //! Manifests: a CSV, TSV or Parquet table with a column of URIs.
 //!
-//! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image`, `audio` that is text, but
-//! `file_name` in a `metadata.csv` of Hugging Face (`metadata_table.rs`). Its values are absolute, or relative to the
-//! folder of the manifest. The other columns are metadata; the files' bytes are the payload
-//! `image` if all are pictures, `audio` if all are clips, else `data`. Every file is asked for its size and
-//! ETag once (in parallel); a missing one is an error that names its row. Samples stand in the manifest's order. If URLs in it
-//! are signed, the catalog is not stored, because a stored one would lack the signatures.
+//! The column is the first of `uri`, `url`, `path`, `file`, `file_name`, `filename`, `image`, `audio` that is text; in a
+//! `metadata.csv` of Hugging Face it is `file_name` (`metadata_table.rs`). Its values are absolute, or relative to the
+//! folder of the manifest. The other columns are metadata. The files' bytes are the payload `image` if all are images,
+//! `audio` if all are audio, else `data`. The size and ETag of every file are requested once (in parallel); a missing file
+//! is an error that names its row. Samples are in the manifest's order. If its URLs are signed, the catalog is not stored,
+//! because a stored one would lack the signatures.
 
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Seen, Splits};
@@ -32,13 +32,13 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 const URI_COLUMNS: [&str; 8] = ["uri", "url", "path", "file", "file_name", "filename", "image", "audio"];
-/// Files asked for their size and ETag at a time; storage bounds its own requests below that.
+/// Files whose size and ETag are requested at a time; storage may limit its requests to fewer.
 const HEADS: usize = 64;
-/// Rows that column types are learnt from.
+/// Rows from which column types are inferred.
 const INFERRED_ROWS: usize = 10_000;
-/// A manifest is held in memory while it is read: ten million rows of 200 bytes.
+/// Limit on a manifest, which is held in memory while it is read: ten million rows of 200 bytes.
 const MAX_MANIFEST_BYTES: u64 = 2 << 30;
-/// Rows that make one run of the sample table.
+/// Rows that are one run of the sample table.
 const CHUNK_ROWS: usize = 1 << 16;
 
 /// A table of URIs.
@@ -101,7 +101,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     draft(&sources, &table, column, objects, &object_of_row, with.block_bytes)
 }
 
-/// The table with URLs that lack what signs them.
+/// Returns the table with URLs that lack their signatures.
 fn without_signatures(table: &RecordBatch, column: usize, uris: &StringArray) -> Result<RecordBatch> {
     let bare: StringArray = uris.iter().map(|uri| uri.map(|uri| without_credentials(uri.trim()))).collect();
     let mut columns = table.columns().to_vec();
@@ -157,7 +157,7 @@ fn uri_column(manifest: &ObjectRef, schema: &Schema) -> Result<usize> {
     })
 }
 
-/// The manifest and the files in order of first mention, and each row's file.
+/// Returns the manifest and the files in order of first mention, and each row's file.
 async fn find_files(
     manifest: &ObjectRef,
     uris: &StringArray,

@@ -1,8 +1,8 @@
-//! `metadata.csv` in a folder of files, as Hugging Face's ImageFolder and AudioFolder have it.
+//! `metadata.csv` in a folder of files, as in Hugging Face's ImageFolder and AudioFolder.
 //!
 //! The table has a column `file_name`, relative to the table's folder, and columns of metadata. A folder with such a table
-//! on its top level is read as a manifest: the samples are the table's rows, in their order, with the table's columns. The
-//! names of folders are not classes then; `datasets`, too, drops labels where it finds a table.
+//! at its top level is read as a manifest: the samples are the table's rows, in their order, with the table's columns.
+//! Folder names are not classes then; `datasets` also drops labels if it finds a table.
 
 use crate::{ErrorKind, ObjectRef, Result, Storage};
 
@@ -12,10 +12,10 @@ pub(crate) const FILE_NAME: &str = "file_name";
 const CSV: &str = "metadata.csv";
 /// The other table that `datasets` reads without Parquet. A Parquet file next to images is a separate error: two layouts.
 const JSON_LINES: &str = "metadata.jsonl";
-/// A header of 4,096 columns of 16 letters.
+/// Fits a header of 4,096 columns of 16 letters.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
 
-/// Whether the object of this name or URI is named as such a table is.
+/// Whether the object of this name or URI is named like such a table.
 pub(crate) fn is_named(name: &str) -> bool {
     file_name(name) == CSV
 }
@@ -25,12 +25,13 @@ pub(super) fn is_top(name: &str) -> bool {
     name == CSV
 }
 
-/// Whether a folder that was not listed has a table that describes it. One request, and another one if there is a table.
+/// Whether a folder that was not listed has a table that describes it. Takes one request, and another one if there is a
+/// table.
 pub(crate) async fn is_in(uri: &str, storage: &Storage) -> Result<bool> {
     match storage.find(&format!("{}/{CSV}", uri.trim_end_matches('/'))).await {
         Ok(Some(table)) => names_files(&table, storage).await,
         Ok(None) => Ok(false),
-        // Stores answer so about a missing object to a caller who may not list.
+        // Stores answer like this about a missing object to a caller who may not list.
         Err(error) if error.kind() == ErrorKind::Denied => Ok(false),
         Err(error) => Err(error),
     }
@@ -62,7 +63,7 @@ pub(crate) async fn find<'a>(
     Ok(None)
 }
 
-/// Whether the table's header has the column of the files' names.
+/// Whether the table's header has the column of file names.
 async fn names_files(table: &ObjectRef, storage: &Storage) -> Result<bool> {
     let bytes = storage.read(table, 0..table.size.min(MAX_HEADER_BYTES)).await?;
     let header = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).next().unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Layouts read in place: what each finds in the objects, and how a block of it is read back.
+//! Layouts, read in place: what each finds in the objects, and how it reads a block of it back.
 //!
 //! ```text
 //! objects ─▶ recognise ─▶ Layout ─▶ parquet | ipc        units: row groups, record batches
 //!                                   folder | tar | …     samples at byte ranges  ─▶ durations (audio)
 //! ```
-//! What a layout provides is one trait, [`Format`], and [`FORMATS`] is the table of all layouts: a new one is a module here, a
-//! line of this table and one of [`Layout`]. Nothing here copies encoded bytes: payload columns are views into what storage
+//! Each layout implements one trait, [`Format`], and [`FORMATS`] is the table of all layouts. A new one is a module here, a
+//! line of this table and one of [`Layout`]. No code here copies encoded bytes: payload columns are views into what storage
 //! delivered.
 
 mod archive;
@@ -47,8 +47,7 @@ pub(crate) use recognise::{find_sources, may_have_table};
 use crate::Layout;
 pub(crate) use contract::Format;
 
-/// Every layout, in the order of [`Layout`]. The objects of a data set are shown to the last one first: later ones are more
-/// specific.
+/// Every layout, in the order of [`Layout`]. They are tried from the last to the first: later ones are more specific.
 pub(crate) static FORMATS: [&dyn Format; Layout::ALL.len()] = [
     &parquet::Parquet,
     &folder::Folder,
@@ -61,7 +60,7 @@ pub(crate) static FORMATS: [&dyn Format; Layout::ALL.len()] = [
     &common_voice::hf::Hf,
 ];
 
-/// What a layout provides.
+/// Returns the format of a layout.
 pub(crate) fn of(layout: Layout) -> &'static dyn Format {
     FORMATS[layout as usize]
 }

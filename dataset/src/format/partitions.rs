@@ -1,9 +1,9 @@
-//! Folders that are named as Hive names those of partitions.
+//! Folders that are named like Hive partitions.
 
 use super::kinds::Named;
 use std::collections::BTreeSet;
 
-/// Notes the folders that are named as Hive names those of partitions, `label=3/`: their values are not columns.
+/// Notes the folders that are named like Hive partitions, `label=3/`: their values are not columns.
 pub(super) fn note_partitions(data: &[Named]) -> Option<String> {
     let folders =
         data.iter().filter_map(|(name, _)| name.rsplit_once('/')).flat_map(|(path, _)| path.split('/'));

@@ -9,9 +9,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use glob::MatchOptions;
 use std::path::Path;
 
-/// Names that braces may expand to: a petabyte of 1 GB shards.
+/// Limit on the names that braces expand to: a petabyte of 1 GB shards.
 const MAX_EXPANSIONS: usize = 1_000_000;
-/// Objects asked for at a time; storage bounds its own requests below that.
+/// Objects that are requested at a time; storage may limit its requests to fewer.
 const HEADS: usize = 64;
 
 /// Returns where the pattern of a URI begins; `None` if it has none.
@@ -51,7 +51,7 @@ fn specials(uri: &str) -> &'static [char] {
 #[derive(Debug)]
 pub(crate) struct Pattern {
     uri: String,
-    /// Up to where it means what it says.
+    /// The end of the literal part.
     literal: usize,
     /// The folder before the first brace or wildcard, with its `/`.
     root: String,
@@ -60,7 +60,7 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// `None` for a URI without a pattern.
+    /// Returns `None` for a URI without a pattern.
     pub(crate) fn parse(uri: &str) -> Result<Option<Self>> {
         let Some((literal, first)) = pattern_place(uri) else { return Ok(None) };
         let root = uri[..first].rfind('/').map_or("", |at| &uri[..=at]).to_owned();
@@ -74,7 +74,7 @@ impl Pattern {
         &self.root
     }
 
-    /// The objects it means, sorted by URI; and all objects below the root, where a wildcard had them listed.
+    /// Returns the objects it means, sorted by URI; and all objects below the root, if a wildcard had them listed.
     pub(crate) async fn objects(
         &self,
         storage: &Storage,
@@ -133,8 +133,7 @@ fn folders(uri: &str) -> impl Iterator<Item = &str> {
     uri.match_indices('/').map(|(at, _)| &uri[..at])
 }
 
-/// Expands the first brace and recurses; braces do not nest.
-/// Expands the braces behind byte `literal`.
+/// Expands the first brace after byte `literal` and recurses; braces do not nest.
 fn expand(literal: usize, text: &str, out: &mut Vec<String>) -> Result<()> {
     let Some(open) = text[literal..].find('{').map(|at| at + literal) else {
         if out.len() >= MAX_EXPANSIONS {

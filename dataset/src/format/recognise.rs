@@ -1,4 +1,4 @@
-//! How the objects that a URI means are laid out.
+//! Recognises how the objects that a URI means are laid out.
 
 use super::contract::{Chosen, Seen};
 use super::kinds::{Named, counted, extension};
@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result, Storage};
 use std::iter::once;
 
 impl Stored {
-    /// The layout that stays, and the table if it is a manifest; `None` if its table changed or is gone.
+    /// Returns the layout that stays, and the table if it is a manifest; `None` if its table changed or is gone.
     fn kept(self, listing: &Listing) -> Option<(Layout, Option<Named>)> {
         if self.layout != Layout::Manifest {
             return Some((self.layout, None));
@@ -29,7 +29,7 @@ impl Stored {
     }
 }
 
-/// Lists what `uri` means and recognises it, or takes it as the layout that was named.
+/// Lists what `uri` means and recognises its layout, or takes the layout that was named.
 pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storage) -> Result<Sources> {
     let listing = Listing::of(uri, choice, storage).await?;
     if listing.objects.is_empty() {
@@ -69,7 +69,7 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
         let files =
             listing.objects.iter().filter(|(name, _)| super::of(Layout::Folder).is_data(name)).count();
         notes.push(format!(
-            "read by metadata.csv: its rows are the samples, of {} in the folder; name the layout folder to read all \
+            "read by metadata.csv: its rows are the samples ({} in the folder); name the layout folder to read all \
              files, with their folders as classes",
             counted(files, "file")
         ));
@@ -97,7 +97,7 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
     Ok(sources)
 }
 
-/// The listed files that may be indexes of tars; `None` if the tars were named one by one.
+/// Returns the listed files that may be indexes of tars; `None` if the tars were named one by one.
 fn indexes_listed(listing: &mut Listing, beside: Vec<Named>, data: &[Named]) -> Option<Vec<Named>> {
     let is_index = |(name, _): &Named| extension(name) == "idx";
     let listed = match listing.below.take() {
@@ -127,7 +127,7 @@ async fn recognise(uri: &str, listed: &[Named], storage: &Storage) -> Result<Lay
     }
     Err(Error::config(match (seen.has_shards() || seen.has_files(), seen.tables()) {
         (false, 0) => format!(
-            "{uri}: {} and none that feedstock reads (parquet, tar, arrow, jpg, png, webp, mp3, flac, wav, ogg, \
+            "{uri}: {}, but none that feedstock reads (parquet, tar, arrow, jpg, png, webp, mp3, flac, wav, ogg, \
              opus, m4a, aac, csv, tsv, tar.gz): \
              the data set is empty",
             counted(listed.len(), "object")

@@ -3,7 +3,7 @@
 //! ```text
 //! objects ─▶ read, several at a time ─▶ damaged ones taken out ─▶ those of another schema taken out ─▶ shards
 //! ```
-//! What was read of all shards is held until the last of them is: footers and messages, which the catalog holds anyway.
+//! What was read of all shards is held until the last one is read: footers and messages, which the catalog holds anyway.
 
 use super::bad_shards::BadShards;
 use super::cataloguing::Cataloguing;
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 
 impl Cataloguing<'_> {
     /// Reads each object of `sources` with `read` and returns the results in their order. Takes damaged objects out of
-    /// `sources` where the data set is opened without them.
+    /// `sources` if the data set is opened without them.
     pub(super) async fn read_shards<T, F>(
         &self,
         sources: &mut Sources,
@@ -52,8 +52,8 @@ impl Cataloguing<'_> {
         Ok(shards)
     }
 
-    /// Returns the shards that have one schema. Where damaged shards are left out, it is that of most of them, and the others
-    /// are taken out of `sources`; else a shard whose schema differs from that of the first is an error.
+    /// Returns the shards that have one schema. If damaged shards are left out, that is the schema of most shards, and the
+    /// others are taken out of `sources`. Otherwise a shard whose schema differs from that of the first is an error.
     pub(super) fn of_one_schema<T>(
         &self,
         shards: Vec<T>,
@@ -88,7 +88,7 @@ impl Cataloguing<'_> {
 /// Name, type and nullability of a schema's columns: what files of one data set have in common.
 type Columns<'a> = Vec<(&'a str, &'a DataType, bool)>;
 
-/// The index of the first of the schemas that most of them equal; 0 where there is none.
+/// Returns the index of the first of the most frequent schemas; 0 if there is none.
 fn most_frequent<'a>(schemas: impl Iterator<Item = &'a SchemaRef>) -> usize {
     let mut counts: HashMap<Columns<'a>, (usize, usize)> = HashMap::new();
     for (index, schema) in schemas.enumerate() {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((shards.len(), sources.names), (3, vec!["0.tar".into(), "2.tar".into(), "4.tar".into()]));
         assert_eq!(sources.objects.len(), 3);
         assert!(sources.notes[1].contains("an assertion of a library"), "{:?}", sources.notes);
-        // as HTTP 505 is judged: the shard may be healthy
+        // as for HTTP 505: the shard may be healthy
         let error =
             left(2, |name| if name == "1.tar" { Err(Error::config("1.tar: HTTP 505")) } else { Ok(1) });
         assert!(error.await.unwrap_err().message().contains("HTTP 505"));

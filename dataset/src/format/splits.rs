@@ -5,7 +5,7 @@ use super::kinds::{Named, file_name};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Names that mean "a part of the data set, not a class": mixing two of them is never meant.
+/// Names that mean a part of the data set and not a class: mixing two of them is never intended.
 const SPLITS: [&str; 9] =
     ["train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"];
 
@@ -30,14 +30,14 @@ pub(super) fn keep_split(uri: &str, format: &dyn Format, split: &str, data: &mut
     if data.is_empty() {
         let found: Vec<String> = found.iter().map(|(split, n)| format!("{split} ({n} files)")).collect();
         return Err(Error::config(format!(
-            "{uri}: no files of the split {split}; its files are of: {}",
+            "{uri}: no files of the split {split}; there are files of: {}",
             found.join(", ")
         )));
     }
     Ok(())
 }
 
-/// The split that an object's name tells: its first folder, or a word of its file name (`beans-train-00000-of-…`).
+/// Returns the split in an object's name: its first folder, or a word of its file name (`beans-train-00000-of-…`).
 fn split_of(splits: Splits, name: &str) -> Option<&str> {
     let folder = name.split_once('/').map(|(folder, _)| folder);
     if let Some(split) = folder.filter(|f| is_split(f)) {
@@ -54,7 +54,7 @@ fn is_split(name: &str) -> bool {
     SPLITS.contains(&name.to_ascii_lowercase().as_str())
 }
 
-/// Refuses to mix splits.
+/// Returns an error if there are several splits.
 pub(super) fn one_split(uri: &str, at: Splits, names: &[String]) -> Result<()> {
     if matches!(at, Splits::Inside | Splits::Absent) {
         return Ok(());
@@ -63,7 +63,7 @@ pub(super) fn one_split(uri: &str, at: Splits, names: &[String]) -> Result<()> {
     for name in names {
         match split_of(at, name) {
             Some(split) => *splits.entry(split).or_default() += 1,
-            None => return Ok(()), // not all of it is splits: then these are classes or plain names
+            None => return Ok(()), // some have no split, so these are classes or plain names
         }
     }
     if splits.len() < 2 {
@@ -77,12 +77,12 @@ pub(super) fn one_split(uri: &str, at: Splits, names: &[String]) -> Result<()> {
         false => format!("{base}/{}*", &names[0][..names[0].rfind(first).unwrap_or(0) + first.len()]),
     };
     Err(Error::config(format!(
-        "{uri} holds several splits: {}; choose one by its split, or as {example}",
+        "{uri} holds several splits: {}; choose one with split, or open {example}",
         found.join(", ")
     )))
 }
 
-/// The part of `names` that is one split's folder, if all lie in it: classes are then one level deeper.
+/// Returns the folder of one split, if all of `names` are in it: classes are then one level deeper.
 pub(crate) fn shared_split_folder(names: &[String]) -> Option<&str> {
     let (folder, _) = names.first()?.split_once('/')?;
     let shared = names.iter().all(|n| n.split_once('/').is_some_and(|(f, _)| f == folder));

@@ -1,12 +1,15 @@
 //! WebDataset: tars whose consecutive members of one key make a sample.
 //!
-//! The key of a member is what webdataset's `base_plus_ext` says: the path up to the first dot of its file name; the
-//! rest, in lower case, is the extension. Columns: `key`; `label` int64 from `.cls`; other webdataset integers
-//! (`.id`, `.index` …) under their own names; `.txt` as `text`; the top-level keys of `.json` (a name that is taken gets
-//! the prefix `json_`; a `duration` written as text becomes float64 where all of it are numbers), lists and objects
-//! included, of the types in `json.rs`; a `.json` that is not an object as `json`; every other extension is a payload,
-//! named `image` if it is the only kind of picture and `audio` if it is the only kind of audio, else by its extension
-//! with dots as underscores.
+//! The key of a member is that of webdataset's `base_plus_ext`: the path up to the first dot of its file name. The rest, in
+//! lower case, is the extension. Columns:
+//! - `key`;
+//! - `label` int64 from `.cls`; other webdataset integers (`.id`, `.index` …) under their own names;
+//! - `text` from `.txt`;
+//! - the top-level keys of `.json`, including lists and objects, of the types in `json`. A taken name gets the prefix
+//!   `json_`. A `duration` written as text becomes float64 if all its values are numbers;
+//! - `json` from a `.json` that is not an object;
+//! - a payload from every other extension, named `image` or `audio` if it is the only one of its kind, else by its
+//!   extension with dots as underscores.
 
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Seen};
@@ -32,18 +35,18 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Columns that JSON members may make, and fields of all their structs: a JSON object keyed by sample would make one each. As
-/// many extensions may be payloads.
+/// Limit on the columns that JSON members make, and on the fields of all their structs: a JSON object keyed by sample would
+/// make one each. Payload extensions have the same limit.
 const MAX_COLUMNS: usize = 1_000;
 /// The extensions that webdataset decodes as integers.
 const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
 
-/// Text and keys of a run of samples: a column of text holds less than 2 GiB. A number may take up to four times its bytes in
-/// JSON as text, but not a column that is mostly text.
+/// Limit on the text and keys of a run of samples: a text column holds less than 2 GiB. A number may take up to four times
+/// its bytes in JSON as text, but not a column that is mostly text.
 const RUN_TEXT_BYTES: usize = 1 << 30;
 
-/// Values with their rows, in the order of the rows. Rows without a value are left out, so that a column takes no memory for
-/// them before it is known how many columns there are.
+/// Values with their rows, in the order of the rows. Rows without a value are left out, so that they take no memory before
+/// the number of columns is known.
 type Sparse<T> = Vec<(usize, T)>;
 
 /// One tar.
@@ -62,13 +65,13 @@ struct Run {
     keys: Vec<String>,
     payloads: BTreeMap<String, Sparse<(u64, u64)>>,
     columns: BTreeMap<String, ArrayRef>,
-    /// Read for the catalog: the headers of all members, and what is in those of text.
+    /// Bytes read for the catalog: the headers of all members, and the content of text members.
     read_bytes: u64,
-    /// Columns whose lists or objects became text, and why.
+    /// Columns whose lists or objects became text, with the reason.
     flattened: BTreeMap<String, &'static str>,
 }
 
-/// `(key, extension)`; `None` for a name without one.
+/// Returns `(key, extension)`; `None` for a name without an extension.
 fn split_key(name: &str) -> Option<(&str, String)> {
     let file = name.rfind('/').map_or(0, |at| at + 1);
     let dot = name[file..].find('.')? + file;
@@ -154,7 +157,7 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     tars::blocking(with.storage.io(), move || draft(runs, &objects, notes, block_bytes)).await
 }
 
-/// Groups consecutive members of one key into samples; a run of samples ends after `run_bytes` of text.
+/// Groups consecutive members of one key into samples. A run of samples ends after `run_bytes` of text.
 fn group(members: Vec<Member>, object: &ObjectRef, run_bytes: usize) -> Result<Tar> {
     let mut tar = Tar::default();
     let mut open = OpenRun::default();
@@ -204,7 +207,7 @@ struct OpenRun {
 }
 
 impl OpenRun {
-    /// Adds a member of the last sample.
+    /// Adds a member to the last sample.
     fn add(&mut self, extension: String, place: (u64, u64), text: Option<&[u8]>) -> Result<(), String> {
         let row = self.run.keys.len() - 1;
         self.run.read_bytes += RECORD_BYTES;
@@ -219,7 +222,7 @@ impl OpenRun {
         Ok(())
     }
 
-    /// Makes arrays of the values.
+    /// Turns the values into arrays.
     fn close(mut self, object: &ObjectRef) -> Result<Run> {
         let mut cells = Cells::of(self.run.read_bytes);
         for (name, values) in self.values {
@@ -232,7 +235,7 @@ impl OpenRun {
     }
 }
 
-/// The error of a column that takes much more bytes than its text in the tar.
+/// Returns the error of a column that takes much more bytes than its text in the tar.
 fn too_long(column: &str, object: &ObjectRef, why: &str) -> Error {
     let column = column.trim_start_matches('{');
     Error::config(format!(
@@ -268,7 +271,7 @@ fn too_many(what: &str) -> String {
     )
 }
 
-/// The columns that a text member makes. JSON's are marked by a leading `{`, until names are settled.
+/// Returns the columns that a text member makes. Those of JSON are marked by a leading `{` until names are settled.
 fn text_values(extension: &str, text: &[u8]) -> Result<Vec<(String, Value)>, String> {
     let text = std::str::from_utf8(text).map_err(|e| format!("not UTF-8: {e}"))?;
     if is_json(extension) {
@@ -305,7 +308,7 @@ fn check_columns(runs: &[Run], objects: &[ObjectRef]) -> Result<()> {
     Ok(())
 }
 
-/// Payload extensions of all tars with the columns they become.
+/// Returns the payload extensions of all tars, with the columns that they become.
 fn payload_names(runs: &[Run]) -> Vec<(String, String)> {
     let extensions: BTreeSet<&String> = runs.iter().flat_map(|t| t.payloads.keys()).collect();
     let last = |e: &str| extension(&format!("x.{e}"));
@@ -319,7 +322,7 @@ fn payload_names(runs: &[Run]) -> Vec<(String, String)> {
     extensions.into_iter().map(|e| (e.clone(), name(e))).collect()
 }
 
-/// Types of the metadata columns of all tars, and why lists or objects of one are text.
+/// Returns the types of the metadata columns of all tars, and why lists or objects of one are text.
 fn metadata_kinds(runs: &[Run]) -> BTreeMap<&String, (DataType, Flattened)> {
     let mut kinds: BTreeMap<&String, (DataType, Flattened)> = BTreeMap::new();
     for run in runs {
@@ -346,7 +349,7 @@ fn metadata_kinds(runs: &[Run]) -> BTreeMap<&String, (DataType, Flattened)> {
     kinds
 }
 
-/// Metadata columns of all tars: draft name, final name, type.
+/// Returns the metadata columns of all tars: draft name, final name, type.
 fn metadata_names(
     runs: &[Run],
     payloads: &[(String, String)],
@@ -465,7 +468,7 @@ mod tests {
         (0..samples).flat_map(sample).collect()
     }
 
-    /// A tar whose texts exceed what one column holds is several runs, with the samples, types and places of one.
+    /// A tar whose texts exceed what one column holds becomes several runs, with the samples, types and places of one.
     #[test]
     fn much_text_in_one_tar_makes_several_runs() {
         let object = ObjectRef { uri: "x.tar".into(), size: 1 << 20, etag: None };

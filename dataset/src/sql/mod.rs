@@ -1,6 +1,6 @@
-//! SQL over the catalog: filters, counts, anything DataFusion can ask.
+//! SQL over the catalog: filters, counts, any DataFusion query.
 //!
-//! A filter is evaluated once, when it is applied, into one bit a sample: what a plan needs.
+//! A filter is evaluated once, when it is applied, into one bit for each sample: what a plan needs.
 
 mod scan;
 mod table;
@@ -23,10 +23,10 @@ use futures::TryStreamExt;
 use std::sync::Arc;
 use table::CatalogTable;
 
-/// The name of the one table.
+/// The name of the only table.
 const TABLE: &str = "catalog";
 
-/// A context with the table `catalog` and the data set's functions.
+/// Returns a context with the table `catalog` and the data set's functions.
 pub(crate) fn context(opened: &Arc<Opened>) -> Result<SessionContext> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(threads));
@@ -35,7 +35,7 @@ pub(crate) fn context(opened: &Arc<Opened>) -> Result<SessionContext> {
     }
     let table = CatalogTable::new(opened.clone());
     context.register_table(TABLE, Arc::new(table)).map_err(|e| {
-        Error::new(ErrorKind::Bug, "DataFusion refuses the catalog as a table").with_source(e)
+        Error::new(ErrorKind::Bug, "DataFusion rejects the catalog as a table").with_source(e)
     })?;
     Ok(context)
 }
@@ -53,7 +53,7 @@ fn samples(opened: &Opened) -> Result<usize> {
         .map_err(|_| Error::config("more samples than this machine can address"))
 }
 
-/// One bit a sample: is the expression true for it?
+/// Returns one bit for each sample: whether the expression is true for it.
 pub(crate) async fn evaluate(opened: &Arc<Opened>, sql: &str) -> Result<BooleanBuffer> {
     let io = opened.storage.io().clone();
     let (opened, sql) = (opened.clone(), sql.to_owned());
@@ -82,7 +82,7 @@ pub(crate) async fn evaluate(opened: &Arc<Opened>, sql: &str) -> Result<BooleanB
     io.run(task).await
 }
 
-/// The values of a numeric column by sample id; NaN for nulls.
+/// Returns the values of a numeric column by sample id; NaN for nulls.
 pub(crate) async fn numbers(opened: &Arc<Opened>, column: &str) -> Result<Vec<f32>> {
     let io = opened.storage.io().clone();
     let (opened, column) = (opened.clone(), column.to_owned());
@@ -112,14 +112,14 @@ pub(crate) async fn numbers(opened: &Arc<Opened>, column: &str) -> Result<Vec<f3
     io.run(task).await
 }
 
-/// As `f32`, rounded down: what a filter keeps as `<= 12.3` must not be longer than 12.3 to a plan.
+/// Rounds down to `f32`: a sample that a filter keeps as `<= 12.3` must not be longer than 12.3 to a plan.
 fn narrowed(number: f64) -> f32 {
     #[expect(clippy::cast_possible_truncation, reason = "rounded, then corrected")]
     let nearest = number as f32;
     if f64::from(nearest) > number { nearest.next_down() } else { nearest }
 }
 
-/// Every rank and every resumed run must keep the same samples, so a filter may not depend on chance or the clock.
+/// Rejects filters that depend on chance or the clock: every rank and every resumed run must keep the same samples.
 fn refuse_changing(expression: &Expr) -> datafusion::error::Result<()> {
     let mut changing = None;
     expression.apply(|part| {
@@ -134,27 +134,27 @@ fn refuse_changing(expression: &Expr) -> datafusion::error::Result<()> {
     match changing {
         None => Ok(()),
         Some(name) => Err(DataFusionError::External(Box::new(Error::config(format!(
-            "{name}() gives another answer at another time, so ranks and resumed runs would not keep the same samples; \
+            "{name}() returns other values at other times, so ranks and resumed runs would not keep the same samples; \
              compare with a constant instead"
         ))))),
     }
 }
 
-/// Runs a query; all its rows are held in memory, in at least one batch.
+/// Runs a query and returns all its rows, in at least one batch.
 pub(crate) async fn query(opened: &Arc<Opened>, query: &str) -> Result<Vec<RecordBatch>> {
     let io = opened.storage.io().clone();
     let (opened, query) = (opened.clone(), query.to_owned());
     let task = async move {
         let run = async {
             let context = context(&opened).map_err(external)?;
-            // `copy`, `create external table` and `drop` would write files, read others, or end the table.
+            // `copy`, `create external table` and `drop` would write files, read others, or remove the table.
             let only_queries =
                 SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
             let rows = context.sql_with_options(&query, only_queries).await?;
             let schema = rows.schema().inner().clone();
             let mut batches = rows.collect().await?;
             if batches.is_empty() {
-                batches.push(RecordBatch::new_empty(schema)); // the columns are an answer, too
+                batches.push(RecordBatch::new_empty(schema)); // which has the columns
             }
             Ok(batches)
         };
@@ -193,7 +193,7 @@ fn reason(error: &DataFusionError) -> String {
     }
 }
 
-/// Returns storage's own error where that is the cause, else one with DataFusion's reason and the columns.
+/// Returns feedstock's own error if that is the cause, else one with DataFusion's reason and the columns.
 fn explain(error: DataFusionError, what: &str, opened: &Opened) -> Error {
     let root = error.find_root();
     if let DataFusionError::External(cause) = root

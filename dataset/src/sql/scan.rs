@@ -1,4 +1,4 @@
-//! Running a scan of the catalog: runs of blocks in, record batches with sample ids out.
+//! Runs a scan of the catalog: reads runs of blocks, returns record batches with sample ids.
 
 use crate::catalog::{Content, SAMPLE_ID};
 use crate::format::parquet::read::parse_unit;
@@ -24,8 +24,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Runs that one partition reads ahead: one is consumed while the next is on its way. With payloads a run is one
-/// block, so a scan holds about two blocks a partition.
+/// Runs that one partition reads ahead: one is consumed while the next is read. With payloads a run is one block, so a scan
+/// holds about two blocks for each partition.
 const RUNS_AHEAD: usize = 2;
 
 /// Consecutive blocks that are read together; all of one unit, or of one run of the sample table.
@@ -42,7 +42,7 @@ pub(super) enum Output {
     SampleId,
 }
 
-/// A predicate that needs no payload: evaluated before a block's payloads are fetched.
+/// A predicate that needs no payload; it is evaluated before a block's payloads are fetched.
 pub(super) struct Cheap {
     pub(super) reader: BlockReader,
     pub(super) outputs: Vec<Output>,
@@ -61,7 +61,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// The rows of a run; `None` when it is skipped.
+    /// Returns the rows of a run; `None` if it is skipped.
     async fn read(&self, run: Run) -> Result<Option<RecordBatch>> {
         if self.excluded(&run).await? {
             return Ok(None);
@@ -92,7 +92,7 @@ impl Scan {
         let columns = outputs.iter().map(|output| match (output, &read) {
             (Output::Read(i), Some(rows)) => Ok(rows.column(*i).clone()),
             (Output::SampleId, _) => Ok(Arc::new(ids()) as ArrayRef),
-            (Output::Read(_), None) => internal_err!("a column was asked of a batch that was not read"),
+            (Output::Read(_), None) => internal_err!("a column is requested from a batch that was not read"),
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let rows = usize::try_from(samples.end - samples.start)
@@ -106,7 +106,7 @@ impl Scan {
         starts[run.blocks.start as usize]..starts[run.blocks.end as usize]
     }
 
-    /// Do the statistics of its row group say that no row passes?
+    /// Whether the statistics of its row group prove that no row passes.
     async fn excluded(&self, run: &Run) -> Result<bool> {
         let (Some(pruning), Content::Units { units, source_schema, .. }) =
             (&self.pruning, &self.opened.catalog.content)
@@ -162,7 +162,7 @@ impl PruningStatistics for UnitStatistics<'_> {
     }
 
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
-        // a file that does not say how many nulls it has may have some
+        // A file without a count of nulls may have some.
         let converter = self.converter(column)?.with_missing_null_counts_as_zero(false);
         let counts = converter.row_group_null_counts(self.metadata.row_groups()).ok()?;
         Some(Arc::new(counts))

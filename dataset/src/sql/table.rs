@@ -1,9 +1,9 @@
 //! The catalog as a DataFusion table.
 //!
-//! Columns: all metadata and payload columns, and `sample_id`. Only the columns that a query names are read. Filters
-//! on metadata go down to the files: a Parquet row group whose statistics exclude them is skipped, and where a query
-//! also reads payloads, a block's payloads are fetched only if some of its samples pass. Every row carries its
-//! sample id from the block it came from, so nothing skipped can shift the numbers.
+//! Columns: all metadata and payload columns, and `sample_id`. Only the columns that a query names are read. Filters on
+//! metadata are pushed down to the files: a Parquet row group whose statistics exclude them is skipped. If a query also
+//! reads payloads, a block's payloads are fetched only if some of its samples pass. Every row has its sample id from its
+//! block, so skipped rows cannot shift the ids.
 
 use super::scan::{Cheap, Output, Run, Scan, ScanExec};
 use crate::catalog::{Catalog, Content, SAMPLE_ID};
@@ -38,11 +38,11 @@ impl CatalogTable {
         self.opened.catalog.is_payload(column)
     }
 
-    /// Reads the given columns of the table.
+    /// Returns a reader of the given columns of the table.
     fn reader(&self, table_columns: &[usize]) -> BlockReader {
         let sample_id = self.schema.fields().len() - 1;
         let columns = table_columns.iter().copied().filter(|&c| c != sample_id).collect();
-        // a query passes once over everything: it must not push the plan's blocks out of the cache
+        // A query passes once over everything: it must not evict the plan's blocks from the cache.
         BlockReader::new(self.opened.catalog.clone(), self.opened.storage.clone(), None, columns)
     }
 
@@ -55,7 +55,7 @@ impl CatalogTable {
             .collect()
     }
 
-    /// The filters that need no payload, as a predicate over the columns they name.
+    /// Returns the filters that need no payload, as a predicate over the columns they name.
     fn cheap(&self, state: &dyn Session, filters: &[Expr]) -> Result<Option<Cheap>> {
         let metadata_only = filters.iter().filter(|f| !f.is_volatile());
         let metadata_only =
@@ -69,7 +69,7 @@ impl CatalogTable {
         Ok(Some(Cheap { reader: self.reader(&columns), outputs: self.outputs(&columns), schema, predicate }))
     }
 
-    /// What row-group statistics are held against.
+    /// Returns the predicate that row-group statistics are checked against.
     fn pruning(&self, state: &dyn Session, filters: &[Expr]) -> Result<Option<PruningPredicate>> {
         if !format::of(self.opened.catalog.layout).has_statistics() {
             return Ok(None);
@@ -80,12 +80,12 @@ impl CatalogTable {
         let predicate = state.create_physical_expr(filter, &DFSchema::try_from(self.schema.clone())?)?;
         let pruning =
             PruningPredicateBuilder::new().with_file_schema(self.schema.clone()).try_build(predicate);
-        // An expression that statistics cannot decide is no error: then nothing is skipped.
+        // An expression that statistics cannot decide is not an error: nothing is skipped then.
         Ok(pruning.ok().filter(|p| !p.always_true()))
     }
 
-    /// Runs of blocks that are read together: one block where payloads are read, else all of a unit or of a run of
-    /// the sample table.
+    /// Returns the runs of blocks that are read together: one block each if payloads are read, else all blocks of a unit or
+    /// of a run of the sample table.
     fn runs(&self, with_payload: bool) -> Vec<Run> {
         if with_payload {
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
@@ -148,7 +148,7 @@ impl TableProvider for CatalogTable {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        // whole row groups and blocks are skipped, so rows that do not pass are left
+        // Only whole row groups and blocks are skipped, so rows that do not pass may be left.
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 

@@ -4,9 +4,9 @@
 //! local file ─▶ mapping ─▶ CRC-32, texts checked ─▶ pages released ─▶ arrays that are views of it
 //! other store ─▶ one read ─▶ the same, in the process's memory
 //! ```
-//! 10⁷ files make tables of 1.4 GB. Mapped, they are in memory once a machine, and only as long as the machine has
-//! no better use for the pages. A process has in its own tables of pages what it has read since it checked the file.
-//! Files are replaced by renaming, never written in place, so a mapping stays what it was.
+//! 10⁷ files make tables of 1.4 GB. Mapped, a machine has them in memory once, and only as long as it has no better use for
+//! the pages. The page tables of a process hold what it has read since it checked the file. Files are replaced by renaming,
+//! never written in place, so a mapping never changes.
 
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Footer length and magic at a file's end.
 const TRAILER_BYTES: usize = 10;
 
-/// A table as a file's bytes.
+/// Encodes a table as a file's bytes.
 pub(crate) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
     let write = || {
         let mut writer = FileWriter::try_new(Vec::new(), schema)?;
@@ -46,7 +46,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Takes the pages of a mapped file out of the process: those that are used again come from the file.
+    /// Takes the pages of a mapped file out of the process: those that are used again are read from the file.
     pub(crate) fn release(&self) {
         if let Some(mapping) = &self.mapping {
             // SAFETY: The mapping is shared, read-only and of a file that does not change, so a page that is dropped comes
@@ -68,7 +68,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// The bytes of a file that should have `size` of them.
+/// Reads a file that should have `size` bytes.
 pub(crate) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Stored, String> {
     if let Some(path) = storage.local_path(uri).filter(|path| is_on_a_local_disk(path)) {
         return map(&path, size).map_err(|e| format!("{uri}: {e}"));
@@ -78,7 +78,7 @@ pub(crate) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Stor
     Ok(Stored { bytes, mapping: None })
 }
 
-/// A file on a network file system may vanish under its mapping, which would end the process: it is read.
+/// Whether a file may be mapped. On a network file system it may vanish under its mapping, which would end the process.
 fn is_on_a_local_disk(path: &Path) -> bool {
     // ext, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS
     const LOCAL: [u64; 7] =
@@ -100,7 +100,7 @@ fn map(path: &Path, size: u64) -> std::io::Result<Stored> {
     Ok(Stored { bytes: Bytes::from_owner(Owner(Arc::clone(&mapping))), mapping: Some(mapping) })
 }
 
-/// The table in a file's bytes: its arrays are views of them.
+/// Returns the table in a file's bytes: its arrays are views of them.
 pub(crate) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
     let told = |e: arrow::error::ArrowError| e.to_string();
     let cut = || "it is cut off".to_owned();

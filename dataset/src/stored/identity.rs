@@ -1,4 +1,4 @@
-//! The hashes that identify a data set, equal for all copies of it: what cursors are compared by.
+//! The hashes that identify a data set. They are equal for all its copies, and cursors are compared by them.
 //!
 //! ```text
 //! identity   layout │ names, sizes │ what cataloguing reads anyway: footers of row groups, IPC messages; places of
@@ -6,8 +6,9 @@
 //! blocks     how the samples were cut into blocks
 //! legacy     what releases before 0.2 stored as one hash: names, sizes, ETags, blocks
 //! ```
-//! ETags, inodes and times guard reads and are no part of the identity: a copy (`cp -a`, `rsync`, another node's) has
-//! others. An MD5 as an ETag is none either: a listing never proves that it is one, and a copy on a file system has none.
+//! ETags, inodes and times guard reads and are not part of the identity: a copy (`cp -a`, `rsync`, another node's) has
+//! others. The same holds for an MD5 as an ETag: a listing never proves that it is one, and a copy on a file system has
+//! none.
 
 use crate::catalog::{BlockTable, Content, CopiedFrom, DURATION, Draft, Objects};
 use crate::format::{self, name_below};
@@ -18,11 +19,11 @@ use feedstock_plan::DataHashes;
 use std::hash::Hasher;
 use twox_hash::XxHash64;
 
-/// Raised when the identity would differ for the same data.
+/// Raised when the identity of the same data would change.
 const VERSION: u64 = 3;
 const LEGACY_VERSION: u64 = 2;
 
-/// The hashes of a data set that was just catalogued.
+/// Returns the hashes of a data set that was just catalogued.
 pub(crate) async fn hashes(
     draft: &Draft,
     layout: Layout,
@@ -37,7 +38,7 @@ pub(crate) async fn hashes(
     })
 }
 
-/// Those of several data sets, one after another.
+/// Returns the hashes of several data sets, one after another.
 pub(crate) fn joined(parts: &[DataHashes]) -> DataHashes {
     let seed = parts.len() as u64;
     DataHashes {
@@ -47,7 +48,7 @@ pub(crate) fn joined(parts: &[DataHashes]) -> DataHashes {
     }
 }
 
-/// The identity of several data sets, one after another.
+/// Returns the identity of several data sets, one after another.
 pub(crate) fn identity_of_parts(parts: &[u64]) -> u64 {
     sequence(VERSION + ((parts.len() as u64) << 8), parts.iter().copied())
 }
@@ -93,7 +94,7 @@ pub(crate) async fn identity(
     Ok(hash.finish())
 }
 
-/// How the samples were cut.
+/// Hashes how the samples were cut into blocks.
 pub(crate) fn blocks(blocks: &BlockTable, block_bytes: u64) -> Result<u64> {
     let mut hash = XxHash64::with_seed(VERSION);
     hash.write_u64(block_bytes);
@@ -101,7 +102,7 @@ pub(crate) fn blocks(blocks: &BlockTable, block_bytes: u64) -> Result<u64> {
     Ok(hash.finish())
 }
 
-/// As releases before 0.2 computed it.
+/// Computes the hash of releases before 0.2.
 fn legacy(draft: &Draft, layout: Layout, block_bytes: u64) -> Result<u64> {
     let mut hash = XxHash64::with_seed(LEGACY_VERSION);
     hash.write(layout.name().as_bytes());

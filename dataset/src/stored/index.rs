@@ -7,14 +7,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Raised whenever what is stored changes its form or its meaning. 4: the identity and the cut into blocks have a hash
-/// each. Catalogs of version 3 are converted, others are rebuilt.
+/// Raised whenever what is stored changes in form or meaning. 4: the identity and the cut into blocks have separate hashes.
+/// Catalogs of version 3 are converted, others are rebuilt.
 pub(crate) const VERSION: u32 = 4;
 pub(crate) const CONVERTED_VERSION: u32 = 3;
 pub(crate) const INDEX: &str = "catalog.json";
 
-/// Units up to this are read and checked when the catalog is opened, in a few milliseconds (about 20,000 row groups);
-/// more of them stay in the store and are checked one by one.
+/// Units up to this size are read and checked when the catalog is opened, in a few milliseconds (about 20,000 row groups).
+/// Larger ones stay in the store and are checked one by one.
 pub(crate) const UNITS_IN_MEMORY_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub(crate) struct Index {
     pub(crate) identity: Option<u64>,
     #[serde(default)]
     pub(crate) blocks: Option<u64>,
-    /// The legacy hash, under the name that it had.
+    /// The legacy hash, under its former name.
     pub(crate) content_hash: u64,
     /// The hash of the listing.
     pub(crate) fingerprint: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Index {
     pub(crate) is_resumed: bool,
     #[serde(default)]
     pub(crate) probed: Probed,
-    /// Seconds since 1970 when another catalog took its place.
+    /// Seconds since 1970 at which another catalog replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) superseded: Option<u64>,
     pub(crate) base: String,

@@ -1,10 +1,10 @@
-//! Catalogs that were replaced: kept for jobs that read them, and to list what changed.
+//! Replaced catalogs: kept for jobs that read them, and to list what changed.
 //!
 //! ```text
 //! catalog.json ─▶ the current one's tables          kept-<hash>.json ─▶ a former one's tables, 30 days long
 //! ```
-//! A running job reads units of the catalog that it opened, whatever is stored since; a cursor names the catalog that it
-//! belongs to by its identity. Tables that an index names are never deleted.
+//! A running job reads units of the catalog that it opened, whatever was stored since. A cursor names its catalog by the
+//! identity. Tables that an index names are never deleted.
 
 use super::index::{Index, read_index, write_index};
 use super::load::{load_index, read_objects};
@@ -20,18 +20,18 @@ use std::time::{Duration, SystemTime};
 /// Longer than a job runs without a restart.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 const PREFIX: &str = "kept-";
-/// Catalogs kept in one place.
+/// Limit on the catalogs kept in one place.
 const MAX_KEPT: usize = 32;
-/// Files of one folder that are looked at; each kept catalog has up to seven.
+/// Limit on the files of a folder that are looked at; each kept catalog has up to seven.
 const MAX_FILES: usize = 10_000;
-/// Names that a message about changes lists of each kind.
+/// Names of each kind that a message about changes lists.
 const SHOWN_NAMES: usize = 3;
 
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Keeps `index`, whose place another one is about to take.
+/// Keeps `index`, which another one is about to replace.
 pub(crate) async fn keep(mut index: Index, place: &Place, storage: &Storage) -> Result<()> {
     let mut hash = twox_hash::XxHash64::with_seed(0);
     index.tables.values().for_each(|table| hash.write(table.file.as_bytes()));
@@ -39,8 +39,8 @@ pub(crate) async fn keep(mut index: Index, place: &Place, storage: &Storage) -> 
     write_index(&index, &place.file(&format!("{PREFIX}{:016x}.json", hash.finish())), storage).await
 }
 
-/// Deletes the tables of catalogs that were kept long enough, and those of the catalog `before` if it is not kept: then it differs
-/// from the current one only in what guards reads. What fails costs space only.
+/// Deletes the tables of catalogs that were kept long enough. Deletes those of the catalog `before`, too, if it is not
+/// kept: it then differs from the current one only in what guards reads. A failure costs only space.
 pub(crate) async fn clean(before: Option<Index>, current: &Index, place: &Place, storage: &Storage) {
     let oldest = now().saturating_sub(KEPT.as_secs());
     let mut all = all(place, storage).await;
@@ -64,7 +64,7 @@ pub(crate) async fn clean(before: Option<Index>, current: &Index, place: &Place,
     }
 }
 
-/// Is this the name of a table in the catalog's folder? An index may come from another program.
+/// Whether this is the name of a table in the catalog's folder. An index may come from another program.
 fn is_table(file: &str) -> bool {
     let stem = file.strip_suffix(".arrow").or_else(|| file.strip_suffix(".bin"));
     let parts = stem.and_then(|stem| stem.rsplit_once('-'));
@@ -79,7 +79,7 @@ fn is_table(file: &str) -> bool {
 pub(crate) struct Kept(Index);
 
 impl Kept {
-    /// Its identity, and its hash as releases before 0.2 saved it.
+    /// Returns its identity, and its hash as releases before 0.2 saved it.
     pub(crate) fn hashes(&self) -> (u64, u64) {
         (self.0.identity.unwrap_or(self.0.content_hash), self.0.content_hash)
     }
@@ -87,12 +87,12 @@ impl Kept {
     /// Loads it from where it is kept.
     ///
     /// # Errors
-    /// `Gone` where its tables are damaged or were deleted.
+    /// `Gone` if its tables are damaged or were deleted.
     pub(crate) async fn load(self, place: &Place, storage: &Storage) -> Result<Catalog> {
         load_index(self.0, place, storage).await.map_err(|why| gone(place, &why))
     }
 
-    /// What was added, removed or replaced since, where `objects` are there now.
+    /// Returns what was added, removed or replaced since; `objects` are the current ones.
     ///
     /// # Errors
     /// `Gone` as [`load`](Self::load).
@@ -111,7 +111,7 @@ fn gone(place: &Place, why: &str) -> Error {
     Error::new(ErrorKind::Gone, format!("a catalog kept in {} cannot be read: {why}", place.folder()))
 }
 
-/// The catalogs that are kept at a place.
+/// Returns the catalogs that are kept at a place.
 pub(crate) async fn kept_catalogs(place: &Place, storage: &Storage) -> Vec<Kept> {
     all(place, storage).await.into_iter().map(|(_, index)| Kept(index)).collect()
 }
@@ -138,7 +138,7 @@ impl Differing {
     }
 }
 
-/// Walks both listings, which are sorted by URI.
+/// Compares both listings, which are sorted by URI.
 fn changes(former: &Objects, objects: &Objects) -> String {
     let (mut added, mut removed, mut resized) =
         (Differing::default(), Differing::default(), Differing::default());

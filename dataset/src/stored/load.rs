@@ -1,4 +1,4 @@
-//! Opening a stored catalog: what does not match its index is rebuilt, never trusted.
+//! Opens a stored catalog. What does not match its index is rebuilt, never trusted.
 
 use super::index::{CONVERTED_VERSION, INDEX, Index, Table, UNITS_IN_MEMORY_BYTES, VERSION, read_whole};
 use super::place::Place;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A stored catalog and what it was built from.
 pub(crate) struct Found {
     pub(crate) catalog: Catalog,
-    /// It is of an older version, and to be stored again.
+    /// Whether it has an older version and must be stored again.
     pub(crate) converted: bool,
 }
 
@@ -60,12 +60,12 @@ pub(crate) async fn load(place: &Place, storage: &Storage) -> Result<Stored> {
     }
 }
 
-/// The catalog that an index describes.
+/// Returns the catalog that an index describes.
 pub(crate) async fn load_index(index: Index, place: &Place, storage: &Storage) -> Result<Catalog, String> {
     load_tables(index, place, storage).await.map(|found| found.catalog)
 }
 
-/// The objects of one catalog, without the rest of it.
+/// Reads the objects of one catalog, without the rest of it.
 pub(crate) async fn read_objects(index: &Index, place: &Place, storage: &Storage) -> Result<Objects, String> {
     let (_, batches) =
         read_table(index.tables.get("objects").ok_or("no table objects")?, place, storage).await?;
@@ -107,7 +107,7 @@ impl Tables {
         self.0.contains_key(name)
     }
 
-    /// The table that is one batch.
+    /// Returns a table that is one batch.
     fn one(&self, name: &str) -> Result<&RecordBatch, String> {
         match self.0.get(name).map(|(_, batches)| batches.as_slice()) {
             Some([batch]) => Ok(batch),
@@ -142,7 +142,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
             let object = ObjectRef { uri: place.file(&table.file), size: table.bytes, etag: None };
             let units = load_units(&tables, object, storage).await?;
             if !blocks.units_fit(units.len(), objects.len()) {
-                return Err("a block lies in a unit that is not there".into());
+                return Err("a block is in a unit that does not exist".into());
             }
             columns_of_units(&tables, units, &schema, blocks.samples())?
         }
@@ -155,7 +155,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         && let Some(many) = blocks_of_many_objects(samples, &blocks)
     {
         return Err(format!(
-            "an older release cut a block of {many} files, more than the {} of today",
+            "an older release cut a block of {many} files, over the limit of {}",
             MAX_BLOCK_OBJECTS
         ));
     }
@@ -192,7 +192,7 @@ fn load_samples(
         SampleTable::from_batches(metadata, &places, index.payload.len(), objects.len(), index.key)?
             .with_lists(index.lists.clone())?;
     if samples.len() != blocks.samples() {
-        return Err(format!("{} samples in {} samples of blocks", samples.len(), blocks.samples()));
+        return Err(format!("{} samples, but the blocks have {}", samples.len(), blocks.samples()));
     }
     Ok(Content::Located(samples))
 }
@@ -209,7 +209,7 @@ async fn load_units(tables: &Tables, object: ObjectRef, storage: &Storage) -> Re
     units.held(bytes)
 }
 
-/// `schema`: of the data set, with what was added.
+/// `schema` is that of the data set, with the added columns.
 fn columns_of_units(
     tables: &Tables,
     units: UnitStore,
@@ -230,7 +230,7 @@ fn columns_of_units(
         return Err("the columns are not those of the files".into());
     }
     if added.as_ref().is_some_and(|a| a.rows().num_rows() as u64 != samples) {
-        return Err("the columns that were added have another length".into());
+        return Err("the added columns have another length".into());
     }
     mapping.schema = match &added {
         Some(added) => added.without(schema).map_err(|e| e.to_string())?,
@@ -239,7 +239,7 @@ fn columns_of_units(
     Ok(Content::Units { units, source_schema, mapping: Arc::new(mapping), added })
 }
 
-/// The stored hashes; those that version 3 lacks are computed.
+/// Returns the stored hashes; computes those that version 3 lacks.
 async fn hashes_of(
     index: &Index,
     objects: &Objects,
@@ -258,7 +258,8 @@ async fn hashes_of(
     })
 }
 
-/// The blocks of a catalog that was stored without their memory, which follows from their bytes where nothing is compressed.
+/// Returns the blocks of a catalog that was stored without their memory, which follows from their bytes if nothing is
+/// compressed.
 async fn with_memory(
     blocks: BlockTable,
     content: &Content,
@@ -279,7 +280,7 @@ async fn with_memory(
     })
 }
 
-/// The number of files of the first block that spans more of them than a new catalog's may.
+/// Returns the number of files of the first block that spans more of them than a new catalog's may.
 fn blocks_of_many_objects(samples: &SampleTable, blocks: &BlockTable) -> Option<usize> {
     let ranges = blocks.starts().windows(2).map(|pair| pair[0]..pair[1]);
     ranges.map(|range| samples.objects_in(range)).find(|files| *files > MAX_BLOCK_OBJECTS as usize)

@@ -1,8 +1,8 @@
-//! Catalogs on disk or beside the data: Arrow IPC tables, and a small `catalog.json` written last.
+//! Catalogs on disk or next to the data: Arrow IPC tables, and a small `catalog.json` written last.
 //!
-//! The tables carry the hash of their bytes in their names, so that writers of different catalogs never meet, and the JSON
-//! holds each table's size and CRC-32: what does not match is rebuilt, never trusted. A catalog that is replaced is kept
-//! for a while ([`kept`]).
+//! The names of the tables contain the hash of their bytes, so that writers of different catalogs never conflict. The JSON
+//! holds each table's size and CRC-32: what does not match is rebuilt, never trusted. A replaced catalog is kept for a
+//! while ([`kept`]).
 
 mod files;
 mod identity;
@@ -117,7 +117,7 @@ mod tests {
         println!("{BLOCKS} blocks, {} samples: opened in {took:?}", found.catalog.samples());
         assert_eq!(found.catalog.samples(), 1_000_000_000);
         assert_eq!(found.catalog.block_samples(BlockId(999_999)).end, 1_000_000_000);
-        // The index, which is asked for its size, too; and one of the units, 64 bytes each.
+        // The index, whose size is requested, too; and one of the units, 64 bytes each.
         let after = shared.0.stats();
         let (requests, bytes) = (after.requests - before.requests, after.read_bytes - before.read_bytes);
         assert_eq!((requests, bytes), (3, index + 64));

@@ -7,7 +7,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The folder `folder`, of the cache or next to the data.
+    /// Returns the place at `folder`, in the cache or next to the data.
     pub(crate) fn new(folder: String, cache: bool) -> Self {
         Self { folder, cache }
     }

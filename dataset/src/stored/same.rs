@@ -1,8 +1,8 @@
-//! Which samples of one catalog are which of another: of the same data before and after it changed.
+//! Finds samples of one catalog in another: of the same data before and after it changed.
 //!
-//! Two samples are the same if they are stored at the same place in files of the same name and size. Of columnar
-//! files the footers or messages have to be equal as well. Files are named from the data set's own folder, so that a copy
-//! elsewhere fits. The row of a table (a TSV, a manifest) that lists a sample may differ.
+//! Two samples are the same if they are stored at the same place in files of the same name and size. In columnar files, the
+//! footers or messages must be equal, too. File names are relative to the data set's folder, so a copy elsewhere fits. The
+//! row of a table (a TSV, a manifest) that lists a sample may differ.
 
 use crate::catalog::{BlockTable, Catalog, Content, SampleTable, UnitStore};
 use crate::format::{self, name_below};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::hash::Hasher;
 use twox_hash::XxHash64;
 
-/// Which samples of an older version of a data set are in a newer one: runs of samples that both have in one sequence.
+/// Maps samples of an older version of a data set to a newer one: runs of samples that both have in one sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SameSamples(Vec<Run>);
 
@@ -23,12 +23,12 @@ struct Run {
 }
 
 impl SameSamples {
-    /// All samples of a data set that did not change.
+    /// Returns the map of a data set that did not change.
     pub(crate) fn all(samples: u64) -> Self {
         Self(vec![Run { old: 0, new: 0, samples }])
     }
 
-    /// What `sample` of the older version is in the newer one; `None` where its file was removed or replaced.
+    /// Returns what `sample` of the older version is in the newer one; `None` if its file was removed or replaced.
     pub fn newer(&self, sample: SampleId) -> Option<SampleId> {
         let after = self.0.partition_point(|run| run.old <= sample.0);
         let run = self.0.get(after.checked_sub(1)?)?;
@@ -36,7 +36,7 @@ impl SameSamples {
         (at < run.samples).then(|| SampleId(run.new + at))
     }
 
-    /// Those of several catalogs one after another: the samples before each part of the older and of the newer.
+    /// Appends the map of a part, before which the older and the newer version have `old` and `new` samples.
     pub(crate) fn push(&mut self, part: Self, (old, new): (u64, u64)) {
         self.0.extend(part.0.into_iter().map(|run| Run { old: run.old + old, new: run.new + new, ..run }));
     }
@@ -54,8 +54,8 @@ impl SameSamples {
     }
 }
 
-/// Finds the samples of `old` in `new`, two stored catalogs of one layout. Costs 32 bytes a sample while it runs where
-/// the catalog stores a place for each sample.
+/// Finds the samples of `old` in `new`, two stored catalogs of one layout. Takes 32 bytes a sample while it runs if the
+/// catalog stores a place for each sample.
 pub(crate) async fn same_samples(old: &Catalog, new: &Catalog, storage: &Storage) -> Result<SameSamples> {
     let files = SameFiles::of(old, new);
     match (&old.content, &new.content) {
@@ -92,7 +92,7 @@ impl SameFiles {
     }
 }
 
-/// Pairs samples with equal places; of several with the same place, the first with the first.
+/// Pairs samples with equal places; among several at the same place, the first with the first.
 fn located(before: &SampleTable, now: &SampleTable, files: &SameFiles) -> SameSamples {
     let mut before = hashes_of_places(before, |object| files.get(object));
     let mut now = hashes_of_places(now, |object| u32::try_from(object).ok());
@@ -109,7 +109,7 @@ fn located(before: &SampleTable, now: &SampleTable, files: &SameFiles) -> SameSa
     SameSamples::of_pairs(pairs)
 }
 
-/// A hash of the place of every sample whose object `file` knows, and the sample.
+/// Returns a hash of the place of every sample whose object `file` knows, and the sample.
 fn hashes_of_places(table: &SampleTable, file: impl Fn(usize) -> Option<u32>) -> Vec<(u64, u64)> {
     let mut hashes = Vec::new();
     for (start, chunk) in table.chunks() {
@@ -131,7 +131,7 @@ struct Shard {
     digest: u64,
 }
 
-/// By object, the shards of a catalog.
+/// Returns the shards of a catalog by object.
 async fn shards(
     layout: Layout,
     blocks: &BlockTable,

@@ -1,4 +1,4 @@
-//! Storing a catalog: its tables, then its index.
+//! Stores a catalog: its tables, then its index.
 
 use super::index::{INDEX, Index, Table, UNITS_IN_MEMORY_BYTES, read_index, write_index};
 use super::place::Place;
@@ -52,10 +52,7 @@ fn encode(catalog: &Catalog) -> Result<Encoded<'_>> {
             }
         }
         Content::Union(_) => {
-            return Err(Error::new(
-                ErrorKind::Bug,
-                "a mix is made of stored catalogs, and not stored itself",
-            ));
+            return Err(Error::new(ErrorKind::Bug, "a mix consists of stored catalogs and is not stored"));
         }
     }
     Ok(Encoded { tables, key, lists })
@@ -83,7 +80,7 @@ pub(crate) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage
     Ok(())
 }
 
-/// Stores that the catalog's listing was compared with a later one, unless another catalog has taken its place meanwhile.
+/// Records that the catalog's listing was compared with a later one, unless another catalog has replaced it meanwhile.
 pub(crate) async fn save_compared(catalog: &Catalog, place: &Place, storage: &Storage) -> Result<()> {
     let index = read_index(&place.file(INDEX), storage).await?;
     let hashes = DataHashes {
@@ -97,7 +94,7 @@ pub(crate) async fn save_compared(catalog: &Catalog, place: &Place, storage: &St
     write_index(&Index { is_resumed: false, ..index }, &place.file(INDEX), storage).await
 }
 
-/// Large units go back to the store once they are written.
+/// Releases large units from memory once they are written to the store.
 fn release_units(catalog: &mut Catalog, index: &Index, place: &Place) {
     let (Content::Units { units, .. }, Some(table)) = (&mut catalog.content, index.tables.get("units"))
     else {

@@ -248,10 +248,10 @@ async fn notes_about_other_files_are_those_of_the_listing() {
     std::fs::write(root.path().join("1.jpg"), picture(1, 500)).unwrap();
     std::fs::write(root.path().join("a.txt"), "text").unwrap();
     let notes = async || open_counted(root.path(), &store, false).await.0.catalog().notes().join("; ");
-    assert!(notes().await.contains("1 file ignored, neither pictures nor audio: 1 .txt"));
+    assert!(notes().await.contains("1 file ignored, neither images nor audio: 1 .txt"));
     std::fs::write(root.path().join("b.md"), "text").unwrap();
     let renewed = notes().await;
-    assert!(renewed.contains("2 files ignored, neither pictures nor audio: 1 .md, 1 .txt"), "{renewed}");
+    assert!(renewed.contains("2 files ignored, neither images nor audio: 1 .md, 1 .txt"), "{renewed}");
     assert!(!renewed.contains("1 file ignored"), "{renewed}");
     for name in ["a.txt", "b.md"] {
         std::fs::remove_file(root.path().join(name)).unwrap();

@@ -242,7 +242,7 @@ fn filters_on_columns_of_files_need_the_files() {
     data.remove(2);
     let error = pipeline().loader(one()).unwrap().load_state_with(saved, OnChange::Remap).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
-    for said in ["as they were when the state was saved", "train-00002", "on_change=next_epoch"] {
+    for said in ["when the state was saved", "train-00002", "on_change=next_epoch"] {
         assert!(error.to_string().contains(said), "{error}");
     }
 }

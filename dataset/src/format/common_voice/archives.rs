@@ -1,9 +1,9 @@
 //! Mozilla's archive of Common Voice: `cv-corpus-…-de.tar.gz`, or the same tar uncompressed.
 //!
-//! Inside are `<release>/<locale>/clips/*.mp3` and the TSVs; before release 5 `clips/*.mp3` alone. A compressed archive
-//! cannot be read at places, so a seekable copy is made first ([`super::super::archive`] has the cost). A tar is read in
-//! place; finding its members costs one pass over it in object storage (headers stand between the clips), and a seek a
-//! clip on a local disk (50,000 clips in about a second). Samples stand as their clips lie in the tar.
+//! It contains `<release>/<locale>/clips/*.mp3` and the TSVs; before release 5, `clips/*.mp3` alone. A compressed archive
+//! cannot be read at places, so a seekable copy is made first ([`super::super::archive`] states the cost). A tar is read in
+//! place. Finding its members costs one pass over it in object storage (headers are between the audio clips), and a seek
+//! per file on a local disk (50,000 files in about a second). Samples are in the order of their audio clips in the tar.
 
 use super::super::cataloguing::Cataloguing;
 use super::super::contract::{Format, Seen, Splits};
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 /// One archive's members, by their names without `./`.
 struct Archive {
     tar: ObjectRef,
-    /// What errors call it.
+    /// Its name in errors.
     name: String,
     members: Vec<(String, u64, u64)>,
 }
@@ -80,7 +80,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
         archives.push(Archive { tar, name: name.clone(), members });
         with.options.report("reading tar headers", archives.len() as u64, total);
     }
-    // lists of all archives, numbered through
+    // The lists of all archives, numbered consecutively.
     let members = || {
         let of = |(a, archive): (usize, &'_ Archive)| {
             (0..archive.members.len()).map(move |m| (a, m)).collect::<Vec<_>>()
@@ -115,7 +115,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     Ok(draft)
 }
 
-/// One TSV of an archive with its clips and durations.
+/// Reads one TSV of an archive with its audio clips and durations.
 async fn part(
     archive: &Archive,
     object: usize,

@@ -1,8 +1,8 @@
-//! Common Voice unpacked: `<locale>/clips/*.mp3` beside `<locale>/train.tsv`, `dev.tsv` …
+//! Common Voice unpacked: `<locale>/clips/*.mp3` next to `<locale>/train.tsv`, `dev.tsv` …
 //!
-//! The URI names the release's folder, a locale's, a TSV (`…/de/train.tsv`) or several by a pattern
-//! (`…/{de,fr}/train.tsv`, `…/*/train.tsv`). Of a folder with several TSVs a split is chosen; of a release, in all its
-//! locales. TSVs, durations and clips are the catalog's objects, so a changed TSV builds it anew.
+//! The URI names the release's folder, a locale's, a TSV (`…/de/train.tsv`) or several by a pattern (`…/{de,fr}/train.tsv`,
+//! `…/*/train.tsv`). In a folder with several TSVs, a split is chosen; in a release, that split of all its locales. TSVs,
+//! durations and audio clips are the catalog's objects, so a changed TSV rebuilds it.
 
 use super::super::cataloguing::{CATALOG_READS, Cataloguing};
 use super::super::contract::{Chosen, Format, Seen};
@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashMap, HashSet};
 
-/// The chosen TSVs, their durations and the clips in the folders next to them.
+/// Returns the chosen TSVs, their durations and the audio clips in the folders next to them.
 async fn find(mut listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Sources> {
     let mut objects = std::mem::take(&mut listing.objects);
     let mut notes = Vec::new();
@@ -44,13 +44,13 @@ async fn find(mut listing: Listing, split: Option<&str>, storage: &Storage) -> R
             lists.into_iter().partition(|list| folders.contains(list.folder.as_str()));
         if let Some(first) = without.first() {
             let what = counted(without.len(), "TSV");
-            notes.push(format!("{what} ignored, without clips/ beside: {} …", first.name()));
+            notes.push(format!("{what} ignored, without a folder clips/: {} …", first.name()));
         }
         choose(&listing.uri, with_clips, split)?
     };
     if chosen.is_empty() {
         return Err(Error::config(format!(
-            "{}: no TSV of clips (train.tsv, validated.tsv …) with a folder clips/ beside it: the data set is empty",
+            "{}: no TSV of audio clips (train.tsv, validated.tsv …) with a folder clips/: the data set is empty",
             listing.uri
         )));
     }
@@ -66,11 +66,11 @@ async fn find(mut listing: Listing, split: Option<&str>, storage: &Storage) -> R
     let tables: HashSet<String> = chosen.iter().map(List::name).collect();
     objects.retain(|(name, _)| belongs(name) || tables.contains(name));
     objects.sort_by(|a, b| a.0.cmp(&b.0));
-    objects.dedup_by(|a, b| a.0 == b.0); // a pattern's own listing has its TSVs again
+    objects.dedup_by(|a, b| a.0 == b.0); // a pattern's listing has its TSVs again
     Ok(listing.sources(Layout::CommonVoice, objects, notes))
 }
 
-/// What stands beside TSVs that were named by their URIs.
+/// Returns the audio clips and durations next to TSVs that were named by their URIs.
 async fn beside(
     lists: &[List],
     objects: &[Named],
@@ -88,7 +88,7 @@ async fn beside(
         let folder = if folder.ends_with('/') { folder } else { "" };
         match storage.list(&format!("{folder}clips/")).await {
             Ok(clips) => found.extend(clips),
-            Err(error) if error.kind() == ErrorKind::Gone => {} // told as missing clips
+            Err(error) if error.kind() == ErrorKind::Gone => {} // reported as missing audio clips
             Err(error) => return Err(error),
         }
         for name in DURATION_LISTS {
@@ -102,7 +102,7 @@ async fn beside(
     Ok(named(&listing.root, found))
 }
 
-/// A folder's durations, if it has some; `name` tells the object's place.
+/// Parses a folder's durations; `name` is the object's name in errors and notes.
 pub(super) fn parse_durations(name: &str, bytes: &[u8], notes: &mut Vec<String>) -> Result<Durations> {
     let (durations, others) = tsv::durations(name, bytes)?;
     if others > 0 {
@@ -137,7 +137,7 @@ impl Format for Clips {
     }
 }
 
-/// The list of durations of each folder, by the number of its name.
+/// Returns the list of durations of each folder, as an index into `names`.
 fn duration_lists(names: &[String]) -> HashMap<String, usize> {
     let mut lists: HashMap<String, usize> = HashMap::new();
     for file in DURATION_LISTS.iter().rev() {
@@ -162,7 +162,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let clips: HashMap<&str, usize> =
         sources.names.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
     if u32::try_from(sources.objects.len()).is_err() {
-        return Err(Error::config(format!("{}: more than 2^32 clips", sources.uri)));
+        return Err(Error::config(format!("{}: more than 2^32 audio clips", sources.uri)));
     }
 
     let total = Some(lists.len() as u64);
@@ -215,7 +215,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     draft(parts, Objects::new(&objects), RowOrder::Listed, notes, with.block_bytes)
 }
 
-/// A TSV and its folder's durations, parsed off the I/O threads; and notes.
+/// Reads a TSV and its folder's durations, and parses them off the I/O threads; also returns notes.
 async fn read_both(
     name: String,
     object: ObjectRef,

@@ -1,8 +1,8 @@
-//! Common Voice as Hugging Face's loading scripts keep it.
+//! Common Voice in the layout of Hugging Face's loading scripts.
 //!
-//! `audio/<locale>/<split>/<locale>_<split>_<i>.tar` hold the clips, each below one folder;
-//! `transcript/<locale>/<split>.tsv` the rows, joined by the clips' file names. Samples stand as their clips lie in the
-//! tars. `n_shards.json`, where it is there, tells how many tars there should be.
+//! `audio/<locale>/<split>/<locale>_<split>_<i>.tar` contain the audio clips, each below one folder.
+//! `transcript/<locale>/<split>.tsv` contain the rows, joined by file name. Samples are in the order of their audio clips
+//! in the tars. `n_shards.json`, if it exists, states the number of tars.
 
 use super::super::cataloguing::Cataloguing;
 use super::super::contract::{Chosen, Format};
@@ -20,13 +20,14 @@ use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 const SHARD_COUNTS: &str = "n_shards.json";
-/// Transcripts without tars that a note names: Common Voice has some 130 languages, and a note is a line or two.
+/// Limit on the transcripts without tars that a note names: Common Voice has some 130 languages, and a note is a line or
+/// two.
 const NAMED_LISTS: usize = 8;
 
 /// One locale's split.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Group {
-    /// What stands before `audio/` and `transcript/`.
+    /// The part of the name before `audio/` and `transcript/`.
     base: String,
     locale: String,
     split: String,
@@ -42,7 +43,7 @@ impl Group {
     }
 }
 
-/// The group of a tar by its name.
+/// Returns the group of a tar by its name.
 pub(super) fn tar_of(name: &str) -> Option<Group> {
     let mut parts = name.rsplit('/');
     let (file, split, locale, audio) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -54,7 +55,7 @@ pub(super) fn tar_of(name: &str) -> Option<Group> {
     })
 }
 
-/// The group of a transcript by its name.
+/// Returns the group of a transcript by its name.
 pub(super) fn list_of(name: &str) -> Option<Group> {
     let mut parts = name.rsplit('/');
     let (file, locale, transcript) = (parts.next()?, parts.next()?, parts.next()?);
@@ -67,7 +68,7 @@ pub(super) fn list_of(name: &str) -> Option<Group> {
     })
 }
 
-/// The tars and transcripts of the chosen split.
+/// Returns the tars and transcripts of the chosen split.
 async fn find(mut listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Sources> {
     let mut objects = std::mem::take(&mut listing.objects);
     let by_name = objects.iter().all(|(name, _)| extension(name) == "tsv");
@@ -111,8 +112,8 @@ async fn find(mut listing: Listing, split: Option<&str>, storage: &Storage) -> R
     Ok(listing.sources(Layout::CommonVoiceHf, objects, notes))
 }
 
-/// Names the chosen split's transcripts of which no tar is there: a copy of every transcript and of some languages' clips
-/// is usual, but that languages are missing must be told. An error where none of them has tars.
+/// Notes the chosen split's transcripts that have no tars. A copy of every transcript and of some languages' audio clips is
+/// usual, but the user must learn which languages are missing. Fails if no transcript has tars.
 fn note_without_tars(
     uri: &str,
     objects: &[Named],
@@ -146,7 +147,7 @@ fn note_without_tars(
     Ok(())
 }
 
-/// The tars of transcripts that were named by their URIs; all names are then told from the folder above both.
+/// Returns the tars of transcripts that were named by their URIs. All names are then relative to the folder above both.
 async fn around(lists: Vec<Named>, listing: &mut Listing, storage: &Storage) -> Result<Vec<Named>> {
     let mut found: Vec<ObjectRef> = Vec::new();
     let mut base: Option<String> = None;
@@ -176,10 +177,10 @@ async fn around(lists: Vec<Named>, listing: &mut Listing, storage: &Storage) -> 
     Ok(found)
 }
 
-/// A tar's clips: file name, offset, bytes.
+/// A tar's audio clips: file name, offset, bytes.
 type Clips = Vec<(String, u64, u64)>;
 
-/// Common Voice as Hugging Face's loading scripts keep it.
+/// Common Voice in the layout of Hugging Face's loading scripts.
 pub(in super::super) struct Hf;
 
 #[async_trait]
@@ -254,7 +255,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
             notes.push(format!(
                 "{}: {} left out, without a row in {name}",
                 group.tar_folder(),
-                counted(unnamed, "clip")
+                counted(unnamed, "audio clip")
             ));
         }
         let shard = index(tars[0])?;
@@ -268,7 +269,7 @@ fn index(tar: usize) -> Result<u32> {
     u32::try_from(tar).map_err(|_| Error::config("more than 2^32 tars"))
 }
 
-/// Notes groups that have other numbers of tars than `n_shards.json` says.
+/// Notes groups whose number of tars differs from that in `n_shards.json`.
 async fn check_counts(
     groups: &BTreeMap<usize, (Group, Vec<usize>)>,
     sources: &Sources,
@@ -288,7 +289,7 @@ async fn check_counts(
             let said = counts.get(&group.locale).and_then(|splits| splits.get(&group.split)?.as_u64());
             if said.is_some_and(|said| said != tars.len() as u64) {
                 notes.push(format!(
-                    "{name} says {} tars of {}, and {} are there",
+                    "{name} states {} tars of {}, but {} are there",
                     said.unwrap_or_default(),
                     group.tar_folder(),
                     tars.len()

@@ -4,26 +4,26 @@ use super::super::kinds::{extension, is_audio};
 use crate::{Error, ObjectRef, Result, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// TSVs beside the splits that list no clips to train on.
+/// TSVs next to the splits that do not list audio clips to train on.
 const NO_SPLITS: [&str; 4] = ["clip_durations", "reported", "validated_sentences", "unvalidated_sentences"];
-/// Where durations stand, best first: `clip_durations.tsv` since release 14, `times.txt` before.
+/// Where durations are, best first: `clip_durations.tsv` since release 14, `times.txt` before.
 pub(super) const DURATION_LISTS: [&str; 2] = ["clip_durations.tsv", "times.txt"];
-/// A TSV is held in memory while it is read: English's `validated.tsv` has 0.6 GB.
+/// Limit on a TSV, which is held in memory while it is read: English's `validated.tsv` has 0.6 GB.
 const MAX_TSV_BYTES: u64 = 2 << 30;
 
 /// A TSV that lists samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct List {
-    /// What stands before the TSV's name: `de/`, `cv-corpus-17.0/de/`.
+    /// The part of the name before the TSV's: `de/`, `cv-corpus-17.0/de/`.
     pub(super) folder: String,
     /// The TSV's name without its extension.
     pub(super) split: String,
-    /// Which object or member it is.
+    /// The index of the object or member.
     pub(super) index: usize,
 }
 
 impl List {
-    /// `None` where `name` is no TSV of samples.
+    /// Returns `None` if `name` is not a TSV of samples.
     pub(super) fn of(name: &str, index: usize) -> Option<Self> {
         let (folder, file) = split_folder(name);
         let split = file.strip_suffix(".tsv")?;
@@ -36,18 +36,18 @@ impl List {
     }
 }
 
-/// `a/b/c` as `a/b/` and `c`.
+/// Splits `a/b/c` into `a/b/` and `c`.
 pub(super) fn split_folder(name: &str) -> (&str, &str) {
     name.split_at(name.rfind('/').map_or(0, |at| at + 1))
 }
 
-/// The folder above a folder of clips: `de/` for `de/clips/`.
+/// Returns the folder above a folder of audio clips: `de/` for `de/clips/`.
 pub(super) fn above_clips(folder: &str) -> Option<&str> {
     let above = folder.strip_suffix("clips/")?;
     (above.is_empty() || above.ends_with('/')).then_some(above)
 }
 
-/// The language of a folder: its name, where that looks like a code (`de`, `zh-CN`, `rm-sursilv`).
+/// Returns the language of a folder: its name, if that looks like a code (`de`, `zh-CN`, `rm-sursilv`).
 pub(super) fn locale_of(folder: &str) -> Option<String> {
     let name = folder.trim_end_matches('/').rsplit('/').next()?;
     let mut parts = name.split('-');
@@ -57,7 +57,7 @@ pub(super) fn locale_of(folder: &str) -> Option<String> {
     (is_code && parts.all(is_region)).then(|| name.to_owned())
 }
 
-/// Keeps the lists of one split; where there are several and none is chosen, the error says how to choose.
+/// Keeps the lists of one split. If there are several and none is chosen, the error states how to choose.
 pub(super) fn choose(uri: &str, mut lists: Vec<List>, split: Option<&str>) -> Result<Vec<List>> {
     let mut splits: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for list in &lists {
@@ -80,7 +80,7 @@ pub(super) fn choose(uri: &str, mut lists: Vec<List>, split: Option<&str>) -> Re
         None if splits.len() > 1 => {
             let example = lists.iter().find(|l| l.split == "train").unwrap_or(&lists[0]);
             return Err(Error::config(format!(
-                "{uri} holds several splits: {}; choose one, as split = {}, or where its TSVs are files by their URI, as \
+                "{uri} holds several splits: {}; choose one, such as split = {}, or if its TSVs are files, by URI, such as \
                  …/{}",
                 names(),
                 example.split,
@@ -92,7 +92,7 @@ pub(super) fn choose(uri: &str, mut lists: Vec<List>, split: Option<&str>) -> Re
     Ok(lists)
 }
 
-/// Reads a TSV whole; `name` is what errors call it.
+/// Reads a whole TSV; `name` is its name in errors.
 pub(super) async fn read(
     object: &ObjectRef,
     range: std::ops::Range<u64>,
@@ -108,11 +108,11 @@ pub(super) async fn read(
     storage.read(object, range).await
 }
 
-/// Is this the first member, or the name, of an archive of Common Voice?
+/// Whether this is the first member, or the name, of an archive of Common Voice.
 pub(in crate::format) fn is_archive(object: &str, first_member: Option<&str>) -> bool {
     let file = split_folder(object).1;
     let named = ["cv-corpus-", "common-voice-", "common_voice_"].iter().any(|p| file.starts_with(p));
-    // Archives hold folders; shards of WebDataset may have such names too, and their members lie at the top.
+    // Archives hold folders. Shards of WebDataset may have such names, too, but their members are at the top.
     named && first_member.is_none_or(|member| member.contains('/'))
         || first_member.is_some_and(|member| {
             let (folder, file) = split_folder(member);
@@ -126,7 +126,7 @@ pub(super) fn note_several(chosen: &[List], notes: &mut Vec<String>) {
     if splits.len() > 1 {
         let splits: Vec<&str> = splits.into_iter().collect();
         notes.push(format!(
-            "the splits {} together, as the URI says; the column split tells them apart",
+            "the splits {} together, as the URI states; the column split distinguishes them",
             splits.join(", ")
         ));
     }

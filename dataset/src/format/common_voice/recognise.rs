@@ -1,4 +1,4 @@
-//! Which form of Common Voice objects are.
+//! Recognises the form of Common Voice that objects have.
 
 use super::super::kinds::{Named, extension, is_audio};
 use super::hf;
@@ -6,15 +6,15 @@ use super::lists::{List, above_clips, split_folder};
 use crate::{Layout, Result, Storage};
 use std::collections::HashSet;
 
-/// A header is far shorter.
+/// Bytes read for a TSV's header, which is far shorter.
 const HEADER_BYTES: u64 = 4 << 10;
 
-/// Which form of Common Voice the listed objects are, if they are one.
+/// Returns the form of Common Voice that the listed objects have, if they have one.
 pub(super) async fn recognise(uri: &str, listed: &[Named], storage: &Storage) -> Result<Option<Layout>> {
     let lists_samples = |(name, _): &&Named| List::of(name, 0).is_some();
     let by_name = listed.iter().all(|(name, _)| extension(name) == "tsv");
     if let Some((_, first)) = listed.iter().find(lists_samples).filter(|_| by_name) {
-        // the URI of a TSV, or a pattern of several
+        // The URI of a TSV, or a pattern of several.
         let header = storage.read(first, 0..first.size.min(HEADER_BYTES)).await?;
         let header = header.split(|&b| b == b'\n').next().unwrap_or_default();
         let columns: Vec<&str> =

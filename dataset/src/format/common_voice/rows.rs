@@ -1,4 +1,4 @@
-//! From rows of TSVs and places of clips to samples and blocks.
+//! Makes samples and blocks from rows of TSVs and places of audio clips.
 
 use super::super::json::kind::unify;
 use super::super::json::widen;
@@ -14,10 +14,10 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use std::sync::Arc;
 
-/// Rows that make one run of the sample table.
+/// Rows that are one run of the sample table.
 const CHUNK_ROWS: usize = 1 << 16;
 
-/// Where a clip lies.
+/// Where an audio clip is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) object: u32,
@@ -25,31 +25,31 @@ pub(super) struct Place {
     pub(super) bytes: u64,
 }
 
-/// One TSV with its clips.
+/// One TSV with its audio clips.
 pub(super) struct Part {
-    /// What errors call the TSV.
+    /// The TSV's name in errors.
     pub(super) name: String,
     pub(super) split: String,
-    /// For rows that do not tell their own.
+    /// For rows without a locale.
     pub(super) locale: Option<String>,
     pub(super) table: Table,
-    /// One a row; `None`: the clip is missing.
+    /// One for each row; `None` if the audio clip is missing.
     pub(super) places: Vec<Option<Place>>,
     pub(super) durations: Option<Durations>,
-    /// The object that its blocks are told by.
+    /// The object that its blocks are assigned to.
     pub(super) shard: u32,
 }
 
-/// In which order a TSV's rows become samples.
+/// The order in which a TSV's rows become samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowOrder {
-    /// As the TSV has them: for clips that are files of their own.
+    /// As in the TSV: for audio clips that are separate files.
     Listed,
-    /// As the clips lie in their tars, so that a block is one read; rows without a clip come last.
+    /// As the audio clips are stored in their tars, so that a block is one read; rows without one come last.
     Stored,
 }
 
-/// Gives each row the place of its clip; `.mp3` is appended to names without an extension of audio.
+/// Returns the place of each row's audio clip; appends `.mp3` to names without an audio extension.
 pub(super) fn find_clips(table: &mut Table, find: impl Fn(&str) -> Option<Place>) -> Vec<Option<Place>> {
     for path in &mut table.paths {
         if !is_audio(&extension(path)) {
@@ -59,7 +59,7 @@ pub(super) fn find_clips(table: &mut Table, find: impl Fn(&str) -> Option<Place>
     table.paths.iter().map(|path| find(path).or_else(|| find(file_name(path)))).collect()
 }
 
-/// The catalog of `parts`, whose shards rise.
+/// Returns the catalog of `parts`, whose shards rise.
 pub(super) fn draft(
     parts: Vec<Part>,
     objects: Objects,
@@ -107,7 +107,7 @@ fn note_missing(parts: &[Part], notes: &mut Vec<String>) -> Result<()> {
         found += part.places.len() - missing;
         if let Some(first) = part.places.iter().position(Option::is_none) {
             notes.push(format!(
-                "{}: {} of {} rows name clips that are not there, the first in line {} ({}); they stay, as samples \
+                "{}: {} of {} rows name audio clips that do not exist, the first in line {} ({}); they stay, as samples \
                  without audio",
                 part.name,
                 missing,
@@ -121,7 +121,7 @@ fn note_missing(parts: &[Part], notes: &mut Vec<String>) -> Result<()> {
             let unknown = part.table.paths.len() - part.table.paths.iter().filter(known).count();
             if unknown > 0 {
                 notes.push(format!(
-                    "{}: {} without a duration in the list of them",
+                    "{}: {} without a duration in the list of durations",
                     part.name,
                     counted(unknown, "row")
                 ));
@@ -130,14 +130,14 @@ fn note_missing(parts: &[Part], notes: &mut Vec<String>) -> Result<()> {
     }
     match parts.first() {
         Some(part) if found == 0 && !part.places.is_empty() => Err(Error::config(format!(
-            "{}: none of the clips that it names is there, the first being {}; the clips belong beside it, in clips/",
+            "{}: none of its audio clips exists, the first being {}; copy them into a folder clips/ next to it",
             part.name, part.table.paths[0]
         ))),
         _ => Ok(()),
     }
 }
 
-/// The columns of all parts; where they differ in type, text.
+/// Returns the columns of all parts, each of a type that holds the values of all.
 fn metadata_schema(parts: &[Part]) -> SchemaRef {
     let mut columns: Vec<(String, DataType)> = Vec::new();
     let mut add = |name: &str, kind: &DataType| match columns.iter_mut().find(|(n, _)| n == name) {
@@ -169,7 +169,7 @@ fn metadata_schema(parts: &[Part]) -> SchemaRef {
     Arc::new(Schema::new(columns.into_iter().map(field).collect::<Vec<_>>()))
 }
 
-/// A part's columns in the TSV's order.
+/// Returns a part's columns in the TSV's order.
 fn metadata(part: &Part, schema: &SchemaRef) -> Result<RecordBatch> {
     let rows = part.table.paths.len();
     let own = |name: &str| part.table.names.iter().position(|n| n == name).map(|i| &part.table.columns[i]);
@@ -183,7 +183,7 @@ fn metadata(part: &Part, schema: &SchemaRef) -> Result<RecordBatch> {
                 let seconds = |path: &String| durations.and_then(|d| d.get(file_name(path)).copied());
                 Arc::new(part.table.paths.iter().map(seconds).collect::<Float64Array>())
             }
-            // another TSV has durations beside it, and this one's own are text
+            // Another TSV has a list of durations, and the durations in this one are text.
             DURATION if own(DURATION).is_some_and(|own| own.data_type() == &DataType::Utf8) => {
                 widen(None, field.data_type(), rows)?
             }
@@ -194,7 +194,7 @@ fn metadata(part: &Part, schema: &SchemaRef) -> Result<RecordBatch> {
     RecordBatch::try_new(schema.clone(), columns).map_err(bug)
 }
 
-/// The rows' languages, the folder's where a row has none.
+/// Returns the rows' languages: the folder's where a row has none.
 fn locales(own: Option<&ArrayRef>, folder: Option<&str>, rows: usize) -> Result<ArrayRef> {
     let own = own.map(|own| cast(own, &DataType::Utf8)).transpose().map_err(bug)?;
     let own = own.as_ref().map(|own| own.as_string::<i32>());
@@ -213,7 +213,7 @@ fn ordered(part: &Part, order: RowOrder) -> Result<Vec<u32>> {
     Ok(rows)
 }
 
-/// A run of samples; their blocks are cut along. `shard` is the object of the sample before: a row without a clip
+/// Returns a run of samples and cuts their blocks. `shard` is the object of the sample before: a row without an audio clip
 /// belongs to it, since blocks come in the order of their objects.
 fn chunk(
     part: &Part,
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
     use crate::ObjectRef;
 
-    /// More rows without a clip than one run has, behind the clips of two tars, and a second TSV after them.
+    /// More rows without an audio clip than one run has, after the audio clips of two tars, and then a second TSV.
     #[test]
     fn rows_without_clips_stay_with_the_last_tar_in_later_runs() {
         let part = |name: &str, tars: [u32; 2], missing: usize| {
@@ -275,7 +275,7 @@ mod tests {
         let objects = Objects::new(&(0..4).map(tar).collect::<Vec<_>>());
         let parts = vec![part("de", [0, 1], 2 * CHUNK_ROWS), part("fr", [2, 3], 10)];
         let draft = draft(parts, objects, RowOrder::Stored, Vec::new(), 1 << 20).unwrap();
-        let Content::Located(samples) = &draft.content else { panic!("clips are located") };
+        let Content::Located(samples) = &draft.content else { panic!("samples are located") };
         let found: Vec<usize> = samples
             .chunks()
             .flat_map(|(_, chunk)| (0..chunk.metadata.num_rows()).map(|row| chunk.places.object(row)))

@@ -1,7 +1,7 @@
 //! Common Voice's tables: tab separated, no quoting, columns by header.
 //!
-//! A quote in a sentence is a quote. Lines end with LF or CRLF; empty lines are skipped. A row with more or fewer fields
-//! than the header is an error that names the line.
+//! A quotation mark in a sentence is text. Lines end with LF or CRLF; empty lines are skipped. A row with more or fewer
+//! fields than the header is an error that names the line.
 
 use crate::{Error, Result};
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray, StringBuilder};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Columns that hold whole numbers.
 const INTEGERS: [&str; 2] = ["up_votes", "down_votes"];
 
-/// Seconds by clip name.
+/// Seconds by the file name of the audio clip.
 pub(super) type Durations = HashMap<Box<str>, f64>;
 
 /// A TSV's rows.
@@ -52,7 +52,7 @@ impl<'a> Rows<'a> {
         Error::config(format!("{} line {}: {why}", self.name, self.line_number()))
     }
 
-    /// The record's line, from 1. The reader tells where it stood before it skipped empty lines.
+    /// Returns the record's line, from 1. The reader's position is from before it skipped empty lines.
     fn line_number(&self) -> u64 {
         let Some(at) = self.record.position() else { return 0 };
         let before =
@@ -61,7 +61,7 @@ impl<'a> Rows<'a> {
         at.line() + skipped as u64
     }
 
-    /// Moves to the next line that holds something.
+    /// Moves to the next line that is not empty.
     fn advance(&mut self) -> Result<bool> {
         loop {
             if !self.reader.read_byte_record(&mut self.record).map_err(|e| self.bad(e))? {
@@ -92,7 +92,7 @@ impl<'a> Rows<'a> {
         (0..self.fields).map(|i| Ok(self.field(i)?.trim().to_owned())).collect()
     }
 
-    /// The next row of as many fields as the header.
+    /// Moves to the next row, which must have as many fields as the header.
     fn row(&mut self) -> Result<bool> {
         if !self.advance()? {
             return Ok(false);
@@ -108,7 +108,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A column as it is read.
+/// A column while it is read.
 enum Column {
     Text { values: StringBuilder, keep_empty: bool },
     Integers(Vec<Option<i64>>),
@@ -149,20 +149,20 @@ impl Column {
     }
 }
 
-/// Texts as numbers, if all of them are.
+/// Parses texts as numbers, if all of them are.
 fn seconds(texts: &StringArray) -> Option<Float64Array> {
     let parse =
         |text: Option<&str>| text.map(|t| t.trim().parse::<f64>().ok()).map_or(Some(None), |n| n.map(Some));
     texts.iter().map(parse).collect::<Option<Vec<Option<f64>>>>().map(Float64Array::from)
 }
 
-/// Reads the table that errors call `name`.
+/// Reads a table; `name` is its name in errors.
 pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<Table> {
     let mut rows = Rows::new(name, bytes);
     let header = rows.header()?;
     let path = header.iter().position(|c| c == "path").ok_or_else(|| {
         Error::config(format!(
-            "{name}: no column path, which names the clips; its columns are: {}",
+            "{name}: no column path, which names the audio clips; its columns are: {}",
             header.join(", ")
         ))
     })?;
@@ -170,7 +170,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<Table> {
     for i in 0..names.len() {
         let name_of = match names[i].as_str() {
             "accent" => "accents".to_owned(),
-            // what the catalog itself calls so
+            // Names that the catalog uses.
             taken @ ("split" | "audio" | crate::catalog::SAMPLE_ID) => format!("tsv_{taken}"),
             other => other.to_owned(),
         };
@@ -186,7 +186,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<Table> {
             let text = rows.field(i)?;
             if i == path {
                 if text.trim().is_empty() {
-                    return Err(rows.bad("its path is empty: it names no clip"));
+                    return Err(rows.bad("its path is empty: it names no audio clip"));
                 }
                 paths.push(text.trim().to_owned());
             } else {
@@ -203,8 +203,8 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<Table> {
 
 /// Reads `clip_durations.tsv` (columns `clip` and `duration[ms]`), or the older `times.txt`.
 ///
-/// `times.txt` is not documented: any line that ends with a number, after a tab or a space, counts as a clip's name and
-/// its milliseconds, and other lines are counted. Returns the durations and the number of lines left out.
+/// `times.txt` is not documented: any line that ends with a number, after a tab or a space, counts as a file name and its
+/// milliseconds, and other lines are counted. Returns the durations and the number of lines left out.
 pub(super) fn durations(name: &str, bytes: &[u8]) -> Result<(Durations, usize)> {
     let is_tsv = name.ends_with(".tsv");
     let mut found = Durations::new();
@@ -232,7 +232,7 @@ pub(super) fn durations(name: &str, bytes: &[u8]) -> Result<(Durations, usize)> 
         (column(&|c| c == "clip"), column(&|c| c == "duration[ms]" || c == "duration"))
     else {
         return Err(Error::config(format!(
-            "{name}: its columns are {}, where clip and duration[ms] are needed",
+            "{name}: its columns are {}, where `clip` and `duration[ms]` are needed",
             header.join(", ")
         )));
     };
@@ -250,7 +250,7 @@ fn milliseconds(text: &str) -> Option<f64> {
     (ms.is_finite() && ms >= 0.0).then_some(ms / 1_000.0)
 }
 
-/// A clip's name without its folder.
+/// Returns an audio clip's name without its folder.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -324,7 +324,7 @@ mod tests {
         assert!(refused(b"path\tsentence\nx.mp3\ta\tb\n").contains("3 fields"));
         assert!(refused(b"path\tup_votes\nx.mp3\tmany\n").contains("line 2: up_votes: 'many'"));
         assert!(refused(b"path\tsentence\nx.mp3\t\xff\n").contains("not UTF-8"));
-        assert!(refused(b"path\tsentence\n\thi\n").contains("names no clip"));
+        assert!(refused(b"path\tsentence\n\thi\n").contains("names no audio clip"));
         assert!(refused(b"path\tpath\n").contains("two columns path"));
     }
 

@@ -1,12 +1,12 @@
-//! As much of MATLAB 5 files as the ILSVRC devkit's `meta.mat` needs: the struct array `synsets`.
+//! Reads MATLAB 5 files as far as the ILSVRC devkit's `meta.mat` needs: the struct array `synsets`.
 //!
 //! Follows "MAT-File Format" (MathWorks, level 5): little-endian elements of (type, length, data), some of them
-//! zlib-compressed. Every length is checked against what is there, and the inflated size is bounded.
+//! zlib-compressed. Every length is checked against the bytes that exist, and the inflated size is limited.
 
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 
-/// The devkit's file inflates to about 2 MB.
+/// Limit on inflated bytes; the devkit's file inflates to about 2 MB.
 const MAX_INFLATED_BYTES: u64 = 64 << 20;
 const HEADER_BYTES: usize = 128;
 
@@ -25,7 +25,7 @@ const UTF8: u32 = 16;
 
 const CLASS_STRUCT: u32 = 2;
 
-/// `(ILSVRC2012_ID, WNID)` of every synset.
+/// Returns `(ILSVRC2012_ID, WNID)` of every synset.
 pub(crate) fn synsets(file: &[u8]) -> Result<Vec<(i64, String)>, String> {
     if file.len() < HEADER_BYTES || &file[126..128] != b"IM" {
         return Err("not a little-endian MATLAB 5 file".into());
@@ -61,11 +61,11 @@ fn inflate(data: &[u8]) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// Type and data of the first element, and what follows it.
+/// Returns type and data of the first element, and what follows it.
 fn element(bytes: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     let tag = u32_at(bytes, 0)?;
     if tag >> 16 != 0 {
-        // small element: length and type share a word, the data the next one
+        // A small element: length and type share a word, and the data is in the next one.
         let length = (tag >> 16) as usize;
         return (length <= 4).then_some((tag & 0xffff, bytes.get(4..4 + length)?, bytes.get(8..)?));
     }
@@ -80,7 +80,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The synsets, if this matrix is they; `None` inside for another matrix.
+/// Returns the synsets, if this is their matrix; the inner `None` for another matrix.
 fn struct_array(matrix: &[u8]) -> Option<Option<Vec<(i64, String)>>> {
     let (_, flags, rest) = element(matrix)?;
     let class = u32_at(flags, 0)? & 0xff;
@@ -123,7 +123,7 @@ fn struct_array(matrix: &[u8]) -> Option<Option<Vec<(i64, String)>>> {
     Some(Some(found))
 }
 
-/// The data element of a plain matrix: what follows its flags, dimensions and name.
+/// Returns the data element of a plain matrix, which follows its flags, dimensions and name.
 fn data_of(matrix: &[u8]) -> Option<(u32, &[u8])> {
     let (_, _, rest) = element(matrix)?;
     let (_, _, rest) = element(rest)?;

@@ -1,10 +1,10 @@
-//! ILSVRC's own tars, read in place.
+//! ILSVRC's tars, read in place.
 //!
-//! `ILSVRC2012_img_train.tar` holds a tar a class, `n########.tar`: columns `label` (place of the wnid among the
-//! sorted ones), `wnid`, `path`, `image`, with absolute ranges into the inner tars. `ILSVRC2012_img_val.tar` is flat:
-//! its labels come from the devkit (`ILSVRC2012_validation_ground_truth.txt`, ILSVRC ids that `meta.mat` maps to
-//! wnids) if that stands beside it, in `data/` or in `ILSVRC2012_devkit_t12/data/`; else there is no label column,
-//! and a note says what is missing.
+//! `ILSVRC2012_img_train.tar` holds a tar for each class, `n########.tar`. Columns: `label` (index of the wnid among the
+//! sorted ones), `wnid`, `path`, `image`, with absolute ranges into the inner tars. `ILSVRC2012_img_val.tar` is flat. Its
+//! labels come from the devkit (`ILSVRC2012_validation_ground_truth.txt`, ILSVRC ids that `meta.mat` maps to wnids) if that
+//! is next to it, in `data/` or in `ILSVRC2012_devkit_t12/data/`. Otherwise there is no label column, and a note states
+//! what is missing.
 
 mod matlab;
 
@@ -29,10 +29,10 @@ const TRUTH: &str = "ILSVRC2012_validation_ground_truth.txt";
 const META: &str = "meta.mat";
 /// Where a devkit is looked for, below the folder of the tar.
 const DEVKIT_FOLDERS: [&str; 3] = ["", "data/", "ILSVRC2012_devkit_t12/data/"];
-/// The ids that are classes to tell; higher ones are inner nodes of WordNet.
+/// The largest id of a class; larger ones are inner nodes of WordNet.
 const CLASSES: i64 = 1000;
 
-/// ILSVRC's own tars.
+/// ILSVRC's tars.
 pub(super) struct Ilsvrc;
 
 #[async_trait]
@@ -57,7 +57,7 @@ impl Format for Ilsvrc {
 async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let [object] = sources.objects.as_slice() else {
         return Err(Error::config(format!(
-            "{}: {} tars ({}); training and validation are opened apart: give the URI of one",
+            "{}: {} tars ({}); open training and validation separately: give the URI of one",
             sources.uri,
             sources.objects.len(),
             sources.names.join(", ")
@@ -75,7 +75,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
         let truth = devkit(&sources.root, with.storage).await?;
         if truth.is_none() {
             notes.push(format!(
-                "no labels: {TRUTH} and {META} were not found beside {}; copy the devkit's data folder there",
+                "no labels: {TRUTH} and {META} were not found next to {}; copy the devkit's data folder there",
                 object.uri
             ));
         }
@@ -84,7 +84,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     }
 }
 
-/// One picture; its wnid if it is known.
+/// One image; its wnid if it is known.
 struct Sample {
     wnid: Option<String>,
     member: Member,
@@ -111,7 +111,7 @@ async fn train(object: &ObjectRef, outer: Vec<Member>, with: &Cataloguing<'_>) -
     Ok(samples)
 }
 
-/// Pictures in order of their numbers' lines in the ground truth: `ILSVRC2012_val_00000001.JPEG` is line 1.
+/// Returns the images with their wnids: that of `ILSVRC2012_val_00000001.JPEG` is on line 1 of the ground truth.
 fn validation(object: &ObjectRef, outer: Vec<Member>, truth: Option<Vec<String>>) -> Result<Vec<Sample>> {
     outer
         .into_iter()
@@ -132,7 +132,7 @@ fn validation(object: &ObjectRef, outer: Vec<Member>, truth: Option<Vec<String>>
         .collect()
 }
 
-/// The wnid of every validation picture, if a devkit stands beside the tar.
+/// Returns the wnid of every validation image, if a devkit is next to the tar.
 async fn devkit(root: &str, storage: &Storage) -> Result<Option<Vec<String>>> {
     let (Some(truth), Some(meta)) = (beside(root, TRUTH, storage).await?, beside(root, META, storage).await?)
     else {

@@ -1,33 +1,33 @@
-//! What the message of a record batch claims, compared with the bytes that there are, before arrow-ipc allocates by it.
+//! Compares what the message of a record batch claims with the bytes that exist, before arrow-ipc allocates by it.
 //!
 //! arrow-ipc 59 does not validate row counts, places of buffers and lengths of decompressed buffers. One flipped bit turns
-//! 3 KB into 2³¹ rows, ends in a panic, or in an allocation of exabytes, which aborts the process.
+//! 3 KB into 2³¹ rows, and ends in a panic or in an allocation of exabytes, which aborts the process.
 //! Format: <https://arrow.apache.org/docs/format/Columnar.html>.
 
 use arrow::datatypes::{DataType, Field, Fields, UnionMode};
 use arrow_ipc::{CompressionType, FieldNode, MetadataVersion, RecordBatch};
 
-/// Bytes that a compressed one can become. LZ4: a match is lengthened by 255 with each byte. Zstandard: a block of 128 KiB
+/// The most bytes that a compressed one can become. LZ4: each byte lengthens a match by 255. Zstandard: a block of 128 KiB
 /// of one value takes four bytes.
 const LZ4_RATIO: u64 = 255;
 const ZSTD_RATIO: u64 = (128 << 10) / 4;
 
-/// A compressed batch at most when decompressed: 40 times what `datasets` writes.
+/// Limit on a compressed batch once decompressed: 40 times what `datasets` writes.
 const MAX_BATCH_BYTES: u64 = 4 << 30;
 
-/// Rows of a batch: blocks count samples by `u32`. In addition, rows need an eighth of a byte each, so that a few bytes
-/// cannot claim any number of them in columns that need none: nulls, empty structs, runs.
+/// Limit on the rows of a batch: blocks count samples by `u32`. In addition, rows need an eighth of a byte each. Otherwise
+/// a few bytes could claim any number of rows in columns that need none: nulls, empty structs, runs.
 const MAX_ROWS: u64 = u32::MAX as u64;
 
-/// Added to the ratio: bytes of the compressor's headers.
+/// Added to the ratio: bytes for the compressor's headers.
 const SLACK_BYTES: u64 = 1 << 10;
 
-/// Before a compressed buffer: its length when decompressed, or [`STORED`].
+/// Bytes before a compressed buffer: its length once decompressed, or [`STORED`].
 pub(crate) const LENGTH_BYTES: u64 = 8;
 const STORED: i64 = -1;
 
-/// Checks the rows and buffers that a batch claims to have in a body of `body_bytes`. What the batch holds within its
-/// buffers, arrow validates.
+/// Checks the rows and buffers that a batch claims to have in a body of `body_bytes`. arrow validates what the buffers
+/// hold.
 pub(crate) fn check(
     fields: &Fields,
     batch: &RecordBatch<'_>,
@@ -66,7 +66,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The length of a buffer of `bytes` bytes once decompressed, from its first bytes.
+/// Returns the length of a buffer of `bytes` bytes once decompressed, from its first bytes.
 pub(crate) fn decompressed(codec: Option<CompressionType>, start: &[u8], bytes: u64) -> Result<u64, String> {
     let claimed = match (codec, start.first_chunk()) {
         (None, _) | (_, None) => bytes,
@@ -81,7 +81,7 @@ pub(crate) fn decompressed(codec: Option<CompressionType>, start: &[u8], bytes: 
     }
 }
 
-/// Refuses a compressed batch of more than [`MAX_BATCH_BYTES`] when decompressed.
+/// Rejects a compressed batch of more than [`MAX_BATCH_BYTES`] once decompressed.
 pub(crate) fn check_total(bytes: u64) -> Result<(), String> {
     match bytes > MAX_BATCH_BYTES {
         true => {
@@ -91,8 +91,8 @@ pub(crate) fn check_total(bytes: u64) -> Result<(), String> {
     }
 }
 
-/// Checks the claimed lengths of compressed buffers in `body`, the one that was passed to [`check`]: each against its bytes
-/// and the memory that there is, all of them against [`MAX_BATCH_BYTES`]. Returns their sum.
+/// Checks the claimed lengths of compressed buffers in `body`, whose size was passed to [`check`]: each against its bytes
+/// and the available memory, and their sum against [`MAX_BATCH_BYTES`]. Returns the sum.
 pub(crate) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
     let (mut total, mut largest) = (0u64, 0u64);
     let codec = batch.compression().map(|compression| compression.codec());
@@ -108,7 +108,7 @@ pub(crate) fn check_lengths(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64,
     if codec.is_some() {
         check_total(total)?;
     }
-    // arrow-ipc allocates it at once, and an allocation that fails there aborts the process.
+    // arrow-ipc allocates it at once, and a failed allocation there aborts the process.
     let reserved = usize::try_from(largest).map(|largest| Vec::<u8>::new().try_reserve_exact(largest));
     match reserved {
         Ok(Ok(())) => Ok(total),
@@ -141,7 +141,7 @@ struct Walk<N, B, V> {
     /// Before version 5 of the metadata, unions had a validity buffer.
     has_union_validity: bool,
     variadic: V,
-    /// The least bytes of the buffers taken so far, of those that grow with the rows.
+    /// The least bytes that the buffers taken so far need, counting those that grow with the rows.
     needed: u64,
 }
 
@@ -157,7 +157,7 @@ where
         let node = self.nodes.next().ok_or_else(|| format!("no column {name}"))?;
         let (has, nulls) = (length(node.length())?, length(node.null_count())?);
         if rows.is_some_and(|rows| rows != has) || nulls > has {
-            let rows = rows.map_or_else(String::new, |rows| format!(" where {rows} rows are"));
+            let rows = rows.map_or_else(String::new, |rows| format!("; {rows} are expected"));
             return Err(format!("column {name} claims {has} values, {nulls} of them null{rows}"));
         }
         self.values(field, has, nulls).map_err(|what| format!("column {name}: {what}"))
@@ -222,7 +222,7 @@ where
         self.buffer(times(rows, width as u64)?)
     }
 
-    /// Offsets of `width` bytes each; a column of no rows may have none.
+    /// Takes offsets of `width` bytes each; a column of no rows may have none.
     fn offsets(&mut self, rows: u64, width: u64) -> Result<(), String> {
         match rows {
             0 => self.buffer(0),

@@ -1,7 +1,7 @@
-//! The lengths of a batch's buffers once decompressed, read while the data set is catalogued.
+//! Reads the decompressed lengths of a batch's buffers while the data set is catalogued.
 //!
-//! A compressed buffer begins with its length, so a batch is not read whole: ranges of 8 bytes, which storage joins where they
-//! are near each other. Joined ranges are at least 1 MiB apart (128 KiB on disk), so a batch costs a request for each of its
+//! A compressed buffer begins with its length. So a batch is not read whole, but in ranges of 8 bytes, which storage joins
+//! if they are close. Joined ranges are at least 1 MiB apart (128 KiB on disk), so a batch costs a request for each of its
 //! large buffers, and at most one for each MiB.
 
 use super::check::{self, LENGTH_BYTES};
@@ -26,7 +26,7 @@ impl Buffers {
         Ok(Self { codec, places: places.collect::<Result<_, String>>()? })
     }
 
-    /// Bytes of all buffers once decompressed; `body` is where they lie in the object.
+    /// Returns the bytes of all buffers once decompressed; `body` is their range in the object.
     ///
     /// # Errors
     /// Storage's, and `BadConfig` for a length that its buffer cannot have.
@@ -49,7 +49,7 @@ impl Buffers {
                 Some(start..start.checked_add(LENGTH_BYTES).filter(|end| *end <= body.end)?)
             })
             .collect();
-        let spans = spans.ok_or_else(|| damaged("a buffer lies outside its batch".into()))?;
+        let spans = spans.ok_or_else(|| damaged("a buffer is outside its batch".into()))?;
         let read = storage.read_ranges(object, &spans).await?;
         let lengths = read
             .iter()

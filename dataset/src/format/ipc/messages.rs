@@ -3,9 +3,9 @@
 //! ```text
 //! file: footer ─▶ places, compared with the messages there     stream: message, message, …
 //! ```
-//! Messages neither overlap nor leave their object, so that all of them together are no larger than it. Cost: a request for
-//! each message of a file, [`MESSAGE_READS`] at a time; of a stream, one for each message whose body is larger than a few
-//! KiB, one after another, and one for each MiB of smaller ones.
+//! Messages neither overlap nor leave their object, so together they are no larger than it. A file costs a request for each
+//! message, [`MESSAGE_READS`] at a time. A stream costs one for each message whose body is larger than a few KiB, one after
+//! another, and one for each MiB of smaller ones.
 
 use super::super::guard::guarded;
 use super::lengths::Buffers;
@@ -22,21 +22,21 @@ use std::sync::Arc;
 const MAGIC: &[u8] = b"ARROW1";
 /// Footer length and magic at a file's end.
 const TRAILER_BYTES: u64 = 10;
-/// Read at a message's start: the message of a batch of ten columns is about 1 KiB.
+/// Bytes read at a message's start: the message of a batch of ten columns is about 1 KiB.
 const MESSAGE_BYTES: u64 = 4 << 10;
-/// Read at most where messages and their bodies are small: 10,000 messages of 100 bytes.
+/// Limit on one read if messages and their bodies are small: 10,000 messages of 100 bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
 /// A longer message is damage.
 const MAX_MESSAGE_BYTES: u64 = 256 << 20;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Messages of a file that are read at a time.
 pub(super) const MESSAGE_READS: usize = 16;
-/// Parts that are added to one dictionary, which a block concatenates one by one.
+/// Limit on the parts that are added to one dictionary, which a block concatenates one by one.
 const MAX_DELTAS: usize = 1 << 10;
 /// The catalog keeps the places of a batch's dictionaries with the batch, 60 bytes each. A batch's message has at least 48
 /// bytes for each dictionary; only dictionaries that grow from batch to batch have more places than that.
 const BYTES_PER_PLACE: u64 = 48;
-/// Places beyond that in one object: 4 MiB, or 360 batches, each with an addition to one dictionary.
+/// Limit on the places beyond that in one object: 4 MiB, or 360 batches, each with an addition to one dictionary.
 const SPARE_PLACES: u64 = 1 << 16;
 
 /// Where one message is stored: its prefix and metadata, then its body.
@@ -56,7 +56,7 @@ impl Place {
         self.offset + self.meta..self.range().end
     }
 
-    /// The body, in the bytes of the [`range`](Self::range).
+    /// Returns the body, from the bytes of the [`range`](Self::range).
     pub(super) fn body_of(self, bytes: &[u8]) -> &[u8] {
         usize::try_from(self.meta).ok().and_then(|meta| bytes.get(meta..)).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ pub(super) fn damaged(object: &ObjectRef, what: impl std::fmt::Display) -> Error
     ))
 }
 
-/// The metadata of the message at the beginning of `bytes`, which begin with its length.
+/// Returns the metadata of the message at the beginning of `bytes`, which begin with its length.
 pub(super) fn metadata(bytes: &Bytes) -> Result<Bytes, String> {
     let (prefix, length) = length_of(bytes).ok_or("a message that is cut short")?;
     let end = usize::try_from(length).ok().and_then(|length| prefix.checked_add(length));
@@ -100,7 +100,7 @@ pub(super) fn metadata(bytes: &Bytes) -> Result<Bytes, String> {
     Ok(bytes.slice(prefix..end))
 }
 
-/// Bytes of a message's prefix, and of its metadata.
+/// Returns the bytes of a message's prefix, and of its metadata.
 fn length_of(bytes: &[u8]) -> Option<(usize, u64)> {
     let word = |i: usize| bytes.get(i..i + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
     let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
@@ -162,7 +162,7 @@ async fn from_file(object: &ObjectRef, storage: &Storage) -> Result<Messages> {
     Ok(Messages { schema, dictionaries, batches })
 }
 
-/// The place that a footer gives, which must be in front of byte `end`.
+/// Returns the place that a footer gives, which must end by byte `end`.
 fn place_of(block: &IpcBlock, end: u64) -> Option<Place> {
     let place = Place {
         offset: u64::try_from(block.offset()).ok()?,
@@ -173,7 +173,7 @@ fn place_of(block: &IpcBlock, end: u64) -> Option<Place> {
     (stop <= end && place.meta >= 8 && place.meta <= MAX_MESSAGE_BYTES).then_some(place)
 }
 
-/// Do no two places share a byte? A footer that names one message many times would have its bytes read as often.
+/// Whether no two places share a byte. If a footer named one message many times, its bytes would be read as often.
 fn are_apart(places: &[Place]) -> bool {
     let mut ranges: Vec<Range<u64>> = places.iter().map(|place| place.range()).collect();
     ranges.sort_unstable_by_key(|range| range.start);
@@ -234,14 +234,14 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// What is held from byte `at` on.
+    /// Returns the bytes that are held from byte `at` on.
     fn held(&self, at: u64) -> Bytes {
         let from = at.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
         from.filter(|from| *from <= self.bytes.len()).map_or_else(Bytes::new, |from| self.bytes.slice(from..))
     }
 
-    /// At least `wanted` bytes from byte `at` on, or all up to the object's end. Where messages follow one another closely,
-    /// each read is twice the one before.
+    /// Returns at least `wanted` bytes from byte `at` on, or all up to the object's end. If messages follow one another
+    /// closely, each read is twice as long as the one before.
     async fn read(&mut self, at: u64, wanted: u64) -> Result<Bytes> {
         let held = self.held(at);
         let end = self.object.size;
@@ -257,7 +257,7 @@ impl Window<'_> {
     }
 }
 
-/// The message at byte `at`; `None` at the stream's end.
+/// Returns the message at byte `at`; `None` at the stream's end.
 async fn next_message(at: u64, window: &mut Window<'_>) -> Result<Option<Found>> {
     let object = window.object;
     if at >= object.size {
@@ -289,10 +289,10 @@ async fn next_message(at: u64, window: &mut Window<'_>) -> Result<Option<Found>>
 pub(super) struct Dictionaries {
     ids: BTreeSet<i64>,
     list: Vec<Dictionary>,
-    /// Those of `list` up to `taken` that make the dictionaries: the last whole one of each id, and what was added to it.
+    /// The messages of `list` before `taken` that are current: the last whole dictionary of each id, and its additions.
     current: BTreeMap<i64, Vec<usize>>,
     taken: usize,
-    /// Places that the catalog may still keep.
+    /// The number of places that the catalog may still keep.
     left: u64,
 }
 
@@ -313,10 +313,10 @@ impl Dictionaries {
 
     fn add(&mut self, found: &Found) -> Result<(), String> {
         let message = root_as_message(&found.metadata).map_err(|e| format!("a dictionary: {e}"))?;
-        let dictionary = message.header_as_dictionary_batch().ok_or("a block that is no dictionary")?;
+        let dictionary = message.header_as_dictionary_batch().ok_or("a block that is not a dictionary")?;
         let (id, is_delta) = (dictionary.id(), dictionary.isDelta());
         if !self.ids.contains(&id) {
-            return Err(format!("a dictionary of number {id}, which is no column's"));
+            return Err(format!("a dictionary with id {id}, which no column has"));
         }
         let batch = dictionary.data().ok_or("a dictionary without values")?;
         let buffers = Buffers::of(&batch)?;
@@ -324,7 +324,7 @@ impl Dictionaries {
         Ok(())
     }
 
-    /// The bytes of each dictionary message's buffers once decompressed, by its offset.
+    /// Returns the bytes of each dictionary message's buffers once decompressed, by its offset.
     pub(super) async fn held_bytes(
         &self,
         object: &ObjectRef,
@@ -336,8 +336,8 @@ impl Dictionaries {
         stream::iter(held.collect::<Vec<_>>()).buffered(MESSAGE_READS).try_collect().await
     }
 
-    /// The places of the dictionaries of a batch that has `known` dictionary messages before it, in their order. Batches are
-    /// asked for in their order.
+    /// Returns the places of the dictionaries of a batch that has `known` dictionary messages before it, in their order. It
+    /// must be called for the batches in their order.
     pub(super) fn of_batch(&mut self, known: usize) -> Result<Vec<Place>, String> {
         for (index, dictionary) in self.list.iter().enumerate().take(known).skip(self.taken) {
             let parts = self.current.entry(dictionary.id).or_default();

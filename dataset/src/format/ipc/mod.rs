@@ -3,9 +3,9 @@
 //! ```text
 //! file: footer ─▶ batches     stream: message, message, … ─▶ batches ─▶ blocks (uncompressed batches cut by rows)
 //! ```
-//! A unit is one record batch: where it lies, its message, and its cuts. An uncompressed batch of plain columns is
-//! read by the buffer ranges that the rows and columns asked for need (see [`slice`]); a compressed one,
-//! or one with lists or dictionaries, is read whole and is one block.
+//! A unit is one record batch: its place, its message, and its cuts. An uncompressed batch of plain columns is read by the
+//! buffer ranges that the requested rows and columns need (see [`slice`]). A compressed one, or one with lists or
+//! dictionaries, is read whole and is one block.
 
 mod check;
 mod lengths;
@@ -47,7 +47,7 @@ use std::sync::Arc;
 struct Unit {
     batch: Place,
     dictionaries: Vec<Place>,
-    /// Empty: read whole.
+    /// Empty if the batch is read whole.
     cuts: Vec<Cut>,
 }
 
@@ -61,7 +61,7 @@ impl Format for Ipc {
     }
 
     fn is_data(&self, name: &str) -> bool {
-        // `datasets` also leaves indices and transform results behind, as cache-*.arrow
+        // `datasets` also stores indices and transform results there, as cache-*.arrow.
         kind_of(name) == Some(Kind::Ipc) && !file_name(name).starts_with("cache-")
     }
 
@@ -143,13 +143,13 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     })
 }
 
-/// The blocks with the views of their payload columns.
+/// Adds the views of the payload columns to the blocks.
 fn with_views(blocks: BlockTable, mapping: &Mapping) -> BlockTable {
     blocks.with_memory_per_sample(VIEW_BYTES * mapping.payload.len() as u64)
 }
 
-/// The blocks of a catalog that was stored without their memory, if their bytes tell it: no batch is compressed or has
-/// dictionaries.
+/// Returns the blocks of a catalog that was stored without their memory, if it follows from their bytes: no batch is
+/// compressed or has dictionaries.
 fn memory_of_stored(blocks: BlockTable, units: &[Bytes], mapping: &Mapping) -> Result<Option<BlockTable>> {
     for unit in units {
         let (unit, metadata) = unpack(unit)?;
@@ -163,7 +163,7 @@ fn memory_of_stored(blocks: BlockTable, units: &[Bytes], mapping: &Mapping) -> R
     Ok(Some(with_views(blocks, mapping)))
 }
 
-/// Class names and audio columns: from the schema's own metadata, else from `dataset_info.json` beside the files.
+/// Reads class names and audio columns from the schema's metadata, else from `dataset_info.json` next to the files.
 async fn hf_features(schema: &Schema, sources: &Sources, storage: &Storage) -> Result<Features> {
     if let Some(json) = schema.metadata().get("huggingface") {
         return Ok(Features::of(json));
@@ -203,8 +203,9 @@ async fn cut_batch(
     with: &Cataloguing<'_>,
 ) -> Result<Option<CutUnit>> {
     let message = root_as_message(&found.metadata).map_err(|e| damaged(object, e))?;
-    let header =
-        message.header_as_record_batch().ok_or_else(|| damaged(object, "a block that is no record batch"))?;
+    let header = message
+        .header_as_record_batch()
+        .ok_or_else(|| damaged(object, "a block that is not a record batch"))?;
     let rows = u64::try_from(header.length()).map_err(|_| damaged(object, "a negative row count"))?;
     check::check(schema.fields(), &header, message.version(), found.place.body)
         .map_err(|e| damaged(object, e))?;
@@ -251,7 +252,7 @@ fn pack(unit: &Unit, metadata: &[u8]) -> Result<Vec<u8>> {
     Ok([&length.to_le_bytes(), json.as_slice(), metadata].concat())
 }
 
-/// A hash of a unit's message and of where it and its dictionaries lie.
+/// Hashes a unit's message and the places of it and its dictionaries.
 fn unit_digest(unit: &Bytes) -> Result<u64> {
     let (unit, metadata) = unpack(unit)?;
     let mut hash = twox_hash::XxHash64::default();
@@ -281,13 +282,13 @@ pub(crate) struct Fetched {
 }
 
 enum FetchedBytes {
-    /// Those of the dictionaries, then the batch's.
+    /// The bytes of the dictionaries, then those of the batch.
     Whole { unit: Unit, version: MetadataVersion, bytes: Vec<Bytes> },
-    /// Those of the buffers of the columns that are read.
+    /// The bytes of the buffers of the columns that are read.
     Cut { pieces: Pieces, bytes: Vec<Bytes> },
 }
 
-/// Fetches rows of one record batch, the catalog's `columns`.
+/// Fetches the catalog's `columns` of rows of one record batch.
 async fn fetch(
     unit: UnitRows,
     source_schema: &SchemaRef,
@@ -317,7 +318,7 @@ async fn fetch(
         let (needed, pieces) = shapes.plan(&origins, &rows, &extents).map_err(|e| damaged(&object, e))?;
         let ranges: Vec<Range<u64>> = needed.iter().map(|r| body + r.start..body + r.end).collect();
         if ranges.iter().any(|r| r.end > unit.batch.range().end) {
-            return Err(damaged(&object, "a buffer lies outside its batch"));
+            return Err(damaged(&object, "a buffer is outside its batch"));
         }
         let bytes = reader.read_ranges(&object, &ranges).await?;
         FetchedBytes::Cut { pieces, bytes }
@@ -326,7 +327,7 @@ async fn fetch(
 }
 
 impl Fetched {
-    /// The rows as the catalog's `columns`, which were fetched.
+    /// Returns the rows as the catalog's `columns`, which were fetched.
     pub(crate) fn decode(
         self,
         source_schema: &SchemaRef,
@@ -345,7 +346,7 @@ impl Fetched {
                 let end = usize::try_from(rows.end).map_err(too_long)?;
                 if end > whole.num_rows() {
                     let has = whole.num_rows();
-                    return Err(damaged(&object, format!("a batch of {has} rows, where {end} were")));
+                    return Err(damaged(&object, format!("a batch of {has} rows; the catalog needs {end}")));
                 }
                 whole.slice(start, end - start)
             }
@@ -386,7 +387,7 @@ fn decode_whole(
         .and_then(|batch| RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).map_err(bug))
 }
 
-/// Refuses buffers that claim more than they did when the data set was catalogued.
+/// Rejects buffers that claim more than they did when the data set was catalogued.
 fn check_claim(claimed: u64, counted: u64) -> Result<(), String> {
     match claimed > counted {
         true => Err(format!("{claimed} bytes when decompressed, where {counted} were catalogued")),
@@ -394,8 +395,8 @@ fn check_claim(claimed: u64, counted: u64) -> Result<(), String> {
     }
 }
 
-/// Checks a dictionary's message, whose only column is that of the schema's dictionary with its id. Returns the bytes of its
-/// buffers once decompressed.
+/// Checks a dictionary's message, whose only column must be that of the schema's dictionary with its id. Returns the bytes
+/// of its buffers once decompressed.
 fn check_dictionary(schema: &Schema, place: Place, bytes: &Bytes) -> Result<u64, String> {
     let metadata = messages::metadata(bytes)?;
     let message = root_as_message(&metadata).map_err(|e| e.to_string())?;
@@ -404,7 +405,7 @@ fn check_dictionary(schema: &Schema, place: Place, bytes: &Bytes) -> Result<u64,
     #[expect(deprecated, reason = "the ids are those that arrow-ipc reads by")]
     let field = schema.fields_with_dict_id(dictionary.id()).first().copied();
     let Some(DataType::Dictionary(_, values)) = field.map(Field::data_type) else {
-        return Err(format!("number {} is no column's", dictionary.id()));
+        return Err(format!("no column has id {}", dictionary.id()));
     };
     let values = Fields::from(vec![Field::new("values", (**values).clone(), true)]);
     check::check(&values, &batch, message.version(), place.body)?;

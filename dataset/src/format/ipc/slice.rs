@@ -1,9 +1,8 @@
-//! Rows of an uncompressed record batch, by the ranges of its buffers that they need.
+//! Reads rows of an uncompressed record batch by the ranges of its buffers that they need.
 //!
-//! `datasets` writes batches of up to 1,000 rows: 110 MB of pictures. A batch's message says where each buffer lies;
-//! fixed-width buffers, validity bits and offsets are cut by arithmetic, and where the values of a run of rows lie is
-//! read from the offsets once, when the catalog is built. So a block is one coalesced read, and only of the columns
-//! asked for.
+//! `datasets` writes batches of up to 1,000 rows: 110 MB of images. A batch's message states where each buffer is.
+//! Fixed-width buffers, validity bits and offsets are cut by arithmetic. The places of the values of a run of rows are read
+//! from the offsets once, when the catalog is built. So a block is one coalesced read, of the requested columns only.
 
 use crate::cache::RangeReader;
 use crate::catalog::columns::Origin;
@@ -24,11 +23,11 @@ type Span = Range<u64>;
 pub(super) struct Cut {
     pub(super) row: u64,
     pub(super) bytes: u64,
-    /// For each variable-width column, in the schema's order: where its values lie in their buffer.
+    /// For each variable-width column, in the schema's order: where its values are in their buffer.
     extents: Vec<Span>,
 }
 
-/// Where the buffers of one column lie, relative to the batch's body.
+/// Where the buffers of one column are, relative to the batch's body.
 enum Shape {
     Null,
     Bits { validity: Option<Span>, bits: Span },
@@ -41,7 +40,7 @@ enum Shape {
 pub(super) struct Shapes(Vec<Shape>);
 
 impl Shapes {
-    /// `None` if the batch cannot be cut: compressed, or with lists, dictionaries, views, unions.
+    /// Returns `None` if the batch cannot be cut: it is compressed, or has lists, dictionaries, views or unions.
     pub(super) fn of(schema: &Schema, batch: &arrow_ipc::RecordBatch<'_>) -> Result<Option<Self>, String> {
         if batch.compression().is_some() || !schema.fields().iter().all(|f| width_of(f.data_type()).is_some())
         {
@@ -72,8 +71,8 @@ impl Shapes {
         self.0.iter().flat_map(variables_of).collect()
     }
 
-    /// Where the values of `rows` lie, read from the offsets of the columns that `origins` need: for rows that are no
-    /// run of cuts, as a single sample. In the schema's order; columns that are not needed have no values.
+    /// Reads where the values of `rows` are from the offsets of the columns that `origins` need: for rows that are not a
+    /// run of cuts, such as a single sample. They are in the schema's order; columns that are not needed have no values.
     pub(super) async fn extents(
         &self,
         origins: &[Origin],
@@ -104,15 +103,15 @@ impl Shapes {
             let offsets = if width == 4 { offsets_of::<4>(&bytes) } else { offsets_of::<8>(&bytes) };
             let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { continue };
             if first > last || last > values.end - values.start {
-                return Err(bad("offsets that fall, or lie past their values"));
+                return Err(bad("offsets that decrease, or are past their values"));
             }
             extents[index] = first..last;
         }
         Ok(extents)
     }
 
-    /// The spans of the body that `origins` need for `rows`, whose values lie at `extents`, and how to make columns of
-    /// them.
+    /// Returns the spans of the body that `origins` need for `rows`, whose values are at `extents`, and how to make columns
+    /// of them.
     pub(super) fn plan(
         &self,
         origins: &[Origin],
@@ -135,7 +134,7 @@ impl Shapes {
     }
 }
 
-/// Offsets, values and the offsets' width of a shape's columns of variable width, in the schema's order.
+/// Returns offsets, values and the offsets' width of a shape's columns of variable width, in the schema's order.
 fn variables_of(shape: &Shape) -> Vec<(&Span, &Span, u64)> {
     match shape {
         Shape::Variable { offsets, values, width, .. } => vec![(offsets, values, *width)],
@@ -144,7 +143,7 @@ fn variables_of(shape: &Shape) -> Vec<(&Span, &Span, u64)> {
     }
 }
 
-/// Where the values of `rows` lie, if they are a run of cuts of a batch of `batch_rows`.
+/// Returns where the values of `rows` are, if these are a run of cuts of a batch of `batch_rows`.
 pub(super) fn extents_of_cuts(rows: &Span, cuts: &[Cut], batch_rows: u64) -> Option<Vec<Span>> {
     let first = cuts.iter().find(|c| c.row == rows.start)?;
     let last = cuts.iter().rev().find(|c| c.row < rows.end)?;
@@ -152,7 +151,7 @@ pub(super) fn extents_of_cuts(rows: &Span, cuts: &[Cut], batch_rows: u64) -> Opt
     (end == rows.end).then(|| first.extents.iter().zip(&last.extents).map(|(a, b)| a.start..b.end).collect())
 }
 
-/// Bytes a row of a fixed-width type; 0 for types that are cut otherwise; `None` for types that are not cut.
+/// Returns the bytes a row of a fixed-width type; 0 for types that are cut otherwise; `None` for types that are not cut.
 fn width_of(kind: &DataType) -> Option<u64> {
     match kind {
         DataType::Null
@@ -199,7 +198,7 @@ impl<N: Iterator<Item = i64>, B: Iterator<Item = Span>> Walk<N, B> {
     }
 }
 
-/// Cuts the rows of a batch so that a block's values aim at `target` bytes. Reads the offsets of its variable-width
+/// Cuts the rows of a batch into blocks of at most `target` bytes, or of one row. Reads the offsets of its variable-width
 /// columns, unless all of it is one block.
 pub(super) async fn cuts(
     shapes: &Shapes,
@@ -228,7 +227,7 @@ pub(super) async fn cuts(
     for (bytes, (_, values, width)) in bytes.iter().zip(&variables) {
         let offsets = if *width == 4 { offsets_of::<4>(bytes) } else { offsets_of::<8>(bytes) };
         if !offsets.is_sorted() || offsets.last().is_some_and(|&end| end > values.end - values.start) {
-            return Err(bad("offsets that fall, or lie past their values"));
+            return Err(bad("offsets that decrease, or are past their values"));
         }
         columns.push(offsets);
     }
@@ -257,13 +256,13 @@ fn offsets_of<const W: usize>(bytes: &Bytes) -> Vec<u64> {
         .chunks_exact(W)
         .map(|b| {
             let mut wide = [0; 8];
-            wide[..W].copy_from_slice(b); // a negative offset becomes huge and is refused
+            wide[..W].copy_from_slice(b); // a negative offset becomes huge and is rejected
             u64::from_le_bytes(wide)
         })
         .collect()
 }
 
-/// Bytes a row beside the values: offsets and fixed widths.
+/// Returns the bytes a row in addition to variable-width values: offsets and fixed widths.
 fn fixed_bytes(shape: &Shape) -> u64 {
     match shape {
         Shape::Null | Shape::Bits { .. } => 0,
@@ -275,13 +274,13 @@ fn fixed_bytes(shape: &Shape) -> u64 {
 /// How to make columns of the bytes that were read.
 pub(super) struct Pieces(Vec<(usize, Piece)>);
 
-/// One column; numbers are places among the spans read.
+/// One column; numbers are indices into the spans that were read.
 struct Piece {
     validity: Option<usize>,
     body: Vec<usize>,
-    /// Where the values that were read begin in their buffer: what offsets are told from.
+    /// Where the values that were read begin in their buffer; offsets are rebased to it.
     base: u64,
-    /// Which children are there, for a struct.
+    /// The children of a struct that were read.
     children: Option<Vec<(usize, Piece)>>,
 }
 
@@ -346,7 +345,7 @@ impl Plan<'_> {
     }
 }
 
-/// A batch of the columns that were planned; a struct holds the children that were.
+/// Builds a batch of the planned columns; a struct holds its planned children.
 pub(super) fn build(
     schema: &Schema,
     pieces: &Pieces,
@@ -411,6 +410,6 @@ fn array(
         }
         _ => builder = builder.add_buffer(body(0)),
     }
-    // checks lengths, offsets and UTF-8: these bytes come from outside
+    // Checks lengths, offsets and UTF-8: these bytes come from outside.
     builder.build().and_then(|data| data.validate_full().map(|()| data)).map_err(|e| e.to_string())
 }

@@ -1,4 +1,4 @@
-//! Types of columns of JSON values, and the one that holds several.
+//! Types of columns of JSON values, and the type that holds several of them.
 //!
 //! Invariant: a type has at most [`MAX_FIELDS`] fields. What exceeds them is kept as JSON text.
 
@@ -15,12 +15,12 @@ pub(in crate::format) const WIDE: &str = "its objects have more than 256 differe
 /// Why lists or objects of a column are kept as text; the first reason found.
 pub(in crate::format) type Flattened = Option<&'static str>;
 
-/// The type that holds both.
+/// Returns the type that holds both.
 pub(in crate::format) fn unify(a: &DataType, b: &DataType) -> DataType {
     merge(a, b, &mut None)
 }
 
-/// The type that holds both; `why` is set where lists or objects become text.
+/// Returns the type that holds both; sets `why` if lists or objects become text.
 pub(in crate::format) fn merge(a: &DataType, b: &DataType, why: &mut Flattened) -> DataType {
     match (a, b) {
         (a, b) if a == b => a.clone(),
@@ -52,7 +52,7 @@ pub(in crate::format) fn list_of(item: DataType) -> DataType {
     DataType::List(Arc::new(Field::new("item", item, true)))
 }
 
-/// Text where the fields are too many.
+/// Returns text if there are too many fields.
 fn struct_of(kinds: BTreeMap<String, DataType>, why: &mut Flattened) -> DataType {
     if kinds.values().map(|kind| 1 + fields_of(kind)).sum::<usize>() > MAX_FIELDS {
         why.get_or_insert(WIDE);
@@ -61,7 +61,7 @@ fn struct_of(kinds: BTreeMap<String, DataType>, why: &mut Flattened) -> DataType
     DataType::Struct(kinds.into_iter().map(|(name, kind)| Field::new(name, kind, true)).collect())
 }
 
-/// The fields of a type's structs, all levels together.
+/// Returns the number of fields of a type's structs, all levels together.
 pub(in crate::format) fn fields_of(kind: &DataType) -> usize {
     match kind {
         DataType::List(item) => fields_of(item.data_type()),
@@ -70,7 +70,7 @@ pub(in crate::format) fn fields_of(kind: &DataType) -> usize {
     }
 }
 
-/// The type as a catalog has it: what is null everywhere, or an object without keys, is text, so that a filter may still
+/// Returns the type for a catalog: what is null everywhere, or an object without keys, is text, so that a filter can still
 /// name it.
 pub(in crate::format) fn settled(kind: DataType) -> DataType {
     match kind {

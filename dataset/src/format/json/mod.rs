@@ -1,6 +1,6 @@
-//! Columns whose type is learnt from their values: JSON members of tars.
+//! Columns whose type is inferred from their values: JSON members of tars.
 //!
-//! Each tar makes its own typed column. The data set's type is the one that holds all of them:
+//! Each tar makes a typed column. The data set's type is the one that holds all of them:
 //!
 //! | values | type |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | objects | a struct of all keys, sorted by name; null where an object lacks one |
 //! | any other mixture | text; lists and objects are JSON in it |
 //!
-//! Invariant: a column of lists or objects takes at most [`CELLS_PER_BYTE`] values per byte that was read for it; above that
-//! it is kept as JSON text, like what has too many levels or fields (`json_shape.rs`, `json_kind.rs`).
+//! Invariant: a column of lists or objects takes at most [`CELLS_PER_BYTE`] values per byte that was read for it. Above
+//! that it is kept as JSON text, like what has too many levels or fields (`shape.rs`, `kind.rs`).
 
 pub(super) mod kind;
 mod shape;
@@ -29,25 +29,25 @@ use serde_json::{Map, Value};
 use shape::Shape;
 use std::sync::Arc;
 
-/// Values, nulls included, that columns of lists and objects may take per byte that cataloguing reads. Annotations take about
-/// one value for 5 bytes; objects of which each lacks most keys take one for each key of all. At 8 bytes and 30 ns a value,
-/// a MiB of JSON takes at most 64 MiB and 0.25 s.
+/// Values, nulls included, that columns of lists and objects may take per byte that cataloguing reads. Annotations take
+/// about one value for 5 bytes; objects that each lack most keys take one for each key of all. At 8 bytes and 30 ns a
+/// value, a MiB of JSON takes at most 64 MiB and 0.25 s.
 const CELLS_PER_BYTE: u64 = 8;
 
 const SPARSE: &str = "they would take over 8 values per byte read, most of them null";
 
-/// What columns of lists and objects may still take.
+/// The values that columns of lists and objects may still take.
 pub(super) struct Cells {
     left: u64,
 }
 
 impl Cells {
-    /// Of what was read in `bytes`.
+    /// Returns the limit after reading `bytes`.
     pub(super) fn of(bytes: u64) -> Self {
         Self { left: bytes.saturating_mul(CELLS_PER_BYTE) }
     }
 
-    /// Takes `cells` for a column of type `kind`; one for which too few are left becomes text.
+    /// Takes `cells` for a column of type `kind`; it becomes text if too few are left.
     pub(super) fn take(&mut self, kind: DataType, cells: u64, why: &mut Flattened) -> DataType {
         match self.left.checked_sub(cells) {
             _ if !kind.is_nested() => kind,
@@ -63,8 +63,8 @@ impl Cells {
     }
 }
 
-/// One tar's values, each with its row, as an array of the least type that holds them, and why it is text although it has
-/// lists or objects.
+/// Makes an array of one tar's values, each with its row, of the least type that holds them. Also returns why it is text
+/// although it has lists or objects.
 pub(super) fn array_of(
     rows: usize,
     values: &[(usize, Value)],
@@ -78,7 +78,7 @@ pub(super) fn array_of(
     Ok((build(&kind, &dense)?, why))
 }
 
-/// The values as an array of `kind`; null where one is missing or null.
+/// Makes an array of `kind` from the values; null where one is missing or null.
 fn build(kind: &DataType, values: &[Option<&Value>]) -> Result<ArrayRef> {
     Ok(match kind {
         DataType::Null => Arc::new(NullArray::new(values.len())),
@@ -130,7 +130,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Does it hold numbers alone, be it as text?
+/// Whether it holds only numbers, possibly as text.
 pub(super) fn is_numbers(array: &ArrayRef) -> bool {
     match array.data_type() {
         DataType::Utf8 => {
@@ -141,7 +141,8 @@ pub(super) fn is_numbers(array: &ArrayRef) -> bool {
     }
 }
 
-/// A tar's column as the data set's type, or a part's as that of its mix; `None` if the column does not exist.
+/// Converts a tar's column to the data set's type, or a part's to that of its mix. `array` is `None` if the column does not
+/// exist.
 pub(crate) fn widen(array: Option<&ArrayRef>, kind: &DataType, rows: usize) -> Result<ArrayRef> {
     let Some(array) = array else { return Ok(new_null_array(kind, rows)) };
     Ok(match (array.data_type(), kind) {
@@ -166,7 +167,7 @@ pub(crate) fn widen(array: Option<&ArrayRef>, kind: &DataType, rows: usize) -> R
     })
 }
 
-/// The values, nulls included, of a column that [`widen`] makes, of all its levels and fields.
+/// Returns the number of values, nulls included, of a column that [`widen`] makes, of all its levels and fields.
 pub(super) fn cells_of(array: Option<&ArrayRef>, kind: &DataType, rows: usize) -> u64 {
     let below = match kind {
         DataType::List(item) => {
@@ -185,7 +186,7 @@ pub(super) fn cells_of(array: Option<&ArrayRef>, kind: &DataType, rows: usize) -
     below.saturating_add(rows as u64)
 }
 
-/// The JSON value in a row of an array that [`build`] made; keys whose value is null are left out.
+/// Returns the JSON value in a row of an array that [`build`] made; keys whose value is null are left out.
 fn value_at(array: &ArrayRef, row: usize) -> Value {
     if array.is_null(row) {
         return Value::Null;

@@ -1,6 +1,6 @@
-//! The type of a column of JSON values, learnt value by value, and how many values its array would have.
+//! The type of a column of JSON values, inferred value by value, and the number of values of its array.
 //!
-//! A value changes the shape in place: it costs what it holds, however many keys the column has seen.
+//! A value changes the shape in place: the cost depends on what it holds, however many keys the column has seen.
 //!
 //! Invariant: a type has at most [`MAX_DEPTH`] levels and [`MAX_FIELDS`] fields. What exceeds them is text.
 
@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Levels of lists and objects in a column: COCO's segmentations have four.
+/// Limit on the levels of lists and objects in a column: COCO's segmentations have four.
 pub(super) const MAX_DEPTH: usize = 16;
 
 pub(super) const DEEP: &str = "its lists and objects are nested more than 16 levels deep";
@@ -23,18 +23,18 @@ pub(super) enum Shape {
     Plain(DataType),
     List {
         item: Box<Shape>,
-        /// Of all lists together.
+        /// Items of all lists together.
         items: u64,
     },
     Struct {
         fields: BTreeMap<String, Shape>,
-        /// Of all levels below.
+        /// Fields of all levels below.
         total: usize,
     },
 }
 
 impl Shape {
-    /// Widens the shape so that it holds `value`; `why` is set where lists or objects become text.
+    /// Widens the shape so that it holds `value`; sets `why` if lists or objects become text.
     pub(super) fn add(&mut self, value: &Value, why: &mut Flattened) {
         self.add_at(value, 0, why);
     }
@@ -73,7 +73,7 @@ impl Shape {
         *self = Self::Plain(DataType::Utf8);
     }
 
-    /// The fields of its structs, all levels together.
+    /// Returns the number of fields of its structs, all levels together.
     fn fields(&self) -> usize {
         match self {
             Self::Null | Self::Plain(_) => 0,
@@ -93,7 +93,8 @@ impl Shape {
         }
     }
 
-    /// The values, nulls included, of an array of the shape with `rows` rows: those of all its levels and fields.
+    /// Returns the number of values, nulls included, of an array of the shape with `rows` rows, of all its levels and
+    /// fields.
     pub(super) fn cells(&self, rows: u64) -> u64 {
         match self {
             Self::Null | Self::Plain(_) => rows,
@@ -105,7 +106,7 @@ impl Shape {
     }
 }
 
-/// Adds an object's keys, up to the first of too many.
+/// Adds an object's keys, until there are too many.
 fn add_keys(
     fields: &mut BTreeMap<String, Shape>,
     total: &mut usize,

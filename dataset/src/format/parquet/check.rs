@@ -1,4 +1,4 @@
-//! What a Parquet footer claims, compared with the file and with itself, before blocks are cut by it.
+//! Compares what a Parquet footer claims with the file and with itself, before blocks are cut by it.
 //!
 //! parquet 59 validates neither row counts, places of column chunks nor offset indexes. One flipped bit would lose rows
 //! without an error, or place pages where there are none.
@@ -6,7 +6,7 @@
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 
-/// Rows of one row group. Writers make groups of 10⁵ to 10⁶ rows; more than 2³² are damage.
+/// Limit on the rows of one row group. Writers make groups of 10⁵ to 10⁶ rows; more than 2³² are damage.
 const MAX_GROUP_ROWS: u64 = u32::MAX as u64;
 
 /// Checks row counts and places of column chunks in a file of `file_bytes`.
@@ -33,10 +33,10 @@ fn chunk(column: &ColumnChunkMetaData, rows: u64, file_bytes: u64) -> Result<(),
     let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
     let place = u64::try_from(start).ok().zip(u64::try_from(column.compressed_size()).ok());
     let length = column.compressed_size();
-    let (start, length) = place.ok_or_else(|| format!("it is said to be {length} bytes at byte {start}"))?;
+    let (start, length) = place.ok_or_else(|| format!("it claims {length} bytes at byte {start}"))?;
     if start.checked_add(length).is_none_or(|end| end > file_bytes) {
         return Err(format!(
-            "it is said to reach byte {}, but the file has {file_bytes}; it was cut off or overwritten",
+            "it claims to reach byte {}, but the file has {file_bytes}; it was cut off or overwritten",
             start.saturating_add(length)
         ));
     }
@@ -44,7 +44,7 @@ fn chunk(column: &ColumnChunkMetaData, rows: u64, file_bytes: u64) -> Result<(),
         return Err(format!("it has no bytes for {rows} rows"));
     }
     let values = column.num_values();
-    // a row of a nested column has at least one value or null, each of a flat column exactly one
+    // A row of a nested column has at least one value or null, each of a flat column exactly one.
     let fits = match column.column_descr().max_rep_level() {
         0 => u64::try_from(values) == Ok(rows),
         _ => u64::try_from(values).is_ok_and(|values| values >= rows),
@@ -52,8 +52,8 @@ fn chunk(column: &ColumnChunkMetaData, rows: u64, file_bytes: u64) -> Result<(),
     if fits { Ok(()) } else { Err(format!("it claims {values} values in {rows} rows")) }
 }
 
-/// Checks the pages of a group whose [`footer`] was checked: they lie in their chunk one after another, and their rows rise.
-/// An index that lacks a column is not used, and not checked.
+/// Checks the pages of a group whose [`footer`] was checked: they are in their chunk one after another, and their rows
+/// rise. An index that lacks a column is neither used nor checked.
 pub(super) fn pages(group: &RowGroupMetaData, index: &[OffsetIndexMetaData]) -> Result<(), String> {
     if index.len() != group.num_columns() || index.iter().any(|column| column.page_locations().is_empty()) {
         return Ok(());
@@ -72,7 +72,7 @@ pub(super) fn pages(group: &RowGroupMetaData, index: &[OffsetIndexMetaData]) -> 
                 }
                 _ => {
                     return Err(format!(
-                        "column {}: page {i} of its offset index is said to be {} bytes at byte {}, from row {} on, which \
+                        "column {}: page {i} of its offset index claims {} bytes at byte {}, from row {} on, which \
                          does not fit the pages next to it or the column",
                         column.column_path(),
                         page.compressed_page_size,

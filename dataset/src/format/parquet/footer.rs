@@ -15,21 +15,21 @@ use parquet::file::metadata::{
 };
 use std::ops::Range;
 
-/// Read from the end of a file: large enough for a few hundred row groups at one request.
+/// Bytes read from the end of a file: enough for a few hundred row groups in one request.
 const TAIL_BYTES: u64 = 64 << 10;
 /// `PAR1`, an empty footer, its length and `PAR1` again.
 const MIN_FILE_BYTES: u64 = 12;
 /// The metadata's length and `PAR1`.
 const TRAILER_BYTES: u64 = 8;
 const MAGIC: &[u8] = b"PAR1";
-/// Bytes between the first and the last offset index that are not theirs: column indexes and bloom filters.
+/// Limit on the bytes between the first and the last offset index that are not theirs: column indexes and bloom filters.
 const MAX_GAP_BYTES: u64 = 64 << 20;
 
 /// Reads the metadata of a file.
 pub(super) async fn read(object: &ObjectRef, storage: &Storage) -> Result<ParquetMetaData> {
     if object.size < MIN_FILE_BYTES {
         return Err(Error::damage(format!(
-            "{}: {} bytes are no Parquet file (at least {MIN_FILE_BYTES}); it is empty or was cut off",
+            "{}: {} bytes are not a Parquet file (at least {MIN_FILE_BYTES}); it is empty or was cut off",
             object.uri, object.size
         )));
     }
@@ -84,7 +84,7 @@ fn index_range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
     Some(start..start.checked_add(length)?)
 }
 
-/// Adds the offset indexes, if every column has one in front of byte `end`.
+/// Adds the offset indexes, if every column has one before byte `end`.
 async fn with_offset_index(
     metadata: ParquetMetaData,
     end: u64,
@@ -102,7 +102,7 @@ async fn with_offset_index(
         ..ranges.iter().map(|range| range.end).max().unwrap_or(0);
     let own = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
     if all.end > end || own > all.end - all.start || all.end - all.start - own > MAX_GAP_BYTES {
-        return Err(bad(format!("its offset indexes of {own} bytes are said to be in {all:?}")));
+        return Err(bad(format!("its offset indexes claim {own} bytes in {all:?}")));
     }
     let bytes = tail.read(all.clone(), object, storage).await?;
     for range in &ranges {

@@ -1,4 +1,4 @@
-//! What rows of a row group take in memory once decoded.
+//! Computes the memory that rows of a row group take once decoded.
 //!
 //! ```text
 //! cataloguing   footer, offset index, page headers where they differ much ─▶ memory of each block (an upper bound)
@@ -26,7 +26,7 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::ops::Range;
 
-/// Read at a page's start: a header with parquet-cpp's largest statistics (two values of 4 KiB) fits.
+/// Bytes read at a page's start: a header with parquet-cpp's largest statistics (two values of 4 KiB) fits.
 const HEADER_BYTES: u64 = 16 << 10;
 /// Headers that are read at a time.
 const HEADER_READS: usize = 16;
@@ -36,15 +36,14 @@ const TOLERANCE: u64 = 4;
 const NESTED_BYTES: u64 = 12;
 /// In memory, decimals of up to 16 bytes take 16, longer ones 32.
 const DECIMAL_BYTES: [u64; 2] = [16, 32];
-/// Values that share prefixes take this many times their page's bytes at most, unless the file states how many they are.
-/// Sorted URLs and paths take 3 to 6 times as many.
+/// Values that share prefixes take at most this many times their page's bytes, unless the file states their number of
+/// bytes. Sorted URLs and paths take 3 to 6 times their page's bytes.
 const PREFIX_RATIO: u64 = 16;
 /// Bytes of a page that are neither values nor their lengths: levels' lengths, bit widths.
 const PAGE_SLACK_BYTES: u64 = 64;
 /// Deflate expands one byte to at most this many.
 const GZIP_RATIO: u64 = 1032;
-/// A page may claim an eighth and 1 MiB more than the catalog counts. Some writers leave
-/// headers out of their sums.
+/// A page may claim an eighth and 1 MiB more than the catalog counts, because some writers leave headers out of their sums.
 const CLAIM_SLACK: u64 = 8;
 const CLAIM_SLACK_BYTES: u64 = 1 << 20;
 
@@ -61,7 +60,7 @@ impl Sizes {
     }
 }
 
-/// The memory of a whole row group.
+/// Returns the memory of a whole row group.
 pub(super) fn of_group(group: &RowGroupMetaData) -> u64 {
     let columns = group.columns().iter().map(|column| {
         let plain = expanded(column, size(column.uncompressed_size()), unencoded(column));
@@ -70,7 +69,8 @@ pub(super) fn of_group(group: &RowGroupMetaData) -> u64 {
     columns.fold(0, u64::saturating_add)
 }
 
-/// The memory of each of `cuts`, runs of the group's `rows`. `known` has the sizes of columns whose headers were read.
+/// Returns the memory of each of `cuts`, runs of the group's `rows`. `known` has the sizes of columns whose headers were
+/// read.
 pub(super) async fn of_cuts(
     group: &RowGroupMetaData,
     index: &[OffsetIndexMetaData],
@@ -98,7 +98,7 @@ pub(super) async fn of_cuts(
     Ok(memory)
 }
 
-/// The most that rows of a column take in memory, and what they take at least as far as their stored bytes tell.
+/// The most memory that rows of a column take, and the least that their stored bytes prove.
 struct Bound {
     memory: u64,
     least: u64,
@@ -111,7 +111,7 @@ fn of_cut(
     cut: &Range<u64>,
 ) -> Bound {
     let pages = index.page_locations();
-    // rows rise from page to page, so that a cut costs no more than its own pages
+    // Rows rise from page to page, so a cut costs no more than its own pages.
     let first = pages.partition_point(|page| size(page.first_row_index) <= cut.start).saturating_sub(1);
     let is_in = |i: &usize| size(pages[*i].first_row_index) < cut.end;
     let chosen: Vec<usize> = (first..pages.len()).take_while(is_in).collect();
@@ -147,7 +147,7 @@ fn of_cut(
     Bound { memory: leaf(column, plain, values), least: leaf(column, dictionary + stored, in_cut) }
 }
 
-/// The memory of `values` values of a leaf whose pages have `plain` bytes once decompressed.
+/// Returns the memory of `values` values of a leaf whose pages have `plain` bytes once decompressed.
 fn leaf(column: &ColumnChunkMetaData, plain: u64, values: u64) -> u64 {
     let (views, width) = match column.column_type() {
         PhysicalType::BYTE_ARRAY => (plain, VIEW_BYTES),
@@ -165,8 +165,8 @@ fn leaf(column: &ColumnChunkMetaData, plain: u64, values: u64) -> u64 {
     values.saturating_mul(width + nested).saturating_add(validity).saturating_add(views)
 }
 
-/// The bytes of the values of pages of `plain` bytes, where `unencoded` is what the file states about them: more than the
-/// pages where values repeat each other's prefixes.
+/// Returns the bytes of the values of pages of `plain` bytes; the file may state them in `unencoded`. They exceed the pages
+/// if values repeat each other's prefixes.
 fn expanded(column: &ColumnChunkMetaData, plain: u64, unencoded: Option<u64>) -> u64 {
     let is_bytes = column.column_type() == PhysicalType::BYTE_ARRAY;
     if !is_bytes || !column.encodings_mask().is_set(Encoding::DELTA_BYTE_ARRAY) {
@@ -216,8 +216,8 @@ pub(super) struct PageRuns<'a> {
     pub(super) rows: u64,
 }
 
-/// Compares what the fetched pages claim with what the catalog counts, before parquet allocates by their claims. Returns the
-/// bytes of the largest page whose values repeat prefixes: how much they make of it is known when they are decoded only.
+/// Compares what the fetched pages claim with what the catalog counts, before parquet allocates by their claims. Returns
+/// the bytes of the largest page whose values repeat prefixes: their memory is known only once they are decoded.
 pub(super) fn check(fetched: &PageRuns<'_>, counted: Counted) -> Result<Option<u64>, String> {
     let (mut held, mut plain, mut prefixes) = (0u64, 0u64, None);
     for column in fetched.group.columns() {
@@ -261,11 +261,13 @@ impl HeldBytes {
     }
 }
 
-/// What is wrong with `claimed` bytes where the catalog counts `counted`.
+/// Returns what is wrong with `claimed` bytes if the catalog counts `counted`.
 pub(super) fn over(claimed: u64, counted: u64) -> Option<String> {
     let most = counted.saturating_add(counted / CLAIM_SLACK).saturating_add(CLAIM_SLACK_BYTES);
     (claimed > most).then(|| {
-        format!("its pages take {claimed} bytes of memory once decoded, where the file's footer tells of {counted}")
+        format!(
+            "its pages take {claimed} bytes of memory once decoded, but the file's footer states {counted}"
+        )
     })
 }
 
@@ -308,8 +310,8 @@ fn claims(fetched: &PageRuns<'_>, column: &ColumnChunkMetaData) -> Result<Claims
     Ok(claims)
 }
 
-/// Refuses a gzip page that becomes more than `plain` bytes: parquet inflates to the end, whatever the header states. Pages
-/// that cannot become much are not looked at.
+/// Rejects a gzip page that inflates to more than `plain` bytes: parquet inflates to the end, whatever the header states.
+/// Pages that cannot inflate to much are not checked.
 fn inflates_to(page: &[u8], plain: u64) -> Result<(), String> {
     if (page.len() as u64).saturating_mul(GZIP_RATIO) <= plain.saturating_add(CLAIM_SLACK_BYTES) {
         return Ok(());
@@ -323,7 +325,7 @@ fn inflates_to(page: &[u8], plain: u64) -> Result<(), String> {
     }
 }
 
-/// A count of a footer: none is negative.
+/// Converts a count of a footer, which is never negative.
 fn size(count: impl TryInto<u64>) -> u64 {
     count.try_into().unwrap_or(0)
 }

@@ -4,13 +4,13 @@
 //! footers (in parallel) ─▶ one schema ─▶ row groups ─▶ blocks, cut along pages ─▶ units: one small footer each
 //! block ─▶ its unit's footer (from the catalog) ─▶ the pages of the selected columns, one coalesced read ─▶ views
 //! ```
-//! A row group over twice `block_bytes` is cut where pages of its largest column begin. Where a file has no offset
-//! index the page headers are walked once ([`pages`]) and the index is kept in the catalog. A page is
-//! the smallest block: cutting it by rows would read and hold the same bytes several times. A large row group with
-//! nested columns and no offset index stays one block for the same reason.
+//! A row group over twice `block_bytes` is cut where pages of its largest column begin. If a file has no offset index, the
+//! page headers are walked once ([`pages`]) and the index is kept in the catalog. A page is the smallest block: cutting it
+//! by rows would read and hold the same bytes several times. A large row group with nested columns and no offset index
+//! stays one block for the same reason.
 //!
-//! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte
-//! columns. What a block takes in memory is another number than its bytes: see [`memory`].
+//! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte columns.
+//! The memory of a block differs from its bytes: see [`memory`].
 
 mod check;
 mod footer;
@@ -50,8 +50,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows of a block. Pages of runs hold millions of rows in a few bytes, and a row takes up to 16 bytes for each column in
-/// memory: 256 MiB. A block of row groups that writers make by default has up to 2²⁰.
+/// Limit on the rows of a block. Pages of runs hold millions of rows in a few bytes, and a row takes up to 16 bytes for
+/// each column in memory: 256 MiB. A block of row groups that writers make by default has up to 2²⁰ rows.
 const MAX_BLOCK_ROWS: u64 = 1 << 24;
 /// Parquet files.
 pub(super) struct Parquet;
@@ -78,7 +78,8 @@ impl Format for Parquet {
         note_partitions(data)
     }
 
-    /// 1: the columns that statistics prove to have nulls are listed. 2: blocks have their memory, which only footers tell.
+    /// 1: the columns that statistics prove to have nulls are listed. 2: blocks have their memory, which only footers
+    /// state.
     fn columns_version(&self) -> u32 {
         2
     }
@@ -190,7 +191,7 @@ async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
     Ok(File { schema, features: hf_features(&metadata), groups, nulls })
 }
 
-/// The catalog's columns that have nulls, from the paths of the leaves that do.
+/// Returns the catalog's columns that have nulls, from the paths of the leaves that do.
 fn null_columns(nulls: &BTreeSet<Vec<String>>, source: &Schema, mapping: &Mapping) -> Vec<String> {
     let has_nulls = |origin: &Origin| {
         let field = source.field(origin.top_level());
@@ -206,7 +207,7 @@ fn null_columns(nulls: &BTreeSet<Vec<String>>, source: &Schema, mapping: &Mappin
     columns.filter(|(_, origin)| has_nulls(origin)).map(|(field, _)| field.name().clone()).collect()
 }
 
-/// Cuts a row group into blocks and writes its own footer.
+/// Cuts a row group into blocks and writes a footer for it alone.
 async fn cut_group(
     metadata: &ParquetMetaData,
     group: &RowGroupMetaData,
@@ -253,7 +254,7 @@ async fn cut_group(
     Ok(CutUnit { description: own_footer(metadata, group, index)?, blocks })
 }
 
-/// What stored bytes of a column occupy in memory: decompressed where that is more.
+/// Returns what stored bytes of a column occupy in memory: decompressed if that is more.
 fn held_bytes(column: &parquet::file::metadata::ColumnChunkMetaData, stored: u64) -> u64 {
     let (packed, plain) = (column.compressed_size().max(1), column.uncompressed_size());
     if plain <= packed {
@@ -263,7 +264,7 @@ fn held_bytes(column: &parquet::file::metadata::ColumnChunkMetaData, stored: u64
     u64::try_from(held).unwrap_or(u64::MAX)
 }
 
-/// Row ranges that begin where pages of the largest column begin and aim at `block_bytes`.
+/// Returns row ranges that begin where pages of the largest column begin and aim at `block_bytes`.
 fn page_cuts(
     group: &RowGroupMetaData,
     index: &[OffsetIndexMetaData],
@@ -289,7 +290,7 @@ fn page_cuts(
     cuts
 }
 
-/// `rows` in runs of at most [`MAX_BLOCK_ROWS`].
+/// Splits `rows` into runs of at most [`MAX_BLOCK_ROWS`].
 fn capped(rows: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let end = rows.end;
     let step = MAX_BLOCK_ROWS;
@@ -299,7 +300,8 @@ fn capped(rows: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-/// Bytes of all pages that hold some of `cut`'s rows, and of the dictionaries; where pages are not known, the rows' share.
+/// Returns the bytes of all pages that hold some of `cut`'s rows, and of the dictionaries; the rows' share if pages are
+/// unknown.
 fn cut_bytes(
     group: &RowGroupMetaData,
     index: Option<&[OffsetIndexMetaData]>,
@@ -317,7 +319,7 @@ fn cut_bytes(
         let pages = index.page_locations();
         let dictionary =
             pages.first().map_or(0, |p| p.offset.unsigned_abs().saturating_sub(column.byte_range().0));
-        // rows rise from page to page, so that a cut costs no more than its own pages
+        // Rows rise from page to page, so a cut costs no more than its own pages.
         let first = pages.partition_point(|page| page.first_row_index.unsigned_abs() <= cut.start);
         let own = pages[first.saturating_sub(1)..].iter();
         let own = own.take_while(|page| page.first_row_index.unsigned_abs() < cut.end);
@@ -327,7 +329,7 @@ fn cut_bytes(
     total
 }
 
-/// The footer of a file that consists of `group` alone.
+/// Returns the footer of a file that consists of `group` alone.
 fn own_footer(
     metadata: &ParquetMetaData,
     group: &RowGroupMetaData,
@@ -354,7 +356,7 @@ fn own_footer(
         .map_err(bug)?;
     let group = group.clone().into_builder().set_column_metadata(columns).build().map_err(bug)?;
     let file = metadata.file_metadata();
-    let created_by = file.created_by().map(str::to_owned); // tells old writers' wrong statistics apart
+    let created_by = file.created_by().map(str::to_owned); // identifies old writers with wrong statistics
     let file = FileMetaData::new(
         file.version(),
         group.num_rows(),
@@ -372,7 +374,7 @@ fn own_footer(
     Ok(footer)
 }
 
-/// Class names and audio columns out of the `huggingface` features JSON.
+/// Reads class names and audio columns from the `huggingface` features JSON.
 fn hf_features(metadata: &ParquetMetaData) -> Features {
     let entry = metadata
         .file_metadata()

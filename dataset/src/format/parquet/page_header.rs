@@ -6,7 +6,7 @@
 
 use super::thrift::{Compact, code};
 
-/// Structs within structs; a header has three levels.
+/// Limit on structs within structs; a header has three levels.
 const MAX_DEPTH: u8 = 8;
 
 const DICTIONARY_PAGE: u64 = 2;
@@ -27,11 +27,11 @@ pub(super) struct PageHeader {
     /// Values or, in nested columns, levels.
     pub(super) values: u64,
     pub(super) is_dictionary: bool,
-    /// Its values repeat prefixes of each other.
+    /// Whether its values repeat prefixes of each other.
     pub(super) has_prefixes: bool,
 }
 
-/// The header at the beginning of `bytes`; `None` where it is damaged or longer than `bytes`.
+/// Parses the header at the beginning of `bytes`; `None` if it is damaged or longer than `bytes`.
 pub(super) fn parse(bytes: &[u8]) -> Option<PageHeader> {
     let mut thrift = Compact { rest: bytes };
     let mut header = PageHeader::default();
@@ -52,14 +52,14 @@ pub(super) fn parse(bytes: &[u8]) -> Option<PageHeader> {
     (has_plain && has_stored).then_some(header)
 }
 
-/// Which of the headers of data pages.
+/// The version of a data page's header.
 #[derive(Debug, Clone, Copy)]
 enum Version {
     One,
     Two,
 }
 
-/// An integer that is not negative.
+/// Reads an integer that must not be negative.
 fn size(thrift: &mut Compact<'_>) -> Option<u64> {
     u64::try_from(thrift.int().ok()?).ok()
 }

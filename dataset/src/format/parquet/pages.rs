@@ -1,8 +1,8 @@
-//! Where the pages of a column chunk lie, for files written without an offset index (pyarrow's default).
+//! Finds the pages of a column chunk in files written without an offset index (pyarrow's default).
 //!
-//! The page headers are walked once, when the catalog is built: each tells its own size, hence where the next one
-//! is. parquet's page reader parses them over a window of the file; when it asks for bytes outside the window, that
-//! is the place to read next. Cost: one 16 KiB read a page, so about 1.5 % of the bytes for 1 MiB pages.
+//! The page headers are walked once, when the catalog is built: each states its size, hence where the next one is.
+//! parquet's page reader parses them over a window of the file. When it requests bytes outside the window, that is the
+//! place to read next. Cost: one 16 KiB read a page, so about 1.5 % of the bytes for 1 MiB pages.
 
 use super::memory::Sizes;
 use super::page_header::{self, PageHeader};
@@ -17,13 +17,13 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A header with parquet-cpp's largest statistics (two values of 4 KiB) fits.
+/// Bytes of a window: a header with parquet-cpp's largest statistics (two values of 4 KiB) fits.
 const WINDOW_BYTES: u64 = 16 << 10;
 /// A header larger than this is damage.
 const MAX_WINDOW_BYTES: u64 = 4 << 20;
 
-/// Where the pages of every column of a row group lie, and their sizes; `None` if it has nested columns, whose page headers
-/// do not tell rows.
+/// Returns where the pages of every column of a row group are, and their sizes; `None` if it has nested columns, whose page
+/// headers do not state rows.
 pub(super) async fn offset_index(
     group: &RowGroupMetaData,
     object: &ObjectRef,
@@ -96,7 +96,7 @@ async fn walk(
     Ok((index.build(), Sizes::new(headers)))
 }
 
-/// The part of a file that is at hand, and what was last asked of it.
+/// The part of a file that is in memory, and what was last requested of it.
 struct Window {
     chunk_end: u64,
     state: Mutex<State>,
@@ -127,20 +127,20 @@ impl Window {
         (state.start, state.bytes) = (start, bytes);
     }
 
-    /// Where the header that was parsed last begins.
+    /// Returns where the header that was parsed last begins.
     fn asked(&self) -> u64 {
         self.lock().asked
     }
 
-    /// The header that was parsed last.
+    /// Returns the header that was parsed last.
     fn header(&self) -> Option<PageHeader> {
         let state = self.lock();
         let at = usize::try_from(state.asked.checked_sub(state.start)?).ok()?;
         page_header::parse(state.bytes.get(at..)?)
     }
 
-    /// The read that may let the last request succeed: the window moved there, or doubled if it stood there
-    /// already; `None` when a larger window cannot help.
+    /// Returns the read that may let the last request succeed: the window moved there, or doubled if it was there already;
+    /// `None` if a larger window cannot help.
     fn next_read(&self) -> Option<std::ops::Range<u64>> {
         let mut state = self.lock();
         let held = state.start..state.start + state.bytes.len() as u64;
@@ -170,7 +170,7 @@ impl ChunkReader for Window {
         if start >= self.chunk_end {
             return Err(ParquetError::EOF(format!("a page at byte {start}, past its chunk's end")));
         }
-        // Less than a window left: move the window, so that a header is rarely cut by its edge.
+        // If less than a window is left, move it, so that a header is rarely cut by its edge.
         if start < state.start
             || (end < self.chunk_end && start + WINDOW_BYTES > end && start != state.start)
             || start >= end
@@ -187,7 +187,7 @@ impl ChunkReader for Window {
     }
 }
 
-/// Is this column stored as bytes whose minimum and maximum are of no use?
+/// Whether this column is stored as bytes whose minimum and maximum are of no use.
 pub(super) fn is_bytes(column: &ColumnChunkMetaData) -> bool {
     column.column_type() == PhysicalType::BYTE_ARRAY
         && column.column_descr().converted_type() != parquet::basic::ConvertedType::UTF8

@@ -1,4 +1,4 @@
-//! Reading rows of a row group: its unit's footer, then the pages of the selected columns, then views.
+//! Reads rows of a row group: its unit's footer, then the pages of the selected columns, then views.
 
 use super::super::units::UnitRows;
 use super::memory::{self, HeldBytes, PageRuns};
@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 /// Rows that are decoded at a time. parquet reserves memory for all of them before it reads the first: 1 MiB a column.
 const BATCH_ROWS: usize = 64 << 10;
-/// Where values repeat prefixes, their memory is checked each time about this many bytes were decoded.
+/// If values repeat prefixes, their memory is checked whenever about this number of bytes was decoded.
 const PREFIX_BATCH_BYTES: u64 = 16 << 20;
 
-/// A unit's footer, as its catalog keeps it.
+/// Parses a unit's footer, as its catalog keeps it.
 pub(crate) fn parse_unit(bytes: &Bytes) -> Result<ParquetMetaData> {
     ParquetMetaDataReader::new()
         .with_column_index_policy(PageIndexPolicy::Skip)
@@ -36,7 +36,7 @@ pub(crate) fn parse_unit(bytes: &Bytes) -> Result<ParquetMetaData> {
         .map_err(|e| Error::new(ErrorKind::Bug, "a footer in the catalog cannot be parsed").with_source(e))
 }
 
-/// A hash of a unit's fields; its bytes are another writer's with each release of the parquet crate.
+/// Hashes a unit's fields, because its bytes change with each release of the parquet crate.
 pub(super) fn unit_digest(unit: &Bytes) -> Result<u64> {
     let metadata = parse_unit(unit)?;
     let mut hash = twox_hash::XxHash64::default();
@@ -110,7 +110,7 @@ fn asked(decoder: &mut ParquetPushDecoder) -> ParquetResult<Asked> {
 }
 
 impl Fetched {
-    /// A decoder of the rows, `most` at a time.
+    /// Returns a decoder of the rows, `most` at a time.
     fn decoder(&self, most: usize) -> Result<ParquetPushDecoder> {
         let group_rows = to_usize(self.group.num_rows().unsigned_abs())?;
         let keep = to_usize(self.rows.start)?..to_usize(self.rows.end)?;
@@ -124,7 +124,7 @@ impl Fetched {
         builder.build().map_err(|e| damaged(&self.object, e))
     }
 
-    /// The rows as one batch of the catalog's `columns`, which were fetched. Texts are views.
+    /// Returns the rows as one batch of the catalog's `columns`, which were fetched. Texts are views.
     pub(crate) fn decode(
         self,
         source_schema: &SchemaRef,
@@ -133,7 +133,7 @@ impl Fetched {
     ) -> Result<RecordBatch> {
         let pages = PageRuns { group: &self.group, runs: &self.runs, rows: self.rows.end - self.rows.start };
         let prefixes = memory::check(&pages, self.counted).map_err(|what| self.too_much(&what))?;
-        // Values that repeat prefixes are as long as their page at most, so a few of them at a time are bounded.
+        // Values that repeat prefixes are at most as long as their page, so the memory of a few at a time is bounded.
         let most = prefixes
             .map_or(usize::MAX, |page| usize::try_from(PREFIX_BATCH_BYTES / page.max(1)).unwrap_or(1));
         let batches = self.batches(most.max(1))?;
@@ -157,7 +157,7 @@ impl Fetched {
         pick(&batch, source_schema, mapping, columns)
     }
 
-    /// The rows in batches of `most`, together within what the catalog counts.
+    /// Returns the rows in batches of `most`, together within what the catalog counts.
     fn batches(&self, most: usize) -> Result<Vec<RecordBatch>> {
         let unfit = |e: ParquetError| damaged(&self.object, e);
         let mut decoder = self.decoder(most)?;
@@ -203,7 +203,7 @@ fn damaged(object: &ObjectRef, error: ParquetError) -> Error {
         .with_source(error)
 }
 
-/// The leaves that the catalog's `columns` need.
+/// Selects the leaves that the catalog's `columns` need.
 fn projection(
     metadata: &ArrowReaderMetadata,
     source: &Schema,

@@ -1,4 +1,4 @@
-//! Thrift's compact protocol, as far as Parquet's headers and footers are looked at before parquet parses them.
+//! Thrift's compact protocol, as far as Parquet's headers and footers are checked before parquet parses them.
 //!
 //! Format: <https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md>.
 
@@ -53,7 +53,7 @@ impl Compact<'_> {
         Ok((zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed())
     }
 
-    /// The id and the type of the next field after field `last`; `None` at the struct's end.
+    /// Returns the id and the type of the next field after field `last`; `None` at the struct's end.
     pub(crate) fn field(&mut self, last: i16) -> Result<Option<(i16, u8)>, String> {
         let head = self.byte()?;
         if head & 0xf == 0 {
@@ -66,7 +66,7 @@ impl Compact<'_> {
         Ok(Some((id.ok_or("a field of a number over 2^15")?, head & 0xf)))
     }
 
-    /// The number of elements of a list, and their type. Each takes a byte or more.
+    /// Returns the number of elements of a list, and their type. Each takes a byte or more.
     pub(crate) fn list(&mut self) -> Result<(u64, u8), String> {
         let head = self.byte()?;
         let count = match head >> 4 {
@@ -77,7 +77,7 @@ impl Compact<'_> {
         Ok((count, head & 0xf))
     }
 
-    /// Skips the value of a field at `level` of structs and lists within each other, of which there may be up to `most`.
+    /// Skips the value of a field at `level` of nested structs and lists, which may have up to `most` levels.
     pub(crate) fn skip_field(&mut self, code: u8, level: u8, most: u8) -> Result<(), String> {
         match code {
             code::TRUE | code::FALSE => Ok(()), // its value is its type
@@ -116,7 +116,7 @@ impl Compact<'_> {
         }
     }
 
-    /// Skips the elements of a list or map. Booleans are refused: parquet takes no byte for one, the protocol takes one.
+    /// Skips the elements of a list or map. Booleans are an error: parquet takes no byte for one, the protocol takes one.
     fn skip_elements(&mut self, count: u64, codes: &[u8], level: u8, most: u8) -> Result<(), String> {
         self.check_count(count)?;
         (0..count).try_for_each(|_| codes.iter().try_for_each(|code| self.skip(*code, level, most)))

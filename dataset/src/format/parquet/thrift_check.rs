@@ -1,20 +1,23 @@
-//! The structure of a Parquet footer, checked before parquet parses it.
+//! Checks the structure of a Parquet footer before parquet parses it.
 //!
-//! parquet 59 reserves memory for as many row groups and page locations as a list claims to have, recurses once for each level
-//! of the schema, and skips lists of booleans without reading them. A footer of 100 bytes could end the process: no memory,
-//! or no stack. This walk allows no list more elements than bytes are left, and no schema more than [`MAX_LEVELS`] levels.
+//! parquet 59 reserves memory for the number of row groups and page locations that a list claims, recurses once for each
+//! level of the schema, and skips lists of booleans without reading them. A footer of 100 bytes could exhaust memory or
+//! stack, which ends the process. This walk allows no list more elements than there are bytes left, and no schema more than
+//! [`MAX_LEVELS`] levels.
 //!
-//! parquet reads the fields that it knows as what they should be, whatever type they state, so their types are checked, too.
-//! Format: <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>. Time: linear in the bytes.
+//! parquet reads the fields that it knows as the types that they should have, whatever type they state, so their types are
+//! checked, too. Format: <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>. Time:
+//! linear in the bytes.
 
 use super::thrift::{Compact, code};
 
-/// Levels of a schema: each takes some hundred bytes of stack in parquet and in arrow. Writers nest up to about ten.
+/// Limit on the levels of a schema: each takes some hundred bytes of stack in parquet and in arrow. Writers nest up to
+/// about ten.
 const MAX_LEVELS: usize = 64;
-/// Levels of structs and lists in fields that are not known.
+/// Limit on the levels of structs and lists in unknown fields.
 const MAX_UNKNOWN_LEVELS: u8 = 32;
 
-/// What a field is.
+/// The type of a field.
 enum Kind {
     Bool,
     Byte,
@@ -42,7 +45,7 @@ const FOOTER: &Shape = &[
     (6, Bytes),
     (7, List(&Struct(UNION))),
 ];
-/// The number of children is read apart.
+/// The number of children is read separately.
 const ELEMENT: &Shape = &[
     (1, Int),
     (2, Int),
@@ -76,7 +79,7 @@ const LOGICAL_TYPE: &Shape = &[
     (18, Struct(&[(1, Bytes), (2, Int)])),
 ];
 const TIME: &Shape = &[(1, Bool), (2, Struct(UNION))];
-/// Of empty structs.
+/// A union of empty structs.
 const UNION: &Shape = &[(1, Struct(EMPTY)), (2, Struct(EMPTY)), (3, Struct(EMPTY))];
 const EMPTY: &Shape = &[];
 const PAIR: &Shape = &[(1, Bytes), (2, Bytes)];
@@ -183,7 +186,7 @@ impl Walk<'_> {
         if count > 0 && !Struct(ELEMENT).is(code) {
             return Err(format!("a schema of elements of type {code}"));
         }
-        // children that are still to come, of each group that is not complete
+        // The children that are still to come, of each incomplete group.
         let mut open: Vec<u64> = Vec::new();
         for _ in 0..count {
             let mut children = 0;

@@ -72,7 +72,7 @@ impl Stated<'_> {
         let Some(key) = self.key.filter(|key| key.len().max(name.len()) < PLAIN_NAME_BYTES) else {
             return true;
         };
-        // A key has no dot behind its last slash, and an extension begins there.
+        // A key has no dot after its last slash, and the extension begins there.
         let file = name.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
         let Some(dot) = name[file..].iter().position(|&byte| byte == b'.').map(|at| at + file) else {
             return false;
@@ -86,16 +86,16 @@ impl Stated<'_> {
     }
 }
 
-/// Whether a header may have `found` for the name `stated`. Names that are UTF-8 beyond ASCII are compared whole. Else a
-/// character beyond ASCII may stand there in another encoding or as a placeholder, for each of its bytes or once: `?` (Python,
-/// libarchive), `_`, or `%U20AC` (Apache Commons Compress).
+/// Whether a header may have `found` for the name `stated`. If `found` is UTF-8 beyond ASCII, names are compared whole.
+/// Otherwise a character beyond ASCII may have another encoding or a placeholder, for each of its bytes or once: `?`
+/// (Python, libarchive), `_`, or `%U20AC` (Apache Commons Compress).
 fn alike(stated: &str, found: &[u8]) -> bool {
     let is_encoded =
         !found.is_ascii() && std::str::from_utf8(found).is_ok_and(|found| !found.contains('\u{fffd}'));
     if stated.is_ascii() || is_encoded {
         return stated.as_bytes() == found;
     }
-    // The places in `found` up to which the characters so far may reach.
+    // The offsets in `found` up to which the characters so far may reach.
     let mut reached = vec![0];
     for c in stated.chars() {
         let mut next = Vec::new();
@@ -119,7 +119,7 @@ fn alike(stated: &str, found: &[u8]) -> bool {
     reached.contains(&found.len())
 }
 
-/// The sum of a header's bytes, those of the sum itself as blanks.
+/// Returns the sum of a header's bytes, with those of the sum itself as blanks.
 fn checksum(header: &[u8; HEADER_BYTES]) -> u32 {
     let byte = |(i, &byte): (usize, &u8)| if (148..156).contains(&i) { u32::from(b' ') } else { byte.into() };
     header.iter().enumerate().map(byte).sum()
@@ -135,7 +135,7 @@ mod tests {
 
     fn header_of(name: &[u8], size: u64) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
-        header.as_old_mut().name[..name.len()].copy_from_slice(name); // as it is, with a leading `./`
+        header.as_old_mut().name[..name.len()].copy_from_slice(name); // unchanged, with a leading `./`
         header.set_size(size);
         header.set_cksum();
         header.as_bytes().to_vec()

@@ -25,7 +25,7 @@ use futures::{StreamExt, stream};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Indexes that are requested at a time if they were not listed; storage bounds its own requests below that.
+/// Indexes that are requested at a time if they were not listed; storage may limit its requests to fewer.
 const HEADS: usize = 64;
 
 /// An index of one tar.
@@ -70,14 +70,15 @@ impl TarIndexes {
     }
 }
 
-/// The URIs that indexes of a tar may have; none if the tar's URL has a query, since the index's query is unknown.
+/// Returns the URIs that indexes of a tar may have; none if the tar's URL has a query, since the index's query is unknown.
 fn names(tar: &str) -> Option<(String, String)> {
     let stem = &tar[..tar.len().checked_sub(".tar".len()).filter(|&at| tar.is_char_boundary(at))?];
     let is_tar = tar[stem.len()..].eq_ignore_ascii_case(".tar");
     is_tar.then(|| (format!("{stem}.idx"), format!("{tar}.idx")))
 }
 
-/// The index of a tar that was not listed. If a request fails, the tar is walked, and so are all others without an index so far.
+/// Requests the index of a tar that was not listed. If a request fails, the tar is walked, and so are all others without an
+/// index so far.
 async fn ask(tar: &ObjectRef, has_failed: &AtomicBool, storage: &Storage) -> Option<TarIndex> {
     if storage.is_signed(&tar.uri) || has_failed.load(Ordering::Relaxed) {
         return None; // a signature is valid for one object
@@ -103,7 +104,7 @@ async fn ask(tar: &ObjectRef, has_failed: &AtomicBool, storage: &Storage) -> Opt
     None
 }
 
-/// The members of a tar, and a note if it has an index that was not used.
+/// Returns the members of a tar, and a note if its index was not used.
 pub(in crate::format) async fn members(
     tar: &ObjectRef,
     indexes: &TarIndexes,
@@ -130,10 +131,10 @@ pub(in crate::format) async fn members(
     Ok((tars::members(tar, 0..tar.size, keep, with.storage).await?, Some(note)))
 }
 
-/// Indexes that a note names at most.
+/// Limit on the indexes that a note names.
 const NAMED: usize = 3;
 
-/// One note about all indexes that were not used.
+/// Returns one note about all indexes that were not used.
 pub(in crate::format) fn note(unused: &[String]) -> Option<String> {
     let named = unused.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
     let more = if unused.len() > NAMED { "; …" } else { "" };

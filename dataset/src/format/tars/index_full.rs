@@ -42,18 +42,18 @@ const SPREAD: usize = 8;
 const JOIN_GAP_BYTES: u64 = 128 << 10;
 /// The same for local files, which the kernel reads ahead.
 const JOIN_GAP_LOCAL_BYTES: u64 = 16 << 10;
-/// Bytes of one read at most, unless one text alone is larger.
+/// Limit on the bytes of one read, unless one text alone is larger.
 const JOINED_MAX_BYTES: u64 = 1 << 20;
 
 /// A member as the index states it.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
-    /// From v1.2 on its name; before, its extension.
+    /// From v1.2 on, its name; before, its extension.
     name: String,
     /// The records before its content: its header, extended headers, folders.
     gap: Range<u64>,
     bytes: u64,
-    /// It begins a sample.
+    /// Whether it begins a sample.
     is_first: bool,
 }
 
@@ -63,7 +63,7 @@ struct Parsed {
     has_names: bool,
 }
 
-/// The members of a tar by its index.
+/// Returns the members of a tar by its index.
 pub(super) async fn members(
     tar: &ObjectRef,
     index: &ObjectRef,
@@ -129,7 +129,7 @@ fn named(
     Ok(members)
 }
 
-/// The name without its extension, if the extension is all that follows the first dot of the file name.
+/// Returns the name without its extension, if the extension is all that follows the first dot of the file name.
 fn stem_of<'a>(name: &'a str, extension: &str) -> Option<&'a str> {
     let stem = name.strip_suffix(extension)?.strip_suffix('.')?;
     (!stem[stem.rfind('/').map_or(0, |at| at + 1)..].contains('.')).then_some(stem)
@@ -209,7 +209,7 @@ enum What {
     End,
 }
 
-/// What is read: headers that prove the index, texts, and the end, in the order of the tar.
+/// Returns what is read: headers that prove the index, texts, and the end, in the order of the tar.
 fn places(parsed: &Parsed, keep: fn(&str) -> bool, size: u64) -> Result<Vec<Place>, Problem> {
     let members = &parsed.members;
     let usual = usual_gap(members);
@@ -245,12 +245,12 @@ fn places(parsed: &Parsed, keep: fn(&str) -> bool, size: u64) -> Result<Vec<Plac
     Ok(places)
 }
 
-/// Where the records of a member end.
+/// Returns where the records of a member end.
 fn end_of(member: &Listed) -> u64 {
     member.gap.end.saturating_add(member.bytes).next_multiple_of(RECORD_BYTES)
 }
 
-/// The most frequent length of the gaps before members.
+/// Returns the most frequent length of the gaps before members.
 fn usual_gap(members: &[Listed]) -> u64 {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     members.iter().for_each(|member| *counts.entry(member.gap.end - member.gap.start).or_default() += 1);
@@ -273,7 +273,7 @@ fn runs(places: Vec<Place>, gap: u64) -> Vec<Vec<Place>> {
     runs
 }
 
-/// What a place has of a member.
+/// What a place holds of a member.
 struct Found {
     member: usize,
     name: String,
@@ -307,7 +307,8 @@ fn found(place: &Place, bytes: &Bytes, start: u64, parsed: &Parsed) -> Result<Op
     Ok(Some(Found { member, name, text: is_text.then(|| content.to_vec()) }))
 }
 
-/// Name and size of the file whose header ends `records`. Extended headers and entries that are not files may precede it.
+/// Returns name and size of the file whose header ends `records`. Extended headers and entries that are not files may
+/// precede it.
 fn header_of(records: &[u8]) -> Result<(String, u64), String> {
     let mut archive = tar::Archive::new(records);
     for entry in archive.entries().map_err(|e| e.to_string())? {

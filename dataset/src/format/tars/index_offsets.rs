@@ -1,4 +1,4 @@
-//! Megatron Energon's `x.tar.idx`: offsets alone.
+//! Megatron Energon's `x.tar.idx`: only offsets.
 //!
 //! Unsigned 64-bit numbers, little-endian: where the first header of each sample begins, and where the last sample ends. The
 //! index has neither names nor sizes, so all headers are still read, but several parts of one tar at a time:
@@ -18,7 +18,7 @@ const OFFSET_BYTES: usize = 8;
 /// A smaller part is not worth a request.
 const PART_MIN_BYTES: u64 = 4 << 20;
 
-/// The members of a tar, from walks through at most `at_once` parts of it.
+/// Returns the members of a tar, from walks through at most `at_once` parts of it.
 pub(super) async fn members(
     tar: &ObjectRef,
     index: &ObjectRef,
@@ -51,7 +51,7 @@ pub(super) async fn members(
     Ok(members)
 }
 
-/// Cuts a tar of `size` bytes where samples begin, into at most `most` parts of about one size.
+/// Cuts a tar of `size` bytes where samples begin, into at most `most` parts of similar sizes.
 fn parts(index: &[u8], size: u64, most: usize) -> Result<Vec<Range<u64>>, String> {
     let (offsets, rest) = index.as_chunks::<OFFSET_BYTES>();
     if !rest.is_empty() || offsets.is_empty() {
@@ -62,7 +62,7 @@ fn parts(index: &[u8], size: u64, most: usize) -> Result<Vec<Range<u64>>, String
     for offset in offsets.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
         if offset > size || !offset.is_multiple_of(RECORD_BYTES) || before.is_some_and(|b| b >= offset) {
             return Err(format!(
-                "its offset {offset} does not follow {}, is no multiple of {RECORD_BYTES}, or lies beyond the tar's {size} bytes",
+                "its offset {offset} is not after {}, not a multiple of {RECORD_BYTES}, or beyond the tar's {size} bytes",
                 before.map_or("0".to_owned(), |b| b.to_string())
             ));
         }

@@ -1,4 +1,4 @@
-//! Reading the index of a tar, whatever its kind, and why one is not used.
+//! Reads the index of a tar, of either kind, and states why one is not used.
 
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use bytes::Bytes;
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 /// An index has 8 to 100 bytes for each member: 64 MiB are enough for some 700,000 members with names.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// The part of the deadline that a question for an index may take: an index only saves time, so it must not cost more of it.
+/// A request for an index may take 1 / `PATIENCE` of the deadline: an index only saves time, so it must not cost more of
+/// it.
 pub(super) const PATIENCE: u32 = 4;
 
 /// Why the members of a tar do not come from its index.
@@ -32,7 +33,7 @@ pub(super) fn is_absent(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Gone | ErrorKind::Denied)
 }
 
-/// The bytes of the index of a tar of `tar_bytes`. An index is never larger than its tar, which has a header for each member.
+/// Reads the index of a tar of `tar_bytes`. An index is never larger than its tar, which has a header for each member.
 pub(super) async fn read(index: &ObjectRef, tar_bytes: u64, storage: &Storage) -> Result<Bytes, Problem> {
     let most = MAX_INDEX_BYTES.min(tar_bytes);
     if index.size > most {

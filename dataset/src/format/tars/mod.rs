@@ -13,14 +13,14 @@ use crate::{Error, IoRuntime, ObjectRef, Result, Storage};
 use std::error::Error as StdError;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// In object storage a request costs as much time as a megabyte, so headers are walked through buffers that read through
-/// payloads up to that size and hop over larger ones ([`Storage::hopping_reader`]). Of tars whose large members have more
-/// than 1 MiB, less than 5 % is read if the small members between two of them, with their headers, have at most 1/32 of the
-/// large one's bytes. Files are walked directly: a seek and a read of 512 bytes a member.
+/// In object storage a request costs as much time as a megabyte. So headers are walked through buffers that read through
+/// payloads up to that size and skip larger ones ([`Storage::hopping_reader`]). If the large members of a tar have more
+/// than 1 MiB, less than 5 % of it is read as long as the small members between two of them, with their headers, have at
+/// most 1/32 of the large one's bytes. Local files are walked directly: a seek and a read of 512 bytes a member.
 const REMOTE_BUFFER_BYTES: usize = 1 << 20;
 /// `.json`, `.cls` and `.txt` members are held in memory; a larger one is a mistake.
 pub(super) const MAX_TEXT_MEMBER_BYTES: u64 = 16 << 20;
-/// A tar consists of records: a header is one, and contents are filled up to whole ones.
+/// A tar consists of records: a header is one, and contents are padded to whole ones.
 pub(super) const RECORD_BYTES: u64 = 512;
 
 /// One file in a tar.
@@ -30,7 +30,7 @@ pub(super) struct Member {
     /// Where its bytes begin in the object.
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    /// Its content, where `keep` asked for it.
+    /// Its content, if `keep` selected it.
     pub(super) text: Option<Vec<u8>>,
 }
 
@@ -38,11 +38,11 @@ pub(super) struct Member {
 #[derive(Debug)]
 pub(super) struct Walked {
     pub(super) members: Vec<Member>,
-    /// The walk ended at the end of the range, not at an end marker in it.
+    /// Whether the walk ended at the end of the range, not at an end marker in it.
     pub(super) to_end: bool,
 }
 
-/// Walks the tar at `range` of an object, off the I/O threads; `keep` says whose content is wanted.
+/// Walks the tar at `range` of an object, off the I/O threads; `keep` selects the members whose content is returned.
 pub(super) async fn members(
     object: &ObjectRef,
     range: std::ops::Range<u64>,
@@ -50,7 +50,7 @@ pub(super) async fn members(
     storage: &Storage,
 ) -> Result<Vec<Member>> {
     let walked = walk_range(object, range.clone(), keep, storage).await?;
-    // Two empty records end a tar; some writers leave them out, and so does a cut at a member's edge.
+    // Two empty records end a tar. Some writers leave them out, and a cut at a member's edge removes them.
     if walked.to_end {
         let last = walked.members.last().map_or("", |m| m.name.as_str());
         tracing::warn!(
@@ -73,7 +73,7 @@ pub(super) async fn walk_range(
         return walk_off(storage.hopping_reader(object, REMOTE_BUFFER_BYTES), range, keep, object, storage)
             .await;
     };
-    // one read through storage says if the file is still the one that was listed
+    // One read through storage checks that the file is still the one that was listed.
     storage.read(object, range.start..range.end.min(range.start + 1)).await?;
     let file = std::fs::File::open(&path).map_err(|error| explain(error, object))?;
     walk_off(file, range, keep, object, storage).await
@@ -107,7 +107,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     })
 }
 
-/// The error of storage or of the file system that is the cause of `error`, if there is one; else the tar is damaged.
+/// Returns the error of storage or of the file system that caused `error`, if there is one; else the tar is damaged.
 fn explain(error: io::Error, object: &ObjectRef) -> Error {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
     while let Some(this) = cause {
@@ -171,13 +171,13 @@ fn walk<R: Read + Seek>(
     Ok(Walked { members, to_end: archive.into_inner().to_end })
 }
 
-/// A part of an object as if it were a file: an inner tar.
+/// A part of an object as a file: an inner tar.
 struct Part<R> {
     reader: R,
     start: u64,
     end: u64,
     position: u64,
-    /// Nothing was left to read.
+    /// Whether a read found nothing left.
     to_end: bool,
 }
 
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// A fault that passes must not look like damage, which may leave the tar out of the data set.
+    /// A transient fault must not look like damage, which may leave the tar out of the data set.
     #[test]
     fn a_failed_read_is_no_damage() {
         let mut tar = tar::Builder::new(Vec::new());

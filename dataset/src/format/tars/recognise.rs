@@ -1,11 +1,11 @@
-//! Which layout tars have: one of them is looked into.
+//! Recognises the layout of tars by looking into one of them.
 
 use super::super::common_voice;
 use super::super::contract::Seen;
 use super::super::kinds::{Kind, file_name, kind_of};
 use crate::{Layout, ObjectRef, Result, Storage};
 
-/// The layout of tars, where the data are tars.
+/// Returns the layout of tars, if the data are tars.
 pub(in crate::format) async fn recognise_tars(seen: &Seen<'_>, storage: &Storage) -> Result<Option<Layout>> {
     let is_tar = |name: &str| kind_of(name) == Some(Kind::Tar);
     match seen.listed.iter().find(|(name, _)| is_tar(name)).filter(|_| seen.has_only(Kind::Tar)) {
@@ -14,8 +14,8 @@ pub(in crate::format) async fn recognise_tars(seen: &Seen<'_>, storage: &Storage
     }
 }
 
-/// ILSVRC's tars are known by name, or by a first member that is a tar itself; Common Voice's by name, or by a first
-/// member that is a TSV or lies in `clips/`.
+/// ILSVRC's tars are recognised by name, or by a first member that is a tar itself; Common Voice's by name, or by a first
+/// member that is a TSV or in `clips/`.
 async fn layout_of_tar(name: &str, object: &ObjectRef, storage: &Storage) -> Result<Layout> {
     let file = file_name(name);
     if file.starts_with("ILSVRC2012_img_train") || file.starts_with("ILSVRC2012_img_val") {

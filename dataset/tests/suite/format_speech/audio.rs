@@ -27,7 +27,7 @@ async fn folders_of_audio_have_classes_too() {
     put(root.path(), "yes/cover.jpg", b"x");
     let error = open(root.path()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadConfig);
-    assert!(error.message().contains("1 picture and 7 audio files"), "{error}");
+    assert!(error.message().contains("1 image and 7 audio files"), "{error}");
     let dataset = open(&root.path().join("**/*.mp3")).await.unwrap();
     assert_eq!((dataset.len(), dataset.catalog().payload_columns()), (1, &["audio".to_owned()][..]));
 }

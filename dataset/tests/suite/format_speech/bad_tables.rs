@@ -39,17 +39,20 @@ async fn durations_that_are_none() {
     let bad = refused(&[good, ("de/clip_durations.tsv", "clip\tduration[ms]\na.mp3\tlong\n")]).await;
     assert!(bad.contains("de/clip_durations.tsv line 2: 'long'"), "{bad}");
     let other = refused(&[good, ("de/clip_durations.tsv", "file\tms\na.mp3\t1\n")]).await;
-    assert!(other.contains("clip and duration[ms] are needed"), "{other}");
+    assert!(other.contains("`clip` and `duration[ms]` are needed"), "{other}");
 }
 
 #[tokio::test]
 async fn none_of_the_clips_is_there() {
     let lost = refused(&[("de/train.tsv", "client_id\tpath\tsentence\nx\tb.mp3\thi\nx\tc.mp3\thi\n")]).await;
-    assert!(lost.contains("none of the clips") && lost.contains("b.mp3"), "{lost}");
+    assert!(lost.contains("none of its audio clips") && lost.contains("b.mp3"), "{lost}");
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "de/train.tsv", "client_id\tpath\tsentence\nx\ta.mp3\thi\n");
     let error = open(&root.path().join("de/train.tsv")).await.unwrap_err();
-    assert!(error.message().contains("none of the clips") && error.message().contains("clips/"), "{error}");
+    assert!(
+        error.message().contains("none of its audio clips") && error.message().contains("clips/"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

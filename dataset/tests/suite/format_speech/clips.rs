@@ -48,7 +48,7 @@ async fn a_release_is_read_by_split_in_all_its_locales() {
     assert_eq!(catalog.describe_sample(SampleId(7)), "de/train.tsv line 9 (no clip common_voice_de_7.mp3)");
     assert_eq!(catalog.describe_sample(SampleId(60)), "fr/train.tsv line 2 (common_voice_fr_100.mp3)");
     let notes = catalog.notes().join("\n");
-    assert!(notes.contains("de/train.tsv: 1 of 60 rows name clips that are not there"), "{notes}");
+    assert!(notes.contains("de/train.tsv: 1 of 60 rows name audio clips that do not exist"), "{notes}");
     assert!(notes.contains("line 9 (common_voice_de_7.mp3)"), "{notes}");
     assert!(notes.contains("de/train.tsv: 1 row without a duration"), "{notes}");
     let one = dataset.block_reader().fetch_sample(SampleId(7), 0).await.unwrap();

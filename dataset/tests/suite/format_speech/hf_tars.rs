@@ -51,8 +51,8 @@ async fn tars_and_transcripts_are_joined_by_clip() {
     let notes = catalog.notes().join("\n");
     for part in [
         "1 of 30 rows",
-        "says 3 tars of audio/de/train/, and 2 are there",
-        "audio/fr/train/: 1 clip left out",
+        "states 3 tars of audio/de/train/, but 2 are there",
+        "audio/fr/train/: 1 audio clip left out",
     ] {
         assert!(notes.contains(part), "{part} is missing in: {notes}");
     }
