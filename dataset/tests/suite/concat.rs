@@ -222,7 +222,7 @@ async fn parts_that_cannot_be_joined_are_named() {
     let refused = |parts: Vec<Dataset>| Dataset::concat(parts).unwrap_err().to_string();
     assert!(refused(Vec::new()).contains("at least 1 data set"));
     let twice = refused(vec![table.clone(), table.clone()]);
-    assert!(twice.contains("two parts of the concatenation are called table") && twice.contains("named"));
+    assert!(twice.contains("two parts of the concatenation have the name table") && twice.contains("named"));
     let labelled = open(sets.files.path()).await.unwrap().named("files");
     let message = refused(vec![table.clone(), labelled]);
     for name in ["column label", "table", "files"] {

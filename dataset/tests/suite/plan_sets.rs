@@ -178,7 +178,7 @@ async fn parts_that_do_not_go_together_are_named() {
     assert!(refused(vec![(table.clone(), 1.0), (table.clone(), 1.0)]).contains("Dataset::named"));
     assert!(refused(vec![(table.clone(), 0.0)]).contains("weight of table"));
     assert!(refused(vec![(table.clone(), 1.0), (sets.files().await, 1e-9)]).contains("weight of files"));
-    assert!(refused(Vec::new()).contains("no data sets"));
+    assert!(refused(Vec::new()).contains("at least 1 data set"));
     let mixed = Dataset::mix(vec![(table.clone(), 1.0)], Stop::Never).unwrap();
     assert!(refused(vec![(table, 1.0), (mixed, 1.0)]).contains("in one call"));
 }

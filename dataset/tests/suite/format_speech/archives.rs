@@ -79,7 +79,7 @@ async fn a_compressed_archive_is_copied_once() {
     let rows = all_rows(&dataset).await;
     let missing = payloads(&rows, "audio").iter().position(Option::is_none).unwrap();
     let told = catalog.describe_sample(SampleId(missing as u64));
-    assert!(told.contains("de/train.tsv line 9 (no clip common_voice_de_7.mp3)"), "{told}");
+    assert!(told.contains("de/train.tsv line 9 (no audio clip common_voice_de_7.mp3)"), "{told}");
     assert!(told.starts_with("cv-corpus-17.0-2024-03-15-de.tar.gz member"), "{told}");
     let made = copies(&cache);
     assert_eq!(made.len(), 1, "{made:?}");

@@ -45,7 +45,10 @@ async fn a_release_is_read_by_split_in_all_its_locales() {
     assert_eq!(floats(&rows, "duration"), expected.collect::<Vec<_>>());
 
     // what is missing is told, by TSV, line and clip
-    assert_eq!(catalog.describe_sample(SampleId(7)), "de/train.tsv line 9 (no clip common_voice_de_7.mp3)");
+    assert_eq!(
+        catalog.describe_sample(SampleId(7)),
+        "de/train.tsv line 9 (no audio clip common_voice_de_7.mp3)"
+    );
     assert_eq!(catalog.describe_sample(SampleId(60)), "fr/train.tsv line 2 (common_voice_fr_100.mp3)");
     let notes = catalog.notes().join("\n");
     assert!(notes.contains("de/train.tsv: 1 of 60 rows name clips that are not there"), "{notes}");

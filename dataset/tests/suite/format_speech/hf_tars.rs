@@ -46,7 +46,7 @@ async fn tars_and_transcripts_are_joined_by_clip() {
     assert_eq!(texts(&rows, "locale")[29..31], ["de", "fr"]);
     assert_eq!(
         catalog.describe_sample(SampleId(29)),
-        "transcript/de/train.tsv line 5 (no clip common_voice_de_3.mp3)"
+        "transcript/de/train.tsv line 5 (no audio clip common_voice_de_3.mp3)"
     );
     let notes = catalog.notes().join("\n");
     for part in [
