@@ -230,7 +230,7 @@ async fn parts_that_cannot_be_joined_are_named() {
     }
     let inner = concat([table.clone(), sets.files().await]);
     let message = refused(vec![inner.clone(), table.named("files")]);
-    assert!(message.contains("called files"), "{message}");
+    assert!(message.contains("the name files"), "{message}");
     let own = Dataset::concat(vec![inner.clone(), inner.named("again")]).unwrap();
     assert_eq!(own.len(), 2 * (TABLE + FILES), "a part may come again under another name");
 }
