@@ -110,7 +110,7 @@ pub struct Catalog {
     pub(crate) payload: Vec<String>,
     pub(crate) audio: Vec<String>,
     pub(crate) notes: Vec<String>,
-    /// The first notes, this many, are about the listing. `None` if that is unknown.
+    /// The number of notes that are about the listing; they come first. `None` if unknown.
     pub(crate) listing_notes: Option<usize>,
     /// Columns that statistics of the files prove to have nulls; not part of the identity.
     pub(crate) null_columns: Vec<String>,

@@ -152,7 +152,7 @@ impl Journal {
 }
 
 fn warn(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "the listing is not stored; if it is interrupted, it starts from the beginning");
+    tracing::warn!(path = %path.display(), %error, "the listing is not stored; an interruption makes it start again");
 }
 
 /// Creates the file with its first lines; `None` if another process has it.

@@ -5,7 +5,8 @@
     /tmp/tools/bin/python dataset/tests/real_tools/make_samples.py
 
 Twelve images of 24x16 px; image i has the grey level 20 * i and the label i % 3. Twelve audio clips of 16 kHz FLAC; audio
-clip i is a tone of 200 + 50 * i Hz that lasts 0.05 * (i + 1) s. Image i of `boxes` has i % 3 boxes. All files together stay below 500 KiB; they are committed, so the tests need no Python.
+clip i is a tone of 200 + 50 * i Hz that lasts 0.05 * (i + 1) s. Image i of `boxes` has i % 3 boxes. All files
+together stay below 500 KiB; they are committed, so the tests need no Python.
 """
 
 import io
