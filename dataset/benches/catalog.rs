@@ -1,9 +1,9 @@
 //! The catalog of 10⁷ small files: `cargo bench -p feedstock-dataset --profile dev --bench catalog -- --files
 //! 10000000 --folders 1000`.
 //!
-//! A bucket makes its keys when they are asked for, so no file exists. One process lists them and builds the catalog; then
-//! others open the stored one, plan, seek, and walk some hundred steps. Every process runs this program again: what it
-//! prints of memory is its own. `--processes` is the number that have it open at once, 8 by default.
+//! The bucket generates its keys on request, so no file exists. One process lists them and builds the catalog. Other processes
+//! open the stored catalog, plan, seek, and walk some hundred steps. Each process is a new run of this program, so it reports
+//! its own memory only. `--processes` is the number of processes that have the catalog open at once; default 8.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use std::time::Instant;
 
 const STEPS: usize = 300;
 const SEEKS: u64 = 100;
-/// Rows of a step of all ranks.
+/// Rows of a step, over all ranks.
 const STEP_ROWS: u64 = 2048;
 const URI: &str = "s3://bucket/train/";
 
@@ -87,13 +87,13 @@ fn parent(arguments: &[String]) {
     opened.iter_mut().for_each(Opener::wait);
     let sum: u64 = opened.iter().map(Opener::pss).sum();
     println!(
-        "{processes} processes have it open, with plans, {STEPS} steps on: PSS {:.1} MB in all",
+        "{processes} processes with the catalog and a plan open, after {STEPS} steps: PSS {:.1} MB in total",
         mb(sum)
     );
     opened.into_iter().for_each(Opener::end);
 }
 
-/// A process that runs this program, and waits at its end.
+/// A process that runs this program and waits at its end.
 struct Opener {
     process: Child,
     input: ChildStdin,
@@ -112,7 +112,7 @@ impl Opener {
         Self { process, input, output: BufReader::new(output) }
     }
 
-    /// The lines up to `done`.
+    /// Returns the lines up to `done`.
     fn lines(&mut self) -> Vec<String> {
         let lines = (&mut self.output).lines().map(Result::unwrap);
         lines.take_while(|line| line != "done").collect()
@@ -167,7 +167,7 @@ fn child(role: &str, endpoint: &str, store: &Path) {
             let position = Position(seek * 7_919_317 % (plan.len() - STEP_ROWS));
             std::hint::black_box(order.step(position, &shape).unwrap());
         }
-        println!("a seek {:.3} ms", s(began) * 1000.0 / SEEKS as f64);
+        println!("one seek: {:.3} ms", s(began) * 1000.0 / SEEKS as f64);
         let walked = order.steps(Position(0), &shape).take(STEPS).map(std::hint::black_box).count();
         println!("{walked} steps walked; {blocks} blocks; private {:.1} MB", mb(memory_bytes("RssAnon")));
         finish();
@@ -177,7 +177,7 @@ fn child(role: &str, endpoint: &str, store: &Path) {
     finish();
 }
 
-/// Waits until the parent has looked.
+/// Waits until the parent has measured this process.
 fn finish() {
     println!("done");
     std::io::stdout().flush().unwrap();
@@ -194,7 +194,7 @@ fn bytes_below(folder: &Path) -> u64 {
         .sum()
 }
 
-/// A field of `/proc/self/status` in bytes.
+/// Returns a field of `/proc/self/status` in bytes.
 fn memory_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();

@@ -1,8 +1,8 @@
-//! What a gigabyte costs through the storage door: `cargo bench -p feedstock-dataset --bench storage`
+//! Cost of reading a gigabyte through `Storage`: `cargo bench -p feedstock-dataset --bench storage`
 //! (add `--profile dev` to use the tests' build).
 //!
-//! One line a case: rate by the wall clock and this process's own CPU time. The S3 server is a process of
-//! its own, so its CPU time is not in the figures, though it takes its share of the machine.
+//! Prints one line a case: the rate by the wall clock, and this process's own CPU time. The S3 server is a separate process,
+//! so its CPU time is not in the figures, though it takes its share of the machine.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ const OBJECT_BYTES: u64 = 256 << 20;
 const PASSES: u64 = 4;
 const AT_ONCE: usize = 16;
 
-/// User and system time of this process in seconds (clock ticks of 10 ms).
+/// Returns this process's user and system time in seconds (clock ticks of 10 ms).
 fn cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit_once(')').unwrap().1;

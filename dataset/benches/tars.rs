@@ -1,9 +1,9 @@
-//! What opening 10 TB of tars costs: `cargo bench -p feedstock-dataset --bench tars`
+//! Cost of opening 10 TB of tars: `cargo bench -p feedstock-dataset --bench tars`
 //! (add `--profile dev` to use the tests' build).
 //!
-//! The store is simulated: each request takes 30 ms, 64 are under way at once, and the bytes are made when they are read, so
-//! neither a disk nor a line limits anything. Tars of 4 GB hold payloads of 10 MB (videos, volumes, scans). What costs a
-//! request a sample is run on a part of the tars, since its time and requests grow with their number.
+//! The store is simulated: each request takes 30 ms, 64 run at once, and bytes are generated when they are read, so neither a
+//! disk nor a network is the limit. Tars of 4 GB hold payloads of 10 MB (videos, volumes, scans). Cases that cost one request
+//! a sample use only [`PART`] of the tars, since their time and requests grow with the number of tars.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ const REQUESTS_AT_ONCE: usize = 64;
 const TARS: u64 = 2_500;
 const SAMPLES: u64 = 400;
 const PAYLOAD_BYTES: u64 = 10_000_000;
-/// Of the tars where each sample costs a request.
+/// The number of tars in the cases where each sample costs a request.
 const PART: u64 = 50;
 
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ fn store(tars: u64, members: &[(&str, u64)], index: Index) -> SimulatedStore {
     SimulatedStore::start(objects, LATENCY).unwrap()
 }
 
-/// Opens the data set and prints what it took.
+/// Opens the data set and prints the cost.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 async fn measure(name: &str, store: &SimulatedStore) {
     let storage = StorageOptions { max_concurrency: REQUESTS_AT_ONCE, ..StorageOptions::default() };

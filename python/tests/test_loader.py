@@ -360,7 +360,7 @@ def test_what_cannot_be_concatenated_is_named(data):
     mix = fs.Dataset.mix([(first, 1.0)]).named("blend")
     for parts, message in [
         ([], "at least 1 data set"),
-        ([first, first], r"called first; name them apart with Dataset\.named"),
+        ([first, first], r"name first; give them different names with Dataset\.named"),
         ([second, mix], "blend: a mix draws samples by weight"),
         ([first, "s3://corpus"], "parts must be data sets; got str"),
     ]:

@@ -1,4 +1,4 @@
-//! The error of all crates.
+//! The error type of all crates.
 
 use crate::{SampleId, hide_urls};
 use serde::{Deserialize, Serialize};
@@ -17,11 +17,11 @@ pub enum ErrorKind {
     Retryable,
     /// One sample is unusable; the rest of the data set is fine.
     BadSample,
-    /// An option, a filter, a URI, a chain or a data set does not fit; the message names it and the limit.
+    /// An option, filter, URI, chain or data set is invalid; the message names it and the limit.
     BadConfig,
-    /// The storage refuses: credentials, permissions.
+    /// The storage denied access: credentials or permissions.
     Denied,
-    /// The object is not there, or is not the object the catalog was built from.
+    /// The object does not exist, or is not the object that the catalog was built from.
     Gone,
     /// A defect in feedstock.
     Bug,
@@ -55,53 +55,53 @@ pub struct SampleContext {
 }
 
 impl Error {
-    /// An error of `kind`. The message states what failed, where, the limit and the next step. Queries and passwords of
+    /// Creates an error of `kind`. The message states what failed, where, the limit and the next step. Queries and passwords of
     /// http(s) URLs in it are replaced by `***`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = hide_urls(&message.into());
         Self(Arc::new(Inner { kind, message, source: None, sample: None, is_damage: false }))
     }
 
-    /// An error of kind [`BadSample`](ErrorKind::BadSample).
+    /// Creates an error of kind [`BadSample`](ErrorKind::BadSample).
     pub fn bad_sample(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::BadSample, message)
     }
 
-    /// An error of kind [`BadConfig`](ErrorKind::BadConfig).
+    /// Creates an error of kind [`BadConfig`](ErrorKind::BadConfig).
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::BadConfig, message)
     }
 
-    /// An error of kind [`Bug`](ErrorKind::Bug).
+    /// Creates an error of kind [`Bug`](ErrorKind::Bug).
     pub fn bug(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Bug, message)
     }
 
-    /// The error of an object whose bytes are damaged, of kind [`BadConfig`](ErrorKind::BadConfig). A data set that is opened
-    /// with `bad_shards="skip"` leaves out objects with such errors only.
+    /// Creates the error for an object whose bytes are damaged, of kind [`BadConfig`](ErrorKind::BadConfig). A data set that is
+    /// opened with `bad_shards="skip"` leaves out only objects with such errors.
     pub fn damage(message: impl Into<String>) -> Self {
         Self::config(message).with(|inner| inner.is_damage = true)
     }
 
-    /// The same error, caused by `source`.
+    /// Returns the same error, caused by `source`.
     #[must_use]
     pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.with(|inner| inner.source = Some(Arc::new(source)))
     }
 
-    /// The same error with the sample that it is about.
+    /// Returns the same error with the sample that it is about.
     #[must_use]
     pub fn with_sample(self, sample: SampleContext) -> Self {
         self.with(|inner| inner.sample = Some(sample))
     }
 
-    /// The same error with `context` before its message, as in `shard x.tar: …`.
+    /// Returns the same error with `context` before its message, as in `shard x.tar: …`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
         self.with(|inner| inner.message = hide_urls(&format!("{context}: {}", inner.message)))
     }
 
-    /// The same error with `more` after its message.
+    /// Returns the same error with `more` after its message.
     #[must_use]
     pub fn with_note(self, more: &str) -> Self {
         self.with(|inner| inner.message.push_str(more))
@@ -113,22 +113,22 @@ impl Error {
         Self(Arc::new(inner))
     }
 
-    /// What the caller can do.
+    /// Returns what the caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The message without its sources.
+    /// Returns the message without its sources.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The sample that it is about, if it is about one.
+    /// Returns the sample that the error is about, if any.
     pub fn sample_context(&self) -> Option<&SampleContext> {
         self.0.sample.as_ref()
     }
 
-    /// Returns true for an error of [`damage`](Self::damage).
+    /// Returns true for an error that [`damage`](Self::damage) created.
     pub fn is_damage(&self) -> bool {
         self.0.is_damage
     }

@@ -8,11 +8,11 @@ pub fn is_http(uri: &str) -> bool {
 
 /// The parts of an http(s) URL, as written, without its fragment, which is never sent.
 ///
-/// URLs are parsed as browsers do: `\` ends a host, as `/` does, and tabs and line breaks vanish. A URL in which another
-/// parser could find another host is refused, and no part of a host, a port or a user name is guessed.
+/// URLs are parsed as browsers do: `\` ends a host, as `/` does, and tabs and line breaks vanish. A URL is rejected if another
+/// parser could find another host in it. No part of a host, port or user name is guessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpUrl<'a> {
-    /// `http` or `https`, in the case that it was written in.
+    /// `http` or `https`, in its original case.
     pub scheme: &'a str,
     /// User name and password, percent-encoded, without the `@`.
     pub user: Option<&'a str>,

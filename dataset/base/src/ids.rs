@@ -1,4 +1,4 @@
-//! Ids as types, so that a position is never taken for a sample.
+//! Ids as types, so that a position cannot be mistaken for a sample.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -40,15 +40,15 @@ id! {
 pub struct Rank {
     /// 0 … `world_size` − 1.
     pub rank: u32,
-    /// How many ranks share each global batch.
+    /// The number of ranks that share each global batch.
     pub world_size: u32,
 }
 
 impl Rank {
-    /// Rank `rank` of `world_size`.
+    /// Creates rank `rank` of `world_size`.
     ///
     /// # Panics
-    /// If `rank >= world_size`: no data would ever belong to it.
+    /// If `rank >= world_size`: such a rank would never get data.
     pub const fn new(rank: u32, world_size: u32) -> Self {
         assert!(rank < world_size, "rank must be below world_size");
         Self { rank, world_size }

@@ -1,5 +1,4 @@
-//! What all crates of feedstock share: the error, the ids, the size of a page, and the form in which URLs may be
-//! printed.
+//! What all crates of feedstock share: the error, the ids, the page size, and the printable form of URLs.
 //!
 //! ```
 //! use feedstock_base::{Error, ErrorKind};

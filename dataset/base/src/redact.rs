@@ -1,10 +1,10 @@
-//! URLs as they may be printed: without what signs them.
+//! Removes signatures and passwords from URLs before they are printed.
 
 use crate::http_url::{HttpUrl, is_http};
 
-/// Returns `text` as it may be printed: the query, the user name and the password of every http(s) URL in it are replaced by
-/// `***`. A URL ends at white space, `"`, `<` or `>`; a query goes on after them while `&` follows within four words, since
-/// some tools do not encode them.
+/// Returns the printable form of `text`: the query, user name and password of every http(s) URL in it are replaced by `***`.
+/// A URL ends at white space, `"`, `<` or `>`. A query continues past them while `&` follows within four words, since some
+/// tools do not encode them.
 pub fn hide_urls(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let mut out = String::with_capacity(text.len());
@@ -21,10 +21,10 @@ pub fn hide_urls(text: &str) -> String {
     out
 }
 
-/// Words within which the next `&` of a query is looked for.
+/// The number of words searched for the next `&` of a query.
 const QUERY_WORDS: usize = 4;
 
-/// Where the URL that begins at `start` ends.
+/// Returns the end of the URL that begins at `start`.
 fn end_of_url(text: &str, start: usize) -> usize {
     let next = |from: usize| {
         let end = text[from..].find(|c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>'));
@@ -45,8 +45,8 @@ fn end_of_url(text: &str, start: usize) -> usize {
     end
 }
 
-/// Returns `uri` as it may be printed: an http(s) URL without its query, fragment, user name and password. Of a URL whose host
-/// is doubtful, nothing before its last `@` is shown: a password may contain any character.
+/// Returns the printable form of `uri`: an http(s) URL loses its query, fragment, user name and password. If the host is
+/// doubtful, nothing before the last `@` is shown, because a password may contain any character.
 ///
 /// ```
 /// use feedstock_base::shown;
@@ -74,7 +74,7 @@ pub fn shown(uri: &str) -> String {
     }
 }
 
-/// Returns true for a name or an address with at most a port after it: what no password with a `/` in it looks like.
+/// Returns true for a name or an address, with or without a port. No password that contains a `/` looks like this.
 fn is_plain(host: &str) -> bool {
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !host.ends_with(']') => (name, port),

@@ -1,4 +1,4 @@
-//! The base order: what later stages of the plan are built on.
+//! The base order, on which later stages of the plan build.
 
 use crate::mixed::{MixedFacts, MixedOrder, Stop};
 use crate::plain::{PlainFacts, PlainOrder};
@@ -8,7 +8,7 @@ use crate::shuffle::ShuffleKind;
 use feedstock_base::{BlockId, SampleId};
 use std::sync::Arc;
 
-/// What the base order of every epoch is computed from.
+/// The input of the base order of every epoch.
 #[derive(Debug, Clone)]
 pub(crate) enum Base {
     /// One data set.
@@ -22,12 +22,12 @@ pub(crate) enum Base {
 pub(crate) enum BaseOrder {
     Plain(PlainOrder),
     Mixed(MixedOrder),
-    /// What is left of an epoch that began with other data.
+    /// The rest of an epoch that began with other data.
     Rest(RestOrder),
 }
 
 impl Base {
-    /// Positions in an epoch.
+    /// Returns the number of positions in an epoch.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Plain(facts) => facts.lanes.samples,
@@ -40,7 +40,7 @@ impl Base {
         matches!(self, Self::Mixed(facts) if facts.stop == Stop::Never)
     }
 
-    /// The samples that take part, in catalog order.
+    /// Returns the samples that take part, in catalog order.
     pub(crate) fn selected(&self) -> Box<dyn Iterator<Item = SampleId> + '_> {
         match self {
             Self::Plain(facts) => Box::new(facts.selected()),
@@ -56,7 +56,7 @@ impl Base {
         }
     }
 
-    /// Samples before each block, and their total last.
+    /// Returns the samples before each block, and their total last.
     pub(crate) fn block_starts(&self) -> Arc<[u64]> {
         match self {
             Self::Plain(facts) => facts.block_starts.clone(),
@@ -64,7 +64,7 @@ impl Base {
         }
     }
 
-    /// Selected samples of `block`.
+    /// Returns the number of selected samples of `block`.
     pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
         match self {
             Self::Plain(facts) => facts.selected_in(block),
@@ -72,7 +72,8 @@ impl Base {
         }
     }
 
-    /// Samples shuffled among each other, in whole windows of all lanes; `None` where nothing or everything is.
+    /// Returns the number of samples that are shuffled among each other, in whole windows of all lanes; `None` if nothing or
+    /// everything is shuffled.
     pub(crate) fn window(&self) -> Option<u64> {
         let whole = |facts: &PlainFacts| {
             (facts.kind == ShuffleKind::Window).then(|| facts.lanes.window * facts.lanes.lanes)
@@ -92,7 +93,7 @@ impl Base {
 }
 
 impl BaseOrder {
-    /// The sample at `position`, which must be one.
+    /// Returns the sample at `position`, which must exist.
     pub(crate) fn sample_at(&mut self, position: u64) -> PlannedSample {
         match self {
             Self::Plain(order) => order.sample_at(position),
@@ -101,7 +102,7 @@ impl BaseOrder {
         }
     }
 
-    /// Where `position`'s row stands among those of its step.
+    /// Returns the key that sorts `position`'s row among those of its step.
     pub(crate) fn row_key(&mut self, position: u64) -> RowKey {
         match self {
             Self::Plain(order) => {
@@ -113,7 +114,7 @@ impl BaseOrder {
         }
     }
 
-    /// Which pass over `block`'s data set is under way at `position`: 0 but in a mix, whose parts may repeat.
+    /// Returns the pass over `block`'s data set at `position`: 0 except in a mix, whose parts may repeat.
     pub(crate) fn pass_at(&mut self, block: BlockId, position: u64) -> u64 {
         match self {
             Self::Plain(_) | Self::Rest(_) => 0,
@@ -121,7 +122,7 @@ impl BaseOrder {
         }
     }
 
-    /// The positions of `block`'s selected samples in one pass, ascending; `None` where the epoch ends before it.
+    /// Returns the positions of `block`'s selected samples in one pass, ascending; `None` if the epoch ends before it.
     pub(crate) fn positions_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Vec<u64>> {
         match self {
             Self::Plain(order) => (pass == 0).then(|| order.positions_of(block)),
@@ -130,7 +131,7 @@ impl BaseOrder {
         }
     }
 
-    /// A position no later than `block`'s first of one pass; `None` where it has none.
+    /// Returns a position no later than `block`'s first of one pass; `None` if it has none.
     pub(crate) fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<u64> {
         match self {
             Self::Plain(order) => {

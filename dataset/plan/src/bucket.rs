@@ -1,19 +1,19 @@
-//! Length bucketing: a stage on top of the base order that gives the samples of a step like lengths.
+//! Length bucketing: a stage on top of the base order that gives the samples of a step similar lengths.
 //!
 //! ```text
 //! base positions ─cut─▶ macro-windows ─sort by length─▶ groups ─permute groups─▶ bucketed positions
 //!                                                        └ inside a group: by lane, then entry
 //! ```
 //! 1. A macro-window is a run of `window` consecutive base positions.
-//! 2. Its samples are sorted, longest first, ties by base position, and cut into groups of a step's size. The longest
-//!    come first, so that a group under a bound is as large as its first sample allows, in one division.
-//! 3. The groups are permuted with (seed, epoch, window); without a shuffle they stay, longest first, so that a batch
-//!    that does not fit the trainer's memory is met at the start.
-//! 4. Inside a group samples stand by lane, then entry: a rank's run keeps to few lanes, and lengths are spread over
+//! 2. Its samples are sorted, longest first, ties by base position, and cut into groups of a step's size. With the longest
+//!    first, one division finds the size of a group under a bound from its first sample.
+//! 3. The groups are permuted with (seed, epoch, window). Without a shuffle they stay, longest first, so that a batch that does
+//!    not fit in the trainer's memory comes at the start.
+//! 4. Inside a group, samples are sorted by lane, then entry. So a rank's run is on few lanes, and lengths are spread over
 //!    ranks at random.
 //!
-//! Windows do not mix, so the result is a permutation, and any position is found from its window alone: about 0.2 µs
-//! a sample once a window, and 8 bytes a sample of the windows kept: those that a block's samples can lie in.
+//! Windows do not mix, so the result is a permutation, and any position is found from its window alone. This costs about
+//! 0.2 µs a sample once for each window, and 8 bytes a sample of the windows that are kept, enough for a block's samples.
 
 use crate::base::BaseOrder;
 use crate::random::permutation;
@@ -24,30 +24,30 @@ use std::sync::Arc;
 /// The version of this stage's arithmetic; a change that moves any sample raises it.
 pub(crate) const VERSION: u32 = 1;
 
-/// Macro-windows kept at least: the one being read, the one a step or a block on the border reaches into, and the
-/// epoch's first and last, into which blocks on the border of two lanes reach.
+/// Minimum number of macro-windows kept: the one being read, the one into which a step or a block on the border reaches, and
+/// the epoch's first and last, into which blocks on the border of two lanes reach.
 const WINDOWS_KEPT: u64 = 4;
 
-/// Tells this stage's generators from those of the shuffle, whose words are (seed, lane, window).
+/// Separates this stage's generators from those of the shuffle, whose words are (seed, lane, window).
 const SALT: u64 = 0x6275_636B_6574; // "bucket"
 
-/// What the bucketed order of every epoch is computed from.
+/// The input of the bucketed order of every epoch.
 #[derive(Debug)]
 pub(crate) struct BucketFacts {
-    /// Samples of a macro-window; whole groups where they have a number of rows.
+    /// Samples of a macro-window; whole groups if groups have a number of rows.
     pub(crate) window: u64,
     pub(crate) group: StepSize,
     pub(crate) lengths: Arc<[f32]>,
     pub(crate) shuffled: bool,
     /// Positions in an epoch.
     pub(crate) samples: u64,
-    /// Macro-windows kept in order.
+    /// The number of macro-windows kept in order.
     kept: usize,
 }
 
 impl BucketFacts {
-    /// `base_window`: samples that the base order shuffles among each other; a block is spread over one such window, or
-    /// two where it lies on their border.
+    /// `base_window` is the number of samples that the base order shuffles among each other. A block is spread over one such
+    /// window, or two if it is on their border.
     pub(crate) fn new(
         (window, group): (u64, StepSize),
         lengths: Arc<[f32]>,
@@ -61,10 +61,10 @@ impl BucketFacts {
     }
 }
 
-/// What was computed of some windows: those asked about lately.
+/// Results for the windows that were used most recently.
 #[derive(Debug, Clone)]
 struct Kept<T> {
-    /// By window; with the time it was asked about last.
+    /// By window, with the time of its last use.
     windows: HashMap<u64, (u64, T)>,
     time: u64,
     most: usize,
@@ -82,7 +82,7 @@ impl<T> Kept<T> {
         Some(kept)
     }
 
-    /// Keeps it; of a quarter more than are to be kept, that quarter goes which was not asked about for longest.
+    /// Adds a value. With a quarter more values than the limit, drops the quarter that was not used for longest.
     fn put(&mut self, window: u64, value: T) {
         self.time += 1;
         self.windows.insert(window, (self.time, value));
@@ -94,12 +94,12 @@ impl<T> Kept<T> {
     }
 }
 
-/// Samples of like length that make a step.
+/// Samples of similar length that make a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Group {
-    /// Its first place among the window's samples by length.
+    /// The index of its first sample among the window's samples by length.
     first: u32,
-    /// Its rows.
+    /// The number of its rows.
     rows: u32,
     /// Its end as an offset into the bucketed window.
     end: u32,
@@ -131,37 +131,37 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// `seed` belongs to the plan's seed and the epoch.
+    /// `seed` is derived from the plan's seed and the epoch.
     pub(crate) fn new(facts: Arc<BucketFacts>, seed: u64) -> Self {
         let (groups, orders) = (Kept::new(facts.kept), Kept::new(facts.kept));
         Self { facts, seed, groups, orders }
     }
 
-    /// The base position of a bucketed one.
+    /// Returns the base position of a bucketed one.
     pub(crate) fn base_of(&mut self, base: &mut BaseOrder, position: u64) -> u64 {
         let (window, offset) = self.locate(position);
         let start = window * self.facts.window;
         start + u64::from(self.order(base, window).order[offset])
     }
 
-    /// The bucketed position of a base one.
+    /// Returns the bucketed position of a base one.
     pub(crate) fn position_of(&mut self, base: &mut BaseOrder, position: u64) -> u64 {
         let (window, offset) = self.locate(position);
         let start = window * self.facts.window;
         start + u64::from(self.order(base, window).inverse[offset])
     }
 
-    /// The first position of the macro-window that holds `position`: the same place before and after bucketing.
+    /// Returns the first position of the macro-window that holds `position`; it is the same before and after bucketing.
     pub(crate) fn window_start(&self, position: u64) -> u64 {
         position - position % self.facts.window
     }
 
-    /// The size of the groups.
+    /// Returns the size of the groups.
     pub(crate) fn group(&self) -> StepSize {
         self.facts.group
     }
 
-    /// The group at a bucketed position.
+    /// Returns the group at a bucketed position.
     pub(crate) fn group_at(&mut self, base: &mut BaseOrder, position: u64) -> GroupRun {
         let (window, offset) = self.locate(position);
         let start = window * self.facts.window;
@@ -192,14 +192,14 @@ impl Buckets {
         order
     }
 
-    /// The window's samples, longest first: inverted length bits above the base offset.
+    /// Sorts the window's samples, longest first: inverted length bits above the base offset.
     fn sorted(&self, base: &mut BaseOrder, window: u64) -> Vec<u64> {
         let start = window * self.facts.window;
         let end = (start + self.facts.window).min(self.facts.samples);
         let mut keys: Vec<u64> = (start..end)
             .map(|position| {
                 let length = self.facts.lengths[as_usize(base.sample_at(position).sample.0)];
-                // Bits of floats that are not negative rise with them.
+                // The bits of non-negative floats rise with their values.
                 u64::from(u32::MAX - length.to_bits()) << 32 | (position - start)
             })
             .collect();
@@ -216,7 +216,7 @@ impl Buckets {
         groups
     }
 
-    /// The groups of a window, in their order in the epoch.
+    /// Returns the groups of a window, in their order in the epoch.
     fn cut(&self, window: u64, sorted: &[u64]) -> Vec<Group> {
         let (rows, short) = match self.facts.group {
             StepSize::Rows(rows) => self.equal_groups(window, sorted.len(), rows),
@@ -229,7 +229,10 @@ impl Buckets {
             .collect();
         let mut order: Vec<usize> = (0..by_length.len()).filter(|&group| Some(group) != short).collect();
         if self.facts.shuffled {
-            #[expect(clippy::cast_possible_truncation, reason = "no more groups than samples of a window")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "at most one group for each sample of a window"
+            )]
             let permuted = permutation(order.len() as u32, &[self.seed, SALT, window]);
             order = permuted.into_iter().map(|at| order[at as usize]).collect();
         }
@@ -241,8 +244,8 @@ impl Buckets {
         order.into_iter().chain(short).map(place).collect()
     }
 
-    /// Rows of groups of `rows` each, longest samples first, and which of them is short. Only an epoch's last window
-    /// has a short one; it comes last, where a tail that is dropped drops it, and holds samples of any length, so that
+    /// Returns the rows of groups of `rows` each, longest samples first, and the index of a short one. Only an epoch's last
+    /// window has a short group. It comes last, where a dropped tail drops it, and holds samples of any length, so that
     /// dropping is fair.
     fn equal_groups(&self, window: u64, samples: usize, rows: u64) -> (Vec<u32>, Option<usize>) {
         #[expect(clippy::cast_possible_truncation, reason = "a group is no larger than its window, a u32")]
@@ -260,7 +263,7 @@ impl Buckets {
         (groups, Some(short as usize))
     }
 
-    /// Where each sample of the window stands: group after group, inside a group by lane and entry.
+    /// Arranges the samples of the window: group after group, inside a group by lane and entry.
     fn arrange(&self, base: &mut BaseOrder, window: u64, sorted: &[u64], groups: &[Group]) -> WindowOrder {
         let start = window * self.facts.window;
         let mut order = Vec::with_capacity(sorted.len());
@@ -283,23 +286,23 @@ impl Buckets {
     }
 }
 
-/// Rows of groups under a bound, longest samples first: each takes what its first sample allows, and the last two share
-/// evenly, so that no group is much smaller than its neighbours.
+/// Returns the rows of groups under a bound, longest samples first. Each takes the maximum that its first sample allows. The
+/// last two share evenly, so that no group is much smaller than its neighbours.
 fn bounded_groups(sorted: &[u64], size: &StepSize) -> Vec<u32> {
     let mut groups: Vec<u32> = Vec::new();
     let mut at = 0;
     while at < sorted.len() {
         let left = (sorted.len() - at) as u64;
-        // A plan is refused where one sample alone exceeds the bound.
+        // A plan is rejected if one sample alone exceeds the bound.
         let rows = size.rows_of(length(sorted[at])).clamp(1, left);
         at += as_usize(rows);
-        #[expect(clippy::cast_possible_truncation, reason = "no larger than a window, a u32")]
+        #[expect(clippy::cast_possible_truncation, reason = "at most a window, a u32")]
         groups.push(rows as u32);
     }
     if let [.., before, last] = groups.as_mut_slice()
         && *last < *before
     {
-        // The second half starts with a sample no longer than the first did, and has no more rows: it fits too.
+        // The second half starts with a sample that is no longer than the first's, and has no more rows: it fits too.
         let both = *before + *last;
         (*before, *last) = (both.div_ceil(2), both / 2);
     }

@@ -1,4 +1,4 @@
-//! A plan that goes on with what was left of an epoch when its data changed.
+//! A plan that continues with the rest of an epoch after its data changed.
 
 use crate::cursor::Cursor;
 use crate::plan::Plan;
@@ -7,14 +7,14 @@ use feedstock_base::{Error, Position, Result, SampleId};
 use std::sync::Arc;
 
 impl Plan {
-    /// This order with one epoch replaced by what is left of it: see [`Rest`]. All other epochs stay.
+    /// Returns this order with one epoch replaced by its rest: see [`Rest`]. All other epochs stay.
     ///
     /// # Errors
-    /// `BadConfig` for a rest of an order without epochs, and one with samples that the data set does not have.
+    /// `BadConfig` for an order without epochs, and for a rest with samples that the data set does not have.
     pub fn with_rest(&self, rest: Arc<Rest>) -> Result<Self> {
         if self.is_endless() {
             return Err(Error::config(
-                "a mix without end has no rest of an epoch to go on with after a change of its data: load the state with \
+                "a mix without end has no rest of an epoch to continue with after a change of its data: load the state with \
                  on_change=next_epoch",
             ));
         }
@@ -24,12 +24,12 @@ impl Plan {
         Ok(self.clone().with(|facts| facts.rest = Some(rest)))
     }
 
-    /// The rest that it goes on with, if there is one.
+    /// Returns the rest that it continues with, if there is one.
     pub fn rest(&self) -> Option<&Arc<Rest>> {
         self.facts.rest()
     }
 
-    /// The samples that are left after `cursor`, in order.
+    /// Returns the samples that are left after `cursor`, in order.
     ///
     /// # Errors
     /// As [`check`](Self::check); `BadConfig` for a mix without end.
@@ -47,12 +47,12 @@ impl Plan {
             .collect())
     }
 
-    /// Whether `sample` is one that the filter keeps.
+    /// Whether the filter keeps `sample`.
     pub fn is_selected(&self, sample: SampleId) -> bool {
         self.facts.base.is_selected(sample)
     }
 
-    /// Refuses a cursor of an epoch that goes on after a change of the data, unless this plan has that very rest of it.
+    /// Rejects a cursor of an epoch that continues after a change of the data, unless this plan has exactly that rest of it.
     pub(crate) fn check_carried(&self, cursor: &Cursor) -> Result<()> {
         let own = self.rest().filter(|rest| rest.epoch() == cursor.epoch);
         let own = own.map_or(&[][..], |rest| rest.carried());
@@ -61,12 +61,12 @@ impl Plan {
         }
         Err(Error::config(match cursor.carried.is_empty() {
             true => format!(
-                "epoch {} goes on after a change of its data, and the cursor is of a whole one",
+                "epoch {} continues after a change of its data, but the cursor is of a whole epoch",
                 cursor.epoch
             ),
             false => format!(
-                "the cursor is of an epoch that began with other data ({} times changed since), and this order does not have \
-                 what was left of it: load it into a loader, which finds that",
+                "the cursor is of an epoch that began with other data (which changed {} times since), and this order does \
+                 not have the rest of it; load the cursor into a loader, which finds the rest",
                 cursor.carried.len()
             ),
         }))

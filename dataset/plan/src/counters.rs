@@ -1,4 +1,4 @@
-//! Orders whose steps were walked, kept to count steps again.
+//! Orders whose steps were walked, kept for counting steps again.
 
 use crate::facts::Facts;
 use crate::order::EpochOrder;
@@ -8,7 +8,7 @@ use feedstock_base::Position;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Orders kept: of the epoch under way and of the next.
+/// Orders kept: those of the current epoch and of the next.
 const COUNTERS: usize = 2;
 
 /// Epochs whose steps were counted, shared by the clones of a plan.
@@ -24,7 +24,7 @@ impl Counters {
         position: Position,
         shape: &StepShape,
     ) -> u64 {
-        let mut orders = self.0.lock().unwrap_or_else(PoisonError::into_inner); // only a memory
+        let mut orders = self.0.lock().unwrap_or_else(PoisonError::into_inner); // only a cache
         if let Some(order) = orders.iter_mut().find(|order| order.epoch() == epoch) {
             return order.steps_left(position, shape);
         }

@@ -1,4 +1,4 @@
-//! All that a checkpoint needs.
+//! The cursor: all that a checkpoint needs.
 
 use crate::mixed::Mixing;
 use crate::random::hash_text;
@@ -7,12 +7,13 @@ use crate::size::StepSize;
 use feedstock_base::{Error, Position, Result};
 use serde::{Deserialize, Serialize};
 
-/// What the order depends on. Equal fingerprints mean the same order, sample for sample.
+/// The input that the order depends on. Equal fingerprints mean the same order, sample for sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The version of the order's arithmetic.
     pub version: u32,
-    /// The data set's identity; in cursors without `blocks`, which releases before 0.2 saved, [`DataHashes::legacy`](crate::DataHashes::legacy).
+    /// The data set's identity; in cursors without `blocks`, which releases before 0.2 saved, it is
+    /// [`DataHashes::legacy`](crate::DataHashes::legacy).
     pub catalog: u64,
     /// How the samples are cut into blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,7 +28,7 @@ pub struct Fingerprint {
     pub lanes: u32,
     /// W, the shuffle window in samples.
     pub window: u64,
-    /// How samples are bucketed by length; none in cursors saved without.
+    /// How samples are bucketed by length; none in cursors that were saved without bucketing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucketing: Option<Bucketing>,
     /// How data sets are mixed; none in cursors of one data set.
@@ -35,7 +36,7 @@ pub struct Fingerprint {
     pub mixing: Option<Mixing>,
 }
 
-/// What a cursor must agree with of a bucketed order.
+/// The parts of a bucketed order that a cursor must agree with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bucketing {
     /// The version of the bucketing's arithmetic.
@@ -44,50 +45,50 @@ pub struct Bucketing {
     pub column: String,
     /// Samples of a macro-window, before it is rounded up to whole groups.
     pub window: u64,
-    /// The size of the groups. It may change on resume: the cursor's is adopted.
+    /// The size of the groups. It may change on resume, which adopts the cursor's.
     pub group: StepSize,
     /// A hash of the lengths.
     pub lengths: u64,
 }
 
-/// A place in the order of samples over all epochs; about 150 bytes of JSON, 300 of a bucketed order.
+/// A place in the order of samples over all epochs; about 150 bytes of JSON, 300 for a bucketed order.
 ///
 /// It holds no rank, world size, batch size or worker: any of them may be different when it is loaded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cursor {
     /// The order that the position belongs to.
     pub fingerprint: Fingerprint,
-    /// Epochs finished.
+    /// The number of finished epochs.
     pub epoch: u64,
     /// The first position not yet delivered.
     pub position: Position,
-    /// A hash of the ops, which are not part of the order: a change is told, not refused.
+    /// A hash of the ops, which are not part of the order: a change is logged, not rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops: Option<u64>,
-    /// Of an epoch that began with other data: the orders that it was begun with, the oldest first. The position then
-    /// counts the samples that were left of it. Empty, and left out of the JSON, otherwise.
+    /// For an epoch that began with other data: the orders that it began with, the oldest first. The position then counts
+    /// the samples that were left. Otherwise empty, and left out of the JSON.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carried: Vec<Carried>,
 }
 
-/// An order of which an epoch was begun, and how far it came before the data changed.
+/// An order in which an epoch began, and the position that it reached before the data changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Carried {
     /// The order.
     pub fingerprint: Fingerprint,
-    /// The first position that it did not deliver; behind a change, counted among the samples that were left then.
+    /// The first position that it did not deliver; after an earlier change, counted among the samples that were left then.
     pub position: Position,
 }
 
 impl Cursor {
-    /// The same place, with the hash of the ops that ran.
+    /// Returns the same place, with the hash of the ops that ran.
     #[must_use]
     pub fn with_ops(mut self, ops: u64) -> Self {
         self.ops = Some(ops);
         self
     }
 
-    /// The hash of a text that describes ops.
+    /// Hashes a text that describes ops.
     pub fn hash_ops(description: &str) -> u64 {
         hash_text(description)
     }
@@ -96,13 +97,13 @@ impl Cursor {
 const FILTER_ADVICE: &str = "open the data set with the filter it was saved with";
 
 impl Fingerprint {
-    /// Is `found` of the same data? All other fields may differ, the cut into blocks too.
+    /// Whether `found` is of the same data. All other fields may differ, even the cut into blocks.
     pub fn is_of_same_data(&self, found: &Self) -> bool {
         let data = |print: &Self| print.mixing.as_ref().and_then(|mixing| mixing.data);
         found.blocks.is_some() && (self.catalog, data(self)) == (found.catalog, data(found))
     }
 
-    /// Are both bucketed by one column whose lengths differ?
+    /// Whether both are bucketed by the same column but with different lengths.
     pub fn has_other_lengths(&self, found: &Self) -> bool {
         match (&self.bucketing, &found.bucketing) {
             (Some(here), Some(there)) => here.column == there.column && here.lengths != there.lengths,
@@ -110,8 +111,8 @@ impl Fingerprint {
         }
     }
 
-    /// Refuses a fingerprint that differs in what a caller sets, naming it. What follows from the data may differ: the
-    /// catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
+    /// Rejects a fingerprint that differs in a setting of the caller, and names the setting. What follows from the data may
+    /// differ: the catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
     pub fn check_settings(&self, found: &Self) -> Result<()> {
         if (self.filter == 0) != (found.filter == 0) {
             differs("filter", &hex(self.filter), &hex(found.filter), FILTER_ADVICE)?;
@@ -129,7 +130,7 @@ impl Fingerprint {
         self.check(&derived)
     }
 
-    /// Refuses a foreign fingerprint and names the first field that differs.
+    /// Rejects another fingerprint and names the first field that differs.
     pub fn check(&self, found: &Self) -> Result<()> {
         let (here, there) = (self.version.to_string(), found.version.to_string());
         differs("plan version", &here, &there, "load it with the release that saved it")?;
@@ -151,7 +152,7 @@ impl Fingerprint {
                 "cut into blocks",
                 self.blocks.map_or(String::new(), hex),
                 found.blocks.map_or(String::new(), hex),
-                "open the data set with the saved block_bytes; releases before 0.2 cut blocks of more than 256 files",
+                "open the data set with the saved block_bytes; releases before 0.2 made blocks of more than 256 files",
             ),
             ("filter", hex(self.filter), hex(found.filter), FILTER_ADVICE),
             (
@@ -173,7 +174,7 @@ impl Fingerprint {
             differs(field, &here, &there, advice)?;
         }
         let parts = |print: &Self| print.mixing.as_ref().map_or(String::new(), |mixing| hex(mixing.parts));
-        let advice = "one of the parts changed since, or they stand in another order";
+        let advice = "one of the parts changed since, or the parts are in another order";
         differs("mixed data sets", &parts(self), &parts(found), advice)?;
         self.check_bucketing(found)
     }
@@ -212,7 +213,7 @@ impl Fingerprint {
             bucketing.as_ref().map_or("off".to_owned(), |bucketing| format!("by {}", bucketing.column))
         };
         let (here, there) = (column(&self.bucketing), column(&found.bucketing));
-        differs("bucketing", &here, &there, "bucket by the saved column, or not at all where it is off")?;
+        differs("bucketing", &here, &there, "bucket by the saved column, or not at all if it is off")?;
         let (Some(here), Some(there)) = (&self.bucketing, &found.bucketing) else { return Ok(()) };
         let fields = [
             (
@@ -231,14 +232,15 @@ impl Fingerprint {
                 "lengths",
                 format!("{:016x}", here.lengths),
                 format!("{:016x}", there.lengths),
-                "the lengths that samples are bucketed by changed since, such as durations that another release reads from \
-                 clips' headers; the saved order cannot be made again: load the state with on_change=next_epoch",
+                "the lengths that samples are bucketed by changed since, perhaps because another release reads durations \
+                 from audio headers differently; the saved order cannot be made again: load the state with \
+                 on_change=next_epoch",
             ),
             (
                 "bucketing group",
                 format!("{:?}", here.group),
                 format!("{:?}", there.group),
-                "go on with the saved groups (Plan::regrouped_as)",
+                "continue with the saved groups (Plan::regrouped_as)",
             ),
         ];
         fields.iter().try_for_each(|(field, here, there, advice)| differs(field, here, there, advice))

@@ -1,6 +1,6 @@
-//! Where steps begin, how many there are, and how much of them is padding.
+//! The starts and the number of steps, and the share of padding in them.
 //!
-//! Steps of a number of rows are a division. Steps bounded by a total are walked, and their starts remembered: 8 bytes
+//! Steps of a number of rows need one division. Steps bounded by a total are walked, and their starts are remembered: 8 bytes
 //! a step, about 0.2 s for 10⁶ samples.
 
 use crate::order::EpochOrder;
@@ -8,15 +8,15 @@ use crate::size::StepSize;
 use crate::step::{StepShape, Tail};
 use feedstock_base::Position;
 
-/// Starts remembered behind the position asked about in an epoch without end: 1 MiB.
+/// Starts remembered after the requested position in an epoch without end: 1 MiB.
 const STARTS_KEPT: usize = 1 << 17;
 
 impl EpochOrder {
-    /// How many steps are left in the epoch from `position` on; it may differ between epochs where steps are bounded
-    /// by a total.
+    /// Returns how many steps are left in the epoch from `position` on. If steps are bounded by a total, the number may
+    /// differ between epochs.
     ///
-    /// Then the first call in an epoch walks it: about 0.2 µs a sample. In a mix without end the walk would be one
-    /// too: there it is the least number that the bound's `max_rows` allows.
+    /// In that case, the first call in an epoch walks the epoch: about 0.2 µs a sample. In a mix without end that walk would
+    /// not end; there the result is the least number that the bound's `max_rows` allows.
     pub fn steps_left(&mut self, position: Position, shape: &StepShape) -> u64 {
         let left = self.len().saturating_sub(position.0);
         let StepSize::Total { max_rows, .. } = shape.size else {
@@ -39,8 +39,8 @@ impl EpochOrder {
         steps - u64::from(shape.tail == Tail::Drop && last < shape.least_rows())
     }
 
-    /// The planned share of padding, 0 … 1: of the cells of all batches (rows × the longest row of the rank's batch,
-    /// which is what is allocated and computed), those that hold none of a sample.
+    /// Returns the planned share of padding, 0 … 1. Of the cells of all batches (rows × the longest row of the rank's batch,
+    /// which is what is allocated and computed), it is the part that holds nothing of a sample.
     ///
     /// Rows repeated by [`Tail::Pad`] count as padding. `None` for a plan without lengths and for one without end.
     /// Walks the epoch: about 0.3 µs a sample.
@@ -70,7 +70,7 @@ impl EpochOrder {
         Some(if cells > 0.0 { 1.0 - filled / cells } else { 0.0 })
     }
 
-    /// Where the step that starts at `from` ends. There must be one.
+    /// Returns the end of the step that starts at `from`, which must exist.
     pub(crate) fn step_end(&mut self, from: u64, shape: &StepShape) -> u64 {
         match shape.size {
             StepSize::Rows(rows) => from.saturating_add(rows).min(self.len()),
@@ -81,7 +81,7 @@ impl EpochOrder {
         }
     }
 
-    /// The start of the step that holds `position`, where steps start at `from`, no later.
+    /// Returns the start of the step that holds `position`, where steps start at `from`, no later.
     pub(crate) fn step_start(&mut self, position: u64, from: u64, shape: &StepShape) -> u64 {
         match shape.size {
             StepSize::Rows(rows) => position - (position - from) % rows,
@@ -93,7 +93,7 @@ impl EpochOrder {
         }
     }
 
-    /// Knows the steps from the one that starts at `from` to the one that holds `to`, and says where the first is.
+    /// Walks the steps from the one that starts at `from` to the one that holds `to`, and returns the index of the first.
     fn walk(&mut self, from: u64, to: u64, shape: &StepShape) -> usize {
         let key = (shape.size, shape.rank.world_size);
         let mut at = self.walks.known(key, from);
@@ -110,7 +110,7 @@ impl EpochOrder {
         at
     }
 
-    /// The end of the step under a total that starts at `from`.
+    /// Returns the end of the step under a total that starts at `from`.
     fn cut(&mut self, from: u64, shape: &StepShape) -> u64 {
         match self.buckets {
             Some(_) => self.cut_groups(from, shape),
@@ -118,7 +118,7 @@ impl EpochOrder {
         }
     }
 
-    /// As many samples as the bound allows.
+    /// Cuts the maximum number of samples that the bound allows.
     fn cut_plain(&mut self, from: u64, shape: &StepShape) -> u64 {
         let facts = self.facts.clone();
         let Some(known) = &facts.lengths else {
@@ -139,8 +139,8 @@ impl EpochOrder {
         end
     }
 
-    /// The rest of the group, in as few steps as the bound allows and of equal size. Where fewer rows than ranks are
-    /// left of it, the following groups are taken along: every rank has a row while the epoch has some.
+    /// Cuts the rest of the group into the fewest steps that the bound allows, of equal size. If it has fewer rows than ranks,
+    /// the following groups are added: every rank has a row as long as the epoch has enough.
     fn cut_groups(&mut self, from: u64, shape: &StepShape) -> u64 {
         let (len, world_size) = (self.len(), u64::from(shape.rank.world_size));
         let Some(buckets) = &mut self.buckets else { unreachable!("only bucketed orders have groups") };
@@ -150,7 +150,7 @@ impl EpochOrder {
             run.end = next.end;
             run.longest = run.longest.max(next.longest);
         }
-        // Groups of another size, of a run that went on with new batches: as many whole ones as fit.
+        // Groups of another size, in a run that continued with new batches: the maximum number of whole groups that fit.
         while shape.size != buckets.group() && run.end < len {
             let next = buckets.group_at(&mut self.base, run.end);
             let longest = run.longest.max(next.longest);

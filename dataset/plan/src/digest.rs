@@ -5,12 +5,12 @@ use feedstock_base::SampleId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Count and sum of scattered ids: equal for equal multisets, different (but for a chance of 2⁻⁶⁴) otherwise.
+/// Count and sum of scattered ids: equal for equal multisets, and different otherwise except with probability 2⁻⁶⁴.
 ///
 /// Digests of parts add up, so ranks can compare their sum with the plan's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
-    /// How many ids went in.
+    /// The number of ids added.
     pub samples: u64,
     sum: u64,
     sum_of_squares: u64,

@@ -1,4 +1,4 @@
-//! What the orders of all epochs are computed from.
+//! The input of the orders of all epochs.
 
 use crate::base::Base;
 use crate::bucket::BucketFacts;
@@ -9,7 +9,7 @@ use crate::rest::{Rest, RestFacts};
 use feedstock_base::{BlockId, SampleId};
 use std::sync::Arc;
 
-/// What a plan has computed once.
+/// Values that a plan has computed once.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub(crate) base: Base,
@@ -17,14 +17,14 @@ pub(crate) struct Facts {
     pub(crate) sample_bytes: u64,
     pub(crate) lengths: Option<KnownLengths>,
     pub(crate) bucketing: Option<Arc<BucketFacts>>,
-    /// What replaces one epoch, of which a part was delivered before the data changed.
+    /// The replacement of one epoch, of which a part was delivered before the data changed.
     pub(crate) rest: Option<Arc<RestFacts>>,
     pub(crate) fingerprint: Fingerprint,
     /// What cursors of releases before 0.2 have instead: `catalog`, and `mixing.parts` of a mix.
     pub(crate) legacy: (u64, Option<u64>),
 }
 
-/// Lengths that fit the selected samples, and the longest of those.
+/// Lengths for all selected samples, and the longest of those.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownLengths {
     pub(crate) lengths: Lengths,
@@ -32,17 +32,17 @@ pub(crate) struct KnownLengths {
 }
 
 impl Facts {
-    /// Positions in an epoch.
+    /// Returns the number of positions in an epoch.
     pub(crate) fn len(&self) -> u64 {
         self.base.len()
     }
 
-    /// Positions in `epoch`: [`len`](Self::len), but for one that goes on after a change of its data.
+    /// Returns the positions in `epoch`: [`len`](Self::len), except for one that continues after a change of its data.
     pub(crate) fn len_of(&self, epoch: u64) -> u64 {
         self.rest().filter(|rest| rest.epoch() == epoch).map_or_else(|| self.len(), |rest| rest.len())
     }
 
-    /// The rest that replaces one epoch.
+    /// Returns the rest that replaces one epoch.
     pub(crate) fn rest(&self) -> Option<&Arc<Rest>> {
         self.rest.as_ref().map(|facts| facts.rest())
     }
@@ -52,12 +52,12 @@ impl Facts {
         self.base.is_endless()
     }
 
-    /// Selected samples of `block`.
+    /// Returns the number of selected samples of `block`.
     pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
         self.base.selected_in(block)
     }
 
-    /// The digest of every selected sample once.
+    /// Returns the digest of every selected sample once.
     pub(crate) fn digest(&self) -> Digest {
         self.base.selected().collect()
     }

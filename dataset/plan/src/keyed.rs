@@ -1,12 +1,12 @@
 //! A permutation of `0..len` without a table, for the full shuffle.
 //!
-//! Swap-or-not (Hoang, Morris, Rogaway, CRYPTO 2012): each round pairs `x` with `key − x` and swaps the two
-//! on the toss of a keyed coin. It needs no power-of-two domain and is its own inverse round by round.
-//! 64 rounds cost about 0.2 µs a sample, under a thousandth of decoding one.
+//! Swap-or-not (Hoang, Morris, Rogaway, CRYPTO 2012): each round pairs `x` with `key − x` and swaps the two on the toss of a
+//! keyed coin. The domain need not be a power of two, and each round is its own inverse. 64 rounds take about 0.2 µs a
+//! sample, less than a thousandth of decoding one.
 
 use crate::random::{hash, scatter};
 
-/// Six rounds for each bit of a domain of 2¹⁰, two for each of 2³²: far past what a shuffle can show.
+/// Six rounds for each bit of a domain of 2¹⁰, two for each of 2³²: far more than the quality of a shuffle needs.
 const ROUNDS: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -23,12 +23,12 @@ impl KeyedPermutation {
         Self { len, rounds }
     }
 
-    /// The element at `place`.
+    /// Returns the element at `place`.
     pub(crate) fn at(&self, place: u64) -> u64 {
         self.rounds.iter().fold(place, |x, round| self.swap(x, *round))
     }
 
-    /// The place of `element`.
+    /// Returns the place of `element`.
     #[cfg(test)]
     fn place_of(&self, element: u64) -> u64 {
         self.rounds.iter().rev().fold(element, |x, round| self.swap(x, *round))
@@ -63,7 +63,7 @@ mod tests {
     fn neighbours_part() {
         let permutation = KeyedPermutation::new(1_000_000_007, 3);
         let near = (0..10_000u64).filter(|&p| permutation.at(p).abs_diff(permutation.at(p + 1)) < 1_000_000);
-        // Uniform pairs lie that near with probability 0.002.
+        // Uniform pairs are that near with probability 0.002.
         assert!((5..60).contains(&near.count()));
     }
 }

@@ -5,12 +5,12 @@
 pub(crate) struct Lanes {
     pub(crate) samples: u64,
     pub(crate) lanes: u64,
-    /// Entries of a lane that are shuffled among themselves.
+    /// Entries of a lane that are shuffled among each other.
     pub(crate) window: u64,
 }
 
 impl Lanes {
-    /// C.
+    /// Returns C.
     pub(crate) fn count(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "Shuffle::lanes is a u32")]
         {
@@ -18,17 +18,17 @@ impl Lanes {
         }
     }
 
-    /// How many entries `lane` has.
+    /// Returns the number of entries of `lane`.
     pub(crate) fn len(&self, lane: u64) -> u64 {
         self.samples / self.lanes + u64::from(lane < self.samples % self.lanes)
     }
 
-    /// Where `lane` starts in the block order.
+    /// Returns where `lane` starts in the block order.
     pub(crate) fn start(&self, lane: u64) -> u64 {
         lane * (self.samples / self.lanes) + lane.min(self.samples % self.lanes)
     }
 
-    /// The lane and the offset in it of a place of the block order.
+    /// Returns the lane of a place of the block order, and the offset in it.
     pub(crate) fn locate(&self, place: u64) -> (u64, u64) {
         debug_assert!(place < self.samples);
         let (short, longer) = (self.samples / self.lanes, self.samples % self.lanes);
@@ -40,18 +40,18 @@ impl Lanes {
         }
     }
 
-    /// How many entries window `window` of `lane` has.
+    /// Returns the number of entries of window `window` of `lane`.
     pub(crate) fn window_len(&self, lane: u64, window: u64) -> u64 {
         self.window.min(self.len(lane) - window * self.window)
     }
 
-    /// The entries of `lane` whose positions lie in `from..to`.
+    /// Returns the entries of `lane` whose positions are in `from..to`.
     pub(crate) fn entries(&self, lane: u64, from: u64, to: u64) -> std::ops::Range<u64> {
         let first_at = |position: u64| position.saturating_sub(lane).div_ceil(self.lanes);
         first_at(from)..first_at(to)
     }
 
-    /// How many positions of `from..to` lie on lanes before `lane`.
+    /// Returns how many positions of `from..to` are on lanes before `lane`.
     pub(crate) fn rows_before_lane(&self, lane: u64, from: u64, to: u64) -> u64 {
         let below = |position: u64| position / self.lanes * lane + (position % self.lanes).min(lane);
         below(to) - below(from)

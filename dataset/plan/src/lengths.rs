@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// One length for every sample of a catalog, selected or not. Cheap to clone.
 ///
-/// Costs four bytes a sample: 40 MB for ten million clips. A length is kept as `f32`, rounded
-/// down: 12 s are exact to a microsecond.
+/// It takes four bytes a sample: 40 MB for ten million audio clips. A length is stored as `f32`, rounded down: 12 s are exact
+/// to a microsecond.
 #[derive(Clone, PartialEq)]
 pub struct Lengths {
     column: Arc<str>,
@@ -15,23 +15,23 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Lengths by sample id, for all samples of the catalog. Unselected ones may be anything.
+    /// Lengths by sample id, for all samples of the catalog. Those of unselected samples may have any value.
     pub fn new(column: &str, values: Vec<f32>) -> Self {
         let values = values.into_iter().map(|length| length + 0.0).collect(); // −0 becomes 0: bits are compared
         Self { column: column.into(), values }
     }
 
-    /// The column they were read from.
+    /// Returns the column that they were read from.
     pub fn column(&self) -> &str {
         &self.column
     }
 
-    /// The lengths, by sample id; NaN where there is none.
+    /// Returns the lengths, by sample id; NaN for a missing one.
     pub fn values(&self) -> &Arc<[f32]> {
         &self.values
     }
 
-    /// The longest of these samples and its length; `None` of none.
+    /// Returns the longest of these samples and its length; `None` without samples.
     ///
     /// # Errors
     /// `BadConfig` for the first sample whose length is missing, negative or infinite.
@@ -52,8 +52,8 @@ impl Lengths {
                         _ => format!("{column} is null"),
                     };
                     return Err(Error::config(format!(
-                        "{}: {what}, no length to batch by; filter such samples out, as with `{column} is not null \
-                         and {column} >= 0`",
+                        "{}: {what}, which is not a length to batch by; filter such samples out, as with `{column} is not \
+                         null and {column} >= 0`",
                         name(sample)
                     )));
                 }

@@ -1,4 +1,4 @@
-//! The plan: which sample stands at which position of which epoch. Pure arithmetic: no I/O, no clock.
+//! The plan: which sample is at which position of which epoch. Pure arithmetic: no I/O, no clock.
 //!
 //! ```text
 //! blocks ──permute by epoch──▶ block order ──cut──▶ C lanes ──shuffle windows──▶ position p = entry p/C of lane p%C
@@ -6,15 +6,15 @@
 //! 1. The blocks are permuted with a hash of (seed, epoch) and their selected samples concatenated.
 //! 2. That *block order* is cut into C contiguous spans whose lengths differ by at most one: the lanes.
 //! 3. Inside a lane each run of ⌈W/C⌉ entries is permuted with (seed, epoch, lane, window).
-//! 4. Position p is entry ⌊p/C⌋ of lane p mod C; a global step is a run of positions, cut into ranks by lane.
+//! 4. Position p is entry ⌊p/C⌋ of lane p mod C. A global step is a run of positions, cut into ranks by lane.
 //!
-//! That is the base order of one data set (`plain.rs`); that of a weighted mix draws each part's in turn (`mixed.rs`).
-//! Length bucketing (`bucket.rs`) is a stage on top of it that permutes positions
-//! inside macro-windows; steps bounded by a total length (`cuts.rs`) cut either. Where the data changed in the middle of an
-//! epoch, that epoch is the list of what was left of it (`rest.rs`).
+//! That is the base order of one data set (`plain.rs`). The base order of a weighted mix draws from each part's order in turn
+//! (`mixed.rs`). On top of it, length bucketing (`bucket.rs`) permutes positions inside macro-windows. Steps bounded by a
+//! total length (`cuts.rs`) cut either order. If the data changed in the middle of an epoch, that epoch is the list of the
+//! samples that were left (`rest.rs`).
 //!
 //! Every process computes the same order from the same few numbers, so no process has to coordinate.
-//! Memory is O(blocks); a filter adds one bit a sample, lengths four bytes.
+//! Memory is O(blocks); a filter adds one bit a sample, and lengths add four bytes a sample.
 
 mod base;
 mod bucket;

@@ -1,16 +1,16 @@
-//! The order of a mix: which part each position draws from, and which of its samples.
+//! The order of a mix: which part each position draws from, and which sample of that part.
 //!
 //! ```text
 //! position p ─▶ cycle p/Q, slot p%Q ─▶ part k, its draw number i ─▶ pass i/N_k of the part, entry i%N_k of that pass
 //! ```
-//! - A cycle is Q positions in which every part has exactly its quota (largest remainder of weight × Q). Where the
-//!   order is shuffled, the slots of a cycle are permuted with (seed, epoch, cycle); else they are spread evenly.
-//! - Draw i of part k is position i mod N_k of its own order in pass ⌊i / N_k⌋: each pass is a fresh epoch of that
-//!   part's own plain order, with its own seed, lanes and window.
-//! - So position → sample and back are O(1) beside the part's own order, with the tables of a few cycles.
-//! - The cycle in which epochs end is permuted the same in every epoch, so that all epochs are equally long.
+//! - A cycle is Q positions in which every part has exactly its quota (largest remainder of weight × Q). With a shuffle, the
+//!   slots of a cycle are permuted with (seed, epoch, cycle); otherwise they are spread evenly.
+//! - Draw i of part k is position i mod N_k of that part's order in pass ⌊i / N_k⌋. Each pass is a new epoch of the part's
+//!   plain order, which has a separate seed, lanes and window.
+//! - So position → sample and back take O(1) in addition to the part's order, with the tables of a few cycles.
+//! - The cycle in which epochs end is permuted in the same way in every epoch, so that all epochs have the same length.
 //!
-//! Rows of a step stand by lane ÷ lanes of the part, part, draw: a rank keeps to the same stretch of every part.
+//! The rows of a step are sorted by lane ÷ lanes of the part, part, draw. So a rank stays on the same stretch of every part.
 
 use crate::plain::{PlainFacts, PlainOrder};
 use crate::planned::{PlannedSample, RowKey};
@@ -24,36 +24,36 @@ use std::sync::Arc;
 /// The version of this stage's arithmetic; a change that moves any sample raises it.
 pub(crate) const VERSION: u32 = 1;
 
-/// Positions of a cycle at least: shares are exact within a few batches.
+/// Minimum positions of a cycle: shares are exact within a few batches.
 const MIN_CYCLE: u64 = 1 << 10;
-/// Positions of a cycle at most: 12 bytes each, 768 KiB; a part with less than half of 1/65,536 has no place in it.
+/// Maximum positions of a cycle: 12 bytes each, 768 KiB; a part with less than half of 1/65,536 has no place in it.
 const MAX_CYCLE: u64 = 1 << 16;
-/// The cycle doubles until every part's share is that near to its weight.
+/// The cycle doubles until every part's share is this close to its weight.
 const SHARE_ERROR: f64 = 0.01;
 /// Positions of cycles kept in tables: 3 MiB, and eight batches of 32,768.
 const POSITIONS_KEPT: u64 = 1 << 18;
-/// Passes of a part kept open: the one being read, the one a step reaches into, and the next to use a block.
+/// Passes of a part kept open: the one being read, the one into which a step reaches, and the next that uses a block.
 const PASSES_KEPT: usize = 3;
-/// Positions of an epoch without end: numbers up to here are exact as JSON numbers and as doubles, and reading 10⁶
-/// samples a second gets there in 285 years.
+/// Positions of an epoch without end: JSON and doubles hold numbers up to here exactly, and reading 10⁶ samples a second takes
+/// 285 years to get there.
 pub(crate) const ENDLESS: u64 = 1 << 53;
 /// Marks the cycle in which epochs end.
 const EVERY_EPOCH: u64 = u64::MAX;
 
-/// When an epoch of a mix ends; the first two as `stopping_strategy` of Hugging Face's `interleave_datasets`.
+/// When an epoch of a mix ends; the first two are `stopping_strategy` values of Hugging Face's `interleave_datasets`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// Before the first part would repeat (`first_exhausted`): no sample twice in an epoch, and the end of larger parts
-    /// is not seen in it.
+    /// Before the first part would repeat (`first_exhausted`): an epoch has no sample twice, and does not reach the end of
+    /// larger parts.
     FirstExhausted,
-    /// Once every part was seen whole (`all_exhausted`): smaller parts repeat, each time in a fresh order.
+    /// When every part was read whole (`all_exhausted`): smaller parts repeat, each time in a new order.
     AllExhausted,
     /// Never: one epoch without end, in which every part repeats.
     Never,
 }
 
-/// What a cursor must agree with of a mix.
+/// The parts of a mix that a cursor must agree with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mixing {
     /// The version of the mixing's arithmetic.
@@ -70,7 +70,7 @@ pub struct Mixing {
 }
 
 impl Mixing {
-    /// [`data`](Self::data) of parts with these identities.
+    /// Returns [`data`](Self::data) of parts with these identities.
     pub fn hash_of(identities: &[u64]) -> u64 {
         hash(identities)
     }
@@ -80,7 +80,7 @@ impl Mixing {
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) facts: Arc<PlainFacts>,
-    /// What the ids of its first block and sample are in the mix.
+    /// The ids of its first block and sample in the mix.
     pub(crate) first_block: u32,
     pub(crate) first_sample: u64,
     pub(crate) first_lane: u32,
@@ -89,7 +89,7 @@ pub(crate) struct Part {
     draws: u64,
 }
 
-/// What the mixed order of every epoch is computed from.
+/// The input of the mixed order of every epoch.
 #[derive(Debug)]
 pub(crate) struct MixedFacts {
     pub(crate) parts: Vec<Part>,
@@ -111,24 +111,24 @@ struct Cycle {
     slots: Vec<Vec<u32>>,
 }
 
-/// What errors call a part of a mix.
+/// Returns a part's name in errors.
 pub(crate) type PartName<'a> = &'a dyn Fn(usize) -> String;
 
-/// Each weight's share of their sum.
+/// Returns each weight's share of the sum of all.
 fn shares(weights: &[f64]) -> Vec<f64> {
     let sum: f64 = weights.iter().sum();
-    // Weights near the largest number have no sum; halved 64 times they have, and their shares are the same.
+    // Weights near the largest number have no finite sum. Halved 64 times they have one, with the same shares.
     let scale = if sum.is_finite() { 1.0 } else { f64::from_bits((1023 - 64) << 52) };
     let sum: f64 = weights.iter().map(|weight| weight * scale).sum();
     weights.iter().map(|weight| weight * scale / sum).collect()
 }
 
-/// Each weight's exact number of places in a cycle, and their sum: the cycle's length.
+/// Returns each weight's exact number of places in a cycle; their sum is the cycle's length.
 pub(crate) fn quotas(weights: &[f64], name: PartName<'_>) -> Result<Vec<u64>> {
     for (part, weight) in weights.iter().enumerate() {
         if !weight.is_finite() || *weight <= 0.0 {
             return Err(Error::config(format!(
-                "the weight of {} in the mix is {weight}; weights are finite numbers above 0",
+                "the weight of {} in the mix must be a finite number > 0; got {weight}",
                 name(part)
             )));
         }
@@ -155,8 +155,8 @@ pub(crate) fn quotas(weights: &[f64], name: PartName<'_>) -> Result<Vec<u64>> {
     }
 }
 
-/// The parts whose share of a cycle is further from their weight than the others' may be, since it is only some places of
-/// the longest cycle: the part, the share that its weight is, and the one that it has.
+/// Returns (part, requested share, actual share) for every part whose share is off by more than 1 %, because it is only a few
+/// places of the longest cycle.
 pub(crate) fn rounded(weights: &[f64], quotas: &[u64]) -> Vec<(usize, f64, f64)> {
     let cycle: u64 = quotas.iter().sum();
     let shares = shares(weights);
@@ -165,7 +165,7 @@ pub(crate) fn rounded(weights: &[f64], quotas: &[u64]) -> Vec<(usize, f64, f64)>
     rounded.map(|(part, (asked, given))| (part, asked, given)).collect()
 }
 
-/// Whole numbers nearest to share × `places` that sum to `places` (Hare's quota); ties go to the earlier part.
+/// Returns the integers nearest to share × `places` that sum to `places` (Hare's quota); ties go to the earlier part.
 fn largest_remainder(shares: &[f64], places: u64) -> Vec<u64> {
     let exact: Vec<f64> = shares.iter().map(|share| share * places as f64).collect();
     #[expect(clippy::cast_possible_truncation, reason = "below MAX_CYCLE")]
@@ -173,13 +173,13 @@ fn largest_remainder(shares: &[f64], places: u64) -> Vec<u64> {
     let mut by_rest: Vec<usize> = (0..shares.len()).collect();
     by_rest.sort_by(|&a, &b| (exact[b] - exact[b].floor()).total_cmp(&(exact[a] - exact[a].floor())));
     let left = places.saturating_sub(quotas.iter().sum());
-    let seats = by_rest.iter().cycle().take(as_usize(left)); // fewer than parts, but for rounding
+    let seats = by_rest.iter().cycle().take(as_usize(left)); // fewer than parts, except for rounding
     seats.for_each(|&part| quotas[part] += 1);
     quotas
 }
 
 impl MixedFacts {
-    /// `parts`: facts and quotas, in the order of their ids.
+    /// `parts` are facts and quotas, in the order of their ids.
     pub(crate) fn new(parts: Vec<(PlainFacts, u64)>, seed: u64, shuffled: bool, stop: Stop) -> Self {
         let (mut first_block, mut first_sample, mut first_lane) = (0, 0, 0);
         let parts: Vec<Part> = parts
@@ -205,7 +205,7 @@ impl MixedFacts {
 
     /// Finds where epochs end.
     fn end(&mut self) {
-        // The draw that ends the epoch if this part does: the first that would repeat, or the last of the first pass.
+        // The draw that ends the epoch if this part decides: the first that would repeat, or the last of the first pass.
         let last_draw = |part: &Part| match self.stop {
             Stop::FirstExhausted => part.facts.lanes.samples,
             Stop::AllExhausted | Stop::Never => part.facts.lanes.samples - 1,
@@ -232,7 +232,7 @@ impl MixedFacts {
         }
     }
 
-    /// The part that holds a block.
+    /// Returns the part that holds a block.
     fn part_of(&self, block: BlockId) -> usize {
         self.parts.partition_point(|part| part.first_block <= block.0) - 1
     }
@@ -249,7 +249,7 @@ impl MixedFacts {
         part.facts.is_selected(SampleId(sample.0 - part.first_sample))
     }
 
-    /// Samples before each block of all parts, and their total last.
+    /// Returns the samples before each block of all parts, and their total last.
     pub(crate) fn block_starts(&self) -> Arc<[u64]> {
         let before_blocks = self.parts.iter().flat_map(|part| {
             let starts = &part.facts.block_starts[..part.facts.block_starts.len() - 1];
@@ -291,7 +291,7 @@ impl MixedFacts {
         Cycle { index, draws, slots }
     }
 
-    /// The parts of a cycle's slots, each part's at even distances.
+    /// Returns the parts of a cycle's slots, each part's at even distances.
     fn spread(&self) -> Vec<u32> {
         let mut places: Vec<(u64, u32)> = (0u32..)
             .zip(&self.parts)
@@ -310,7 +310,7 @@ impl MixedFacts {
 pub(crate) struct MixedOrder {
     pub(crate) facts: Arc<MixedFacts>,
     epoch: u64,
-    /// By cycle modulo their number.
+    /// By cycle modulo the number of cycles kept.
     cycles: Vec<Option<Arc<Cycle>>>,
     /// By part: orders by pass, the latest last.
     passes: Vec<VecDeque<(u64, PlainOrder)>>,
@@ -320,7 +320,7 @@ pub(crate) struct MixedOrder {
 #[derive(Debug, Clone, Copy)]
 struct Draw {
     part: usize,
-    /// Counted over the epoch.
+    /// Its number in the epoch.
     number: u64,
 }
 
@@ -354,7 +354,7 @@ impl MixedOrder {
         RowKey { lane: (lane << 32) / lanes.lanes, part: draw.part, entry: draw.number }
     }
 
-    /// The pass of `block`'s part that is under way at `position`.
+    /// Returns the current pass of `block`'s part at `position`.
     pub(crate) fn pass_at(&mut self, block: BlockId, position: u64) -> u64 {
         let k = self.facts.part_of(block);
         let (index, offset) = (position / self.facts.cycle_len, position % self.facts.cycle_len);
@@ -363,8 +363,8 @@ impl MixedOrder {
         (index * part.quota + before) / part.facts.lanes.samples
     }
 
-    /// The positions of `block`'s selected samples in a pass of its part, ascending; those behind the epoch's end are
-    /// left out. `None` where the epoch ends before the pass.
+    /// Returns the positions of `block`'s selected samples in a pass of its part, ascending, without those after the epoch's
+    /// end. `None` if the epoch ends before the pass.
     pub(crate) fn positions_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Vec<u64>> {
         let k = self.facts.part_of(block);
         let (draws, samples, first_block) = self.part_facts(k);
@@ -377,7 +377,7 @@ impl MixedOrder {
         Some(numbers.map(|number| self.position(Draw { part: k, number })).collect())
     }
 
-    /// A position no later than `block`'s first in a pass of its part, less than a window early.
+    /// Returns a position no later than `block`'s first in a pass of its part, less than a window early.
     pub(crate) fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<u64> {
         let k = self.facts.part_of(block);
         let (draws, samples, first_block) = self.part_facts(k);
@@ -416,7 +416,7 @@ impl MixedOrder {
         kept.get_or_insert_with(|| Arc::new(self.facts.cycle(self.epoch, index)))
     }
 
-    /// The part's own order in a pass of this epoch: its epochs are the passes of all epochs, one after another.
+    /// Returns the part's order in a pass of this epoch; the epochs of that order are the passes of all epochs in sequence.
     fn pass(&mut self, part: usize, pass: u64) -> &mut PlainOrder {
         let kept = &mut self.passes[part];
         let at = match kept.iter().position(|(index, _)| *index == pass) {

@@ -1,4 +1,4 @@
-//! The order of one epoch: which sample stands at which position, and back.
+//! The order of one epoch: which sample is at which position, and back.
 
 use crate::base::BaseOrder;
 use crate::bucket::Buckets;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// The order of one epoch: a permutation of all selected samples, or a mix of several.
 ///
-/// Building it costs O(blocks): 13 bytes and about 30 ns a block. After that any position is found in
-/// O(log blocks) plus, once a window, the shuffle of that window. Clones share the block tables.
+/// Building it takes O(blocks): 13 bytes and about 30 ns a block. After that any position is found in O(log blocks), plus the
+/// shuffle of its window once. Clones share the block tables.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     pub(crate) facts: Arc<Facts>,
@@ -34,27 +34,27 @@ impl EpochOrder {
             None => facts.base.epoch(epoch),
         };
         let seed = hash(&[facts.fingerprint.seed, epoch]);
-        let bucketing = facts.bucketing.as_ref().filter(|_| rest.is_none()); // a rest is listed as it was bucketed
+        let bucketing = facts.bucketing.as_ref().filter(|_| rest.is_none()); // a rest is listed in bucketed order
         let buckets = bucketing.map(|bucketing| Buckets::new(bucketing.clone(), seed));
         Self { facts, epoch, base, buckets, walks: Walks::default(), share_bounds: ShareBounds::default() }
     }
 
-    /// Which epoch this is.
+    /// Returns the number of this epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Positions in the epoch: the number of selected samples, or of those that were left of it when the data changed.
+    /// Returns the positions in the epoch: the number of selected samples, or of those that were left when the data changed.
     pub fn len(&self) -> u64 {
         self.facts.len_of(self.epoch)
     }
 
-    /// Whether it has no positions: nothing was left of it when the data changed.
+    /// Whether it has no positions: nothing was left when the data changed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sample at `position`.
+    /// Returns the sample at `position`.
     ///
     /// # Panics
     /// If the position is not below [`EpochOrder::len`].
@@ -67,10 +67,10 @@ impl EpochOrder {
         self.base.sample_at(base)
     }
 
-    /// All positions of `block`'s selected samples, ascending. In a mix whose parts repeat, of all passes; in one
-    /// without end, of the first pass.
+    /// Returns all positions of `block`'s selected samples, ascending. In a mix whose parts repeat these are the positions of
+    /// all passes; in one without end, of the first pass.
     ///
-    /// For a full shuffle it reads the whole epoch's order once per call: ask only where blocks are read whole.
+    /// With a full shuffle, each call reads the whole epoch's order: call it only if blocks are read whole.
     pub fn positions_of(&mut self, block: BlockId) -> Vec<Position> {
         let passes = if self.facts.is_endless() { 1 } else { u64::MAX };
         let mut positions = Vec::new();
@@ -82,14 +82,14 @@ impl EpochOrder {
         positions.into_iter().map(Position).collect()
     }
 
-    /// About when `block` is first needed: no later than its first position, and less than a window early (or at
-    /// the start of a lane that it reaches into). `None` where none of its samples is selected.
+    /// Returns about when `block` is first needed: no later than its first position, and less than a window early (or at
+    /// the start of a lane that it reaches into). `None` if none of its samples is selected.
     pub fn earliest_position(&mut self, block: BlockId) -> Option<Position> {
         self.earliest_in_pass(block, 0)
     }
 
-    /// About when `block` is needed again in this epoch, once all its samples in the pass under way at `position` have
-    /// been: no later than the first of the next pass. `None` but in a mix whose parts repeat.
+    /// Returns about when `block` is needed again in this epoch, after all its samples in the pass at `position`: no later
+    /// than the first of the next pass. `None` except in a mix whose parts repeat.
     pub fn next_pass(&mut self, block: BlockId, position: Position) -> Option<Position> {
         if position.0 >= self.len() {
             return None;
@@ -99,8 +99,8 @@ impl EpochOrder {
         self.earliest_in_pass(block, pass + 1)
     }
 
-    /// The positions at or after `from`, ascending, in the first pass over `block`'s data set that has some, and in
-    /// those after it that begin before `until`; without gaps, so up to where the next pass may begin.
+    /// Returns the positions at or after `from`, ascending: those in the first pass over `block`'s data set that has some, and
+    /// in later passes that begin before `until`. There are no gaps up to where the next pass may begin.
     ///
     /// Positions from about `horizon` on are left out; the second value is no later than the first of them.
     pub(crate) fn positions_from(
@@ -134,8 +134,8 @@ impl EpochOrder {
         (found, beyond)
     }
 
-    /// The positions in one pass, ascending, but for those from about `horizon` on; and a place no later than the first
-    /// of these, if there are any. `None` where the epoch ends before the pass.
+    /// Returns the positions in one pass, ascending, except those from about `horizon` on; and a place no later than the first
+    /// of these, if there are any. `None` if the epoch ends before the pass.
     fn positions_in_pass(
         &mut self,
         block: BlockId,
@@ -143,7 +143,7 @@ impl EpochOrder {
         horizon: u64,
     ) -> Option<(Vec<u64>, Option<u64>)> {
         let mut positions = self.base.positions_in_pass(block, pass)?;
-        // Floors rise with positions, and a bucketed window beyond the horizon is not worth its sorting.
+        // Floors rise with positions. Sorting a bucketed window beyond the horizon is not worth its cost.
         let near = positions.partition_point(|&position| self.base_floor(position) < horizon);
         let beyond = positions.get(near).map(|&position| self.base_floor(position));
         positions.truncate(near);
@@ -161,12 +161,12 @@ impl EpochOrder {
         Some(Position(self.base_floor(base)))
     }
 
-    /// A place before which neither the base order nor the bucketed one has anything that the other has after it.
+    /// Returns a position at which the base order and the bucketed one have delivered the same samples.
     fn base_floor(&self, position: u64) -> u64 {
         self.buckets.as_ref().map_or(position, |buckets| buckets.window_start(position))
     }
 
-    /// The digest of the samples at these positions. Of the whole epoch of one data set it is computed from the
+    /// Returns the digest of the samples at these positions. For the whole epoch of one data set it is computed from the
     /// selection alone, so that it also proves the order to be a permutation.
     pub fn digest(&mut self, positions: std::ops::Range<u64>) -> Digest {
         if positions == (0..self.len()) && matches!(self.base, BaseOrder::Plain(_)) {

@@ -9,12 +9,12 @@ use flate2::read::{DeflateDecoder, DeflateEncoder};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::io::Read;
 
-/// Samples at most in a text from another process: 900 MiB in memory.
+/// Maximum number of samples in a text from another process: 900 MiB in memory.
 const MAX_SAMPLES: u64 = 1 << 26;
 /// A sample's index, its lane and its pass.
 const SAMPLE_BYTES: u64 = 8 + 2 + 4;
 
-/// The form that is sent.
+/// The form that is sent to workers.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Packed {

@@ -11,11 +11,11 @@ use feedstock_base::{BlockId, Error, Lane, Result, SampleId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Windows of one lane kept permuted: the one being read, the one a step reaches into, and the one that a
-/// block on their border reaches into.
+/// Windows of one lane kept permuted: the one being read, the one into which a step reaches, and the one into which a block on
+/// their border reaches.
 const WINDOWS_PER_LANE: usize = 3;
 
-/// What the plain order of every epoch is computed from.
+/// The input of the plain order of every epoch.
 #[derive(Debug)]
 pub(crate) struct PlainFacts {
     pub(crate) kind: ShuffleKind,
@@ -27,7 +27,7 @@ pub(crate) struct PlainFacts {
 }
 
 impl PlainFacts {
-    /// The facts of one data set, and W.
+    /// Computes the facts of one data set, and W.
     pub(crate) fn new(input: PlanInput, shuffle: &Shuffle) -> Result<(Self, u64)> {
         let selected_starts = match &input.selection {
             Some(selection) => selection.starts().clone(),
@@ -53,7 +53,7 @@ impl PlainFacts {
         Ok((facts, window))
     }
 
-    /// The ids of all selected samples, in catalog order.
+    /// Returns the ids of all selected samples, in catalog order.
     pub(crate) fn selected(&self) -> impl Iterator<Item = SampleId> + '_ {
         let all = 0..self.block_starts.last().copied().unwrap_or(0);
         all.map(SampleId).filter(|&sample| self.is_selected(sample))
@@ -64,20 +64,20 @@ impl PlainFacts {
         self.selection.as_ref().is_none_or(|kept| kept.contains(sample))
     }
 
-    /// Selected samples of `block`.
+    /// Returns the number of selected samples of `block`.
     pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
         let b = block.0 as usize;
         self.selected_starts[b + 1] - self.selected_starts[b]
     }
 
-    /// The `nth` selected sample in catalog order.
+    /// Returns the `nth` selected sample in catalog order.
     fn nth_selected(&self, nth: u64) -> PlannedSample {
         let block = self.selected_starts.partition_point(|&start| start <= nth) - 1;
         #[expect(clippy::cast_possible_truncation, reason = "block ids are u32")]
         self.nth_in_block(BlockId(block as u32), nth - self.selected_starts[block])
     }
 
-    /// The `nth` selected sample of `block`.
+    /// Returns the `nth` selected sample of `block`.
     fn nth_in_block(&self, block: BlockId, nth: u64) -> PlannedSample {
         let start = self.block_starts[block.0 as usize];
         let sample = match &self.selection {
@@ -96,7 +96,7 @@ impl PlainFacts {
     }
 }
 
-/// The permutation of all selected samples for one epoch, without later stages.
+/// The permutation of all selected samples in one epoch, without later stages.
 #[derive(Debug, Clone)]
 pub(crate) struct PlainOrder {
     pub(crate) facts: Arc<PlainFacts>,
@@ -143,7 +143,7 @@ impl PlainOrder {
         Self { facts, seed, arrangement, windows }
     }
 
-    /// The sample at `position`, which must be one.
+    /// Returns the sample at `position`, which must exist.
     pub(crate) fn sample_at(&mut self, position: u64) -> PlannedSample {
         let lanes = self.facts.lanes;
         assert!(position < lanes.samples, "position {position} of {}", lanes.samples);
@@ -160,9 +160,9 @@ impl PlainOrder {
         PlannedSample { lane: on_lane, ..self.sample_in_block_order(lanes.start(lane) + offset) }
     }
 
-    /// All positions of `block`'s selected samples, ascending.
+    /// Returns all positions of `block`'s selected samples, ascending.
     ///
-    /// For a full shuffle it reads the whole epoch's order once per call: ask only where blocks are read whole.
+    /// With a full shuffle, each call reads the whole epoch's order: call it only if blocks are read whole.
     pub(crate) fn positions_of(&mut self, block: BlockId) -> Vec<u64> {
         let facts = self.facts.clone();
         let lanes = facts.lanes;
@@ -193,8 +193,8 @@ impl PlainOrder {
         positions
     }
 
-    /// About when `block` is first needed: no later than its first position, and less than a window early (or at
-    /// the start of a lane that it reaches into). `None` where none of its samples is selected.
+    /// Returns about when `block` is first needed: no later than its first position, and less than a window early (or at
+    /// the start of a lane that it reaches into). `None` if none of its samples is selected.
     pub(crate) fn earliest_position(&self, block: BlockId) -> Option<u64> {
         let facts = &self.facts;
         let b = block.0 as usize;
@@ -214,7 +214,7 @@ impl PlainOrder {
         Some(if reaches_next_lane { here.min(lane + 1) } else { here })
     }
 
-    /// The sample at `position` where lanes are not shuffled inside.
+    /// Returns the sample at `position` if lanes are not shuffled inside.
     fn unshuffled_sample(&self, position: u64) -> PlannedSample {
         let lanes = self.facts.lanes;
         let (lane, entry) = (position % lanes.lanes, position / lanes.lanes);
@@ -236,7 +236,7 @@ impl PlainOrder {
         }
     }
 
-    /// The shuffle of one window of one lane; `None` where entries stay where they are.
+    /// Returns the shuffle of one window of one lane; `None` if entries keep their places.
     fn window(&mut self, lane: u64, index: u64) -> Option<&Window> {
         let facts = &self.facts;
         if facts.kind != ShuffleKind::Window || facts.lanes.window == 1 {

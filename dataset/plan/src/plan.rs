@@ -25,10 +25,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for these blocks.
+    /// Makes the plan for these blocks.
     ///
     /// # Errors
-    /// `BadConfig` where nothing is selected, or where lanes or window are out of range.
+    /// `BadConfig` if nothing is selected, or if lanes or window are out of range.
     pub fn new(input: PlanInput, shuffle: &Shuffle) -> Result<Self> {
         let sample_bytes = shuffle::sample_bytes(&input.block_starts, input.encoded_bytes);
         let (data, filter) = (input.data, input.hash_filter());
@@ -48,15 +48,16 @@ impl Plan {
         Ok(Self::from_base(Base::Plain(Arc::new(base)), sample_bytes, fingerprint, (data.legacy, None)))
     }
 
-    /// The plan of a weighted mix: of every so many positions, each part has a share that is its weight's, exactly.
+    /// Makes the plan of a weighted mix. It consists of cycles of 2ᵏ positions (1,024 to 65,536), and each part has exactly its
+    /// share of every cycle.
     ///
-    /// Block and sample ids count through the parts in their order. W, the shuffle's window, is shared out by weight,
-    /// so that the mix holds no more in memory than one data set would; lanes are each part's own. `catalog` and
-    /// `blocks` of the fingerprint are those of the first part; the others are in [`Mixing`].
+    /// Block and sample ids continue from part to part. W, the shuffle's window, is shared out by weight, so that the mix
+    /// holds no more in memory than one data set would; each part has separate lanes. `catalog` and `blocks` of the
+    /// fingerprint are those of the first part; the others are in [`Mixing`].
     ///
     /// # Errors
-    /// As [`new`](Self::new), and `BadConfig` for a weight that is not a finite number above zero, one too small to
-    /// be given a place, and no parts at all.
+    /// As [`new`](Self::new), and `BadConfig` for a weight that is not a finite number above zero, one that is too small to
+    /// get a place, and no parts at all.
     pub fn mixed(parts: Vec<(PlanInput, f64)>, stop: Stop, shuffle: &Shuffle) -> Result<Self> {
         Self::mixed_named(parts, stop, shuffle, &|part| format!("part {part}"))
     }
@@ -72,7 +73,7 @@ impl Plan {
         name: PartName<'_>,
     ) -> Result<Self> {
         if parts.is_empty() {
-            return Err(Error::config("a mix of no data sets holds nothing"));
+            return Err(Error::config("a mix must have at least 1 data set; got none"));
         }
         let weights: Vec<f64> = parts.iter().map(|(_, weight)| *weight).collect();
         let quotas = mixed::quotas(&weights, name)?;
@@ -143,52 +144,52 @@ impl Plan {
         Self::of(Facts { base, sample_bytes, lengths, bucketing, rest, fingerprint, legacy })
     }
 
-    /// The plan of these facts, of which no step was counted yet.
+    /// Makes the plan of these facts, of which no step was counted yet.
     pub(crate) fn of(facts: Facts) -> Self {
         Self { facts: Arc::new(facts), counters: Arc::default() }
     }
 
-    /// The plan of these facts, changed.
+    /// Makes the plan of these facts with a change.
     pub(crate) fn with(self, change: impl FnOnce(&mut Facts)) -> Self {
         let mut facts = Arc::unwrap_or_clone(self.facts);
         change(&mut facts);
         Self::of(facts)
     }
 
-    /// N, the number of selected samples; of a mix, of positions in an epoch.
-    #[expect(clippy::len_without_is_empty, reason = "a plan without samples is refused")]
+    /// Returns N, the number of selected samples; for a mix, the number of positions in an epoch.
+    #[expect(clippy::len_without_is_empty, reason = "a plan without samples is rejected")]
     pub fn len(&self) -> u64 {
         self.facts.base.len()
     }
 
-    /// Positions in `epoch`: [`len`](Self::len), but for one that goes on after a change of its data.
+    /// Returns the positions in `epoch`: [`len`](Self::len), except for one that continues after a change of its data.
     pub fn len_of(&self, epoch: u64) -> u64 {
         self.facts.len_of(epoch)
     }
 
-    /// No fewer than the positions of any epoch: epochs are this far apart where positions are counted over all of them.
+    /// Returns the distance of epochs where positions are counted over all of them: at least the positions of any epoch.
     pub fn stride(&self) -> u64 {
         self.rest().map_or(0, |rest| rest.len()).max(self.len())
     }
 
-    /// What a cursor must agree with.
+    /// Returns what a cursor must agree with.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.facts.fingerprint
     }
 
-    /// The order of one epoch.
+    /// Returns the order of one epoch.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         EpochOrder::new(self.facts.clone(), epoch)
     }
 
-    /// A cursor at `position` of `epoch`.
+    /// Returns a cursor at `position` of `epoch`.
     pub fn cursor(&self, epoch: u64, position: Position) -> Cursor {
         let carried = self.rest().filter(|rest| rest.epoch() == epoch);
         let carried = carried.map_or_else(Vec::new, |rest| rest.carried().to_vec());
         Cursor { fingerprint: self.facts.fingerprint.clone(), epoch, position, ops: None, carried }
     }
 
-    /// The same fingerprint; one that a release before 0.2 saved of this plan's data, as this release saves it.
+    /// Returns the same fingerprint; one of this plan's data from a release before 0.2 is converted to the current form.
     pub fn in_current_form(&self, found: &Fingerprint) -> Fingerprint {
         let (mut found, own) = (found.clone(), &self.facts.fingerprint);
         let parts = found.mixing.as_ref().map(|mixing| mixing.parts);
@@ -201,13 +202,13 @@ impl Plan {
         found
     }
 
-    /// Is `cursor` of the same data? The rest of its order may differ.
+    /// Whether `cursor` is of the same data. The rest of its order may differ.
     pub fn is_of_same_data(&self, cursor: &Cursor) -> bool {
         self.facts.fingerprint.is_of_same_data(&self.in_current_form(&cursor.fingerprint))
     }
 
-    /// The start of the epoch after the cursor's, in this order: for a cursor whose data changed since. A cursor at the
-    /// start of an epoch keeps that epoch, of which nothing was delivered.
+    /// Returns the start of the epoch after the cursor's, in this order: for a cursor whose data changed since. A cursor at the
+    /// start of an epoch, of which nothing was delivered, keeps that epoch.
     ///
     /// # Errors
     /// `BadConfig` for a cursor whose seed, shuffle, mix or bucketing differs, which no change of the data explains.
@@ -219,7 +220,7 @@ impl Plan {
         Ok(Cursor { ops: cursor.ops, ..self.cursor(epoch, Position(0)) })
     }
 
-    /// Refuses a cursor of another order, naming the field that differs, or one past the epoch's end.
+    /// Rejects a cursor of another order, naming the field that differs, or one past the epoch's end.
     pub fn check(&self, cursor: &Cursor) -> Result<()> {
         self.facts.fingerprint.check(&self.in_current_form(&cursor.fingerprint))?;
         self.check_epoch(cursor.epoch)?;
@@ -228,22 +229,22 @@ impl Plan {
         if cursor.position.0 > len {
             let position = cursor.position;
             return Err(Error::config(format!(
-                "the cursor's position {position} lies past the epoch's {len} samples"
+                "the cursor's position {position} is past the epoch's {len} samples"
             )));
         }
         Ok(())
     }
 
-    /// Refuses an epoch whose positions, counted over all epochs, are past 2⁶⁴: of 10⁹ samples, after 18 billion epochs;
-    /// of a mix without end, whose only epoch is the one it starts with, after 2,045.
+    /// Rejects an epoch whose positions, counted over all epochs, are past 2⁶⁴. With 10⁹ samples that is after 18 billion
+    /// epochs. For a mix without end, whose only epoch is the one it starts with, it is after 2,045.
     ///
     /// # Errors
     /// `BadConfig` that names the last epoch that can be counted.
     pub fn check_epoch(&self, epoch: u64) -> Result<()> {
-        let last = (u64::MAX / self.stride()).saturating_sub(2); // the one after it must have an end as well
+        let last = (u64::MAX / self.stride()).saturating_sub(2); // the next one must have an end too
         if epoch > last {
             return Err(Error::config(format!(
-                "epoch {epoch} is past the last that can be counted of {} positions an epoch, which is {last}; start \
+                "epoch {epoch} is past the last that can be counted with {} positions an epoch, which is {last}; start \
                  with an earlier one",
                 self.stride()
             )));
@@ -251,18 +252,18 @@ impl Plan {
         Ok(())
     }
 
-    /// The digest of every selected sample once, computed from the selection, not from the order: of one whole epoch,
-    /// unless this is a mix (then [`EpochOrder::digest`] walks what an epoch draws).
+    /// Returns the digest of every selected sample once, computed from the selection, not from the order. It is that of a whole
+    /// epoch, except in a mix, where [`EpochOrder::digest`] walks what an epoch draws.
     pub fn digest(&self) -> Digest {
         self.facts.digest()
     }
 
-    /// Selected samples of `block`.
+    /// Returns the number of selected samples of `block`.
     pub fn selected_in(&self, block: BlockId) -> u64 {
         self.facts.base.selected_in(block)
     }
 
-    /// Whether every sample is drawn on its own, so that reading whole blocks would waste most of each.
+    /// Whether every sample is drawn separately, so that reading whole blocks would waste most of each.
     pub fn reads_single_samples(&self) -> bool {
         self.facts.fingerprint.shuffle == ShuffleKind::Full
     }
@@ -272,8 +273,8 @@ impl Plan {
         matches!(self.facts.base, Base::Mixed(_))
     }
 
-    /// Whether an epoch never ends ([`Stop::Never`]): its length is then 2⁵³, a number that JSON and doubles hold
-    /// exactly and no run reaches.
+    /// Whether an epoch never ends ([`Stop::Never`]). Its length is then 2⁵³, which JSON and doubles hold exactly and no run
+    /// reaches.
     pub fn is_endless(&self) -> bool {
         self.facts.base.is_endless()
     }

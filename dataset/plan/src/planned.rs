@@ -2,7 +2,7 @@
 
 use feedstock_base::{BlockId, Lane, SampleId};
 
-/// A selected sample and where its bytes are.
+/// A selected sample, and where its bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedSample {
     /// Its index in the catalog.
@@ -11,18 +11,18 @@ pub struct PlannedSample {
     pub block: BlockId,
     /// Its row in that block.
     pub row: u32,
-    /// How often the epoch has drawn its data set whole before: 0 but in a mix, whose parts may repeat.
+    /// How often the epoch has drawn its data set whole before: 0 except in a mix, whose parts may repeat.
     pub pass: u64,
-    /// The lane that it stands on; in a mix, lanes are counted through the parts.
+    /// Its lane; in a mix, lanes are counted through the parts.
     pub lane: Lane,
     /// The place of its block in the order of blocks; under a full shuffle, of the sample itself. Strands take turns.
     pub turn: u64,
 }
 
-/// Where a row stands among the rows of a step: by lane, then by part, then by entry.
+/// The sort key of a row among the rows of a step: by lane, then by part, then by entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RowKey {
-    /// Of a mix: as a fraction of the part's lanes, × 2³².
+    /// In a mix, a fraction of the part's lanes, × 2³².
     pub(crate) lane: u64,
     pub(crate) part: usize,
     pub(crate) entry: u64,

@@ -16,17 +16,17 @@ pub(crate) const fn scatter(word: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A hash of `words` that depends on their order and number.
+/// Returns a hash of `words` that depends on their order and number.
 pub(crate) fn hash(words: &[u64]) -> u64 {
     hash_all(words.len() as u64, words.iter().copied())
 }
 
-/// [`hash`] of `count` words that are nowhere in a row.
+/// Returns [`hash`] of `count` words that are not stored in a slice.
 pub(crate) fn hash_all(count: u64, words: impl Iterator<Item = u64>) -> u64 {
     words.fold(scatter(count), |state, word| scatter(state ^ scatter(word)))
 }
 
-/// The hash of a text, as words of eight little-endian bytes after its length.
+/// Hashes a text, as words of eight little-endian bytes after its length.
 pub(crate) fn hash_text(text: &str) -> u64 {
     let words = text.as_bytes().chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -37,25 +37,25 @@ pub(crate) fn hash_text(text: &str) -> u64 {
     hash(&all)
 }
 
-/// A generator that belongs to `words` alone.
+/// Returns a generator that is determined by `words` alone.
 pub(crate) fn generator(words: &[u64]) -> Xoshiro256PlusPlus {
     Xoshiro256PlusPlus::seed_from_u64(hash(words))
 }
 
-/// A number in `0..bound`, every one equally likely.
+/// Draws a number in `0..bound`; all are equally likely.
 fn below(rng: &mut Xoshiro256PlusPlus, bound: u64) -> u64 {
-    debug_assert!(bound > 0, "nothing lies below zero");
+    debug_assert!(bound > 0, "no number is below zero");
     loop {
         let product = u128::from(rng.next_u64()) * u128::from(bound);
         let low = product & u128::from(u64::MAX);
-        // Reject the few low halves that would make some results likelier than others.
+        // Reject the few low halves that would make some results more likely than others.
         if low >= u128::from(bound.wrapping_neg() % bound) {
             return (product >> 64) as u64;
         }
     }
 }
 
-/// `0..len` in an order that belongs to `words` alone (Fisher–Yates).
+/// Returns `0..len` in an order that is determined by `words` alone (Fisher–Yates).
 pub(crate) fn permutation(len: u32, words: &[u64]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..len).collect();
     let mut rng = generator(words);
@@ -71,7 +71,7 @@ pub(crate) fn permutation(len: u32, words: &[u64]) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// The order rests on these values: a change here is a new plan version.
+    /// The order depends on these values: a change here is a new plan version.
     #[test]
     fn values_are_pinned() {
         assert_eq!(scatter(0), 0xE220_A839_7B1D_CDAF); // SplitMix64's published first output for seed 0

@@ -1,4 +1,4 @@
-//! The steps of one rank, and when it needs a block.
+//! The steps of one rank, and when the rank needs a block.
 
 use crate::base::BaseOrder;
 use crate::order::EpochOrder;
@@ -7,12 +7,12 @@ use crate::size::StepSize;
 use crate::step::{PlannedRow, Step, StepShape, Tail, narrow};
 use feedstock_base::{BlockId, Position};
 
-/// Positions ahead that steps under a total are walked to foretell when a block is needed: four default windows of clips
-/// of 40 KB, at 0.2 µs each.
+/// Positions that are walked ahead, with steps under a total, to predict when a block is needed: four default windows of audio
+/// clips of 40 KB, at 0.2 µs each.
 const FORETOLD: u64 = 1 << 16;
 
 impl EpochOrder {
-    /// The rank's share of the step that starts at `position`; `None` at the epoch's end.
+    /// Returns the rank's share of the step that starts at `position`; `None` at the epoch's end.
     pub fn step(&mut self, position: Position, shape: &StepShape) -> Option<Step> {
         if !shape.has_step(self.len(), position) {
             return None;
@@ -30,7 +30,7 @@ impl EpochOrder {
         Some(Step { epoch: self.epoch(), position, next: Position(end), rows })
     }
 
-    /// The rank's positions of the step `from..end`, and whether they are its own or padding.
+    /// Returns the rank's positions of the step `from..end`, and whether they are its own or padding.
     pub(crate) fn places(&mut self, from: u64, end: u64, shape: &StepShape) -> Vec<(Position, bool)> {
         match shape.tail {
             Tail::Pad if end - from < shape.least_rows() => self.padded(from, shape),
@@ -38,7 +38,7 @@ impl EpochOrder {
         }
     }
 
-    /// Every step of one rank from `position` on.
+    /// Returns every step of one rank from `position` on.
     pub fn steps<'a>(
         &'a mut self,
         position: Position,
@@ -52,21 +52,21 @@ impl EpochOrder {
         })
     }
 
-    /// Starts of the steps, from the one at `from` on, in which this rank reads `block`; ascending, each once. In a mix
-    /// whose parts repeat, those of the first pass over the block's part from `from` on, and of all that begin in the
-    /// step at `from`: ask again from a later step for later ones.
+    /// Returns the starts of the steps, from the one at `from` on, in which this rank reads `block`; ascending, each once. In a
+    /// mix whose parts repeat, these are in the first pass over the block's part from `from` on, and in all passes that begin
+    /// in the step at `from`; call it again from a later step for later ones.
     ///
-    /// The rows of a padded last step count for every rank: who gets them depends on the padding.
+    /// The rows of a padded last step count for every rank, because the padding decides which rank gets them.
     pub fn steps_using(&mut self, block: BlockId, from: Position, shape: &StepShape) -> Vec<Position> {
         self.foretell(block, from, u64::MAX, shape).0
     }
 
-    /// As [`steps_using`](Self::steps_using), as far ahead as costs little, and a place no later than the first at
-    /// which any rank may need the block beyond that.
+    /// As [`steps_using`](Self::steps_using), but only as far ahead as is cheap. Also returns a place no later than the first
+    /// at which any rank may need the block beyond that.
     ///
-    /// Where steps are bounded by a total, finding the step of a far position walks all steps up to it, and a block on
-    /// the border of two lanes is needed at both ends of the epoch. So it is asked about the next 65,536 positions
-    /// alone: 13 ms at most, once. Steps of a number of rows are a division, and looked at to the end.
+    /// If steps are bounded by a total, finding the step of a far position walks all steps up to it, and a block on the border
+    /// of two lanes is needed at both ends of the epoch. So only the next 65,536 positions are searched: 13 ms at most, once.
+    /// Steps of a number of rows need one division, and are searched to the end.
     pub fn steps_using_soon(
         &mut self,
         block: BlockId,
@@ -107,7 +107,7 @@ impl EpochOrder {
         (starts, beyond.map(Position))
     }
 
-    /// Whether `position`'s row of the step `start..end` is the rank's.
+    /// Whether `position`'s row of the step `start..end` belongs to the rank.
     fn in_share(&mut self, position: u64, start: u64, end: u64, shape: &StepShape) -> bool {
         let share = shape.share(end - start);
         match &self.base {
@@ -122,8 +122,8 @@ impl EpochOrder {
         }
     }
 
-    /// The share's positions: of a bucketed order as they stand, else by lane and entry, found without listing the
-    /// other ranks' rows where lanes can be counted.
+    /// Returns the share's positions: in a bucketed order as they come, otherwise by lane and entry, without listing the other
+    /// ranks' rows if lanes can be counted.
     fn whole(&mut self, from: u64, rows: u64, shape: &StepShape) -> Vec<(Position, bool)> {
         let share = shape.share(rows);
         let own = |position| (Position(position), true);
@@ -135,7 +135,7 @@ impl EpochOrder {
             }
         };
         let mut places = Vec::new();
-        let mut before = 0; // rows on the lanes already passed
+        let mut before = 0; // rows on earlier lanes
         for lane in 0..lanes.lanes {
             let entries = lanes.entries(lane, from, from + rows);
             let count = entries.end - entries.start;
@@ -148,7 +148,7 @@ impl EpochOrder {
         places
     }
 
-    /// The last step of an epoch, filled from the epoch's start.
+    /// Returns the last step of an epoch, filled from the epoch's start.
     fn padded(&mut self, from: u64, shape: &StepShape) -> Vec<(Position, bool)> {
         let (len, rows) = (self.len(), shape.least_rows());
         let mut all: Vec<(Position, bool)> =

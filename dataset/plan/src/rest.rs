@@ -1,11 +1,11 @@
-//! The rest of an epoch that began with other data: the samples that were left, in the order that they had.
+//! The rest of an epoch that began with other data: the samples that were left, in their old order.
 //!
 //! ```text
 //! epoch e of the old data   ●●●●●●●│○○○○○○○○○○      delivered │ left
 //!                                  └─ by identity ─▶ ○○○○○○○○○   the plan of the new data: epoch e
 //!                                                    epochs e+1 … of the new data, unchanged
 //! ```
-//! The list is explicit, because no arithmetic over the new data gives it: 14 bytes a sample that was left.
+//! The list is explicit, because no arithmetic over the new data produces it: 14 bytes for each sample that was left.
 
 use crate::cursor::Carried;
 use crate::planned::{PlannedSample, RowKey};
@@ -23,23 +23,23 @@ pub struct Left {
     pub pass: u64,
 }
 
-/// What is left of one epoch.
+/// The rest of one epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rest {
     pub(crate) epoch: u64,
     pub(crate) carried: Vec<Carried>,
     pub(crate) samples: Vec<u64>,
     pub(crate) lanes: Vec<u16>,
-    /// Empty if all are 0, which holds for all but mixes whose parts repeat.
+    /// Empty if all are 0, as in everything but mixes whose parts repeat.
     pub(crate) passes: Vec<u32>,
 }
 
 impl Rest {
-    /// The samples of `left`, in this order, as what is left of `epoch`; `carried` is what it was begun with, the oldest
-    /// first.
+    /// Makes the rest of `epoch` from the samples of `left`, in this order. `carried` has the orders that the epoch began with,
+    /// the oldest first.
     ///
     /// # Errors
-    /// `BadConfig` for 2³² samples or more, whose positions have no index.
+    /// `BadConfig` for 2³² samples or more, since their positions have no index.
     pub fn new(epoch: u64, carried: Vec<Carried>, left: &[Left]) -> Result<Self> {
         if u32::try_from(left.len()).is_err() {
             return Err(Error::config(format!(
@@ -50,7 +50,10 @@ impl Rest {
         }
         let pass = |left: &Left| u32::try_from(left.pass).unwrap_or(u32::MAX);
         let repeats = left.iter().any(|left| left.pass > 0);
-        #[expect(clippy::cast_possible_truncation, reason = "only who shares blocks depends on it")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "only the sharing of blocks among ranks depends on it"
+        )]
         Ok(Self {
             epoch,
             carried,
@@ -60,27 +63,27 @@ impl Rest {
         })
     }
 
-    /// The epoch that it is the rest of.
+    /// Returns the epoch that it is the rest of.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// What the epoch was begun with, the oldest first.
+    /// Returns the orders that the epoch began with, the oldest first.
     pub fn carried(&self) -> &[Carried] {
         &self.carried
     }
 
-    /// How many samples are left.
+    /// Returns the number of samples that are left.
     pub fn len(&self) -> u64 {
         self.samples.len() as u64
     }
 
-    /// Whether none is left: the epoch is over.
+    /// Whether no sample is left: the epoch is over.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// The samples from `position` on, as [`Rest::new`] takes them.
+    /// Returns the samples from `position` on, in the form that [`Rest::new`] takes.
     pub fn left_from(&self, position: Position) -> Vec<Left> {
         (index(position.0).min(self.samples.len())..self.samples.len()).map(|at| self.left(at)).collect()
     }
@@ -100,7 +103,7 @@ pub(crate) struct RestFacts {
     rest: Arc<Rest>,
     block_starts: Arc<[u64]>,
     lanes: u32,
-    /// All positions, by block, then rising.
+    /// All positions, by block, then ascending.
     by_block: Vec<u32>,
 }
 
@@ -113,7 +116,7 @@ impl RestFacts {
         let samples = block_starts.last().copied().unwrap_or(0);
         if let Some(sample) = rest.samples.iter().find(|sample| **sample >= samples) {
             return Err(Error::config(format!(
-                "the rest of the epoch has a sample {sample}, and the data set {samples} samples: it is of another data set"
+                "the rest of the epoch has a sample {sample}, but the data set has {samples} samples: it is another data set"
             )));
         }
         #[expect(clippy::cast_possible_truncation, reason = "Rest::new bounds their number")]
@@ -151,7 +154,7 @@ impl RestOrder {
         RowKey { lane: self.0.rest.lanes[index(position)].into(), part: 0, entry: position }
     }
 
-    /// The positions of `block`'s samples, rising.
+    /// Returns the positions of `block`'s samples, ascending.
     pub(crate) fn positions_of(&self, block: BlockId) -> Vec<u64> {
         let start = self.0.by_block.partition_point(|at| self.0.block(*at) < block);
         let of_block = self.0.by_block[start..].iter().take_while(|at| self.0.block(**at) == block);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The samples that take part, by block.
 ///
-/// Costs one bit a sample of the catalog and eight bytes a block.
+/// It takes one bit a sample of the catalog and eight bytes a block.
 #[derive(Debug, Clone)]
 pub struct Selection {
     bits: BooleanBuffer,
@@ -31,7 +31,7 @@ impl Selection {
         Self { bits, selected_starts: selected_starts.into() }
     }
 
-    /// The samples that both keep.
+    /// Returns the samples that both keep.
     ///
     /// # Panics
     /// If the two come from different catalogs.
@@ -40,12 +40,12 @@ impl Selection {
         Self::from_bools(&self.bits & &other.bits, block_starts)
     }
 
-    /// One bit a sample of the catalog.
+    /// Returns one bit a sample of the catalog.
     pub fn bits(&self) -> &BooleanBuffer {
         &self.bits
     }
 
-    /// How many samples are kept.
+    /// Returns the number of samples kept.
     pub fn len(&self) -> u64 {
         self.selected_starts.last().copied().unwrap_or(0)
     }
@@ -60,7 +60,7 @@ impl Selection {
         self.bits.value(index(sample.0))
     }
 
-    /// A hash of the kept samples.
+    /// Returns a hash of the kept samples.
     pub(crate) fn hash(&self) -> u64 {
         let words: Vec<u64> = self.bits.bit_chunks().iter_padded().collect();
         crate::random::hash(&words)
@@ -70,7 +70,7 @@ impl Selection {
         &self.selected_starts
     }
 
-    /// The id of the `nth` kept sample at or after `start`. The caller knows that there is one.
+    /// Returns the id of the `nth` kept sample at or after `start`, which must exist.
     pub(crate) fn nth_from(&self, start: u64, nth: u64) -> u64 {
         let (mut at, mut left) = (index(start), nth);
         while at < self.bits.len() {

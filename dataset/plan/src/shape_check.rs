@@ -1,4 +1,4 @@
-//! Which shapes fit a plan.
+//! Checks that a shape fits a plan.
 
 use crate::plan::Plan;
 use crate::size::StepSize;
@@ -6,16 +6,16 @@ use crate::step::{StepShape, Tail};
 use feedstock_base::{Error, Result, SampleId};
 
 impl StepShape {
-    /// Refuses shapes that can yield no step of `plan`, or a step without rows for some rank. `name` is what an error
-    /// calls a sample.
+    /// Rejects shapes that yield no step of `plan`, or a step without rows for some rank. `name` returns a sample's name for
+    /// errors.
     ///
     /// # Errors
-    /// `BadConfig` for: a rank outside its world, a batch below a row for each rank, an epoch without a step, a total
-    /// without lengths, and a sample that leaves some rank without a row under the total, which is named.
+    /// `BadConfig` for a rank outside its world, a batch with fewer rows than ranks, an epoch without a step, a total
+    /// without lengths, and a sample that leaves some rank without a row under the total; the message names the sample.
     pub fn check(&self, plan: &Plan, name: &dyn Fn(SampleId) -> String) -> Result<()> {
         let (world_size, samples) = (u64::from(self.rank.world_size), plan.len());
         if self.rank.rank >= self.rank.world_size {
-            return Err(Error::config(format!("rank {} is not below its world size", self.rank)));
+            return Err(Error::config(format!("rank {} must be below its world size", self.rank)));
         }
         self.size.check()?;
         if self.size.max_rows() < world_size {

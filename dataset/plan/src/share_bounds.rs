@@ -1,10 +1,10 @@
-//! The first and the last rows of ranks' shares that were sorted.
+//! The first and the last rows of ranks' shares that were already sorted.
 
 use crate::planned::RowKey;
 use crate::step::StepShape;
 use std::collections::BTreeMap;
 
-/// The first and the last row of a rank's share; `None` of an empty one.
+/// The first and the last row of a rank's share; `None` for an empty one.
 type Bounds = Option<(RowKey, RowKey)>;
 
 /// Steps whose bounds are kept: a window of 16,384 samples is 64 steps of 256, and the blocks on its border reach into
@@ -19,7 +19,7 @@ pub(crate) struct ShareBounds {
 }
 
 impl ShareBounds {
-    /// What was kept of the step at `start` under this shape; bounds under another one are dropped.
+    /// Returns what was kept of the step at `start` under this shape; drops the bounds under another shape.
     pub(crate) fn known(&mut self, start: u64, shape: &StepShape) -> Option<Bounds> {
         if self.shape != Some(*shape) {
             *self = Self { shape: Some(*shape), bounds: BTreeMap::new() };

@@ -5,7 +5,7 @@ use crate::planned::RowKey;
 use crate::step::{StepShape, narrow};
 
 impl EpochOrder {
-    /// The positions of the rank's share of the step `start..end`, by row key.
+    /// Returns the positions of the rank's share of the step `start..end`, by row key.
     pub(crate) fn sorted_share(&mut self, start: u64, end: u64, shape: &StepShape) -> Vec<u64> {
         let mut rows: Vec<(RowKey, u64)> =
             (start..end).map(|position| (self.base.row_key(position), position)).collect();

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 /// Encoded bytes that the default window spans; a pipeline's memory budget must hold about this much.
 const DEFAULT_WINDOW_BYTES: u64 = 512 << 20;
 
-/// The most lanes chosen without being asked: at most 64 open windows, and a multiple of most world sizes.
+/// Maximum number of lanes chosen by default: at most 64 open windows, and a multiple of most world sizes.
 const DEFAULT_MAX_LANES: u64 = 64;
 
-/// Blocks that a lane's window spans at least: fewer, and its shuffle would hardly mix blocks.
+/// Minimum number of blocks that a lane's window spans: with fewer, its shuffle would hardly mix blocks.
 const BLOCKS_PER_LANE_WINDOW: u64 = 4;
 
 /// Distinguishes the generators of a mix from those of its parts' shuffles.
@@ -25,7 +25,7 @@ pub enum ShuffleKind {
     None,
     /// Blocks, then samples inside windows: sequential reads, one window in memory.
     Window,
-    /// Every sample on its own: for storage with cheap random reads.
+    /// Every sample separately: for storage with cheap random reads.
     Full,
 }
 
@@ -44,49 +44,49 @@ pub struct Shuffle {
 }
 
 impl Shuffle {
-    /// Blocks permuted and samples shuffled inside windows, anew each epoch.
+    /// Permutes blocks and shuffles samples inside windows, differently in each epoch.
     pub const fn seeded(seed: u64) -> Self {
         Self { kind: ShuffleKind::Window, seed, window: None, lanes: None }
     }
 
-    /// Every sample drawn on its own: each costs a read of its own.
+    /// Draws every sample separately: each takes a separate read.
     pub const fn full(seed: u64) -> Self {
         Self { kind: ShuffleKind::Full, seed, window: None, lanes: None }
     }
 
-    /// The catalog's order in every epoch, on one lane unless [`lanes`](Self::lanes) says more (then position p
+    /// Keeps the catalog's order in every epoch, on one lane unless [`lanes`](Self::lanes) sets more (then position p
     /// is entry p/C of lane p mod C of the unpermuted order).
     pub const fn none() -> Self {
         Self { kind: ShuffleKind::None, seed: 0, window: None, lanes: None }
     }
 
-    /// W: samples shuffled among each other, 1 to 2³² − 1. Default: what fits 512 MiB of encoded bytes.
+    /// Sets W, the samples shuffled among each other, 1 to 2³² − 1. Default: the number that fits in 512 MiB of encoded bytes.
     #[must_use]
     pub const fn window(mut self, samples: u64) -> Self {
         self.window = Some(samples);
         self
     }
 
-    /// C: lanes, at least 1. Default: the most, up to 64, that leave each lane's window four blocks long.
-    /// Large jobs set a multiple of the largest world size they plan.
+    /// Sets C, the number of lanes, at least 1. Default: the maximum, up to 64, with which each lane's window is four blocks
+    /// long. Large jobs set a multiple of the largest world size that they plan.
     #[must_use]
     pub const fn lanes(mut self, lanes: u32) -> Self {
         self.lanes = Some(lanes);
         self
     }
 
-    /// What is permuted.
+    /// Returns what is permuted.
     pub const fn kind(&self) -> ShuffleKind {
         self.kind
     }
 
-    /// The seed of the order.
+    /// Returns the seed of the order.
     pub const fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The shuffle of one part of a mix, whose share of the positions is `quota` of `cycle`: its own seed, and its share
-    /// of the window.
+    /// Returns the shuffle of one part of a mix, whose share of the positions is `quota` of `cycle`: with a separate seed, and
+    /// that share of the window.
     pub(crate) fn of_part(&self, part: usize, (quota, cycle): (u64, u64), sample_bytes: u64) -> Self {
         let window = self.window.unwrap_or_else(|| default_window(sample_bytes));
         let share = (u128::from(window) * u128::from(quota)).div_ceil(u128::from(cycle));
@@ -94,7 +94,7 @@ impl Shuffle {
         Self { seed: part_seed(self.seed, part), window, ..self.clone() }
     }
 
-    /// C and W for `samples` selected samples.
+    /// Returns C and W for `samples` selected samples.
     pub(crate) fn resolve(&self, samples: u64, input: &PlanInput) -> Result<(u32, u64)> {
         let blocks = (input.block_starts.len() as u64).saturating_sub(1).max(1);
         let sample_bytes = sample_bytes(&input.block_starts, input.encoded_bytes);
@@ -105,7 +105,7 @@ impl Shuffle {
         };
         if window == 0 || window > u64::from(u32::MAX) {
             return Err(Error::config(format!(
-                "a shuffle window of {window} samples is outside 1 … 2³² − 1"
+                "the shuffle window must be 1 to 2³² − 1 samples; got {window}"
             )));
         }
         let block_samples = samples.div_ceil(blocks);
@@ -124,17 +124,17 @@ impl Shuffle {
     }
 }
 
-/// Encoded bytes of a sample, on average.
+/// Returns the encoded bytes of a sample, on average.
 pub(crate) fn sample_bytes(block_starts: &[u64], encoded_bytes: u64) -> u64 {
     (encoded_bytes / block_starts.last().copied().unwrap_or(0).max(1)).max(1)
 }
 
-/// Samples that the default window spans, the data set's end aside.
+/// Returns the samples that the default window spans, unless the data set ends earlier.
 pub(crate) fn default_window(sample_bytes: u64) -> u64 {
     (DEFAULT_WINDOW_BYTES / sample_bytes).max(1)
 }
 
-/// The seed of a part's own order.
+/// Returns the seed of a part's order.
 fn part_seed(seed: u64, part: usize) -> u64 {
     hash(&[seed, MIXING_SALT, part as u64])
 }

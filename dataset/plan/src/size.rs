@@ -1,33 +1,33 @@
-//! How many samples a step takes: a number of them, or as many as a total length allows.
+//! The size of a step: a number of samples, or the maximum that a total length allows.
 
 use feedstock_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How many samples a global step takes, over all ranks.
+/// The number of samples of a global step, over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepSize {
-    /// So many samples, at least one for each rank.
+    /// This number of samples, at least one for each rank.
     Rows(u64),
-    /// As many samples as a bound on their padded size allows: rows × longest length ≤ `total`, and rows ≤
-    /// `max_rows`. Padding counts, as in fairseq's `max_tokens` (Lhotse's and NeMo's `max_duration` sum the samples
-    /// themselves), so that the bound is one on memory.
+    /// The maximum number of samples that a bound on their padded size allows: rows × longest length ≤ `total`, and rows ≤
+    /// `max_rows`. Padding counts, as in fairseq's `max_tokens`, so that the bound is one on memory; Lhotse's and NeMo's
+    /// `max_duration` sum the samples alone.
     Total {
         /// The bound, in the unit of the lengths (seconds, frames, tokens), over all ranks; finite and above zero.
-        /// Written as text, because JSON numbers may lose the last bit of a fraction.
+        /// Serialized as text, because JSON numbers may lose the last bit of a fraction.
         #[serde(with = "exact")]
         total: f64,
-        /// Rows at most, however short they are; at least one for each rank.
+        /// Maximum rows, however short they are; at least one for each rank.
         max_rows: u64,
-        /// Equal parts of the total that hold equal shares of the rows: the world size where the bound is one on each
-        /// rank's batch, 1 where it is one on the global batch.
+        /// Equal parts of the total that hold equal shares of the rows: the world size if the bound applies to each rank's
+        /// batch, 1 if it applies to the global batch.
         #[serde(default = "one", skip_serializing_if = "is_one")]
         ranks: u64,
     },
 }
 
 impl StepSize {
-    /// The most rows that a global step may have.
+    /// Returns the maximum rows of a global step.
     pub fn max_rows(&self) -> u64 {
         match *self {
             Self::Rows(rows) => rows,
@@ -35,33 +35,33 @@ impl StepSize {
         }
     }
 
-    /// The most rows of a step whose longest sample has this length.
+    /// Returns the maximum rows of a step whose longest sample has this length.
     pub(crate) fn rows_of(&self, longest: f32) -> u64 {
         match *self {
             Self::Rows(rows) => rows,
             Self::Total { total, max_rows, ranks } => {
                 let longest = f64::from(longest);
                 #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, as it should here")]
-                let quotient = (total / longest) as u64; // by zero: as many as there may be
+                let quotient = (total / longest) as u64; // by zero: the maximum
                 let rows = quotient.min(max_rows);
-                // The quotient is rounded: the product decides.
+                // The quotient is rounded, so the product decides.
                 let rows = if rows as f64 * longest > total { rows - 1 } else { rows };
-                rows - rows % ranks // shares differ by a row, and none may be over its part
+                rows - rows % ranks // shares differ by a row, and none may exceed its part
             }
         }
     }
 
-    /// Refuses sizes that can hold nothing.
+    /// Rejects sizes with which steps are empty.
     pub(crate) fn check(&self) -> Result<()> {
         match *self {
-            Self::Rows(0) => Err(Error::config("a step of 0 rows holds nothing; use at least 1")),
-            Self::Total { total, .. } if !total.is_finite() || total <= 0.0 => Err(Error::config(format!(
-                "a batch total of {total} is no bound; use a finite number above 0"
-            ))),
-            Self::Total { max_rows: 0, .. } => {
-                Err(Error::config("max_rows = 0 leaves every step empty; use at least 1"))
+            Self::Rows(0) => Err(Error::config("a step must have at least 1 row; got 0")),
+            Self::Total { total, .. } if !total.is_finite() || total <= 0.0 => {
+                Err(Error::config(format!("the batch total must be a finite number > 0; got {total}")))
             }
-            Self::Total { ranks: 0, .. } => Err(Error::config("a total cannot be shared by 0 ranks")),
+            Self::Total { max_rows: 0, .. } => Err(Error::config("max_rows must be at least 1; got 0")),
+            Self::Total { ranks: 0, .. } => {
+                Err(Error::config("the ranks of a batch total must be at least 1; got 0"))
+            }
             Self::Rows(_) | Self::Total { .. } => Ok(()),
         }
     }
@@ -76,7 +76,7 @@ fn is_one(ranks: &u64) -> bool {
     *ranks == 1
 }
 
-/// A float as text: the shortest decimal that reads back as the same bits.
+/// A float as text: the shortest decimal that parses to the same bits.
 mod exact {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

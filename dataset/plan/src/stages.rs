@@ -1,4 +1,4 @@
-//! Later stages of a plan: lengths, bucketing, and the counting of steps that have to be walked.
+//! Later stages of a plan: lengths, bucketing, and counting steps that have to be walked.
 
 use crate::bucket::{BucketFacts, VERSION};
 use crate::cursor::{Bucketing, Cursor, Fingerprint};
@@ -12,23 +12,23 @@ use feedstock_base::{Error, Position, Result, SampleId};
 use std::sync::Arc;
 
 impl Plan {
-    /// The same order with the lengths of its samples known, so that steps can be bounded by a total.
+    /// Returns the same order with the lengths of its samples, so that steps can be bounded by a total.
     ///
     /// # Errors
     /// `BadConfig` for a selected sample without a length that is finite and not negative.
     pub fn with_lengths(self, lengths: &Lengths) -> Result<Self> {
         let longest = lengths.longest(self.facts.base.selected(), &|sample| format!("sample {sample}"))?;
-        let Some(longest) = longest else { return Ok(self) }; // a plan without samples is refused
+        let Some(longest) = longest else { return Ok(self) }; // a plan without samples is rejected
         let lengths = Some(KnownLengths { lengths: lengths.clone(), longest });
         Ok(self.with(|facts| facts.lengths = lengths))
     }
 
-    /// The order with samples of like length next to each other: see the module's documentation for the arithmetic.
+    /// Returns the order with samples of similar length next to each other; the module's documentation has the arithmetic.
     /// Cursors of a bucketed order hold positions of it.
     ///
-    /// `window`: samples of a macro-window; up to 2³² − 1, rounded up to whole groups. Default: the shuffle's window,
-    /// made to begin and end with the lanes' own; without one, or for a full shuffle, what 512 MiB of encoded bytes
-    /// span. Larger windows bucket better and hold more blocks. `group`: the size of the steps that will be asked for.
+    /// `window` is the number of samples of a macro-window, up to 2³² − 1, rounded up to whole groups. Default: the shuffle's
+    /// window, aligned with the lanes' windows; without one, or with a full shuffle, the samples of 512 MiB of encoded bytes.
+    /// Larger windows bucket better and hold more blocks. `group` is the size of the steps that will be requested.
     ///
     /// # Errors
     /// `BadConfig` for lengths that do not fit the samples, a window or group out of range, and a sample that alone
@@ -42,7 +42,7 @@ impl Plan {
             None => plan.default_bucket_window(),
         };
         if window == 0 {
-            return Err(Error::config("a bucketing window of 0 samples holds nothing; use at least 1"));
+            return Err(Error::config("the bucketing window must be at least 1 sample; got 0"));
         }
         let bucketing = Bucketing {
             version: VERSION,
@@ -56,19 +56,19 @@ impl Plan {
         plan.with_fingerprint(fingerprint)
     }
 
-    /// The order that `cursor` belongs to: this one, or, where it is bucketed and the cursor's groups have another
-    /// size, this one with those groups. So the batch size and the world size may change on resume: the order is the
-    /// saved one, and only its cutting into steps is new.
+    /// Returns the order that `cursor` belongs to: this one, or, if it is bucketed and the cursor's groups have another size,
+    /// this one with those groups. So the batch size and the world size may change on resume: the order stays the saved one,
+    /// and only its cut into steps is new.
     ///
     /// # Errors
-    /// As [`check`](Self::check): `BadConfig` where anything else differs.
+    /// As [`check`](Self::check): `BadConfig` if anything else differs.
     pub fn regrouped_as(&self, cursor: &Cursor) -> Result<Self> {
         let mut fingerprint = self.facts.fingerprint.clone();
         let mut foreign = self.in_current_form(&cursor.fingerprint);
         if let (Some(here), Some(there)) = (&fingerprint.bucketing, &mut foreign.bucketing) {
             there.group = here.group;
         }
-        fingerprint.check(&foreign)?; // before groups are made that belong to another data set
+        fingerprint.check(&foreign)?; // before making groups that belong to another data set
         let plan = match (&mut fingerprint.bucketing, &cursor.fingerprint.bucketing) {
             (Some(here), Some(there)) if here.group != there.group => {
                 there.group.check()?;
@@ -81,7 +81,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The same base order without bucketing; its lengths stay known.
+    /// Returns the same base order without bucketing; its lengths stay known.
     #[must_use]
     pub fn without_bucketing(&self) -> Self {
         self.clone().with(|facts| {
@@ -90,24 +90,24 @@ impl Plan {
         })
     }
 
-    /// How many steps are left in `epoch` from `position` on: see [`EpochOrder::steps_left`](crate::EpochOrder::steps_left). What was walked is
-    /// remembered, and shared by clones.
+    /// Returns how many steps are left in `epoch` from `position` on: see
+    /// [`EpochOrder::steps_left`](crate::EpochOrder::steps_left). Clones share the memory of what was walked.
     pub fn steps_left(&self, epoch: u64, position: Position, shape: &StepShape) -> u64 {
         self.counters.steps_left(&self.facts, epoch, position, shape)
     }
 
-    /// The lengths' column, the longest selected sample and its length, where lengths are known.
+    /// Returns the lengths' column, the longest selected sample and its length, if lengths are known.
     pub fn longest(&self) -> Option<(&str, SampleId, f32)> {
         let known = self.facts.lengths.as_ref()?;
         Some((known.lengths.column(), known.longest.0, known.longest.1))
     }
 
-    /// The lengths of all samples, where they are known.
+    /// Returns the lengths of all samples, if known.
     pub fn lengths(&self) -> Option<&Lengths> {
         self.facts.lengths.as_ref().map(|known| &known.lengths)
     }
 
-    /// The plan whose bucketing the fingerprint says.
+    /// Returns the plan with the bucketing of the fingerprint.
     fn with_fingerprint(self, fingerprint: Fingerprint) -> Result<Self> {
         let facts = &self.facts;
         let (Some(bucketing), Some(known)) = (&fingerprint.bucketing, &facts.lengths) else {
@@ -129,7 +129,7 @@ impl Plan {
         };
         let window = whole.filter(|window| *window <= u64::from(u32::MAX)).ok_or_else(|| {
             Error::config(format!(
-                "a bucketing window of {} samples in groups of {} is over 2³² − 1",
+                "a bucketing window of {} samples, rounded up to groups of {}, must be at most 2³² − 1",
                 bucketing.window,
                 bucketing.group.max_rows()
             ))
@@ -151,7 +151,7 @@ impl Plan {
     }
 }
 
-/// A hash of all lengths.
+/// Hashes all lengths.
 fn hash_lengths(lengths: &Lengths) -> u64 {
     let bits = |length: f32| u64::from(if length.is_nan() { f32::NAN } else { length }.to_bits());
     crate::random::hash_all(

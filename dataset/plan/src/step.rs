@@ -4,8 +4,8 @@ use crate::size::StepSize;
 use feedstock_base::{BlockId, Lane, Position, Rank, SampleId};
 use serde::{Deserialize, Serialize};
 
-/// What becomes of the last positions of an epoch that do not fill a global batch: with [`StepSize::Rows`] fewer than
-/// its rows, with [`StepSize::Total`] fewer than one for each rank (a smaller last step is a step like any other).
+/// What becomes of the last positions of an epoch that do not fill a global batch: with [`StepSize::Rows`], fewer than its
+/// rows; with [`StepSize::Total`], fewer than one for each rank (a smaller last step is a step like any other).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
@@ -14,7 +14,7 @@ pub enum Tail {
     Drop,
     /// The batch is filled with samples from the epoch's start, marked `valid = false` (evaluation).
     Pad,
-    /// The last batch is shorter, and some ranks may have none of it: for reading, never for training.
+    /// The last batch is shorter, and some ranks may have no row of it: for reading, never for training.
     Short,
 }
 
@@ -23,7 +23,7 @@ pub enum Tail {
 pub struct StepShape {
     /// Samples in a step over all ranks.
     pub size: StepSize,
-    /// Whose share.
+    /// The rank, and the world size.
     pub rank: Rank,
     /// The epoch's end.
     pub tail: Tail,
@@ -32,7 +32,7 @@ pub struct StepShape {
 /// One row of a rank's batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedRow {
-    /// Its place in the order; of padding, the place that it repeats.
+    /// Its place in the order; for padding, the place that it repeats.
     pub position: Position,
     /// The sample.
     pub sample: SampleId,
@@ -40,11 +40,11 @@ pub struct PlannedRow {
     pub block: BlockId,
     /// Its row in that block.
     pub row: u32,
-    /// How often the epoch has drawn its data set whole before: ops must not repeat themselves with it.
+    /// How often the epoch has drawn its data set whole before: random ops must differ between passes.
     pub pass: u64,
-    /// The lane that it stands on.
+    /// Its lane.
     pub lane: Lane,
-    /// Strands of a lane take turns by it; see [`PlannedSample::turn`](crate::PlannedSample::turn).
+    /// Decides which strand of a lane has the row; see [`PlannedSample::turn`](crate::PlannedSample::turn).
     pub turn: u64,
     /// False for padding.
     pub valid: bool,
@@ -70,7 +70,7 @@ impl StepShape {
         left > 0 && (self.tail != Tail::Drop || left >= self.least_rows())
     }
 
-    /// What a step has at least, or its tail is dropped or padded.
+    /// Returns the minimum rows of a step; with fewer, the tail is dropped or padded.
     pub(crate) fn least_rows(&self) -> u64 {
         match self.size {
             StepSize::Rows(rows) => rows,
@@ -78,14 +78,14 @@ impl StepShape {
         }
     }
 
-    /// The part of a step's `rows` that is this rank's: lengths differ by at most one.
+    /// Returns this rank's part of a step's `rows`: lengths differ by at most one.
     pub(crate) fn share(&self, rows: u64) -> std::ops::Range<u64> {
         let (rank, world_size) = (u64::from(self.rank.rank), u64::from(self.rank.world_size));
         let start = |r: u64| r * (rows / world_size) + r.min(rows % world_size);
         start(rank)..start(rank + 1)
     }
 
-    /// Rows that this rank has in an epoch, about: exactly with [`StepSize::Rows`], its equal share with a total.
+    /// Returns about how many rows this rank has in an epoch: exactly with [`StepSize::Rows`], its equal share with a total.
     pub fn rows_per_epoch(&self, samples: u64) -> u64 {
         match self.size {
             StepSize::Total { .. } => samples.div_ceil(u64::from(self.rank.world_size)),
@@ -96,7 +96,7 @@ impl StepShape {
         }
     }
 
-    /// The most rows that this rank's batches have.
+    /// Returns the maximum rows of this rank's batches.
     pub fn rows(&self) -> u64 {
         let share = self.share(self.size.max_rows());
         share.end - share.start

@@ -5,15 +5,15 @@ use crate::step::PlannedRow;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Strands of an order at least, so that a handful of workers can have nearly equal shares: 64 over 5 are 13 or 12.
+/// Minimum strands of an order, so that a handful of workers can have nearly equal shares: 64 over 5 are 13 or 12.
 const LEAST_STRANDS: u32 = 64;
 
 /// How an order is cut into strands.
 ///
-/// A strand is a lane. Where an order has fewer than 64 of them (small data sets; no shuffle has one), a lane's blocks
-/// are dealt out in turn, so that it becomes several: its window spans few blocks, which a hash would share out unevenly.
-/// Either way a block is, but for lanes' borders, one strand's, and so fetched by one worker. Under a full shuffle, where
-/// samples are fetched one by one, they are dealt out likewise.
+/// A strand is a lane. An order may have fewer than 64 lanes (small data sets; without a shuffle there is one). Then a lane's
+/// blocks are dealt out in turn to several strands, because its window spans few blocks, and a hash would share them out
+/// unevenly. Either way, except at lanes' borders, a block belongs to one strand, so one worker fetches it. With a full
+/// shuffle, where samples are fetched one by one, the samples are dealt out in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strands {
     lanes: u32,
@@ -26,12 +26,12 @@ pub struct Strands {
 pub struct StrandSet(BTreeSet<u32>);
 
 impl Strands {
-    /// How many there are.
+    /// Returns the number of strands.
     pub fn count(&self) -> u32 {
         self.lanes.saturating_mul(self.of_lane)
     }
 
-    /// The strand that a row belongs to, below [`count`](Self::count).
+    /// Returns the strand that a row belongs to, below [`count`](Self::count).
     pub fn of(&self, row: &PlannedRow) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "a remainder by a u32")]
         let turn = (row.turn % u64::from(self.of_lane)) as u32;
@@ -40,22 +40,22 @@ impl Strands {
 }
 
 impl StrandSet {
-    /// Whether it is one of them.
+    /// Whether the set has this strand.
     pub fn contains(&self, strand: u32) -> bool {
         self.0.contains(&strand)
     }
 
-    /// How many they are.
+    /// Returns the number of strands.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether they are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each of them, rising.
+    /// Returns each strand, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
@@ -68,7 +68,7 @@ impl FromIterator<u32> for StrandSet {
 }
 
 impl Plan {
-    /// How this order is cut into strands.
+    /// Returns how this order is cut into strands.
     pub fn strands(&self) -> Strands {
         let lanes = self.fingerprint().lanes.max(1);
         let of_lane = LEAST_STRANDS.div_ceil(lanes);

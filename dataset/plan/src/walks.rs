@@ -3,15 +3,15 @@
 use crate::size::StepSize;
 use std::collections::VecDeque;
 
-/// Walks remembered: from the epoch's start, and from where a run went on with another shape, whose steps need not meet
-/// the first's again.
+/// Walks remembered: one from the epoch's start, and one from where a run continued with another shape, whose steps may never
+/// meet the first's again.
 const WALKS_KEPT: usize = 2;
 
-/// What was walked so far, the walk asked about last at the end.
+/// All walks so far, the most recently used one last.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Walks(VecDeque<Walk>);
 
-/// The starts of steps under one shape, from some position on; the end of the last one is the last.
+/// The starts of steps under one shape, from some position on; the last entry is the end of the last step.
 #[derive(Debug, Clone)]
 struct Walk {
     shape: (StepSize, u32),
@@ -19,8 +19,8 @@ struct Walk {
 }
 
 impl Walks {
-    /// The place of `from` among the starts of a walk under this shape, which becomes the one asked about last; it begins at
-    /// `from` if none has it.
+    /// Returns the index of `from` among the starts of a walk under this shape, and makes it the most recently used one. A new
+    /// walk begins at `from` if none has it.
     pub(crate) fn known(&mut self, shape: (StepSize, u32), from: u64) -> usize {
         let known = self.0.iter().enumerate().rev().find_map(|(walk, known)| {
             let at = if known.shape == shape { known.starts.binary_search(&from).ok() } else { None };
@@ -38,9 +38,9 @@ impl Walks {
         at
     }
 
-    /// The walk asked about last.
+    /// Returns the starts of the most recently used walk.
     pub(crate) fn starts(&mut self) -> &mut Vec<u64> {
-        let Some(walk) = self.0.back_mut() else { unreachable!("asked about after a walk only") };
+        let Some(walk) = self.0.back_mut() else { unreachable!("called only after a walk") };
         &mut walk.starts
     }
 }

@@ -1,6 +1,6 @@
-//! Columns of columnar files that are not in the files: durations found in clips' headers.
+//! Columns of columnar files that are not in the files: durations read from the headers of audio clips.
 //!
-//! They stand behind the files' metadata columns and before the payloads, 8 bytes a sample in memory and in the
+//! They come after the files' metadata columns and before the payloads. They take 8 bytes a sample in memory and in the
 //! stored catalog.
 
 use crate::{Error, ErrorKind, Result};
@@ -23,7 +23,7 @@ pub(crate) enum FoundIn {
 #[derive(Debug, Clone)]
 pub(crate) struct Added {
     rows: RecordBatch,
-    /// The catalog column that the first of them is.
+    /// The index of the first of them among the catalog's columns.
     at: usize,
 }
 
@@ -44,21 +44,21 @@ impl Added {
         }
     }
 
-    /// One added column of a run of samples.
+    /// Returns one added column of a run of samples.
     pub(crate) fn column(&self, column: usize, samples: &Range<u64>) -> ArrayRef {
         #[expect(clippy::cast_possible_truncation, reason = "samples of an in-memory batch")]
         let (start, rows) = (samples.start as usize, (samples.end - samples.start) as usize);
         self.rows.column(column).slice(start, rows)
     }
 
-    /// The catalog's schema with these columns.
+    /// Returns the catalog's schema: the files' schema with these columns.
     pub(crate) fn within(&self, files: &Schema) -> SchemaRef {
         let mut fields: Vec<FieldRef> = files.fields().iter().cloned().collect();
         fields.splice(self.at..self.at, self.rows.schema().fields().iter().cloned());
         Arc::new(Schema::new(fields))
     }
 
-    /// The files' part of a catalog's schema.
+    /// Returns the files' part of a catalog's schema.
     pub(crate) fn without(&self, catalog: &Schema) -> Result<SchemaRef> {
         let files: Vec<usize> =
             (0..catalog.fields().len()).filter(|&c| matches!(self.place(c), FoundIn::File(_))).collect();

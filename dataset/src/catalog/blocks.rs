@@ -12,10 +12,10 @@ use arrow::record_batch::RecordBatch;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Block ids are `u32`, and one is kept back as "none" by those who need it.
+/// Block ids are `u32`, and callers may use one value as "none".
 pub(crate) const MAX_BLOCKS: usize = u32::MAX as usize - 1;
 
-/// Bytes of a view: what a payload or text takes in a block in addition to its bytes.
+/// Bytes of a view: what a payload or text takes in a block in addition to its own bytes.
 pub(crate) const VIEW_BYTES: u64 = 16;
 
 /// The stored column of the blocks' memory.
@@ -26,11 +26,11 @@ const MEMORY: &str = "memory_bytes";
 pub(crate) struct BlockRow {
     pub(crate) shard: u32,
     pub(crate) samples: u32,
-    /// Encoded bytes: what the order is made of.
+    /// Encoded bytes: they decide the order.
     pub(crate) bytes: u64,
     /// Bytes that the fetched block holds in memory, all columns together; at least `bytes`.
     pub(crate) memory: u64,
-    /// Which unit (row group, record batch) of the [`super::UnitStore`] it is cut from; 0 for located layouts.
+    /// The unit (row group, record batch) of the [`super::UnitStore`] that it is cut from; 0 for located layouts.
     pub(crate) unit: u32,
     /// Its first row within that unit.
     pub(crate) first_row: u64,
@@ -92,18 +92,18 @@ impl BlockTable {
         BlockId((after - 1) as u32)
     }
 
-    /// The first sample of an object, by its index; blocks of one object follow one another.
+    /// Returns the first sample of an object, by its index; the blocks of an object are consecutive.
     pub(crate) fn first_sample_of_shard(&self, shard: u32) -> u64 {
         self.starts[self.shard.partition_point(|&s| s < shard)]
     }
 
-    /// Do all blocks lie in existing units and objects?
+    /// Whether all blocks are in existing units and objects.
     pub(crate) fn units_fit(&self, units: usize, objects: usize) -> bool {
         let unit = self.unit.last().is_none_or(|&u| (u as usize) < units);
         unit && self.shard.last().is_none_or(|&s| (s as usize) < objects)
     }
 
-    /// The columns that describe the cut: what its hash is made of.
+    /// Returns the columns that describe the cut; its hash covers them.
     pub(crate) fn to_batch(&self) -> Result<RecordBatch> {
         let starts = self.starts.slice(0, self.len());
         let ends = self.starts.slice(1, self.len());
@@ -126,7 +126,7 @@ impl BlockTable {
         RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(not_a_table)
     }
 
-    /// All columns, as they are stored.
+    /// Returns all columns, as they are stored.
     pub(crate) fn to_stored(&self) -> Result<RecordBatch> {
         let cut = self.to_batch()?;
         let mut fields: Vec<FieldRef> = cut.schema().fields().iter().cloned().collect();
@@ -136,7 +136,7 @@ impl BlockTable {
         RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(not_a_table)
     }
 
-    /// Adds `bytes_per_sample` to the memory of each block.
+    /// Adds `bytes_per_sample` for each sample to the memory of each block.
     pub(crate) fn with_memory_per_sample(self, bytes_per_sample: u64) -> Self {
         let samples = self.starts.windows(2).map(|pair| pair[1] - pair[0]);
         let memory = self.memory.iter().zip(samples);
@@ -146,7 +146,7 @@ impl BlockTable {
         Self { memory: memory.into(), ..self }
     }
 
-    /// The most that `of` returns for the encoded bytes and the memory of a block.
+    /// Returns the maximum over all blocks of `of`, which gets a block's encoded bytes and its memory.
     pub(crate) fn most(&self, of: impl Fn(u64, u64) -> u64) -> u64 {
         self.bytes
             .iter()
@@ -161,8 +161,7 @@ impl BlockTable {
         batch.column_by_name(MEMORY).is_some()
     }
 
-    /// Back from a stored table; refuses one that breaks the invariants. Where the table has no memory, it is the encoded
-    /// bytes.
+    /// Reads a stored table; rejects one that breaks the invariants. Without a memory column, the memory is the encoded bytes.
     pub(crate) fn from_batch(batch: &RecordBatch) -> Result<Self, String> {
         let samples = column::<UInt64Type>(batch, "samples")?;
         let mut starts = Vec::with_capacity(samples.len() + 1);
@@ -170,7 +169,7 @@ impl BlockTable {
         starts.push(0);
         for &n in samples.iter() {
             if n == 0 || n > u64::from(u32::MAX) {
-                return Err(format!("a block of {n} samples"));
+                return Err(format!("a block has {n} samples"));
             }
             total = total.checked_add(n).ok_or("more than 2^64 samples")?;
             starts.push(total);
@@ -186,7 +185,7 @@ impl BlockTable {
             false => bytes.clone(),
         };
         if memory.iter().zip(bytes.iter()).any(|(memory, bytes)| memory < bytes) {
-            return Err("a block of less memory than bytes".into());
+            return Err("a block has less memory than bytes".into());
         }
         Ok(Self {
             shard,
@@ -203,7 +202,7 @@ fn not_a_table(e: ArrowError) -> Error {
     Error::new(ErrorKind::Bug, "blocks do not make a table").with_source(e)
 }
 
-/// A non-null primitive column of a stored table.
+/// Returns a non-null primitive column of a stored table.
 pub(crate) fn column<T: arrow::datatypes::ArrowPrimitiveType>(
     batch: &RecordBatch,
     name: &str,

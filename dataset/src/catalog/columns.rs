@@ -1,9 +1,8 @@
-//! From the columns of a file to the columns of the catalog.
+//! Maps the columns of a file to the columns of the catalog.
 //!
-//! A payload is encoded bytes: a binary column, or Hugging Face's `struct<bytes: binary, path: string>`, which
-//! becomes a payload of the struct's name and a text column `<name>_path`; its older `sampling_rate` child becomes
-//! `<name>_sampling_rate`. Everything else is metadata and keeps its
-//! type.
+//! A payload is encoded bytes: a binary column, or Hugging Face's `struct<bytes: binary, path: string>`. The struct becomes a
+//! payload of the same name and a text column `<name>_path`. Its older child `sampling_rate` becomes `<name>_sampling_rate`.
+//! Everything else is metadata and keeps its type.
 
 use super::names::{CLASS_NAMES_KEY, SAMPLE_ID};
 use crate::{Error, ErrorKind, Result};
@@ -15,14 +14,14 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where a catalog column comes from in the file's own schema.
+/// Where a catalog column is in the file's own schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A top-level column.
     Column(usize),
-    /// The `bytes` of a struct, and which child that is.
+    /// The `bytes` of a struct, and the index of that child.
     Bytes(usize, usize),
-    /// The `path` or `sampling_rate` of a struct, and which child that is.
+    /// The `path` or `sampling_rate` of a struct, and the index of that child.
     Beside(usize, usize),
 }
 
@@ -51,7 +50,7 @@ pub(crate) struct Mapping {
     pub(crate) payload: Vec<String>,
 }
 
-/// Maps a file's schema; `class_names` are names behind integer label columns.
+/// Maps a file's schema; `class_names` has the names of the classes of integer label columns.
 pub(crate) fn map_columns(source: &Schema, class_names: &HashMap<String, Vec<String>>) -> Result<Mapping> {
     let mut metadata: Vec<(FieldRef, Origin)> = Vec::new();
     let mut payload: Vec<(FieldRef, Origin)> = Vec::new();
@@ -74,7 +73,7 @@ pub(crate) fn map_columns(source: &Schema, class_names: &HashMap<String, Vec<Str
     }
     if metadata.iter().chain(&payload).any(|(field, _)| field.name() == SAMPLE_ID) {
         return Err(Error::config(format!(
-            "the data set has a column named {}, which the catalog needs for itself; rename it",
+            "the data set has a column named {}, which is reserved for the catalog; rename it",
             SAMPLE_ID
         )));
     }
@@ -87,7 +86,7 @@ pub(crate) fn payload_field(name: &str) -> FieldRef {
     Arc::new(Field::new(name, DataType::BinaryView, true))
 }
 
-/// The field, without foreign metadata, and with its class names if it has any.
+/// Returns the field without foreign metadata, and with its class names if it has any.
 pub(crate) fn label_field(field: &Field, names: Option<&[String]>) -> Result<FieldRef> {
     let mut metadata = HashMap::new();
     if let Some(names) = names {
@@ -102,8 +101,8 @@ fn is_binary(kind: &DataType) -> bool {
     matches!(kind, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
-/// Is this `struct<bytes, path>`? The place of `bytes`, and all children; `path` may be missing, `sampling_rate` may
-/// be there, anything else may not.
+/// For a `struct<bytes, path>`, returns the index of `bytes` and all children. `path` may be missing and `sampling_rate` may
+/// be present; any other child makes it another struct.
 fn encoded_struct(field: &Field) -> Option<(usize, &Fields)> {
     let DataType::Struct(children) = field.data_type() else { return None };
     let (bytes, child) = children.find("bytes")?;
@@ -111,13 +110,13 @@ fn encoded_struct(field: &Field) -> Option<(usize, &Fields)> {
     (is_binary(child.data_type()) && known).then_some((bytes, children))
 }
 
-/// Refuses files that do not agree; even `int32` beside `int64` would be silently mixed data.
+/// Rejects files whose schemas differ; even `int32` in one and `int64` in another would be silently mixed data.
 pub(crate) fn same_schema(first: &Schema, this: &Schema, this_name: &str, first_name: &str) -> Result<()> {
     let is_same = |(a, b): (&FieldRef, &FieldRef)| {
         a.name() == b.name() && a.data_type() == b.data_type() && a.is_nullable() == b.is_nullable()
     };
     if first.fields().len() == this.fields().len() && first.fields().iter().zip(this.fields()).all(is_same) {
-        return Ok(()); // what differs is looked for by name, which takes long where columns are many
+        return Ok(()); // the search for a difference, by name, is slow with many columns
     }
     let difference = first
         .fields()
@@ -125,13 +124,13 @@ pub(crate) fn same_schema(first: &Schema, this: &Schema, this_name: &str, first_
         .find_map(|field| match this.field_with_name(field.name()) {
             Err(_) => Some(format!("{} is missing", field.name())),
             Ok(other) if other.data_type() != field.data_type() => Some(format!(
-                "{} is {} in the one and {} in the other",
+                "{} is {} in the first and {} in the second",
                 field.name(),
                 other.data_type(),
                 field.data_type()
             )),
             Ok(other) if other.is_nullable() != field.is_nullable() => {
-                Some(format!("{} may be null in one of them only", field.name()))
+                Some(format!("{} may be null in only one of them", field.name()))
             }
             Ok(_) => None,
         })
@@ -141,18 +140,18 @@ pub(crate) fn same_schema(first: &Schema, this: &Schema, this_name: &str, first_
         })
         .or_else(|| {
             let order = |s: &Schema| s.fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
-            (order(first) != order(this)).then(|| "the columns stand in another order".to_owned())
+            (order(first) != order(this)).then(|| "the columns are in another order".to_owned())
         });
     match difference {
         None => Ok(()),
         Some(difference) => Err(Error::config(format!(
-            "schemas differ between files: {this_name} against {first_name}: {difference}; one data set has one \
-             schema, so rewrite the files or open them apart"
+            "schemas differ between files: {this_name} against {first_name}: {difference}; a data set has one \
+             schema, so rewrite the files or open them separately"
         ))),
     }
 }
 
-/// The file's schema with every payload read as views.
+/// Returns the file's schema with every payload read as views.
 pub(crate) fn view_schema(source: &Schema) -> SchemaRef {
     let fields: Vec<FieldRef> = source
         .fields()
@@ -170,8 +169,8 @@ pub(crate) fn view_schema(source: &Schema) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, source.metadata().clone()))
 }
 
-/// The catalog's columns `wanted` out of a batch read from the file. The batch may hold only some of the file's
-/// columns and of its structs' children: they are found by name.
+/// Picks the catalog's columns `wanted` from a batch read from the file. They are found by name, because the batch may hold
+/// only some of the file's columns and of its structs' children.
 pub(crate) fn pick(
     batch: &RecordBatch,
     source: &Schema,
@@ -190,7 +189,7 @@ pub(crate) fn pick(
         let is_payload = *mapping.schema.field(column).data_type() == DataType::BinaryView;
         columns.push(if is_payload { Arc::new(as_views(&array)?) as ArrayRef } else { array });
     }
-    // Texts may have come as views.
+    // Texts may have been read as views.
     let typed = |(&column, array): (&usize, &ArrayRef)| {
         mapping.schema.field(column).clone().with_data_type(array.data_type().clone())
     };
@@ -199,7 +198,7 @@ pub(crate) fn pick(
     RecordBatch::try_new_with_options(Arc::new(schema), columns, &options).map_err(bug)
 }
 
-/// A struct's child, null wherever the struct is.
+/// Returns a struct's child, null wherever the struct is.
 fn child_of(array: &ArrayRef, name: &str) -> Result<ArrayRef> {
     let parent: &StructArray = array.as_struct_opt().ok_or_else(|| missing(name))?;
     let child = parent.column_by_name(name).ok_or_else(|| missing(name))?;
@@ -209,7 +208,7 @@ fn child_of(array: &ArrayRef, name: &str) -> Result<ArrayRef> {
     Ok(arrow::array::make_array(data))
 }
 
-/// Any binary array as views; `Binary` and `LargeBinary` below 4 GiB keep their buffer.
+/// Converts any binary array to views; `Binary` and `LargeBinary` below 4 GiB keep their buffer.
 fn as_views(array: &ArrayRef) -> Result<BinaryViewArray> {
     match array.data_type() {
         DataType::BinaryView => Ok(array.as_binary_view().clone()),
@@ -219,7 +218,7 @@ fn as_views(array: &ArrayRef) -> Result<BinaryViewArray> {
     }
 }
 
-/// One payload a row, each a view into the bytes that storage delivered; `None` is null.
+/// Makes an array of one payload a row, each a view into the bytes that storage delivered; `None` is null.
 pub(crate) fn views_of(rows: &[Option<Bytes>]) -> Result<BinaryViewArray> {
     let mut builder = GenericByteViewBuilder::<BinaryViewType>::with_capacity(rows.len());
     for row in rows {

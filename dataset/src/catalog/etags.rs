@@ -1,6 +1,6 @@
-//! The versions of a data set's objects: as texts, or as 16 bytes each where all of them have one of the usual forms.
+//! The versions (ETags) of a data set's objects: as texts, or as 16 bytes each if all of them have one of the usual forms.
 //!
-//! 10⁷ texts such as `"9b2cf535f27731c974343645a3985328"` take 420 MB with their offsets, and the same MD5s as bytes 160 MB.
+//! 10⁷ texts such as `"9b2cf535f27731c974343645a3985328"` take 420 MB with their offsets; the same MD5s as bytes take 160 MB.
 
 use crate::ObjectRef;
 use arrow::array::{
@@ -17,14 +17,14 @@ const ETAG: &str = "etag";
 const FORM_KEY: &str = "feedstock.etag_form";
 const PACKED_BYTES: i32 = 16;
 
-/// What a version of 16 bytes looks like as a text.
+/// The text form of a version of 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// 32 hexadecimal digits in quotes, as S3 lists them.
     QuotedMd5,
     /// 32 hexadecimal digits.
     Md5,
-    /// A local file's `inode-nanoseconds-size`: the size is known otherwise.
+    /// A local file's `inode-nanoseconds-size`; the size is stored elsewhere.
     File,
 }
 
@@ -44,7 +44,7 @@ impl Etags {
         packed.unwrap_or_else(|| Self::Text(objects.iter().map(|object| object.etag.as_deref()).collect()))
     }
 
-    /// The version of the object at `index`, which has `size` bytes.
+    /// Returns the version of the object at `index`, which has `size` bytes.
     pub(crate) fn get(&self, index: usize, size: u64) -> Option<String> {
         match self {
             Self::Text(texts) => texts.is_valid(index).then(|| texts.value(index).to_owned()),
@@ -59,7 +59,7 @@ impl Etags {
         }
     }
 
-    /// The column as it is stored.
+    /// Returns the column as it is stored.
     pub(crate) fn to_column(&self) -> (Field, ArrayRef) {
         match self {
             Self::Text(texts) => (Field::new(ETAG, DataType::LargeUtf8, true), Arc::new(texts.clone())),
@@ -72,7 +72,7 @@ impl Etags {
         }
     }
 
-    /// Back from a stored table; tables of earlier releases have texts.
+    /// Reads the column of a stored table; tables of earlier releases have texts.
     pub(crate) fn from_batch(batch: &RecordBatch) -> Result<Self, String> {
         let column = batch.column_by_name(ETAG).ok_or_else(|| format!("no column {ETAG}"))?;
         if let Some(texts) = column.as_string_opt::<i64>() {
@@ -92,7 +92,7 @@ impl Etags {
     }
 }
 
-/// All versions in this form, if they have it.
+/// Packs all versions in this form, if all have it.
 fn packed(objects: &[ObjectRef], form: Form) -> Option<FixedSizeBinaryArray> {
     let mut values = FixedSizeBinaryBuilder::with_capacity(objects.len(), PACKED_BYTES);
     for object in objects {
@@ -101,7 +101,7 @@ fn packed(objects: &[ObjectRef], form: Form) -> Option<FixedSizeBinaryArray> {
     (!objects.is_empty()).then(|| values.finish())
 }
 
-/// The 16 bytes of a text that [`unpack`] makes of them again.
+/// Packs a text into the 16 bytes from which [`unpack`] restores it.
 fn pack(form: Form, text: &str, size: u64) -> Option<[u8; 16]> {
     let number = match form {
         Form::Md5 => hex(text, 32)?,
@@ -122,7 +122,7 @@ fn pack(form: Form, text: &str, size: u64) -> Option<[u8; 16]> {
     Some(number.to_be_bytes())
 }
 
-/// The number that `digits` lower-case hexadecimal digits are, at most 32 and at least one.
+/// Parses exactly `digits` lower-case hexadecimal digits, between 1 and 32.
 fn hex(text: &str, digits: usize) -> Option<u128> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let fits = text.len() == digits && (1..=32).contains(&digits) && text.bytes().all(is_hex);
@@ -147,7 +147,7 @@ mod tests {
         ObjectRef { uri: "s3://b/x".into(), size, etag: etag.map(str::to_owned) }
     }
 
-    /// The versions as they were, kept as what, after they were stored and read back.
+    /// Stores the versions, reads them back and checks that they are the same; returns the form in which they are held.
     fn round(objects: &[ObjectRef]) -> Etags {
         let (field, column) = Etags::of(objects).to_column();
         let batch = RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![column]).unwrap();

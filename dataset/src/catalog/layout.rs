@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a data set's objects are laid out. Recognised from the objects, or named in
-/// [`crate::OpenOptions::layout`] when they could be read in more than one way.
+/// How a data set's objects are laid out. It is recognised from the objects, or named in [`crate::OpenOptions::layout`] if
+/// they can be read in more than one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
@@ -25,13 +25,13 @@ pub enum Layout {
     ArrowIpc,
     /// A CSV, TSV or Parquet table with a column of URIs.
     Manifest,
-    /// Mozilla Common Voice, unpacked: `<locale>/clips/*.mp3` beside `train.tsv`, `dev.tsv` …
+    /// Mozilla Common Voice, unpacked: `<locale>/clips/*.mp3` next to `train.tsv`, `dev.tsv` …
     #[serde(rename = "common_voice")]
     CommonVoice,
-    /// Mozilla's archive of the same: a `.tar.gz`, of which a seekable copy is made once, or a `.tar` read in place.
+    /// Mozilla's archive of Common Voice: a `.tar.gz`, of which a seekable copy is made once, or a `.tar` read in place.
     #[serde(rename = "common_voice_tar")]
     CommonVoiceTar,
-    /// Common Voice as Hugging Face's loading scripts keep it: `audio/<locale>/<split>/*.tar` and
+    /// Common Voice as Hugging Face's loading scripts expect it: `audio/<locale>/<split>/*.tar` and
     /// `transcript/<locale>/<split>.tsv`.
     #[serde(rename = "common_voice_hf")]
     CommonVoiceHf,
@@ -51,7 +51,7 @@ impl Layout {
         (Self::CommonVoiceHf, "common_voice_hf"),
     ];
 
-    /// Its name: what [`FromStr`] takes.
+    /// Returns its name, which [`FromStr`] accepts.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }

@@ -1,7 +1,7 @@
-//! What blocks and samples take in memory: what a byte budget counts.
+//! The memory of blocks and samples, as a byte budget counts it.
 //!
 //! ```text
-//! making a block   compressed bytes + decompressed pages + the block      64 MiB of it at once, see `runtime.rs`
+//! making a block   compressed bytes + decompressed pages + the block      at most 64 MiB at once, see `runtime.rs`
 //! holding it       the block                                              counted for each block
 //! ```
 
@@ -10,24 +10,24 @@ use crate::SampleId;
 use crate::runtime::MAKING_BYTES;
 use std::ops::Range;
 
-/// What a catalog counts for the rows that are read.
+/// Bytes that a catalog counts for the rows that are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted {
     /// Bytes that they hold.
     pub(crate) memory: u64,
-    /// Bytes that reading them takes in addition, for a time.
+    /// Bytes that reading them takes temporarily, in addition.
     pub(crate) making: u64,
 }
 
 impl Catalog {
-    /// Bytes of a budget that must stay free while blocks are fetched: what making the largest block takes beyond the 64 MiB
-    /// that are never counted. One block at a time takes more than those. 0 unless a block is over 32 MiB.
+    /// Returns the bytes of a budget that must stay free while blocks are fetched: what making the largest block takes beyond
+    /// 64 MiB, which no budget counts. Only one block at a time takes more than those. 0 unless a block is over 32 MiB.
     pub fn reserve_bytes(&self) -> u64 {
         self.blocks.most(|bytes, memory| self.making(bytes, memory)).saturating_sub(MAKING_BYTES)
     }
 
-    /// Bytes that a sample holds in memory when it is fetched alone, all payload columns together. In Parquet and IPC files it
-    /// is the mean of its block, because anything more exact takes a read.
+    /// Returns the bytes that a sample holds in memory when it is fetched alone, all payload columns together. For Parquet and
+    /// IPC files it is the mean of its block, because a more exact number would take a read.
     ///
     /// # Panics
     /// If the sample does not exist.
@@ -44,7 +44,7 @@ impl Catalog {
         }
     }
 
-    /// What the blocks of `samples` count, all columns together.
+    /// Returns what the blocks of `samples` count, all columns together.
     pub(crate) fn counted(&self, samples: &Range<u64>) -> Counted {
         let mut counted = Counted { memory: 0, making: 0 };
         let mut at = samples.start;
@@ -58,7 +58,7 @@ impl Catalog {
         counted
     }
 
-    /// What making a block takes in addition to what it holds: its stored bytes, and its decompressed bytes.
+    /// Returns the bytes that making a block takes in addition to those it holds: its stored and its decompressed bytes.
     fn making(&self, bytes: u64, memory: u64) -> u64 {
         match &self.content {
             Content::Located(_) => bytes,

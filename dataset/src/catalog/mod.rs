@@ -7,9 +7,9 @@
 //! ```
 //! Invariants: samples are numbered in catalog order (objects sorted by URI, rows in object order), a block is a
 //! contiguous run of them in one shard, and blocks follow one another without gaps.
-//! Cost: 44 bytes a block in memory; per-sample tables only where the layout needs them (folders, tars, manifests:
-//! about 20 bytes and the metadata columns a sample). Parquet footers and IPC messages stay in the store and are
-//! read back one unit at a time.
+//! Cost: 44 bytes a block in memory. Only layouts that need them have per-sample tables (folders, tars, manifests: about 20
+//! bytes and the metadata columns a sample). Parquet footers and IPC messages stay in the store and are read back one unit at
+//! a time.
 
 mod added;
 mod blocks;
@@ -46,22 +46,22 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One block: what a plan and a prefetcher need to know without touching storage.
+/// One block: what a plan and a prefetcher need to know without reading from storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSpec {
-    /// The object it lies in, as an index into [`Catalog::objects`]; for folders the first of its files.
+    /// The object that holds it, as an index into [`Catalog::objects`]; for folders the first of its files.
     pub shard: u32,
     /// Samples in it, selected or not.
     pub samples: u32,
-    /// Its encoded bytes, all columns together: what blocks and windows are cut by. Those of Parquet are estimated from the
+    /// Its encoded bytes, all columns together; blocks and windows are cut by them. For Parquet they are estimated from the
     /// column's mean compression.
     pub bytes: u64,
-    /// Bytes that it holds in memory once fetched, decompressed, all columns together, at most: what a budget counts. At
-    /// least `bytes`.
+    /// The most bytes that it holds in memory once fetched and decompressed, all columns together; budgets count it. At least
+    /// `bytes`.
     pub memory_bytes: u64,
 }
 
-/// What a format finds in the objects: the catalog before hashing and storing.
+/// The catalog before it is hashed and stored: what a format finds in the objects.
 pub(crate) struct Draft {
     pub(crate) objects: Objects,
     pub(crate) blocks: BlockTable,
@@ -71,18 +71,18 @@ pub(crate) struct Draft {
     pub(crate) payload: Vec<String>,
     /// The payload columns that hold audio.
     pub(crate) audio: Vec<String>,
-    /// What a person should know: files ignored, labels missing.
+    /// Notes for the user: files ignored, labels missing.
     pub(crate) notes: Vec<String>,
     /// Columns that statistics of the files prove to have nulls.
     pub(crate) null_columns: Vec<String>,
-    /// Hashed in place of `objects`, where those are copies of what the user named.
+    /// Hashed in place of `objects` if those are copies of what the user named.
     pub(crate) copied_from: Option<CopiedFrom>,
 }
 
-/// What the objects of a draft are copies of.
+/// The original of a draft's objects, which are copies.
 pub(crate) struct CopiedFrom {
     pub(crate) objects: Objects,
-    /// What was taken out of them.
+    /// What was extracted from it.
     pub(crate) detail: String,
 }
 
@@ -110,17 +110,17 @@ pub struct Catalog {
     pub(crate) payload: Vec<String>,
     pub(crate) audio: Vec<String>,
     pub(crate) notes: Vec<String>,
-    /// How many of the notes, the first ones, are about the listing. `None` where that is unknown.
+    /// The number of notes that are about the listing; they come first. `None` if unknown.
     pub(crate) listing_notes: Option<usize>,
     /// Columns that statistics of the files prove to have nulls; not part of the identity.
     pub(crate) null_columns: Vec<String>,
     pub(crate) hashes: DataHashes,
-    /// A hash of the listing that it was made of: names, sizes, versions.
+    /// A hash of the listing that the catalog was built from: names, sizes, versions.
     pub(crate) listing: u64,
-    /// That listing was resumed, and was not compared with a later one since: objects that appeared or vanished between its
-    /// parts may be missed.
+    /// Whether that listing was resumed and has not been compared with a later one. Objects that appeared or vanished between
+    /// its two parts may be missed.
     pub(crate) is_resumed: bool,
-    /// Which probe read its durations; not part of the identity.
+    /// The probe that read its durations; not part of the identity.
     pub(crate) probed: Probed,
 }
 
@@ -132,27 +132,27 @@ impl Catalog {
         self.notes.splice(..stale, notes);
     }
 
-    /// The URI it was built from, without credentials; of a mix, its parts' names.
+    /// Returns the URI it was built from, without credentials; for a mix, the names of its parts.
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// How the objects are read; of a mix, those of its first part.
+    /// Returns how the objects are read; for a mix, the layout of its first part.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Samples in all, filtered or not.
+    /// Returns the number of samples, filtered or not.
     pub fn samples(&self) -> u64 {
         self.blocks.samples()
     }
 
-    /// Blocks in all.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// One block's shard, samples, bytes and memory.
+    /// Returns a block's shard, samples, bytes and memory.
     ///
     /// # Panics
     /// If there is no such block.
@@ -161,7 +161,7 @@ impl Catalog {
         BlockSpec { shard: row.shard, samples: row.samples, bytes: row.bytes, memory_bytes: row.memory }
     }
 
-    /// The sample ids of one block.
+    /// Returns the sample ids of a block.
     ///
     /// # Panics
     /// If there is no such block.
@@ -169,12 +169,12 @@ impl Catalog {
         self.blocks.samples_of(id)
     }
 
-    /// The first sample of every block, then the number of samples: blocks + 1 values, rising.
+    /// Returns the first sample of every block, then the number of samples: blocks + 1 values, rising.
     pub fn block_starts(&self) -> &[u64] {
         self.blocks.starts()
     }
 
-    /// The block that holds a sample; O(log blocks).
+    /// Returns the block that holds a sample; O(log blocks).
     ///
     /// # Panics
     /// If the sample does not exist.
@@ -182,55 +182,55 @@ impl Catalog {
         self.blocks.block_of(sample)
     }
 
-    /// The identity of the data set: a hash of the layout, names, sizes, and what cataloguing reads (footers of Parquet and
-    /// IPC files, places of samples in tars, the files that a list names). Copies have the same one, whatever their times,
-    /// inodes and ETags; it changes when files are added, removed or written anew.
+    /// Returns the identity of the data set: a hash of the layout, names, sizes, and what cataloguing reads (footers of Parquet
+    /// and IPC files, places of samples in tars, the files that a list names). A copy has the same identity, whatever its
+    /// times, inodes and ETags. It changes when files are added, removed or rewritten.
     pub fn content_hash(&self) -> u64 {
         self.hashes.identity
     }
 
-    /// The identity, the cut into blocks, and the hash of both that releases before 0.2 saved.
+    /// Returns the identity, the cut into blocks, and the hash of both that releases before 0.2 saved.
     pub fn hashes(&self) -> DataHashes {
         self.hashes
     }
 
-    /// Metadata columns, then payload columns ([`arrow::datatypes::DataType::BinaryView`]).
+    /// Returns the metadata columns, then the payload columns ([`arrow::datatypes::DataType::BinaryView`]).
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Names of the columns that hold encoded bytes (pictures, audio).
+    /// Returns the names of the columns that hold encoded bytes (images, audio).
     pub fn payload_columns(&self) -> &[String] {
         &self.payload
     }
 
-    /// Names of the payload columns that hold audio: told by the layout, the files' features or their names.
+    /// Returns the names of the payload columns that hold audio, as known from the layout, the files' features or their names.
     pub fn audio_columns(&self) -> &[String] {
         &self.audio
     }
 
-    /// Is this a payload column?
+    /// Whether this is a payload column.
     pub fn is_payload(&self, column: &str) -> bool {
         self.payload.iter().any(|p| p == column)
     }
 
-    /// The stored objects.
+    /// Returns the stored objects.
     pub fn objects(&self) -> &Objects {
         &self.objects
     }
 
-    /// What a person should know about the data set: files ignored, labels that could not be found.
+    /// Returns notes for the user about the data set: files ignored, labels that could not be found.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The names behind an integer label column (folder names, the `ClassLabel` of a Hugging Face file), if known.
+    /// Returns the class names of an integer label column (folder names, the `ClassLabel` of a Hugging Face file), if known.
     pub fn class_names(&self, column: &str) -> Option<Vec<String>> {
         let field = self.schema.field_with_name(column).ok()?;
         serde_json::from_str(field.metadata().get(CLASS_NAMES_KEY)?).ok()
     }
 
-    /// What an error calls a sample: `train-0042.parquet row 17`.
+    /// Returns an error's name for a sample: `train-0042.parquet row 17`.
     pub fn describe_sample(&self, sample: SampleId) -> String {
         if sample.0 >= self.samples() {
             return format!("sample {sample} (of {})", self.samples());
@@ -247,7 +247,7 @@ impl Catalog {
         }
     }
 
-    /// The URI of the stored object that holds a sample: a shard, a tar, or the sample's own file.
+    /// Returns the URI of the stored object that holds a sample: a shard, a tar, or the sample's own file.
     ///
     /// # Panics
     /// If the sample does not exist.
@@ -261,7 +261,7 @@ impl Catalog {
         }
     }
 
-    /// What an error calls a block: `block 7 (train-0042.parquet rows 400..500)`.
+    /// Returns an error's name for a block: `block 7 (train-0042.parquet rows 400..500)`.
     pub fn describe_block(&self, block: BlockId) -> String {
         if block.0 as usize >= self.blocks() {
             return format!("block {block} (of {})", self.blocks());
@@ -292,7 +292,7 @@ impl fmt::Debug for Catalog {
     }
 }
 
-/// The columns `names` of `schema`, in that order.
+/// Returns the indices of the columns `names` in `schema`, in the order of the names.
 pub(crate) fn project(schema: &SchemaRef, names: &[&str]) -> Result<Vec<usize>> {
     names
         .iter()

@@ -1,4 +1,4 @@
-//! Names that the catalog gives columns and their metadata.
+//! Names of the catalog's columns and of their metadata.
 
 /// Key of the field metadata that holds a label column's class names, as a JSON array of strings.
 pub(crate) const CLASS_NAMES_KEY: &str = "feedstock.class_names";
@@ -6,5 +6,5 @@ pub(crate) const CLASS_NAMES_KEY: &str = "feedstock.class_names";
 /// The column that numbers samples in queries.
 pub(crate) const SAMPLE_ID: &str = "sample_id";
 
-/// The column that holds clips' lengths in seconds.
+/// The column that holds the durations of audio clips in seconds.
 pub(crate) const DURATION: &str = "duration";

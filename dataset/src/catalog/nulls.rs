@@ -1,7 +1,7 @@
-//! Which columns certainly have missing values: what statistics prove, without reading a value.
+//! Which columns certainly have missing values, as statistics prove without reading a value.
 //!
-//! Parquet footers count nulls per row group; tables in memory know theirs. Other formats prove nothing, and neither does
-//! a count where a filter keeps only some of the counted samples.
+//! Parquet footers count nulls for each row group, and tables in memory know their count. Other formats prove nothing. Neither
+//! does a count if a filter keeps only some of the counted samples.
 
 use super::{Catalog, Content};
 use arrow::array::Array;

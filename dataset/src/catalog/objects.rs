@@ -1,4 +1,4 @@
-//! The stored objects of a data set, kept as Arrow columns: names without their common prefix, sizes, ETags.
+//! The stored objects of a data set, as Arrow columns: names without their common prefix, sizes, ETags.
 
 use super::etags::Etags;
 use crate::{Error, ErrorKind, ObjectRef, Result};
@@ -17,7 +17,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Columns of `objects`, in the order given; the common folder is kept once.
+    /// Makes columns of `objects`, in the order given; the common folder is stored once.
     pub(crate) fn new(objects: &[ObjectRef]) -> Self {
         let base = common_folder(objects);
         Self {
@@ -28,17 +28,17 @@ impl Objects {
         }
     }
 
-    /// How many.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Is there none?
+    /// Whether there is no object.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One object, to be read from storage.
+    /// Returns one object, for reading it from storage.
     ///
     /// # Panics
     /// If there is no such object.
@@ -48,7 +48,7 @@ impl Objects {
         ObjectRef { uri, size, etag: self.etags.get(index, size) }
     }
 
-    /// An object's name below the folder that all share: `data/train-0042.parquet`.
+    /// Returns an object's name below the folder that all share: `data/train-0042.parquet`.
     ///
     /// # Panics
     /// If there is no such object.
@@ -56,7 +56,7 @@ impl Objects {
         self.names.value(index)
     }
 
-    /// Its size in bytes.
+    /// Returns an object's size in bytes.
     ///
     /// # Panics
     /// If there is no such object.
@@ -64,17 +64,17 @@ impl Objects {
         self.sizes.value(index)
     }
 
-    /// Bytes of all objects together.
+    /// Returns the bytes of all objects together.
     pub fn total_bytes(&self) -> u64 {
         self.sizes.values().iter().sum()
     }
 
-    /// How many have neither an ETag nor a time of change, so that only their size distinguishes versions.
+    /// Returns the number of objects without an ETag and a time of change; only their size distinguishes versions.
     pub(crate) fn pinned_by_size(&self) -> usize {
         self.etags.null_count()
     }
 
-    /// The folder that all objects share, ending in `/` (or empty).
+    /// Returns the folder that all objects share, ending in `/` (or empty).
     pub(crate) fn base(&self) -> &str {
         &self.base
     }
@@ -99,7 +99,7 @@ impl Objects {
     }
 }
 
-/// The longest prefix ending in `/` that all URIs share, without swallowing a whole name.
+/// Returns the longest prefix ending in `/` that all URIs share, shorter than every URI.
 fn common_folder(objects: &[ObjectRef]) -> String {
     let Some(first) = objects.first() else { return String::new() };
     let mut shared = first.uri.rfind('/').map_or(0, |at| at + 1);

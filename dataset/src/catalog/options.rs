@@ -5,33 +5,33 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How far building a catalog has come; reported about once an object.
+/// The progress of building a catalog; reported about once an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done, as a person would say it: `listing`, `reading footers` …
+    /// The activity, in words for the user: `listing`, `reading footers` …
     pub stage: &'static str,
-    /// Objects done; clips or MiB where the stage says so.
+    /// Objects done; audio clips or MiB if the stage names them.
     pub done: u64,
-    /// Objects (clips, MiB) in all, where that is known.
+    /// Objects (audio clips, MiB) in all, if known.
     pub total: Option<u64>,
 }
 
-/// Told of [`Progress`], from an I/O thread: keep it short.
+/// Receives [`Progress`] on an I/O thread; it must return quickly.
 pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// Where catalogs are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CatalogStore {
-    /// In this folder, one subfolder a data set.
+    /// In this folder, with a subfolder for each data set.
     Cache(PathBuf),
-    /// In `_feedstock/` beside the data; needs write access there.
+    /// In `_feedstock/` next to the data; needs write access there.
     Beside,
-    /// In memory only: built again at each open.
+    /// In memory only: built again at every open.
     Nowhere,
 }
 
 impl Default for CatalogStore {
-    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs` (below `$XDG_CACHE_HOME` where that is set), else
+    /// `$FEEDSTOCK_CACHE/catalogs`, else `~/.cache/feedstock/catalogs` (below `$XDG_CACHE_HOME` if that is set), else
     /// nowhere. The user's own cache folder is created with mode 0700; other folders follow the umask.
     fn default() -> Self {
         crate::home::cache_folder("catalogs").map_or(Self::Nowhere, Self::Cache)
@@ -41,12 +41,12 @@ impl Default for CatalogStore {
 /// How a stored catalog is compared with the storage before it is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CatalogCheck {
-    /// By listing the objects if the catalog has at most 100,000 of them. A larger catalog is used without a listing,
-    /// and the log states so; only its tables (TSVs, manifests) are compared. If a listing that was interrupted and resumed
-    /// made it, it is listed once more at the next opening.
+    /// By listing the objects if the catalog has at most 100,000 of them. A larger catalog is used without a listing, and the
+    /// log states so; only its tables (TSVs, manifests) are compared. A catalog whose listing was interrupted and resumed is
+    /// compared with a new listing at the next open, whatever its size.
     #[default]
     Auto,
-    /// By listing the objects, however many there are: one request for every 1,000 of them.
+    /// By listing the objects, whatever their number: one request for every 1,000 of them.
     List,
 }
 
@@ -65,13 +65,13 @@ impl FromStr for CatalogCheck {
 /// How the catalog is kept, checked and built.
 #[derive(Clone, Default)]
 pub struct CatalogOptions {
-    /// Where it is kept; by default the cache folder.
+    /// Where the catalog is kept; default: the cache folder.
     pub store: CatalogStore,
-    /// How a stored one is compared with the storage; by default by listing, up to 100,000 objects.
+    /// How a stored catalog is compared with the storage; default: by listing, up to 100,000 objects.
     pub check: CatalogCheck,
-    /// Build it anew even if a stored one fits; default false.
+    /// Builds the catalog again even if a stored one fits; default false.
     pub rebuild: bool,
-    /// Told how the building goes; default nobody.
+    /// Receives the progress of building; default none.
     pub progress: Option<ProgressFn>,
 }
 

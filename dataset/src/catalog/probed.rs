@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which probe read durations of a catalog, as the catalog stores it.
+/// Which probe read the durations of a catalog, as the catalog stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Probed {
-    /// A release stored it that did not note this.
+    /// Unknown: the release that stored it did not record this.
     #[default]
     Unknown,
-    /// None: the data set states its durations, has no audio, or no probe was to be asked.
+    /// No probe: the data set states its durations, has no audio, or was opened without a probe.
     Nothing,
-    /// The probe of this version.
+    /// A probe of this version.
     By(u32),
 }

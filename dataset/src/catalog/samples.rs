@@ -1,6 +1,6 @@
-//! The table of samples for layouts that need one: metadata columns, and where each payload lies.
+//! The table of samples for layouts that need one: metadata columns, and the location of each payload.
 //!
-//! Kept in runs of about 64 k samples that no block straddles, so that a block's metadata is a slice, not a copy.
+//! It is kept in runs of about 64 k samples. No block straddles two runs, so a block's metadata is a slice, not a copy.
 
 use super::Objects;
 use crate::{Error, ErrorKind, Result};
@@ -13,19 +13,19 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Samples a run is filled up to: large enough that a query sees few batches, small enough to build in pieces.
+/// Runs are filled up to this number of samples: large enough that a query sees few batches, small enough to build in pieces.
 const CHUNK_SAMPLES: usize = 1 << 16;
-/// Bytes of metadata in a run at most, unless one object alone has more: the offsets of a text column end at 2 GiB.
+/// Maximum bytes of metadata in a run, unless one object alone has more: the offsets of a text column end at 2 GiB.
 const CHUNK_BYTES: usize = 1 << 30;
 
-/// Where the payloads of a run of samples lie.
+/// The locations of the payloads of a run of samples.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
     /// The object that holds all payloads of a sample.
     object: UInt32Array,
     /// For each payload column, offset and length; a null length means that the sample has no such payload.
     ranges: Vec<(UInt64Array, UInt64Array)>,
-    /// Which table lists the sample, and in which line: for layouts whose samples are rows of TSVs.
+    /// The table that lists each sample, and the line: for layouts whose samples are rows of TSVs.
     lines: Option<(UInt32Array, UInt32Array)>,
 }
 
@@ -35,7 +35,7 @@ impl Places {
         Self { object, ranges, lines: None }
     }
 
-    /// The same, with the table (an index into [`SampleTable::lists`]) and the line that each sample comes from.
+    /// Adds the table (an index into [`SampleTable::lists`]) and the line that each sample comes from.
     pub(crate) fn with_lines(self, list: UInt32Array, line: UInt32Array) -> Self {
         assert!(list.len() == self.object.len() && line.len() == self.object.len());
         Self { lines: Some((list, line)), ..self }
@@ -45,7 +45,7 @@ impl Places {
         self.object.value(row) as usize
     }
 
-    /// The byte range of payload `payload` of a sample, if it has one.
+    /// Returns the byte range of payload `payload` of a sample, if it has one.
     pub(crate) fn range(&self, payload: usize, row: usize) -> Option<Range<u64>> {
         let (offsets, lengths) = &self.ranges[payload];
         lengths.is_valid(row).then(|| {
@@ -54,7 +54,7 @@ impl Places {
         })
     }
 
-    /// Hashes where the payloads of a sample lie in its object.
+    /// Hashes the ranges of a sample's payloads in its object.
     pub(crate) fn hash_ranges(&self, row: usize, hash: &mut impl Hasher) {
         for payload in 0..self.ranges.len() {
             let range = self.range(payload, row).unwrap_or(u64::MAX..u64::MAX);
@@ -136,7 +136,7 @@ impl SampleTable {
         Self { chunks: chunks.into(), starts: starts.into(), key, lists: Arc::default() }
     }
 
-    /// The same, with the names of the tables that its samples' lines are in; refuses a line in none of them.
+    /// Sets the names of the tables that list the samples; rejects a sample whose table is not among them.
     pub(crate) fn with_lists(self, lists: Vec<String>) -> Result<Self, String> {
         let lines = self.chunks.iter().filter_map(|c| c.places.lines.as_ref());
         if lines.into_iter().any(|(list, _)| list.values().iter().any(|&l| l as usize >= lists.len())) {
@@ -145,7 +145,7 @@ impl SampleTable {
         Ok(Self { lists: lists.into(), ..self })
     }
 
-    /// Names of the tables that list the samples; empty for layouts without.
+    /// Returns the names of the tables that list the samples; empty for layouts without such tables.
     pub(crate) fn lists(&self) -> &[String] {
         &self.lists
     }
@@ -162,7 +162,7 @@ impl SampleTable {
         self.starts.iter().copied().zip(self.chunks.iter())
     }
 
-    /// The run that holds a block's samples, and the block's rows in it.
+    /// Returns the run that holds a block's samples, and the block's rows in it.
     pub(crate) fn slice(&self, samples: Range<u64>) -> (&SampleChunk, Range<usize>) {
         let chunk = self.starts.partition_point(|&s| s <= samples.start) - 1;
         let start = self.starts[chunk];
@@ -172,7 +172,7 @@ impl SampleTable {
         (&self.chunks[chunk], rows)
     }
 
-    /// What errors call a sample: `clip.mp3`, `x.tar member 17`, `train.tsv line 5 (clip.mp3)`.
+    /// Returns an error's name for a sample: `clip.mp3`, `x.tar member 17`, `train.tsv line 5 (clip.mp3)`.
     pub(crate) fn describe(&self, sample: u64, objects: &Objects) -> String {
         let (chunk, rows) = self.slice(sample..sample + 1);
         let key = self.key.and_then(|key| {
@@ -186,7 +186,7 @@ impl SampleTable {
                 let absent = (0..chunk.places.ranges.len()).all(|p| chunk.places.range(p, row).is_none());
                 let list = self.lists.get(list.value(row) as usize).map_or("", String::as_str);
                 let clip = key.unwrap_or_default();
-                let what = if absent { format!("no clip {clip}") } else { clip };
+                let what = if absent { format!("no audio clip {clip}") } else { clip };
                 format!("{list} line {} ({what})", line.value(row))
             }
             (None, Some(key)) => format!("{object} member {key}"),
@@ -194,7 +194,7 @@ impl SampleTable {
         }
     }
 
-    /// Bytes of all payloads of a sample.
+    /// Returns the bytes of all payloads of a sample.
     pub(crate) fn payload_bytes(&self, sample: u64) -> u64 {
         let (chunk, rows) = self.slice(sample..sample + 1);
         let ranges =
@@ -202,13 +202,13 @@ impl SampleTable {
         ranges.map(|range| range.end - range.start).fold(0, u64::saturating_add)
     }
 
-    /// The index of the object that holds a sample.
+    /// Returns the index of the object that holds a sample.
     pub(crate) fn object_of(&self, sample: u64) -> usize {
         let (chunk, rows) = self.slice(sample..sample + 1);
         chunk.places.object(rows.start)
     }
 
-    /// The same samples with one more metadata column, the last: one value a sample.
+    /// Appends a metadata column with one value a sample.
     pub(crate) fn with_column(&self, name: &str, values: &Float64Array) -> Result<Self> {
         assert_eq!(values.len() as u64, self.len());
         let mut chunks = Vec::with_capacity(self.chunks.len());
@@ -233,7 +233,7 @@ impl SampleTable {
         self.chunks.iter().map(|c| c.places.to_batch()).collect()
     }
 
-    /// Hashes the place of every sample, independent of the runs that the table is kept in.
+    /// Hashes the place of every sample, independently of the division into runs.
     pub(crate) fn hash_places(&self, hash: &mut impl Hasher) {
         for places in self.chunks.iter().map(|chunk| &chunk.places) {
             for row in 0..places.object.len() {
@@ -243,7 +243,7 @@ impl SampleTable {
         }
     }
 
-    /// Hashes the metadata of every sample but the column `except`, as text: independent of column types and runs.
+    /// Hashes the metadata of every sample but the column `except`, as text: independently of column types and runs.
     pub(crate) fn hash_values(&self, hash: &mut impl Hasher, except: &str) -> Result<()> {
         let unformatted = |e| Error::new(ErrorKind::Bug, "a metadata column has no text").with_source(e);
         let options = FormatOptions::new().with_null("\u{fffe}");
@@ -268,14 +268,14 @@ impl SampleTable {
         Ok(())
     }
 
-    /// The number of objects that a block's samples span, counted by changes from sample to sample.
+    /// Returns the number of objects that a block's samples span, counted by changes from sample to sample.
     pub(crate) fn objects_in(&self, samples: Range<u64>) -> usize {
         let (chunk, rows) = self.slice(samples);
         let objects = &chunk.places.object.values()[rows];
         1 + objects.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
-    /// Back from stored tables; refuses those that do not fit each other.
+    /// Reads stored tables; rejects those that do not fit each other.
     pub(crate) fn from_batches(
         metadata: Vec<RecordBatch>,
         places: &[RecordBatch],
@@ -293,7 +293,7 @@ impl SampleTable {
                 return Err("samples and places differ in length".into());
             }
             if places.object.values().iter().any(|&o| o as usize >= objects) {
-                return Err("a sample lies in an object that is not listed".into());
+                return Err("a sample is in an object that is not listed".into());
             }
             chunks.push(SampleChunk { metadata, places });
         }
@@ -304,7 +304,7 @@ impl SampleTable {
     }
 }
 
-/// Runs of up to about [`CHUNK_SAMPLES`] samples and `most_bytes` of metadata.
+/// Packs chunks into runs of up to about [`CHUNK_SAMPLES`] samples and `most_bytes` of metadata.
 fn packed(chunks: Vec<SampleChunk>, most_bytes: usize) -> Result<Vec<SampleChunk>> {
     let mut packed = Vec::new();
     let mut run: Vec<SampleChunk> = Vec::new();

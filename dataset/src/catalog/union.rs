@@ -1,7 +1,7 @@
-//! The parts of a mix or a concatenation, whose catalogs stand one after another.
+//! The parts of a mix or a concatenation, whose catalogs are joined end to end.
 //!
 //! ```text
-//! part 0: objects, blocks, samples │ part 1: …        ids count on; each part is read with its own storage and cache
+//! part 0: objects, blocks, samples │ part 1: …        ids continue; each part is read with its own storage and cache
 //! ```
 
 use super::Catalog;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// The column that names the part a sample comes from.
 pub(crate) const DATASET: &str = "dataset";
 
-/// What a union is made of: one stored data set, never another union.
+/// An input of a union: one stored data set, never another union.
 pub(crate) struct UnionInput {
-    /// What the part is called in the column [`DATASET`] and in errors.
+    /// The part's name in the column [`DATASET`] and in errors.
     pub(crate) name: String,
     pub(crate) stored: StoredPart,
     /// The chosen columns of its catalog.
@@ -26,7 +26,7 @@ pub(crate) struct Union {
     parts: Vec<Part>,
 }
 
-/// A stored data set as a part: its catalog, and what its blocks are read with.
+/// A stored data set as a part: its catalog, and the means to read its blocks.
 #[derive(Clone)]
 pub(crate) struct StoredPart {
     pub(crate) catalog: Arc<Catalog>,
@@ -49,7 +49,7 @@ pub(crate) struct Part {
 }
 
 impl Union {
-    /// A union of `parts`, at least one, in the order of their samples.
+    /// Makes a union of `parts`, at least one, in the order of their samples.
     pub(crate) fn new(parts: Vec<Part>) -> Self {
         Self { parts }
     }
@@ -58,12 +58,12 @@ impl Union {
         &self.parts
     }
 
-    /// The part that holds a sample.
+    /// Returns the part that holds a sample.
     pub(crate) fn part_of(&self, sample: u64) -> usize {
         self.parts.partition_point(|part| part.first_sample <= sample) - 1
     }
 
-    /// The parts again, as inputs of another union that has these `columns` of this one.
+    /// Returns the parts as inputs of another union that has these `columns` of this one.
     pub(crate) fn inputs(&self, columns: &[usize]) -> impl Iterator<Item = UnionInput> {
         self.parts.iter().map(|part| UnionInput {
             name: part.name.clone(),
@@ -72,7 +72,7 @@ impl Union {
         })
     }
 
-    /// The parts' catalogs and the blocks before each.
+    /// Returns the parts' catalogs, each with the number of blocks before it.
     pub(crate) fn block_offsets(&self) -> impl Iterator<Item = (&Arc<Catalog>, u32)> {
         self.parts.iter().map(|part| (&part.stored.catalog, part.first_block))
     }
@@ -91,26 +91,26 @@ impl Union {
         })
     }
 
-    /// Bytes that a sample holds in memory when it is fetched alone.
+    /// Returns the bytes that a sample holds in memory when it is fetched alone.
     pub(crate) fn sample_memory_bytes(&self, sample: SampleId) -> u64 {
         let part = &self.parts[self.part_of(sample.0)];
         part.stored.catalog.sample_memory_bytes(SampleId(sample.0 - part.first_sample))
     }
 
-    /// What an error calls a sample.
+    /// Returns an error's name for a sample.
     pub(crate) fn describe_sample(&self, sample: SampleId) -> String {
         let part = &self.parts[self.part_of(sample.0)];
         let local = part.stored.catalog.describe_sample(SampleId(sample.0 - part.first_sample));
         format!("{}: {local}", part.name)
     }
 
-    /// The URI of the object that holds a sample.
+    /// Returns the URI of the object that holds a sample.
     pub(crate) fn sample_uri(&self, sample: SampleId) -> String {
         let part = &self.parts[self.part_of(sample.0)];
         part.stored.catalog.sample_uri(SampleId(sample.0 - part.first_sample))
     }
 
-    /// What an error calls a block that starts with `first_sample`.
+    /// Returns an error's name for a block that starts with `first_sample`.
     pub(crate) fn describe_block(&self, block: BlockId, first_sample: u64) -> String {
         let part = &self.parts[self.part_of(first_sample)];
         let local = part.stored.catalog.describe_block(BlockId(block.0 - part.first_block));

@@ -1,8 +1,8 @@
-//! Descriptions of the units that columnar files are read in: a Parquet row group's footer, an IPC message.
+//! Descriptions of the units in which columnar files are read: a Parquet row group's footer, an IPC message.
 //!
-//! A unit's description is a few hundred bytes that are needed only when one of its blocks is fetched. A million of
-//! them would be most of a gigabyte, so they stay in one stored object and are read back by range, one at a time;
-//! the index in memory is 12 bytes a unit. A catalog that was just built and is kept nowhere holds them in memory.
+//! A unit's description has a few hundred bytes and is needed only when one of its blocks is fetched. A million of them would
+//! take most of a gigabyte. So they stay in one stored object and are read back by range, one at a time; the index in memory
+//! takes 12 bytes a unit. A catalog that was just built and is not stored holds them in memory.
 
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use bytes::Bytes;
@@ -35,7 +35,7 @@ impl UnitStore {
         &self.checks
     }
 
-    /// All descriptions back to back, while they are still in memory.
+    /// Returns all descriptions, concatenated, while they are still in memory.
     pub(crate) fn bytes(&self) -> Option<&Bytes> {
         match &self.source {
             Source::Memory(bytes) => Some(bytes),
@@ -48,12 +48,12 @@ impl UnitStore {
             return Err("the index of units is inconsistent".into());
         }
         if ends.last().copied().unwrap_or(0) != object.size {
-            return Err(format!("units.bin has {} bytes, not what its index says", object.size));
+            return Err(format!("units.bin has {} bytes, which does not match its index", object.size));
         }
         Ok(Self { ends, checks, source: Source::Stored(object) })
     }
 
-    /// The same, with all descriptions in memory; refuses them if one is damaged.
+    /// Holds all descriptions in memory; rejects them if one is damaged.
     pub(crate) fn held(self, bytes: Bytes) -> Result<Self, String> {
         let held = Self { source: Source::Memory(bytes), ..self };
         match (0..held.len())
@@ -64,7 +64,7 @@ impl UnitStore {
         }
     }
 
-    /// One unit's description, where it is in memory.
+    /// Returns a unit's description, if it is in memory.
     fn slice(&self, unit: usize) -> Option<Bytes> {
         let range = self.range(unit);
         let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
@@ -76,7 +76,7 @@ impl UnitStore {
         start..self.ends[unit]
     }
 
-    /// All descriptions in their order, read with one request and checked.
+    /// Reads all descriptions, in order, with one request, and checks them.
     pub(crate) async fn all(&self, storage: &Storage) -> Result<Vec<Bytes>> {
         let held = match &self.source {
             Source::Memory(_) => self.clone(),
@@ -88,7 +88,7 @@ impl UnitStore {
         Ok((0..held.len()).map(|unit| held.slice(unit).unwrap_or_default()).collect())
     }
 
-    /// One unit's description, checked.
+    /// Reads a unit's description and checks it.
     pub(crate) async fn read(&self, unit: usize, storage: &Storage) -> Result<Bytes> {
         assert!(unit < self.len(), "unit {unit} of {}", self.len());
         let (bytes, place) = match &self.source {

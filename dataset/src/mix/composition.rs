@@ -1,9 +1,9 @@
-//! What mixes and concatenations have in common: stored data sets one after another, opened as one.
+//! What mixes and concatenations have in common: stored data sets joined end to end and opened as one.
 //!
 //! ```text
 //! concat([a, concat([b, c])]) ─▶ stored parts a, b, c ─▶ union catalog: a's samples, b's, c's
 //! ```
-//! A concatenation among the parts gives its stored parts, so a union catalog is one level deep.
+//! A concatenation among the parts contributes its stored parts, so a union catalog is one level deep.
 
 use super::union::union_catalog;
 use crate::catalog::{Content, StoredPart, UnionInput, index};
@@ -17,9 +17,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Dataset {
-    /// What this data set is called in a mix or a concatenation; default its URI.
+    /// Names this data set as a part of a mix or a concatenation; default its URI.
     ///
-    /// A concatenation with a name gives that name to all of its samples when it becomes a part; without, its parts keep
+    /// A concatenation with a name passes it to all of its samples when it becomes a part. Without a name, its parts keep
     /// theirs.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
@@ -27,12 +27,12 @@ impl Dataset {
         self
     }
 
-    /// What errors call it as a part.
+    /// Returns its name in errors when it is a part.
     pub(crate) fn part_name(&self) -> &str {
         self.name.as_deref().unwrap_or(self.uri())
     }
 
-    /// The filter's text for the fingerprint: of a concatenation, the filters of all its stored parts in sequence.
+    /// Returns the filter's text for the fingerprint; for a concatenation, the filters of all its stored parts in sequence.
     pub(crate) fn filter_text(&self) -> Option<Arc<str>> {
         let Composition::Concat(_) = &self.composition else { return self.filter_sql.clone() };
         let filters = self.stored_filters();
@@ -41,7 +41,7 @@ impl Dataset {
         filters.iter().any(Option::is_some).then(|| serde_json::Value::from(texts()).to_string().into())
     }
 
-    /// The filter of each stored part: its own and those of the concatenations that it is in.
+    /// Returns the filter of each stored part: its own and those of the concatenations that contain it.
     pub(crate) fn stored_filters(&self) -> Vec<Option<Arc<str>>> {
         match &self.composition {
             Composition::Concat(parts) => {
@@ -52,7 +52,7 @@ impl Dataset {
         }
     }
 
-    /// The stored data sets that it consists of, as parts of a union.
+    /// Returns the stored data sets that it consists of, as parts of a union.
     fn stored(&self) -> Vec<UnionInput> {
         let Content::Union(union) = &self.catalog().content else {
             let stored = StoredPart {
@@ -74,7 +74,7 @@ impl Dataset {
         union.inputs(&self.columns).map(named).collect()
     }
 
-    /// Its description as a part, with the name that it has here: another process may resolve the URI differently.
+    /// Returns its description as a part, with its name here: another process may resolve the URI differently.
     pub(crate) fn part_spec(&self) -> DatasetSpec {
         match &self.composition {
             Composition::Stored => self.clone().named(self.part_name()).spec(),
@@ -82,10 +82,10 @@ impl Dataset {
         }
     }
 
-    /// Opens `parts` as one data set; `what` they make is named in errors.
+    /// Opens `parts` as one data set; `what` it is ("mix", "concatenation") is named in errors.
     ///
     /// # Errors
-    /// `BadConfig` for parts of one name and for columns of one name that do not go together.
+    /// `BadConfig` for parts of the same name, and for columns of the same name whose types do not fit.
     pub(crate) fn joined(
         what: &str,
         parts: &[&Self],
@@ -125,14 +125,14 @@ impl Dataset {
     }
 }
 
-/// Refuses a name that samples of two parts would have.
+/// Rejects a name that samples of two parts would share.
 fn check_names(what: &str, parts: &[Vec<UnionInput>]) -> Result<()> {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for (part, inputs) in parts.iter().enumerate() {
         for input in inputs {
             if *known.entry(&input.name).or_insert(part) != part {
                 return Err(Error::config(format!(
-                    "two parts of the {what} are called {}; name them apart with Dataset::named",
+                    "two parts of the {what} have the name {}; give them different names with Dataset::named",
                     input.name
                 )));
             }
@@ -141,14 +141,14 @@ fn check_names(what: &str, parts: &[Vec<UnionInput>]) -> Result<()> {
     Ok(())
 }
 
-/// Where a part's rows come from, and what makes them the union's: its place, name and columns.
+/// Returns what the rows of a part depend on: its place, name and columns.
 fn place_of(input: &UnionInput) -> Vec<u8> {
     let fields = input.stored.catalog.schema().fields();
     let columns: Vec<&str> = input.columns.iter().map(|&column| fields[column].name().as_str()).collect();
     format!("{} {:?} {columns:?}", input.stored.place_hash, input.name).into_bytes()
 }
 
-/// One bit a sample of all parts; `None` where no part is filtered.
+/// Returns one bit a sample of all parts; `None` if no part is filtered.
 fn joined_selection(parts: &[&Dataset]) -> Option<BooleanBuffer> {
     if parts.iter().all(|part| part.selection().is_none()) {
         return None;

@@ -1,4 +1,4 @@
-//! Data sets one after another, each sample of each once an epoch.
+//! Data sets end to end, each sample of each once an epoch.
 
 use crate::dataset::Composition;
 use crate::{Dataset, DatasetSpec, Error, Result, SourceSpec};
@@ -6,25 +6,25 @@ use crate::{Dataset, DatasetSpec, Error, Result, SourceSpec};
 impl Dataset {
     /// Joins data sets end to end: every sample of every part is in each epoch exactly once.
     ///
-    /// The result is a data set of the parts' samples in sequence, sample ids counting on, in the order that one data
-    /// set would have: shuffled, samples of all parts are shuffled with each other. For shares by weight, with parts
+    /// The result is a data set of the parts' samples in sequence; sample ids continue from part to part. Its order is that of
+    /// a single data set: with a shuffle, samples of all parts are shuffled with each other. For shares by weight, with parts
     /// that repeat, see [`mix`](Self::mix).
     ///
-    /// - **Columns**: the parts' chosen ones by name, null where a part lacks one, widened where number or text types
-    ///   differ; and `dataset`, each part's name ([`named`](Self::named)).
-    /// - **Filters** of the parts hold, and the concatenation can be filtered on. A filter on every part is the same
-    ///   as that filter on the whole, also for cursors.
+    /// - **Columns**: the parts' chosen columns by name, null where a part lacks one, widened where number or text types
+    ///   differ; and `dataset`, the part's name ([`named`](Self::named)).
+    /// - **Filters** of the parts stay in effect, and the concatenation can be filtered further. A filter on every part is the
+    ///   same as that filter on the whole, also for cursors.
     /// - **Nesting**: a concatenation of concatenations is the concatenation of all their parts, with the same order
     ///   and fingerprint. A concatenation may be part of a mix. A mix cannot be part of a concatenation.
     /// - **Fingerprint**: content and filters of the parts, in sequence. The same parts in another sequence are another
-    ///   data set. Names and columns are not part of it.
+    ///   data set. Names and columns are not part of the fingerprint.
     ///
-    /// Each part is read with its own storage options and disk cache; [`Dataset::storage`] and
-    /// [`Dataset::disk_cache`] are those of the first (that has one).
+    /// Each part is read with its own storage options and disk cache. [`Dataset::storage`] returns those of the first part;
+    /// [`Dataset::disk_cache`] that of the first part that has one.
     ///
     /// # Errors
-    /// `BadConfig` for no parts, a part that is a mix, parts of one name, a column `dataset` in a part, and columns of
-    /// one name that do not go together; the message names the part and the column.
+    /// `BadConfig` for no parts, a part that is a mix, parts of the same name, a column `dataset` in a part, and columns of the
+    /// same name whose types do not fit; the message names the part and the column.
     pub fn concat(parts: Vec<Self>) -> Result<Self> {
         if parts.is_empty() {
             return Err(Error::config("a concatenation must have at least 1 data set; got none"));
@@ -41,8 +41,8 @@ impl Dataset {
         Self::joined("concatenation", &parts.iter().collect::<Vec<_>>(), made, Vec::new())
     }
 
-    /// Its description as parts of a concatenation: one with nothing chosen, filtered or named gives its parts', so
-    /// that one that grows part by part is not described level by level.
+    /// Returns its description as parts of a concatenation. One with nothing chosen, filtered or named returns its parts, so
+    /// that a concatenation that grows part by part is not described level by level.
     fn sequence_specs(&self) -> Vec<DatasetSpec> {
         let spec = self.part_spec();
         match spec {

@@ -14,26 +14,26 @@ use feedstock_plan::{Plan, Selection, Shuffle, Stop};
 use std::sync::Arc;
 
 impl Dataset {
-    /// Mixes data sets: of every so many positions (a power of two between 1,024 and 65,536), each part has a share
-    /// that is its weight's, exactly; `stop` says when an epoch ends.
+    /// Mixes data sets by weight. The order consists of cycles of 2ᵏ positions (1,024 to 65,536), and each part has exactly
+    /// its share of every cycle. `stop` decides when an epoch ends.
     ///
-    /// The result is a data set of the parts' samples one after another, sample ids counting on. Its columns are the
-    /// parts' chosen ones by name: null where a part lacks one, widened where number or text types differ; and a column
-    /// `dataset` with each part's name ([`named`](Self::named)). Filters of the parts hold, and the mix can be filtered
-    /// on. A part may be a concatenation ([`concat`](Self::concat)), which has one weight and one order. Each part is read with its own storage options and disk cache; [`Dataset::storage`] and
-    /// [`Dataset::disk_cache`] are those of the first (that has one).
+    /// The result is a data set of the parts' samples in sequence; sample ids continue from part to part. Its columns are the
+    /// parts' chosen columns by name, null where a part lacks one, widened where number or text types differ. A column
+    /// `dataset` has each part's name ([`named`](Self::named)). Filters of the parts stay in effect, and the mix can be
+    /// filtered further. A part may be a concatenation ([`concat`](Self::concat)), with one weight and one order. Each part is
+    /// read with its own storage options and disk cache. [`Dataset::storage`] returns those of the first part;
+    /// [`Dataset::disk_cache`] that of the first part that has one.
     ///
-    /// Weights are shares of samples, not of bytes or seconds. A part of less than about a thousandth of the mix has its
-    /// share rounded to a number of samples in 65,536; where that is more than 1 % off, a note of the catalog and a
-    /// warning tell so. Each part has its own order, with its share of the
-    /// shuffle window; a part that repeats is shuffled anew each time.
+    /// Weights are shares of samples, not of bytes or seconds. The share of a part below about a thousandth of the mix is
+    /// rounded to a number of samples in 65,536. If that is off by more than 1 %, a note of the catalog and a warning state
+    /// it. Each part has its own order, with its share of the shuffle window; a part that repeats is shuffled anew each time.
     ///
     /// # Errors
-    /// `BadConfig` for no parts, a part that is itself a mix, parts of one name, a weight that is not a finite number
-    /// above zero or too small to be given a place, and columns of one name that do not go together.
+    /// `BadConfig` for no parts, a part that is itself a mix, parts of the same name, a weight that is not a finite number
+    /// above zero or is too small to get a place, and columns of the same name whose types do not fit.
     pub fn mix(parts: Vec<(Self, f64)>, stop: Stop) -> Result<Self> {
         if parts.is_empty() {
-            return Err(Error::config("a mix of no data sets holds nothing"));
+            return Err(Error::config("a mix must have at least 1 data set; got none"));
         }
         let weights: Vec<f64> = parts.iter().map(|(_, weight)| *weight).collect();
         let names: Vec<String> = parts.iter().map(|(part, _)| part.part_name().to_owned()).collect();
@@ -53,8 +53,8 @@ impl Dataset {
             .into_iter()
             .map(|(part, asked, given)| {
                 format!(
-                    "{}: its weight is a share of {asked:.2e} of the mix, its samples are one of {given:.2e}: so small a \
-                     share is rounded to a number of samples in 65,536",
+                    "{}: its weight is a share of {asked:.2e} of the mix, but its samples are a share of {given:.2e}, because \
+                     so small a share is rounded to a number of samples in 65,536",
                     names[part]
                 )
             })
@@ -66,7 +66,7 @@ impl Dataset {
         Self::joined("mix", &parts, (source, composition), notes)
     }
 
-    /// The plan of a mix.
+    /// Plans a mix.
     pub(crate) fn mixed_plan(&self, mix: &Mix, shuffle: &Shuffle) -> Result<Plan> {
         let mut first = 0;
         let parts = mix.parts().map(|(part, weight)| {
@@ -83,7 +83,7 @@ impl Dataset {
     }
 }
 
-/// The kept samples of a part whose samples start at `first` of the mix; `None` where all are.
+/// Returns the kept samples of a part whose samples start at `first` of the mix; `None` if all are kept.
 fn part_of(kept: &Selection, catalog: &Catalog, first: u64) -> Option<Selection> {
     let bits = kept.bits().slice(index(first), index(catalog.samples()));
     (bits.count_set_bits() < bits.len()).then(|| Selection::from_bools(bits, catalog.block_starts()))

@@ -1,11 +1,11 @@
-//! The columns of a mix or a concatenation: those of its parts by name, in types that hold the values of all.
+//! The columns of a mix or a concatenation: those of its parts by name, in types that hold the values of all parts.
 
 use crate::catalog::{CLASS_NAMES_KEY, DATASET, UnionInput};
 use crate::{Error, Result};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use std::sync::Arc;
 
-/// Metadata columns of all parts in the order of their first appearance, `dataset`, then payload columns.
+/// Returns the metadata columns of all parts in the order of their first appearance, then `dataset`, then the payload columns.
 pub(super) fn schema_of(what: &str, inputs: &[UnionInput]) -> Result<(SchemaRef, Vec<String>)> {
     let (mut metadata, mut payload): (Vec<Field>, Vec<Field>) = (Vec::new(), Vec::new());
     for (at, input) in inputs.iter().enumerate() {
@@ -14,7 +14,7 @@ pub(super) fn schema_of(what: &str, inputs: &[UnionInput]) -> Result<(SchemaRef,
             let field = catalog.schema.field(column);
             if field.name() == DATASET {
                 return Err(Error::config(format!(
-                    "{}: a {what} names its parts in a column `{DATASET}`, which this part has of its own; choose its other \
+                    "{}: this part has a column `{DATASET}`, in which a {what} stores the names of its parts; choose its other \
                      columns with Dataset::columns",
                     input.name
                 )));
@@ -23,7 +23,7 @@ pub(super) fn schema_of(what: &str, inputs: &[UnionInput]) -> Result<(SchemaRef,
             let (mine, others) = if encoded { (&mut payload, &metadata) } else { (&mut metadata, &payload) };
             if others.iter().any(|other| other.name() == field.name()) {
                 return Err(Error::config(format!(
-                    "column {} holds encoded bytes in one part of the {what} and not in {}; choose other columns with \
+                    "column {} holds encoded bytes in one part of the {what} but not in {}; choose other columns with \
                      Dataset::columns",
                     field.name(),
                     input.name
@@ -53,7 +53,7 @@ pub(super) fn schema_of(what: &str, inputs: &[UnionInput]) -> Result<(SchemaRef,
     Ok((Arc::new(Schema::new(fields)), names))
 }
 
-/// A field that holds what both hold.
+/// Returns a field that holds the values of both.
 fn widened(known: &Field, field: &Field, before: &[UnionInput], input: &UnionInput) -> Result<Field> {
     let parts = || {
         let has = |part: &&UnionInput| part.stored.catalog.schema.column_with_name(known.name()).is_some();
@@ -73,8 +73,8 @@ fn widened(known: &Field, field: &Field, before: &[UnionInput], input: &UnionInp
     let classes = |field: &Field| field.metadata().get(CLASS_NAMES_KEY).cloned();
     if classes(known) != classes(field) {
         return Err(Error::config(format!(
-            "column {} numbers other classes in {} than in {}: one number would mean two things; leave it out of one \
-             part with Dataset::columns",
+            "column {} numbers its classes differently in {} and in {}, so one number would mean two things; leave it out of \
+             one part with Dataset::columns",
             known.name(),
             parts(),
             input.name
@@ -83,7 +83,7 @@ fn widened(known: &Field, field: &Field, before: &[UnionInput], input: &UnionInp
     Ok(known.clone().with_data_type(wide))
 }
 
-/// The narrowest type that holds the values of both: whole numbers up to Int64, numbers up to Float64, texts, lists of
+/// Returns the narrowest type that holds the values of both: integers up to Int64, numbers up to Float64, texts, lists of
 /// such, structs with the fields of both.
 fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     use DataType::{Dictionary, Float64, Int64, LargeUtf8, List, Null, Struct, UInt64, Utf8, Utf8View};
@@ -95,7 +95,7 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
         _ if a.equals_datatype(b) => Some(a.clone()),
         (Null, other) | (other, Null) => Some(other.clone()),
         _ if text(a) && text(b) => Some(if *a == LargeUtf8 || *b == LargeUtf8 { LargeUtf8 } else { Utf8 }),
-        // Half of u64's numbers have no place in i64.
+        // i64 cannot hold half of u64's numbers.
         _ if a.is_integer() && b.is_integer() => match (a, b) {
             (UInt64, other) | (other, UInt64) if other.is_unsigned_integer() => Some(UInt64),
             (UInt64, _) | (_, UInt64) => None,
@@ -111,7 +111,7 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     }
 }
 
-/// A struct with the fields of both by name, each of which may be null.
+/// Returns a struct with the fields of both by name, each nullable.
 fn wider_struct(a: &Fields, b: &Fields) -> Option<DataType> {
     let mut fields: Vec<Field> = a.iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
     for field in b {

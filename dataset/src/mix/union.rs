@@ -1,9 +1,9 @@
-//! The catalog of a mix or a concatenation: its parts' catalogs one after another, under one schema.
+//! The catalog of a mix or a concatenation: its parts' catalogs end to end, under one schema.
 //!
 //! ```text
-//! columns of all parts by name: a part that lacks one gives nulls; `dataset` names the part
+//! columns of all parts by name: a part that lacks one has nulls; `dataset` names the part
 //! ```
-//! Cost: the block tables once more, 44 bytes a block, and the objects' names.
+//! Cost: a copy of the block tables, 44 bytes a block, and of the objects' names.
 
 use super::schema::schema_of;
 use crate::catalog::{
@@ -15,10 +15,10 @@ use crate::{BlockId, Error, Result};
 use feedstock_plan::DataHashes;
 use std::sync::Arc;
 
-/// The catalog of all parts; `what` they make, a mix or a concatenation, is named in errors and in its URI.
+/// Joins the catalogs of all parts; `what` they make, a mix or a concatenation, is named in errors and in the URI.
 ///
 /// # Errors
-/// `BadConfig` for a column `dataset` in a part, columns of one name whose types or classes do not go together,
+/// `BadConfig` for a column `dataset` in a part, columns of the same name whose types or classes do not fit,
 /// and more blocks or objects than ids.
 pub(crate) fn union_catalog(what: &str, inputs: Vec<UnionInput>) -> Result<Catalog> {
     let (schema, payload) = schema_of(what, &inputs)?;
@@ -46,7 +46,7 @@ pub(crate) fn union_catalog(what: &str, inputs: Vec<UnionInput>) -> Result<Catal
             first_sample,
             columns,
         });
-        first_block += id(what, counts.0)?; // the table of blocks holds them all
+        first_block += id(what, counts.0)?; // cannot overflow: the table of blocks holds them all
         first_unit += id(what, units)?;
         first_sample += counts.1;
     }
@@ -87,7 +87,7 @@ fn id(what: &str, count: usize) -> Result<u32> {
         .map_err(|_| Error::config(format!("the parts of the {what} have more than 2³² objects or blocks")))
 }
 
-/// Units of a catalog, at least one: ids of the next part's begin behind them.
+/// Returns the number of a catalog's units, at least one: the unit ids of the next part begin after them.
 fn units_of(catalog: &Catalog) -> usize {
     match &catalog.content {
         Content::Units { units, .. } => units.len(),
@@ -95,7 +95,7 @@ fn units_of(catalog: &Catalog) -> usize {
     }
 }
 
-/// The blocks of all parts. Columns that a part lacks, of `columns` in all, take a view for each sample.
+/// Joins the blocks of all parts. Each of the `columns` that a part lacks takes a view for each sample.
 fn blocks_of(what: &str, inputs: &[UnionInput], columns: usize) -> Result<BlockTable> {
     let mut blocks = BlockTableBuilder::default();
     let (mut first_object, mut first_unit) = (0, 0);

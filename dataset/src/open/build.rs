@@ -1,15 +1,16 @@
-//! Opening a catalog: the stored one if it still fits the data, else a new one.
+//! Opens a catalog: the stored one if it still fits the data, else a new one.
 //!
-//! "Fits" is decided by one complete listing: names, sizes and ETags of the objects must hash to what the catalog was
-//! built from. If they do not, the data set is catalogued anew: footers and headers are read again, and the identity, which
-//! holds no ETags, states whether it is still the same. A catalog of more than [`MAX_LISTED_OBJECTS`] objects is listed
-//! only if the caller requests it ([`CatalogCheck::List`]) or one of a few objects differs, because the listing takes
-//! longer than an open may. Otherwise only the tables among its objects (TSVs, manifests) are compared, and the log
-//! states that the rest was not checked. A catalog whose own listing was resumed is listed once more at the next opening, since
-//! objects may have appeared or vanished between the two parts of that listing.
+//! One complete listing decides whether it fits: names, sizes and ETags of the objects must hash to what the catalog was
+//! built from. If they do not, the data set is catalogued anew. Footers and headers are read again, and the identity, which
+//! holds no ETags, shows whether the data is still the same.
 //!
-//! A listing of more than 32,000 objects that was interrupted is resumed by the next open (`storage/journal.rs`), unless the caller
-//! requests a listing or a rebuild.
+//! A catalog of more than [`MAX_LISTED_OBJECTS`] objects is listed only if the caller requests it ([`CatalogCheck::List`])
+//! or one of a few objects differs, because the listing takes longer than an open may. Otherwise only the tables among its
+//! objects (TSVs, manifests) are compared, and the log states that the rest was not checked. A catalog whose own listing was
+//! resumed is listed once more at the next open, since objects may have appeared or vanished between its two parts.
+//!
+//! The next open resumes an interrupted listing of more than 32,000 objects (`storage/journal.rs`), unless the caller requests
+//! a listing or a rebuild.
 
 use super::durations;
 use super::options::OpenOptions;
@@ -28,7 +29,7 @@ const COMPARED_OBJECTS: usize = 16;
 /// The file of an interrupted listing in a catalog's folder.
 const JOURNAL: &str = "listing.journal";
 
-/// Opens the catalog of `uri`, and states whether it is stored at `place`; runs on the I/O threads.
+/// Opens the catalog of `uri`, and returns whether it is stored at `place`; runs on the I/O threads.
 pub(crate) async fn open_or_build(
     uri: &str,
     place: Option<&Place>,
@@ -43,7 +44,7 @@ pub(crate) async fn open_or_build(
                 is_newer_form = true;
                 tracing::info!(
                     uri = shown(uri),
-                    "another release read the durations in the stored catalog from the clips' headers; reading them again"
+                    "another release read the durations in the stored catalog; reading them again from the audio clips' headers"
                 );
             }
             Stored::Found(mut found) => {
@@ -94,7 +95,7 @@ pub(crate) async fn open_or_build(
     Ok((catalog, false))
 }
 
-/// Stores what changed in the form of a catalog that fits. What fails costs the next open the same work.
+/// Stores what changed in the form of a catalog that fits. After a failure, the next open does the same work again.
 async fn store_again(found: &mut Found, place: &Place, storage: &Storage) {
     let was_resumed = std::mem::take(&mut found.catalog.is_resumed);
     let stored = match (found.converted, was_resumed) {
@@ -107,19 +108,19 @@ async fn store_again(found: &mut Found, place: &Place, storage: &Storage) {
     }
 }
 
-/// The file from which an interrupted listing is resumed; none next to the data, where others may read it.
+/// Returns the file from which an interrupted listing is resumed; none next to the data, where others may read it.
 fn listing_journal(place: &Place) -> Option<PathBuf> {
     place.is_cache().then(|| PathBuf::from(place.file(JOURNAL)))
 }
 
-/// The files of all listings in the same cache. There is a folder for each data set, so this takes a few milliseconds.
+/// Returns the journals of all listings in the same cache. Each data set has one folder, so this takes a few milliseconds.
 fn all_journals(own: &Path) -> Vec<PathBuf> {
     let cache = own.parent().and_then(Path::parent);
     let folders = cache.and_then(|cache| std::fs::read_dir(cache).ok());
     folders.into_iter().flatten().flatten().map(|folder| folder.path().join(JOURNAL)).collect()
 }
 
-/// Removes the files of listings that were interrupted so long ago that they are not resumed. What fails costs space only.
+/// Removes journals of listings that were interrupted too long ago to be resumed. A failure costs only disk space.
 async fn remove_abandoned_journals(find: impl FnOnce() -> Vec<PathBuf> + Send + 'static, storage: &Storage) {
     let remove = move || {
         for path in find() {
@@ -144,7 +145,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
     let (listing_notes, is_resumed) = (sources.notes.clone(), sources.is_resumed);
     let draft = format::of(layout).catalog(sources, &with).await?;
     if draft.blocks.samples() == 0 {
-        return Err(Error::config(format!("{uri}: no samples in it: the data set is empty")));
+        return Err(Error::config(format!("{uri}: the data set is empty: it has no samples")));
     }
     let hashes = stored::hashes(&draft, layout, options.block_bytes, storage).await?;
     let listing_notes = draft.notes.starts_with(&listing_notes).then_some(listing_notes.len());
@@ -181,8 +182,8 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
     durations::with_durations(catalog, options, &with).await
 }
 
-/// Whether the stored catalog is that of the objects that are there now. If they were listed, its notes about the listing
-/// are renewed: they name objects that are not data.
+/// Whether the stored catalog describes the objects that exist now. If they were listed, the catalog's notes about the
+/// listing, which name objects that are not data, are renewed.
 async fn still_fits(
     uri: &str,
     options: &OpenOptions,
@@ -199,7 +200,7 @@ async fn still_fits(
         tracing::info!(
             uri = shown(uri),
             objects = objects.len(),
-            "the stored catalog is of a listing that was interrupted and resumed; comparing it with a whole listing, once"
+            "the listing of the stored catalog was interrupted and resumed; comparing it once with a whole listing"
         );
     }
     let is_large = is_large && !stored.is_resumed;
@@ -225,7 +226,7 @@ async fn still_fits(
         stored: Some(format::Stored { layout: stored.layout, listing: stored.listing }),
         split: options.split.as_deref(),
         told: Some(&options.catalog),
-        journal: None, // it is compared with what is there now
+        journal: None, // the catalog is compared with what exists now
     };
     match find_sources(uri, choice, storage).await {
         Ok(sources) if (sources.layout, sources.fingerprint()) != (stored.layout, stored.listing) => {
@@ -235,13 +236,13 @@ async fn still_fits(
             stored.renew_notes(sources.notes);
             Ok(true)
         }
-        // What is there now is no such data set: building says what it is.
+        // What exists now is not such a data set: building returns the error that states what it is.
         Err(error) if error.kind() == ErrorKind::BadConfig => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Are these objects still what they were? For the few that decide about all others.
+/// Whether these objects are unchanged. For the few that decide about all others.
 async fn still_there(
     objects: &Objects,
     checked: impl Iterator<Item = usize>,
@@ -259,9 +260,9 @@ async fn still_there(
     Ok(true)
 }
 
-/// Stores the catalog. At a place next to the data, which the user chose, a failure is an error. In the cache folder it costs
-/// time only, as it does for a catalog that only this release wants in another form (`is_newer_form`): others can still open
-/// the stored one, and readers often have no right to write.
+/// Stores the catalog. Next to the data, a place that the user chose, a failure is an error. In the cache folder it only
+/// costs time. The same holds for a catalog that only this release needs in another form (`is_newer_form`): others can still
+/// open the stored one, and readers often may not write.
 async fn keep(
     catalog: &mut Catalog,
     place: &Place,
@@ -273,7 +274,7 @@ async fn keep(
     match stored::save(catalog, place, storage).await {
         Ok(()) => Ok(true),
         Err(error) if place.is_cache() || is_newer_form => {
-            tracing::warn!(folder = place.folder(), %error, "the catalog could not be kept; the next open builds it again");
+            tracing::warn!(folder = place.folder(), %error, "the catalog could not be stored; the next open builds it again");
             Ok(false)
         }
         Err(error) => Err(error.context("storing the catalog next to the data")),

@@ -1,23 +1,27 @@
-//! Clips' durations out of their headers, for data sets that do not tell them.
+//! Reads durations from the headers of audio clips, for data sets that do not state them.
 //!
 //! ```text
 //! folder, tars, manifests:  16 KiB at each clip's start ─▶ probe ─▶ column `duration` of the sample table
-//! Parquet, Arrow IPC:       the payload column, whole   ─▶ probe ─▶ column `duration` beside the files
+//! Parquet, Arrow IPC:       the payload column, whole   ─▶ probe ─▶ column `duration` next to the files' columns
 //! ```
-//! A data set that tells some of its durations (`clip_durations.tsv` of one language, or of a part of the clips) is asked
-//! for the others, where its samples are located and its column `duration` is float64: the others alone are read.
+//! A data set may state only some of its durations: `clip_durations.tsv` of one language, or of a part of the samples. If its
+//! samples are located and its column `duration` is float64, only the missing durations are read.
 //!
-//! What a header says is the business of whoever knows codecs ([`AudioProbe`]); without one nothing is read. A clip of
-//! which the probe makes nothing is asked again with 256 KiB and with 8 MiB (long tags in front; containers that tell
-//! their length at their end, if they are smaller than that), then its duration is null, and a note counts such clips.
+//! An [`AudioProbe`], written by the owner of the codecs, interprets the headers; without one nothing is read. If it returns no
+//! duration, it gets the first 256 KiB and then 8 MiB: for long tags in front, and for small containers that have their
+//! length at the end. After that the duration is null, and a note counts these samples.
 //!
-//! Cost, once, when the catalog is built: clips that are files take one request each, 64 at a time (1 million at 20 ms:
-//! 5 minutes); clips in tars are read along, near ones in one request. Columnar files keep their clips in compressed
-//! pages, which are read whole or not at all: their whole audio column is read (80 GB of English at 1 Gbit/s: 11 minutes),
-//! by every machine that keeps catalogs of its own; progress and the log tell so, [`Durations::Never`] declines, and a
-//! catalog stored beside the data ([`CatalogStore::Beside`](crate::CatalogStore::Beside)) is read by all. Ogg tells its length at its end alone, so files of it are read whole, up to 8 MiB each.
-//! A catalog notes the version of the probe; durations that another version read are read again when it is opened.
-//! In memory meanwhile: up to 192 MiB. Kept: 8 bytes a sample.
+//! Cost, once, when the catalog is built:
+//! - Files take one request each, 64 at a time: 1 million at 20 ms take 5 minutes.
+//! - Near members of tars are read with one request.
+//! - Columnar files hold audio in compressed pages, which cannot be read in part, so their whole audio column is read: 80 GB of
+//!   English at 1 Gbit/s take 11 minutes. Every machine that keeps its own catalogs does so. Progress and the log state it,
+//!   [`Durations::Never`] avoids it, and all machines can read a catalog stored next to the data
+//!   ([`crate::CatalogStore::Beside`]).
+//! - Ogg has its length only at its end, so Ogg files are read whole, up to 8 MiB each.
+//!
+//! The catalog stores the probe's version; if an older version read the durations, the next open reads them again. Memory:
+//! up to 192 MiB while reading, then 8 bytes a sample.
 
 use super::options::OpenOptions;
 use super::probe::AudioProbe;
@@ -33,16 +37,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Whether the durations of a stored catalog are those that the probe of `options` reads.
+/// Whether the durations of a stored catalog are those that the probe of `options` would read.
 pub(crate) fn are_current(catalog: &Catalog, options: &OpenOptions) -> bool {
     let Some(probe) = options.audio_probe.as_ref().filter(|_| options.probes()) else { return true };
     match catalog.probed {
         Probed::Nothing => true,
-        // A newer release may share the catalog: two releases must not replace each other's.
+        // A newer release may share the catalog: two releases must not keep replacing each other's.
         Probed::By(version) => version >= probe.version,
         Probed::Unknown => match &catalog.content {
             Content::Located(_) => catalog.audio.is_empty() || !has_seconds(catalog),
-            // All of the audio would be read again, for AAC of one encoder that such shards hardly have.
+            // All of the audio would be read again, for AAC of one encoder that such shards hardly ever have.
             Content::Units { .. } => true,
             Content::Union(_) => true,
         },
@@ -53,25 +57,25 @@ fn has_seconds(catalog: &Catalog) -> bool {
     catalog.schema.field_with_name(DURATION).is_ok_and(|field| field.data_type() == &DataType::Float64)
 }
 
-/// Read at a clip's start: an MP3's first frames with their tags, a FLAC's or WAV's header.
+/// Read first, at the start of an audio clip: an MP3's first frames with their tags, a FLAC's or WAV's header.
 const HEAD_BYTES: u64 = 16 << 10;
-/// Read when that told nothing, one after the other: a cover picture in front, or all of an Ogg of half a minute; then
-/// several pictures, or all of an Ogg of a quarter of an hour.
+/// Read next, in turn, while the duration is unknown. The first covers a cover image in front, or all of an Ogg of half a
+/// minute; the second several images, or all of an Ogg of a quarter of an hour.
 const LONGER_HEADS_BYTES: [u64; 2] = [256 << 10, 8 << 20];
-/// Of those in hand at once: 8 × 8 MiB.
+/// Maximum number of longer reads in memory at once: 8 × 8 MiB.
 const LONG_READS: usize = 8;
-/// Heads in hand at once; storage bounds its own requests below that.
+/// Maximum number of runs of heads in memory at once; storage limits its own requests further.
 const HEAD_READS: usize = 64;
-/// Heads of clips in one tar that are asked for together, and how far apart they may lie, since near ranges are read
-/// with what is between them: 64 clips of 32 KiB. All runs in hand hold 64 × 2 MiB at most.
+/// Maximum number of heads in one tar that are requested together, and the maximum distance between them, since near ranges
+/// are read with the bytes in between: 64 audio clips of 32 KiB. All runs in memory hold at most 64 × 2 MiB.
 const RUN_CLIPS: usize = 64;
 const RUN_BYTES: u64 = 2 << 20;
-/// What progress calls it where it is no matter of a few KiB a clip.
-const READING_ALL: &str = "reading all audio, for clips' durations";
-/// Blocks of columnar files in hand at once: 4 × 4 MiB.
+/// The progress stage if more than a few KiB of each audio clip are read.
+const READING_ALL: &str = "reading all audio for its durations";
+/// Maximum number of blocks of columnar files in memory at once: 4 × 4 MiB.
 const BLOCK_READS: usize = 4;
 
-/// The catalog with a column `duration`, where audio has none and headers may be asked.
+/// Returns the catalog with a column `duration`, if audio lacks durations and headers may be read.
 pub(crate) async fn with_durations(
     mut catalog: Catalog,
     options: &OpenOptions,
@@ -109,7 +113,7 @@ pub(crate) async fn with_durations(
     catalog.probed = Probed::By(probe.version);
     if seconds.null_count() > 0 {
         catalog.notes.push(format!(
-            "{} of {} samples have no clip, or one whose header does not tell its duration: null",
+            "{} of {} samples have a null duration: they have no audio clip, or its header does not state the duration",
             seconds.null_count(),
             seconds.len()
         ));
@@ -121,8 +125,8 @@ pub(crate) async fn with_durations(
     Ok(catalog)
 }
 
-/// The data set's own durations, if they are seconds of which some are null; one a sample. Other numbers than float64
-/// stay as they are.
+/// Returns the data set's own durations, one a sample, if they are seconds and some are null. Numbers other than float64 stay
+/// unchanged.
 fn incomplete(table: &SampleTable, column: usize) -> Result<Option<Float64Array>> {
     let own = |samples: &SampleChunk| {
         let column = samples.metadata.columns().get(column)?;
@@ -139,7 +143,7 @@ fn incomplete(table: &SampleTable, column: usize) -> Result<Option<Float64Array>
     Ok(Some(whole.as_primitive::<Float64Type>().clone()))
 }
 
-/// The same samples with other values in a column.
+/// Replaces the values of a column.
 fn replaced(table: &SampleTable, column: usize, values: &Float64Array) -> Result<SampleTable> {
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -155,7 +159,7 @@ fn replaced(table: &SampleTable, column: usize, values: &Float64Array) -> Result
     replaced.with_lists(table.lists().to_vec()).map_err(|why| Error::new(ErrorKind::Bug, why))
 }
 
-/// Adds the column, behind the other metadata.
+/// Adds the column after the other metadata columns.
 fn add(catalog: &mut Catalog, seconds: Float64Array) -> Result<()> {
     let at = catalog.schema.fields().len() - catalog.payload.len();
     let schema = Schema::new(vec![Field::new(DURATION, DataType::Float64, true)]);
@@ -170,23 +174,23 @@ fn add(catalog: &mut Catalog, seconds: Float64Array) -> Result<()> {
     Ok(())
 }
 
-/// Consecutive clips of one object.
+/// Consecutive audio clips of one object.
 struct Run {
     object: usize,
-    /// Which run of the sample table, and its rows.
+    /// The run of the sample table, and the rows in it.
     chunk: usize,
     rows: Range<usize>,
-    /// The bytes between which the heads lie that are read; `None`: no head is.
+    /// The span of bytes that covers all heads to be read; `None` if no head is read.
     span: Option<Range<u64>>,
 }
 
-/// The range of a sample's clip; `None` where it has none.
+/// Returns the byte range of a sample's audio clip; `None` if it has none.
 fn clip(places: &Places, payloads: &[usize], row: usize) -> Option<Range<u64>> {
     payloads.iter().find_map(|&payload| places.range(payload, row))
 }
 
-/// Cuts the samples where the object changes, and where heads would lie too far apart for one read. `clip` tells what is
-/// read of a row of a run of samples.
+/// Cuts the samples where the object changes, and where heads would be too far apart for one read. The function `clip` returns
+/// the range to be read for a row of a run of samples.
 fn runs(chunks: &[&SampleChunk], clip: impl Fn(usize, usize) -> Option<Range<u64>>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (chunk, samples) in chunks.iter().enumerate() {
@@ -246,13 +250,13 @@ async fn of_located(
             seconds.append_option(own.or(told));
             done += 1;
         }
-        with.options.report("reading clips' headers", done as u64, Some(table.len()));
+        with.options.report("reading the headers of audio clips", done as u64, Some(table.len()));
     }
     drop(found);
     Ok(seconds.finish())
 }
 
-/// The durations of clips of one object; `None` for a clip that is missing.
+/// Returns the durations of audio clips of one object; `None` for one that is missing.
 async fn probe_clips(
     object: ObjectRef,
     clips: Vec<Option<Range<u64>>>,
@@ -305,8 +309,8 @@ async fn of_units(
     let bytes: u64 = (0..blocks).map(|block| catalog.block(BlockId(block)).bytes).sum();
     tracing::info!(
         uri = crate::storage::shown(catalog.uri()),
-        "no durations are told: reading all {:.1} GB of audio for those of the clips' headers, once; \
-         Durations::Never does without",
+        "the data set states no durations: reading all {:.1} GB of audio once for them; \
+         Durations::Never avoids that",
         bytes as f64 / 1e9
     );
     with.options.report(READING_ALL, 0, Some(catalog.samples()));

@@ -1,4 +1,4 @@
-//! Opening a data set: the options, its durations, and what is open then.
+//! Opening a data set: the options, the durations, and the opened data set.
 
 mod build;
 mod durations;

@@ -7,33 +7,33 @@ use datafusion::logical_expr::ScalarUDF;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Encoded bytes that a block aims at: 38 pictures of 110 KB; one request to object storage, whose time to first
-/// byte (about 20 ms) it outlasts at 1.6 Gbit/s.
+/// Encoded bytes of a block: 38 images of 110 KB. Reading it with one request to object storage takes longer at 1.6 Gbit/s
+/// than the time to first byte (about 20 ms).
 pub(crate) const DEFAULT_BLOCK_BYTES: u64 = 4 << 20;
 /// How a data set is opened. Start from `OpenOptions::default()`.
 pub struct OpenOptions {
     /// Endpoints, credentials, deadlines.
     pub storage: StorageOptions,
-    /// Where the catalog is kept, and who is told of its building.
+    /// Where the catalog is kept, and what receives the progress of building it.
     pub catalog: CatalogOptions,
-    /// `None`, the default: recognised from the objects.
+    /// The layout; `None`, the default: recognised from the objects.
     pub layout: Option<Layout>,
-    /// The split, where a place holds several: `train`, `dev`, `validated` … For Common Voice the name of a TSV; for
-    /// other layouts a folder's name or a word of the files' names. `None`, the default: all there is, and an error
-    /// that lists the splits where there are several.
+    /// The split, if the URI holds several: `train`, `dev`, `validated` … For Common Voice it is the name of a TSV; for other
+    /// layouts a folder's name or a word of the files' names. With `None`, the default, all samples are read, or an error lists
+    /// the splits if there are several.
     pub split: Option<String>,
-    /// Finds clips' durations for a data set that does not tell them; default [`Durations::Auto`].
+    /// Whether durations of audio clips are read from their headers if the data set lacks them; default [`Durations::Auto`].
     pub durations: Durations,
-    /// Reads a duration out of a clip's first bytes. `None`, the default: clips' headers are not read, and a data
-    /// set that does not tell durations has no column `duration`.
+    /// Reads a duration from the first bytes of an audio clip. With `None`, the default, headers are not read, and a data set
+    /// that states no durations has no column `duration`.
     pub audio_probe: Option<AudioProbe>,
-    /// Where seekable copies of compressed archives (Common Voice's `.tar.gz`) are kept; each needs as much disk as
-    /// its unpacked content. Default: `$FEEDSTOCK_CACHE/archives`, else `~/.cache/feedstock/archives`; with neither,
-    /// `None`, and opening such an archive is an error.
+    /// Where seekable copies of compressed archives (Common Voice's `.tar.gz`) are kept; each takes as much disk space as the
+    /// unpacked content. Default: `$FEEDSTOCK_CACHE/archives`, else `~/.cache/feedstock/archives`, else `None`. With `None`,
+    /// opening such an archive is an error.
     pub archives: Option<PathBuf>,
-    /// `None`, the default: blocks are not cached on disk.
+    /// The disk cache of blocks; `None`, the default: blocks are not cached on disk.
     pub disk_cache: Option<DiskCacheOptions>,
-    /// Encoded bytes a block aims at; default 4 MiB, at least 4 KiB. Other blocks are another order.
+    /// Target of the encoded bytes of a block; default 4 MiB, at least 4 KiB. Other blocks give another order.
     pub block_bytes: u64,
     /// What happens to a damaged shard; default [`BadShards::Raise`].
     pub bad_shards: BadShards,
@@ -60,8 +60,8 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Creates the user's own cache folder for this user alone. Folders that were named explicitly follow
-    /// the umask, as does what is stored next to the data.
+    /// Creates the user's own cache folder for this user alone. Explicitly named folders follow the umask, as do files stored
+    /// next to the data.
     pub(crate) fn make_private_folders(&self) {
         let stored = match &self.catalog.store {
             CatalogStore::Cache(folder) => Some(folder),
@@ -72,7 +72,7 @@ impl OpenOptions {
         }
     }
 
-    /// Are durations looked for in clips' headers?
+    /// Whether durations are read from the headers of audio clips.
     pub(crate) fn probes(&self) -> bool {
         self.audio_probe.is_some() && self.durations == Durations::Auto
     }

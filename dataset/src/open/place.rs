@@ -1,4 +1,4 @@
-//! The folder in which a catalog is stored: another one for each choice that makes another catalog.
+//! The folder in which a catalog is stored: a separate one for each set of options that changes the catalog.
 
 use super::options::OpenOptions;
 use crate::catalog::CatalogStore;
@@ -8,24 +8,24 @@ use crate::stored::Place;
 use crate::{Error, Layout, Result};
 use std::hash::Hasher;
 
-/// Folders are named as version 3 named them, so that its catalogs are found.
+/// Folders are named as in version 3, so that its catalogs are found.
 const FOLDER_SEED: u64 = 3;
 
-/// Where the catalog of `uri` is stored; `None` where catalogs are not kept.
+/// Returns where the catalog of `uri` is stored; `None` if catalogs are not kept.
 pub(crate) fn place_of(uri: &str, options: &OpenOptions) -> Result<Option<Place>> {
     let mut hasher = twox_hash::XxHash64::with_seed(FOLDER_SEED);
     hasher.write(options.layout.map_or("", Layout::name).as_bytes());
     hasher.write_u64(options.block_bytes);
     hasher.write(options.split.as_deref().unwrap_or("").as_bytes());
-    hasher.write_u8(u8::from(options.probes())); // a catalog with durations is another one
+    hasher.write_u8(u8::from(options.probes())); // a catalog with durations differs
     if !options.bad_shards.is_default() {
-        hasher.write(b"bad_shards"); // one that leaves shards out is another one, too
+        hasher.write(b"bad_shards"); // and so does one that leaves shards out
     }
     match &options.catalog.store {
         CatalogStore::Nowhere => Ok(None),
         CatalogStore::Cache(root) => {
             hasher.write(absolute(uri)?.as_bytes());
-            // Two stores may have buckets of one name.
+            // Two stores may have buckets of the same name.
             for endpoint in endpoints(uri, &options.storage, std::env::vars_os()) {
                 hasher.write_u8(0xff);
                 hasher.write(endpoint.as_bytes());

@@ -1,13 +1,13 @@
-//! Whether and how durations of audio clips are read from their headers.
+//! Whether and how the durations of audio clips are read from their headers.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// From the first bytes of an audio clip and its whole length to its duration in seconds.
+/// Returns the duration in seconds, given the first bytes of an audio clip and its whole length.
 type Read = dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync;
 
-/// Reads a clip's duration in seconds out of its first bytes. Cheap to clone.
+/// Reads the duration of an audio clip, in seconds, from its first bytes. Cheap to clone.
 #[derive(Clone)]
 pub struct AudioProbe {
     pub(crate) version: u32,
@@ -15,12 +15,12 @@ pub struct AudioProbe {
 }
 
 impl AudioProbe {
-    /// A probe that calls `read` with a clip's first bytes and the clip's whole length in bytes: on I/O threads, with 16 KiB,
-    /// perhaps again with 256 KiB and 8 MiB, or with a whole clip. It must not decode. `None`, a negative number or one that is
-    /// not finite mean that the duration is unknown.
+    /// Creates a probe that calls `read` on I/O threads with the first bytes of an audio clip and its whole length in bytes.
+    /// It gets 16 KiB, then perhaps 256 KiB and 8 MiB, or the whole audio clip, and must not decode. `None`, a negative number
+    /// or one that is not finite mean that the duration is unknown.
     ///
-    /// `version`, at least 1, is to be raised when `read` returns another duration for the same clip: durations in stored
-    /// catalogs are read again then. The identity of a data set and its order without bucketing stay the same.
+    /// Raise `version`, at least 1, when `read` returns another duration for the same audio clip: then the durations in
+    /// stored catalogs are read again. The identity of a data set, and its order without bucketing, stay the same.
     ///
     /// # Panics
     /// If `version` is 0.
@@ -29,7 +29,7 @@ impl AudioProbe {
         Self { version, read: Arc::new(read) }
     }
 
-    /// The duration, if there is one.
+    /// Returns the duration, if known.
     pub(crate) fn seconds(&self, head: &[u8], bytes: u64) -> Option<f64> {
         (self.read)(head, bytes).filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
     }
@@ -41,19 +41,19 @@ impl fmt::Debug for AudioProbe {
     }
 }
 
-/// Are durations looked for where a data set of audio does not tell them?
+/// Whether durations are read from headers if a data set of audio does not state them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durations {
-    /// From the clips' headers, if there is an [`AudioProbe`]: once, when the catalog is built. The default, because
-    /// filters and bucketing by length need them, and a plan cannot wait for decoding.
+    /// From the headers of audio clips, if there is an [`AudioProbe`]: once, when the catalog is built. This is the default,
+    /// because filters and bucketing by length need durations, and a plan cannot wait for decoding.
     ///
-    /// 16 KiB of each clip are read where clips are files or members of tars. **Of Parquet and Arrow IPC all of the audio
-    /// is read**, for clips in their pages cannot be read in part: opening such a data set for the first time takes as
-    /// long as copying it. The log says how much it is; keep the catalog beside the data, so that it is read once.
+    /// Audio clips that are files or members of tars are read for 16 KiB each. **In Parquet and Arrow IPC files, all of the
+    /// audio is read**, because pages cannot be read in part. Opening such a data set for the first time takes as long as
+    /// copying it. The log states the amount; keep the catalog next to the data, so that it is read once.
     #[default]
     Auto,
-    /// Never: the catalog is built faster, without the column. For Parquet that neither is filtered nor bucketed by
+    /// Never: the catalog is built faster, without the column. For Parquet files that are neither filtered nor bucketed by
     /// length.
     Never,
 }

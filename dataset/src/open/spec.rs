@@ -7,8 +7,8 @@ use crate::{BadShards, Layout, Result, Stop};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which samples and columns, of which data set. It holds no endpoints and no credentials but those in URLs; the
-/// process that opens it brings the others.
+/// Which samples and columns, of which data set. It holds no endpoints, and no credentials except those in URLs; the process
+/// that opens it adds its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetSpec {
@@ -18,26 +18,26 @@ pub struct DatasetSpec {
     pub filter: Option<String>,
     /// The chosen columns; `None` for all.
     pub columns: Option<Vec<String>>,
-    /// What it is called in a mix or a concatenation.
+    /// Its name in a mix or a concatenation.
     pub name: Option<String>,
 }
 
-/// One data set or several.
+/// One data set, or several.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SourceSpec {
     /// A data set, and the [`OpenOptions`] that its order depends on.
     Uri {
-        /// A folder, an object or a pattern; absolute. It has the credentials of a URL, since the other process needs them;
-        /// `Debug` does not print them.
+        /// A folder, an object or a pattern; absolute. It includes the credentials of a URL, since the other process needs
+        /// them; `Debug` does not print them.
         uri: String,
         /// The layout; `None`: recognised.
         layout: Option<Layout>,
         /// The split, where there are several.
         split: Option<String>,
-        /// Are clips' headers read for durations?
+        /// Whether durations are read from the headers of audio clips.
         durations: Durations,
-        /// Encoded bytes a block aims at.
+        /// Target of the encoded bytes of a block.
         block_bytes: u64,
         /// What happens to damaged shards.
         #[serde(default, skip_serializing_if = "BadShards::is_default")]
@@ -50,7 +50,7 @@ pub enum SourceSpec {
         /// When an epoch ends.
         stop: Stop,
     },
-    /// Data sets one after another.
+    /// Data sets end to end.
     Concat {
         /// The parts, in their order; a part may be a concatenation itself.
         parts: Vec<DatasetSpec>,
@@ -78,7 +78,7 @@ impl fmt::Debug for SourceSpec {
 }
 
 impl DatasetSpec {
-    /// Every URI that it names.
+    /// Returns every URI that it names.
     pub fn uris(&self) -> Vec<&str> {
         match &self.source {
             SourceSpec::Uri { uri, .. } => vec![uri],

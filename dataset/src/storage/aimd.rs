@@ -1,11 +1,10 @@
-//! How many requests may be under way at once: additive increase, multiplicative decrease.
+//! The limit on concurrent requests: additive increase, multiplicative decrease.
 //!
-//! A pure state machine: times are arguments. Throttling answers halve the limit, at most once per round
-//! trip (an answer to a request that started before the last decrease says nothing new); a full limit of
-//! successes raises it by one. Answers that come too slowly halve it, too, from the second one without a success in between:
-//! one slow connection among good ones is that connection's fault, several are a line that they share.
-//! Bounds: 1 ≤ limit ≤ max. From 1 the limit of 32 is reached again after
-//! 1 + 2 + … + 31 = 496 successes.
+//! A pure state machine: times are arguments. Throttling answers halve the limit, at most once per round trip: a request that
+//! started before the last decrease gives no new information. A full limit of successes raises it by one. Slow answers halve
+//! it too, from the second one without a success in between. One slow connection among good ones is that connection's fault;
+//! several share a slow line.
+//! Bounds: 1 ≤ limit ≤ max. From 1, the limit reaches 32 again after 1 + 2 + … + 31 = 496 successes.
 
 use std::time::Duration;
 
@@ -14,16 +13,16 @@ use std::time::Duration;
 pub(crate) enum Event {
     /// It was answered in full.
     Success,
-    /// The store asked for fewer requests: 503 or 429.
+    /// The store requested a lower rate: 503 or 429.
     Throttled,
-    /// Its answer came below the least rate and was cut.
+    /// The answer came below the minimum rate and was cut.
     Slow,
 }
 
-/// Slow answers in a row that show a slow line.
+/// Slow answers in a row that indicate a slow line.
 const SLOW_MIN: usize = 2;
 
-/// The limit and what moves it.
+/// The limit, and the state that decides its changes.
 #[derive(Debug, Clone)]
 pub(crate) struct Aimd {
     limit: usize,
@@ -35,18 +34,18 @@ pub(crate) struct Aimd {
 }
 
 impl Aimd {
-    /// Starts at `max`: an unthrottled store is used in full from the first batch on.
+    /// Starts at `max`, so that a store without throttling is used in full from the first batch on.
     pub(crate) fn new(max: usize) -> Self {
         let max = max.max(1);
         Self { limit: max, max, successes: 0, slow: 0, last_decrease: None }
     }
 
-    /// How many requests may be under way.
+    /// Returns the number of requests that may be under way.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// A request that started at `started` ended at `now` (both since one fixed origin).
+    /// Records that a request that started at `started` ended at `now` (both since one fixed origin).
     pub(crate) fn on_event(&mut self, now: Duration, started: Duration, event: Event) {
         match event {
             Event::Success => {

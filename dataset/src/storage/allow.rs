@@ -1,4 +1,4 @@
-//! What may be reached at all: a list of URI prefixes, for servers whose requests come from others.
+//! The list of URI prefixes that may be reached, for servers that act on others' requests.
 
 use super::uri::{Location, Scheme};
 use crate::{Error, ErrorKind, Result};
@@ -6,16 +6,16 @@ use feedstock_base::shown;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-/// URI prefixes: folders, buckets or single objects. Whatever lies outside of all of them is `Denied`.
+/// URI prefixes: folders, buckets or single objects. Access to anything outside all of them is `Denied`.
 ///
 /// A prefix ends at a `/` of the key: `s3://corpus/train` allows `s3://corpus/train/a.tar`, not `s3://corpus/train2`. Paths
-/// of this machine are compared as they really are, links and `..` resolved. The list also bounds where a store's redirects
-/// lead: name a content network's URL, too, as `https://cdn.example/`.
+/// of this machine are compared after links and `..` are resolved. The list also limits where a store may redirect to, so it
+/// must name a content network's URL too, as `https://cdn.example/`.
 #[derive(Clone, Default)]
 pub struct Allow(Vec<Location>);
 
 impl Allow {
-    /// These prefixes, and no others.
+    /// Allows these prefixes and no others.
     ///
     /// # Errors
     /// `BadConfig` for a URI of an unknown scheme.
@@ -24,7 +24,7 @@ impl Allow {
         prefixes.collect::<Result<_>>().map(Self)
     }
 
-    /// These as well.
+    /// Allows these prefixes in addition.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -33,7 +33,7 @@ impl Allow {
         Ok(self)
     }
 
-    /// Refuses a URI outside of the list.
+    /// Rejects a URI outside the list.
     ///
     /// # Errors
     /// `Denied`, naming the URI; `BadConfig` for an unknown scheme.
@@ -41,9 +41,9 @@ impl Allow {
         self.check_place(Location::parse(uri)?)
     }
 
-    /// As [`check`](Self::check), of the place that is opened.
+    /// As [`check`](Self::check), for a parsed location.
     pub(super) fn check_place(&self, at: Location) -> Result<()> {
-        let uri = shown(&at.uri_of(&at.key)); // as it was asked for: where a link leads is not for others
+        let uri = shown(&at.uri_of(&at.key)); // as requested: the target of a link is not disclosed
         let at = real(at);
         if self.0.iter().any(|prefix| prefix.covers(&at)) {
             return Ok(());
@@ -72,7 +72,7 @@ impl Location {
             Scheme::Http => self.origin().is_some_and(|origin| Some(origin) == at.origin()), // whatever the user
             _ => self.prefix == at.prefix,
         };
-        // A server may resolve what an object store takes literally.
+        // A server may resolve `..`, which an object store takes literally.
         if !is_same_store || at.key.split('/').any(|part| part == "..") {
             return false;
         }
@@ -81,7 +81,7 @@ impl Location {
     }
 }
 
-/// The place itself; of a path on this machine the real one.
+/// Returns the location; for a path on this machine, the real one.
 fn real(mut at: Location) -> Location {
     if at.scheme == Scheme::Local {
         at.key = real_path(Path::new(&at.key)).to_string_lossy().into_owned();
@@ -89,7 +89,7 @@ fn real(mut at: Location) -> Location {
     at
 }
 
-/// Links and dots resolved as far as the path exists; of the rest, `..` goes back and patterns are names like others.
+/// Resolves links and dots as far as the path exists. In the rest, `..` goes back, and patterns are names like others.
 fn real_path(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut real = PathBuf::new();
@@ -150,7 +150,7 @@ mod tests {
         ] {
             assert!(!allows(&allow, bad), "{bad}");
         }
-        assert!(allows(&allow, "HTTP://Data.Example:80/x"), "one place, spelled otherwise");
+        assert!(allows(&allow, "HTTP://Data.Example:80/x"), "the same place, spelled differently");
     }
 
     #[test]

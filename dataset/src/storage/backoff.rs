@@ -1,21 +1,20 @@
-//! When to try again: exponential backoff with full jitter inside a deadline.
+//! When to retry: exponential backoff with full jitter inside a deadline.
 //!
-//! A pure state machine: time and randomness are arguments. The n-th wait is uniform in
-//! [0, min(10 s, 50 ms · 2ⁿ)] ("full jitter": clients that failed together do not come back together), or
-//! what the store asked for in `Retry-After` where that is longer. With the default deadline of 120 s that
-//! is about 28 attempts: eight that double, then one every 5 s on average. An attempt that made progress starts the doubling
-//! again.
+//! A pure state machine: time and randomness are arguments. The n-th wait is uniform in [0, min(10 s, 50 ms · 2ⁿ)]. This is
+//! "full jitter": clients that failed together do not come back together. A longer `Retry-After` of the store takes
+//! precedence. With the default deadline of 120 s that is about 28 attempts: eight that double, then one every 5 s on average.
+//! An attempt that made progress restarts the doubling.
 
 use std::time::Duration;
 
-/// The first wait is at most this long: about one round trip of a cloud store.
+/// Maximum of the first wait: about one round trip of a cloud store.
 const BASE: Duration = Duration::from_millis(50);
-/// No wait is longer, unless the store says so: an outage should end within ten seconds of its end.
+/// Maximum of all waits, unless the store requests more: work should resume within ten seconds of an outage's end.
 const CAP: Duration = Duration::from_secs(10);
-/// A store that fails at once must not be asked more often than this inside a very long deadline.
+/// Maximum number of attempts inside a very long deadline, for a store that fails at once.
 pub(crate) const MAX_ATTEMPTS: u32 = 1_000;
 
-/// Attempts so far.
+/// The attempts so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Backoff {
     attempts: u32,
@@ -23,18 +22,18 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Attempts that failed.
+    /// Returns the number of attempts that failed.
     pub(crate) fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// The attempt that is about to fail made progress: the store is there.
+    /// Records that the attempt that is about to fail made progress: the store is reachable.
     pub(crate) fn on_progress(&mut self) {
         self.doublings = 0;
     }
 
-    /// An attempt failed with `left` of the operation's time: wait this long, or give up (`None`).
-    /// `random` is uniform in [0, 1).
+    /// Records a failed attempt with `left` of the operation's time. Returns how long to wait, or `None` to give up. `random`
+    /// is uniform in [0, 1).
     pub(crate) fn on_failure(
         &mut self,
         left: Duration,

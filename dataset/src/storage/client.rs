@@ -1,4 +1,4 @@
-//! HTTP clients as object_store makes them, but ones that follow no redirect and connect only to addresses that are in reach.
+//! HTTP clients like object_store's, except that they follow no redirect and connect only to addresses in reach.
 
 use super::refused::Refused;
 use object_store::client::HttpClient;
@@ -22,17 +22,17 @@ pub(super) enum Reach {
     Public,
 }
 
-/// Metadata services that are not at a link-local address: Alibaba's, Azure's and Oracle's, and Google's with IPv6.
+/// Metadata services that are not at a link-local address: those of Alibaba, Azure and Oracle, and Google's with IPv6.
 const METADATA: [IpAddr; 4] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
-/// Amazon's services with IPv6 have a network: metadata, time, names.
+/// Amazon's services with IPv6 share a network: metadata, time, names.
 const METADATA_AMAZON: [u16; 2] = [0xfd00, 0xec2];
 
-/// The address itself, or the IPv4 one in the last 32 bits of an IPv6 one: mapped (`::ffff:a.b.c.d`), compatible
+/// Returns the address itself, or the IPv4 address in the last 32 bits of an IPv6 one: mapped (`::ffff:a.b.c.d`), compatible
 /// (`::a.b.c.d`), or of NAT64 with its well-known prefix (`64:ff9b::/96`) or a network's own (`64:ff9b:1::/48`; with a prefix
 /// of 96 bits).
 fn canonical(ip: IpAddr) -> IpAddr {
@@ -50,7 +50,7 @@ fn canonical(ip: IpAddr) -> IpAddr {
 }
 
 impl Reach {
-    /// Whether the address is this machine's own; 0.0.0.0 is, too.
+    /// Whether the address is this machine's own; so is 0.0.0.0.
     pub(super) fn is_loopback(ip: IpAddr) -> bool {
         match canonical(ip) {
             IpAddr::V4(v4) => v4.is_loopback() || v4.octets()[0] == 0,
@@ -76,7 +76,7 @@ impl Reach {
         }
     }
 
-    /// What addresses out of reach are called.
+    /// Returns the name of addresses out of reach.
     pub(super) fn beyond(self) -> &'static str {
         match self {
             Self::Public => "an address of this machine or a link-local one",
@@ -85,7 +85,7 @@ impl Reach {
     }
 }
 
-/// A client with these options.
+/// Makes a client with these options.
 pub(super) fn client(options: &ClientOptions, reach: Reach) -> object_store::Result<HttpClient> {
     build(options, reach)
         .map(HttpClient::new)
@@ -94,7 +94,7 @@ pub(super) fn client(options: &ClientOptions, reach: Reach) -> object_store::Res
 
 type Built<T> = Result<T, Box<dyn StdError + Send + Sync>>;
 
-/// The value of a key, parsed.
+/// Parses the value of a key.
 fn value<T: FromStr<Err: StdError + Send + Sync + 'static>>(
     options: &ClientOptions,
     key: ClientConfigKey,
@@ -166,7 +166,7 @@ fn build(options: &ClientOptions, reach: Reach) -> Built<reqwest::Client> {
     Ok(builder.build()?)
 }
 
-/// Resolves names to the addresses in reach, from another one each time if they are to share the load.
+/// Resolves names to the addresses in reach, starting from another one each time if they are to share the load.
 struct Resolver {
     reach: Reach,
     is_rotated: bool,
@@ -217,6 +217,6 @@ mod tests {
             found.map(|found| found.count()).map_err(|e| Refused::within(&*e).is_some())
         };
         assert!(resolved(Reach::NotLinkLocal).await.unwrap() > 0);
-        assert_eq!(resolved(Reach::Public).await, Err(true), "refused, not failed");
+        assert_eq!(resolved(Reach::Public).await, Err(true), "rejected, not failed");
     }
 }

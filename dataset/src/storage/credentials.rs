@@ -1,7 +1,8 @@
 //! Credentials that a service issues for a limited time.
 //!
-//! object_store asks for new ones minutes before the old ones expire, and fails if the service does not answer just then.
-//! Here the old ones stay in use meanwhile, and a service that does not answer is one of the faults that are retried.
+//! object_store requests new credentials minutes before the old ones expire, and fails if the service does not answer at that
+//! moment. Here the old credentials stay in use meanwhile. If none are left, a service that does not answer is one of the
+//! faults that are retried.
 
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -20,7 +21,7 @@ const VALID_FOR: Duration = Duration::from_secs(220);
 /// Marks errors of renewals.
 const RENEWAL: &str = "renewed credentials";
 
-/// A provider whose credentials outlive an outage of their service.
+/// A provider whose credentials remain usable during an outage of their service.
 #[derive(Debug)]
 pub(super) struct Steady<C> {
     inner: Arc<dyn CredentialProvider<Credential = C>>,
@@ -31,9 +32,9 @@ pub(super) struct Steady<C> {
 struct State<C> {
     /// The latest credentials, and when they were returned.
     last: Mutex<Option<(Instant, Arc<C>)>>,
-    /// A task waits for new ones.
+    /// Whether a task waits for new ones.
     is_renewing: AtomicBool,
-    /// The service failed since it last answered: logged once.
+    /// Whether the service has failed since its last answer, so that the log has it once.
     is_down: AtomicBool,
 }
 
@@ -48,13 +49,13 @@ impl<C> State<C> {
                 let now = Some((Instant::now(), found.clone()));
                 *self.last.lock().unwrap_or_else(PoisonError::into_inner) = now;
                 if self.is_down.swap(false, Ordering::Relaxed) {
-                    tracing::info!("credentials are renewed again");
+                    tracing::info!("credentials could be renewed again");
                 }
             }
             Err(error) => {
                 if !self.is_down.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
-                        "credentials were not renewed; the old ones stay in use until they expire: {error}"
+                        "credentials could not be renewed; the old ones stay in use until they expire: {error}"
                     );
                 }
             }
@@ -76,8 +77,8 @@ impl<C: Send + Sync + 'static> Steady<C> {
         async move { inner.get_credential().await }.inspect(move |asked| state.keep(asked)).boxed()
     }
 
-    /// Waits for a pending renewal in a task: object_store's cache fetches in the future that asked, so that dropping it
-    /// would cancel the fetch.
+    /// Waits for a pending renewal in a separate task: object_store's cache fetches within the caller's future, so dropping
+    /// that future would cancel the fetch.
     fn renew_later(&self, asked: BoxFuture<'static, Result<Arc<C>>>) {
         if !self.state.is_renewing.swap(true, Ordering::Relaxed) {
             let state = self.state.clone();
@@ -112,7 +113,7 @@ impl<C: std::fmt::Debug + Send + Sync + 'static> CredentialProvider for Steady<C
     }
 }
 
-/// Whether the error says that credentials could not be renewed.
+/// Whether the error is that credentials could not be renewed.
 pub(super) fn is_renewal(error: &Error) -> bool {
     matches!(error, Error::Generic { store, .. } if *store == RENEWAL)
 }
@@ -174,7 +175,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         tokio::time::sleep(Duration::from_secs(11)).await;
-        assert_eq!(service.issued.load(Ordering::Relaxed), 2, "one renewal, which nobody cancelled");
+        assert_eq!(service.issued.load(Ordering::Relaxed), 2, "one renewal, which was not cancelled");
         assert_eq!(*steady.get_credential().await.unwrap(), 1);
     }
 

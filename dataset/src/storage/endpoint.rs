@@ -1,11 +1,11 @@
-//! Where a bucket is, as far as its URI does not tell: what tells two buckets of one name apart.
+//! Where a bucket is, if its URI does not name the endpoint: this distinguishes two buckets of the same name.
 
 use super::options::StorageOptions;
 use super::uri::without_credentials;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-/// Endpoints and accounts of the storage's options and of the environment; none for a URI that tells its place itself.
+/// Returns endpoints and accounts from the storage's options and the environment; none for a URI that names its endpoint.
 pub(crate) fn endpoints(
     uri: &str,
     storage: &StorageOptions,
@@ -33,7 +33,7 @@ pub(crate) fn endpoints(
     }
 }
 
-/// The endpoints that the URIs of one process's storage have, by scheme, for keys of what the process shares or caches.
+/// The endpoints of URIs in one process's storage, by scheme, for keys of what the process shares or caches.
 pub(super) struct Places {
     s3: String,
     gcs: String,
@@ -50,7 +50,7 @@ impl Places {
         Self { s3: of("s3://"), gcs: of("gs://"), azure: of("az://") }
     }
 
-    /// A key of the place of `uri`: the endpoint, where the URI does not contain it, and the URI without its credentials
+    /// Returns a key of the place of `uri`: the endpoint, if the URI does not contain it, and the URI without its credentials
     /// and its signature.
     pub(super) fn key(&self, uri: &str) -> String {
         let endpoint = match uri.split("://").next().unwrap_or_default() {

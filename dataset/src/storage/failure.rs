@@ -1,4 +1,4 @@
-//! What one failed attempt means: try again, slow down, or give up with which error.
+//! Judges a failed attempt: retry, slow down, or give up with which error.
 
 use super::credentials::is_renewal;
 use super::observe::Answer;
@@ -11,35 +11,35 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A failed attempt as the store's library or our own checks report it.
+/// A failed attempt, as reported by the store's library or our own checks.
 #[derive(Debug)]
 pub(crate) enum Fault {
     Store(object_store::Error),
     Io(io::Error),
-    /// The answer ended early or went on too long.
+    /// The answer ended early or was too long.
     Length {
         expected: u64,
         got: u64,
     },
-    /// The answer is of other bytes than those asked for.
+    /// The answer has other bytes than those requested.
     Range {
         asked: Range<u64>,
         got: Range<u64>,
     },
-    /// The rest of a range came without the ETag that its beginning had.
+    /// The rest of a range came without the ETag of its beginning.
     Unversioned,
-    /// No complete answer within this time.
+    /// There was no complete answer within this time.
     Stalled(Duration),
-    /// A body brought this many bytes in this time, less than the least rate.
+    /// A body brought this many bytes in this time, below the minimum rate.
     Slow {
         bytes: u64,
         window: Duration,
     },
-    /// The operation's time was over this long after the attempt began.
+    /// The operation's time ended this long after the attempt began.
     Unfinished(Duration),
     /// The object is not the one that the catalog saw.
     Changed(String),
-    /// Nothing to retry; the message says why.
+    /// A failure that is not retried; the message states why.
     Refused(String),
 }
 
@@ -55,19 +55,19 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// What the caller's loop does next.
+/// What the retry loop does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The store wants fewer requests.
+    /// The store requests a lower rate.
     Throttled,
     /// A passing fault.
     Transient,
     Missing,
-    /// No such bucket, container or host folder.
+    /// There is no such bucket, container or host folder.
     NoStore,
     Changed,
     Denied,
-    /// Refused by us, not by the store.
+    /// Rejected by feedstock, not by the store.
     Forbidden,
     NoCredentials,
     Exists,
@@ -113,24 +113,24 @@ impl Failure {
             Fault::Range { asked, got } => Self::new(
                 Verdict::Transient,
                 format!(
-                    "the answer is of bytes {}..{}, not of {}..{}",
+                    "the answer has bytes {}..{}, not {}..{}",
                     got.start, got.end, asked.start, asked.end
                 ),
             ),
             Fault::Unversioned => Self::new(
                 Verdict::Transient,
-                "the rest of the range came without the ETag of its beginning, so that it may be of another version",
+                "the rest of the range came without the ETag of its beginning, so it may be of another version",
             ),
             Fault::Stalled(limit) => Self::new(
                 Verdict::Transient,
-                format!("no complete answer within {:.1} s", limit.as_secs_f64()),
+                format!("there was no complete answer within {:.1} s", limit.as_secs_f64()),
             ),
             Fault::Slow { bytes, window } => {
                 let (least, window) = (LEAST_BYTES_PER_S >> 10, window.as_secs_f64());
                 let text = match bytes {
                     0 => format!("nothing arrived for {window:.1} s"),
                     _ => format!(
-                        "{bytes} bytes arrived in {window:.1} s, below the least rate of {least} KiB/s"
+                        "{bytes} bytes arrived in {window:.1} s, below the minimum rate of {least} KiB/s"
                     ),
                 };
                 Self::new(Verdict::Transient, text)
@@ -143,7 +143,7 @@ impl Failure {
         }
     }
 
-    /// The error for `what` (an object, a listing, with its URI). `tries` says how often and how long.
+    /// Returns the error for `what` (an object, a listing, with its URI). `tries` states the attempts and the time.
     pub(crate) fn into_error(self, what: &str, tries: Option<String>) -> Error {
         let cause = self.cause;
         let message = match self.verdict {
@@ -151,7 +151,7 @@ impl Failure {
                 Some(tries) => format!("{what}: {tries}: {cause}"),
                 None => format!("{what}: {cause}"),
             },
-            Verdict::Missing => format!("{what}: there is no such object ({cause})"),
+            Verdict::Missing => format!("{what}: the object does not exist ({cause})"),
             Verdict::NoStore => {
                 format!("{what}: the bucket does not exist ({cause}); check its name, region and endpoint")
             }
@@ -159,13 +159,13 @@ impl Failure {
                 "{what}: the object changed since the catalog was built ({cause}); build the catalog again"
             ),
             Verdict::Denied => format!(
-                "{what}: the storage refuses access ({cause}); check the credentials and their permissions"
+                "{what}: the storage denied access ({cause}); check the credentials and their permissions"
             ),
             Verdict::NoCredentials => format!(
                 "{what}: no credentials were found ({cause}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
-                 (or the cloud's own variables), or ask for anonymous access"
+                 (or the cloud's own variables), or request anonymous access"
             ),
-            Verdict::Exists => format!("{what}: it exists already ({cause})"),
+            Verdict::Exists => format!("{what}: the object exists already ({cause})"),
             Verdict::Forbidden | Verdict::Config => format!("{what}: {cause}"),
         };
         Error::new(self.verdict.kind(), message)
@@ -194,7 +194,7 @@ fn judge_store(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -
         E::NotFound { .. } => Verdict::Missing,
         E::Precondition { .. } | E::NotModified { .. } => Verdict::Changed,
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => Verdict::Denied,
-        // 409 on S3 may also mean "another conditional write is under way": that one passes
+        // 409 on S3 may also mean "another conditional write is under way": that is temporary
         E::AlreadyExists { .. } if code == Some("ConditionalRequestConflict") => Verdict::Transient,
         E::AlreadyExists { .. } => Verdict::Exists,
         E::Generic { .. } | E::JoinError { .. } => judge_status(answer.status, code, &text),
@@ -209,7 +209,7 @@ fn judge_status(status: Option<u16>, code: Option<&str>, text: &str) -> Verdict 
         (_, Some("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")) => Verdict::Denied,
         (_, Some("RequestTimeout" | "InternalError" | "OperationTimedOut")) => Verdict::Transient,
         (Some(429 | 503), _) => Verdict::Throttled,
-        // 520 and above: a content network that has no complete answer of the store behind it
+        // 520 and above: a content network got no complete answer from its store
         (Some(408 | 425 | 500 | 502 | 504 | 520..=599), _) => Verdict::Transient,
         (Some(401 | 403), _) => Verdict::Denied,
         (Some(404 | 410), _) => Verdict::Missing,
@@ -221,7 +221,7 @@ fn judge_status(status: Option<u16>, code: Option<&str>, text: &str) -> Verdict 
     }
 }
 
-/// The error of reading the local file `uri` by other means than [`super::Storage`].
+/// Returns the error of reading the local file `uri` without [`super::Storage`].
 pub(crate) fn local_error(uri: &str, error: io::Error) -> Error {
     judge_io(&error).into_error(uri, None)
 }
@@ -236,7 +236,7 @@ fn judge_io(error: &io::Error) -> Failure {
     use io::ErrorKind as K;
     /// `EIO`: a disk or a mounted file system did not answer a read.
     const EIO: i32 = 5;
-    /// `ENFILE`, `EMFILE`: too many open files here and now, of the machine or of the process.
+    /// `ENFILE`, `EMFILE`: too many open files at this moment, in the machine or in the process.
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     /// `ESTALE`: a network file system lost its handle.
@@ -257,7 +257,7 @@ fn judge_io(error: &io::Error) -> Failure {
     Failure::new(verdict, error.to_string())
 }
 
-/// One line for people: the status and the store's own code and message, else the innermost cause.
+/// Returns one line for the user: the status and the store's own code and message, else the innermost cause.
 fn cause_text(error: &object_store::Error, text: &str, answer: Answer, cleaner: &Cleaner) -> String {
     let mut out = String::new();
     if let Some(status) = answer.status.filter(|s| *s >= 300) {
@@ -295,7 +295,7 @@ fn chain(error: &object_store::Error) -> String {
     text
 }
 
-/// The content of the first `<name>…</name>` in an XML error body.
+/// Returns the content of the first `<name>…</name>` in an XML error body.
 fn tag<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let start = text.find(&format!("<{name}>"))? + name.len() + 2;
     let end = text[start..].find('<')? + start;

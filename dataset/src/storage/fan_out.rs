@@ -1,15 +1,15 @@
-//! Listings of many objects: by several listers, by folders first, and by ranges of keys where folders are not enough.
+//! Listings of many objects by several listers: by folders first, and by ranges of keys where folders are not enough.
 //!
 //! ```text
-//! s3://b/train ─▶ few folders: one level down ─▶ 8 to 2,000 folders: a range for each ─▶ 16 listers, who split what is long
+//! s3://b/train ─▶ few folders: one level down ─▶ 8 to 2,000 folders: a range for each ─▶ 16 listers, which split long ones
 //!              └▶ more than 2,000 names in one level: one range of all keys below it ────────┘
 //! ```
 //! A page of 1,000 keys takes a cloud about 100 ms, so one lister finds 10,000 keys a second and 16 find 160,000: 10⁷ keys take
-//! a minute instead of a quarter of an hour. The result is that of one lister: every key that was there throughout, once.
+//! a minute instead of a quarter of an hour. The result equals that of one lister: every key that existed throughout, once.
 //! Neither is a snapshot of one moment.
-//! A listing of more than 32,000 keys is kept in a file page by page, and resumed from it (`journal.rs`).
-//! Ranges need a store that lists in bytewise order and from any key: S3 and Google do. Azure and S3's directory buckets do
-//! not, and their long folders have one lister each. A store that turns out not to is listed again without ranges.
+//! A listing of more than 32,000 keys is stored in a file page by page, and can be resumed from it (`journal.rs`).
+//! Ranges need a store that lists in bytewise order and from any key, as S3 and Google do. In Azure and S3's directory buckets,
+//! each long folder has one lister. If a store turns out not to support ranges, it is listed again without them.
 
 use super::fetch::blocking;
 use super::journal::{Journal, Listed};
@@ -27,18 +27,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Listers of one listing, and single objects that are asked for at once.
+/// Listers of one listing, and the number of single objects requested at once.
 pub(super) const LISTERS: usize = 16;
-/// A page is what all clouds give at most.
+/// The maximum page size of all clouds.
 pub(super) const PAGE_KEYS: usize = 1_000;
-/// Descend while there are fewer folders than this: fewer would leave listers idle.
+/// Descends while there are fewer folders than this: too few would leave listers idle.
 const FOLDERS_MIN: usize = 8;
 /// With more folders than this, one page of many folders is cheaper than one page for each.
 const FOLDERS_MAX: usize = 2_000;
-/// `corpus/imagenet/data/train` is four deep; below that all keys are one range.
+/// `corpus/imagenet/data/train` has four levels; all keys below them are one range.
 const FOLDERS_DEPTH: usize = 4;
-/// Pages of one level that are looked at: more names than [`FOLDERS_MAX`] are listed as ranges of keys. At most seven folders
-/// of four levels are looked at in vain: 56 pages, but usually 2.
+/// Pages that are read of one level: more names than [`FOLDERS_MAX`] are listed as ranges of keys. At most seven folders of
+/// four levels are read in vain: 56 pages, but usually 2.
 const LEVEL_PAGES: usize = FOLDERS_MAX / PAGE_KEYS;
 
 /// What is directly in a folder.
@@ -54,11 +54,11 @@ enum Level {
 /// What listers share.
 struct Shared {
     ranges: Mutex<KeyRanges>,
-    /// A page has come.
+    /// Signals that a page has arrived.
     changed: Notify,
 }
 
-/// What is left of a listing that was interrupted.
+/// The rest of an interrupted listing.
 #[derive(Default)]
 struct Resumed {
     journal: Option<Arc<Journal>>,
@@ -81,7 +81,7 @@ impl Resumed {
 /// The objects that a listing by several listers found, in no order.
 pub(super) struct FannedOut {
     pub(super) objects: Vec<ObjectMeta>,
-    /// Some of them were found by a listing that was interrupted: up to an hour ago.
+    /// Whether some of them were found by an earlier, interrupted listing: up to an hour ago.
     pub(super) is_resumed: bool,
 }
 
@@ -109,7 +109,7 @@ impl Shared {
 }
 
 impl Store {
-    /// All objects below `prefix`. `journal`: the file from which the listing is resumed.
+    /// Lists all objects below `prefix`. `journal` is the file from which the listing is resumed.
     pub(super) async fn fan_out(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
@@ -133,12 +133,12 @@ impl Store {
                 Err(Failure::Ended(ended)) => return Err(ended),
                 Err(Failure::Unordered) => {
                     tracing::info!(
-                        "{}: the store does not list in bytewise order from any key; one lister for each folder lists it again",
+                        "{}: the store does not list in bytewise order from any key; listing it again with one lister a folder",
                         self.name
                     );
                     resumed.remove_journal().await;
                     resumed = Resumed::default();
-                    can_split = false; // and then nothing is compared
+                    can_split = false; // which turns the check of the order off
                     seen.restart();
                     seen.add(above.len() as u64);
                 }
@@ -146,7 +146,7 @@ impl Store {
         }
     }
 
-    /// Opens the journal, if there is to be one, with what it has of `prefixes`.
+    /// Opens the journal, if there is to be one, and reads its parts of `prefixes`.
     async fn resume(&self, prefix: &str, prefixes: &[String], journal: Option<PathBuf>) -> Resumed {
         let Some(path) = journal else { return Resumed::default() };
         let place = format!("{} {prefix}", self.name);
@@ -164,7 +164,7 @@ impl Store {
         }
         if !resumed.known.is_empty() {
             tracing::info!(
-                "{}: a listing that was interrupted after {} objects is resumed",
+                "{}: resuming a listing that was interrupted after {} objects",
                 self.name,
                 resumed.objects.len()
             );
@@ -172,7 +172,7 @@ impl Store {
         resumed
     }
 
-    /// Walks down to a level with many folders: the objects above it, and the prefixes that hold all others.
+    /// Descends to a level with many folders. Returns the objects above it, and the prefixes that hold all others.
     async fn levels(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
@@ -231,7 +231,7 @@ impl Store {
         Ok(Level::Many(folder))
     }
 
-    /// All objects in these ranges, which do not overlap.
+    /// Lists all objects in these ranges, which do not overlap.
     async fn list_ranges(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
@@ -247,7 +247,7 @@ impl Store {
         Ok(objects)
     }
 
-    /// One lister: lists ranges until there are none.
+    /// Runs one lister, which lists ranges until there are none.
     async fn lister(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
@@ -257,7 +257,7 @@ impl Store {
     ) -> Result<Vec<ObjectMeta>, Failure> {
         let mut objects = Vec::new();
         loop {
-            // Before the question: a page that comes after it is not missed.
+            // Registered before `next`, so that a page that arrives in between is not missed.
             let mut changed = std::pin::pin!(shared.changed.notified());
             changed.as_mut().enable();
             let next = shared.lock().next();
@@ -303,7 +303,7 @@ impl Store {
         }
     }
 
-    /// One page of what begins with `prefix`.
+    /// Lists one page of the keys that begin with `prefix`.
     pub(super) async fn page(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
@@ -314,8 +314,8 @@ impl Store {
         self.until_done(|_| within(self.stall(), pages.list_paginated(prefix, options.clone()))).await
     }
 
-    /// Azure's listings from a key need a version of its protocol that object_store does not speak, and its hierarchical
-    /// containers have another order, as S3's directory buckets have.
+    /// Azure's listings from a key need a protocol version that object_store does not support. Its hierarchical containers,
+    /// like S3's directory buckets, have another order.
     fn lists_from_any_key(&self) -> bool {
         matches!(self.scheme, Scheme::S3 | Scheme::Gcs)
             && !self.name.trim_end_matches('/').ends_with("--x-s3")

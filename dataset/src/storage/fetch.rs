@@ -1,13 +1,13 @@
-//! One request's worth of an object: attempts that go on where the last one ended.
+//! Reads one range of an object with one request at a time; each attempt continues where the last one ended.
 //!
 //! ```text
-//! attempt 1  ████████░░░░░░░░  cut: reset, stalled, or below the least rate
+//! attempt 1  ████████░░░░░░░░  cut: reset, stalled, or below the minimum rate
 //! attempt 2          ████░░░░  Range from the offset reached, of the same version
 //! attempt 3              ████  done
 //! ```
-//! What arrived is kept only if its answer and the next one show the same strong ETag. Otherwise the bytes may be of two
-//! versions, and the range is read anew: a weak ETag or a time of change is equal for some pairs of versions, and a server that
-//! leaves the ETag out of a 206 does not say which version it sends.
+//! Bytes that arrived are kept only if their answer and the next one have the same strong ETag. Otherwise they may be of two
+//! versions, and the range is read again. Two versions may have an equal weak ETag or time of change. A server that leaves the
+//! ETag out of a 206 does not state which version it sends.
 
 use super::failure::Fault;
 use super::object::ObjectRef;
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
-/// What is read.
+/// The request: what is read.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) remote: &'a Remote,
@@ -36,14 +36,14 @@ pub(super) struct Asked<'a> {
 /// The part of a range that has arrived.
 pub(super) struct Partial {
     range: Range<u64>,
-    /// The range is the whole object, which is asked for without a range.
+    /// Whether the range is the whole object, which is requested without a range.
     is_whole: bool,
-    /// The bytes belong into `buffer`, whose memory has their size and must stay where it is.
+    /// Whether the bytes go into `buffer`, whose memory has their size and must not move.
     is_in_place: bool,
     arrived: Mutex<Arrived>,
 }
 
-/// Bytes, and the strong ETag of the answer that they came in.
+/// The bytes, and the strong ETag of the answer that they came in.
 #[derive(Default)]
 struct Arrived {
     buffer: BytesMut,
@@ -51,12 +51,12 @@ struct Arrived {
 }
 
 impl Partial {
-    /// Nothing of `range` yet.
+    /// Starts with no bytes of `range`.
     pub(super) fn new(range: Range<u64>, is_whole: bool) -> Self {
         Self { range, is_whole, is_in_place: false, arrived: Mutex::default() }
     }
 
-    /// Nothing of `range` yet; it goes into `buffer`, which is empty and has room for it.
+    /// Starts with no bytes of `range`; they go into `buffer`, which is empty and has room for them.
     pub(super) fn in_place(range: Range<u64>, buffer: BytesMut) -> Self {
         let arrived = Mutex::new(Arrived { buffer, etag: None });
         Self { range, is_whole: false, is_in_place: true, arrived }
@@ -78,8 +78,8 @@ impl Partial {
         let buffer = &mut self.lock().buffer;
         if buffer.capacity() == 0 {
             let len = self.range.end - self.range.start;
-            let len =
-                usize::try_from(len).map_err(|_| Fault::Refused(format!("{len} bytes do not fit memory")))?;
+            let len = usize::try_from(len)
+                .map_err(|_| Fault::Refused(format!("{len} bytes do not fit in memory")))?;
             buffer.reserve(len);
         }
         buffer.extend_from_slice(part);
@@ -93,7 +93,7 @@ impl Partial {
         progress.lose();
     }
 
-    /// Whether an answer with this strong ETag, or with none, goes on with what arrived. If nothing did, it begins.
+    /// Whether an answer with this strong ETag, or with none, continues what has arrived. If nothing has, it is the beginning.
     fn continues(&self, etag: Option<&str>) -> bool {
         let mut arrived = self.lock();
         if arrived.buffer.is_empty() {
@@ -107,7 +107,7 @@ impl Partial {
         self.lock().etag.is_some()
     }
 
-    /// The bytes that arrived.
+    /// Takes the bytes that arrived.
     pub(super) fn take(&self) -> BytesMut {
         std::mem::take(&mut self.lock().buffer)
     }
@@ -124,7 +124,7 @@ impl Store {
     }
 }
 
-/// One attempt. The length is compared with the range, size and version with the catalog's.
+/// Makes one attempt. Compares the length with the range, and size and version with the catalog's.
 async fn attempt(
     asked: Asked<'_>,
     conditions: GetOptions,
@@ -158,7 +158,7 @@ async fn attempt(
         pace.on_bytes(part.len() as u64);
         got += part.len() as u64;
         if got > expected {
-            partial.lose(progress); // a server that counts wrong may have sent anything
+            partial.lose(progress); // a server that sends a wrong length may have sent anything
             return Err(Fault::Length { expected, got });
         }
         progress.add(part.len() as u64);
@@ -168,7 +168,7 @@ async fn attempt(
             partial.append(&part)?;
         }
         if got == expected {
-            // Reading the end, too, lets the connection serve the next request.
+            // Reading the end as well lets the connection serve the next request.
             return match body.next().now_or_never().flatten() {
                 Some(Ok(more)) if !more.is_empty() => {
                     partial.lose(progress);
@@ -181,7 +181,7 @@ async fn attempt(
     Err(Fault::Length { expected, got })
 }
 
-/// Asks for what is missing.
+/// Requests the missing bytes.
 async fn request(
     asked: Asked<'_>,
     conditions: GetOptions,
@@ -206,12 +206,12 @@ async fn request(
     ask(None).await
 }
 
-/// The key as object_store's type; keys that it cannot hold are refused by name.
+/// Returns the key as object_store's type; an error names a key that the type cannot hold.
 pub(super) fn path(key: &str) -> Result<Path> {
     Path::parse(key).map_err(|e| Error::config(format!("the key '{key}' cannot be addressed: {e}")))
 }
 
-/// File I/O off the async threads.
+/// Runs file I/O off the async threads.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {

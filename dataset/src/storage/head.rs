@@ -1,4 +1,4 @@
-//! Single objects: size and version, by HEAD or, where that is refused, by a GET of one byte.
+//! Single objects: size and version, by HEAD or, where the server rejects that, by a GET of one byte.
 //!
 //! A signature of S3 or Google covers the method: a URL that was presigned for GET answers 403 to HEAD. Some gateways
 //! answer HEAD with 405 or 501.
@@ -20,7 +20,7 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
 use std::time::Duration;
 
 impl Store {
-    /// The single object at `at`.
+    /// Returns the single object at `at`.
     pub(super) async fn head(&self, at: &Location) -> Result<ObjectRef> {
         let what = shown(&at.uri_of(&at.key));
         match self.try_head(at).await {
@@ -58,7 +58,7 @@ impl Store {
         }
     }
 
-    /// The object at `at`, or `None` when there is none.
+    /// Returns the object at `at`, or `None` if there is none.
     pub(super) async fn find(&self, at: &Location) -> Result<Option<ObjectRef>> {
         match self.try_head(at).await {
             Ok(found) => Ok(Some(found)),
@@ -68,8 +68,8 @@ impl Store {
     }
 }
 
-/// Asks for the first byte, and takes size and version from the answer. The whole object is asked for, and its body not read,
-/// where it is empty (416) or where the server sends no ranges.
+/// Requests the first byte, and takes size and version from the answer. If the object is empty (416) or the server does not
+/// support ranges, it requests the whole object and does not read the body.
 async fn by_get(remote: &Remote, path: &Path, stall: Duration) -> Result<ObjectMeta, Fault> {
     let first = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
     match within(stall, remote.objects.get_opts(path, first)).await {

@@ -1,15 +1,15 @@
-//! The pages of a long listing in a file, so that a listing that was interrupted is resumed.
+//! Stores the pages of a long listing in a file, so that an interrupted listing can be resumed.
 //!
 //! ```text
 //! lister ─▶ page ─▶ line: CRC-32, span of keys, objects     next listing ─▶ lines ─▶ the rest of the keys is listed
 //! ```
 //! Lines are appended in any order, since each names the span that it covers: keys of one prefix above `after`, up to
 //! `through`. The file is created after [`JOURNALED_PAGES`] pages and removed when the listing is complete. It is locked
-//! while it is in use, so one process of several that list the same keeps it.
+//! while it is in use, so only one of several processes with the same listing writes it.
 //!
-//! A resumed listing states for each key what was there when its page came, as every listing does. A file is resumed up to
-//! [`MAX_AGE`] after its first page, however often it was resumed before.
-//! A file that nothing was added to for that long is removed when its catalog, or a new one in the same cache, is opened.
+//! As in every listing, each key has the state of the moment when its page was read. A file is resumed up to [`MAX_AGE`] after
+//! its first page, however often it was resumed before. A file without additions for that long is removed when its catalog,
+//! or a new one in the same cache, is opened.
 //! Cost: about 80 bytes a key on disk until the listing is complete; 10⁷ keys take 0.8 GB.
 
 use super::key_span::KeySpan;
@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// Pages before there is a file: 32,000 keys are listed in a few seconds, which is not worth a file.
+/// The file is created after this many pages: 32,000 keys are listed in a few seconds, which is not worth a file.
 pub(super) const JOURNALED_PAGES: usize = 32;
 /// An older file is not resumed: objects may have been added or replaced since.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
 /// A listing that was cancelled in this process may hold the file for a moment.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
-/// The first line, with the version of this format and the place that is listed.
+/// The first line, with the version of this format and the place that it lists.
 const HEAD: &str = "feedstock listing 2 of ";
 
 /// A part of a listing: all objects whose keys are in a span.
@@ -47,7 +47,7 @@ impl Listed {
         Self { span, objects: objects.iter().map(object).collect() }
     }
 
-    /// The objects as the store listed them; `None` if one has a key that no store lists.
+    /// Returns the objects as the store listed them; `None` if one has a key that no store lists.
     pub(super) fn objects(self) -> Option<Vec<ObjectMeta>> {
         let object = |(key, size, e_tag, seconds): (String, u64, Option<String>, i64)| {
             let time = UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(seconds).ok()?))?;
@@ -67,7 +67,7 @@ impl Listed {
         Ok(format!("{:08x}{json}\n", crc32fast::hash(json.as_bytes())))
     }
 
-    /// `None` for a line that was not written whole.
+    /// Parses a line; `None` if it was not written whole.
     fn of_line(line: &[u8]) -> Option<Self> {
         let (sum, json) = line.strip_suffix(b"\n")?.split_at_checked(8)?;
         let sum = u32::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
@@ -93,7 +93,7 @@ enum State {
 }
 
 impl Journal {
-    /// Opens the file at `path` for a listing of `place`, and reads the parts of a listing that was interrupted. Blocks.
+    /// Opens the file at `path` for a listing of `place`, and reads the parts of an interrupted listing. Blocks.
     pub(super) fn open(path: &Path, place: &str) -> (Arc<Self>, Vec<Listed>) {
         let head = format!("{HEAD}{place}\n");
         let (state, found) = match read(path, &head) {
@@ -108,7 +108,7 @@ impl Journal {
         (Arc::new(Self { path: path.to_owned(), head, state: Mutex::new(state) }), found)
     }
 
-    /// Adds what a page has. Blocks.
+    /// Adds the keys of a page. Blocks.
     pub(super) fn add(&self, listed: &Listed) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *state, State::Closed);
@@ -116,7 +116,7 @@ impl Journal {
             Ok(after) => *state = after,
             Err(error) => {
                 warn(&self.path, &error);
-                let _absent = std::fs::remove_file(&self.path); // it lacks a page, and later ones would not be removed
+                let _absent = std::fs::remove_file(&self.path); // it lacks a page, and nothing would remove it later
             }
         }
     }
@@ -138,7 +138,7 @@ impl Journal {
         })
     }
 
-    /// Removes the file: the listing is complete, or it was of no use. Blocks.
+    /// Removes the file, since the listing is complete, or the file was of no use. Blocks.
     pub(super) fn remove(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Open(_) = *state
@@ -152,7 +152,7 @@ impl Journal {
 }
 
 fn warn(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "the listing is not kept; if it is interrupted, it begins anew");
+    tracing::warn!(path = %path.display(), %error, "the listing is not stored; an interruption makes it start again");
 }
 
 /// Creates the file with its first lines; `None` if another process has it.
@@ -169,14 +169,15 @@ fn create(path: &Path, head: &str, lines: &[String]) -> io::Result<Option<File>>
     Ok(Some(file))
 }
 
-/// Locks the file; `false` if another process has it. A file system without locks is an error, as another process could write
-/// the file at the same time.
+/// Locks the file; `false` if another process has it. A file system without locks is an error, because another process could
+/// write the file at the same time.
 fn locked(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => {
-            let why = format!("the file cannot be locked, which a file system without locks causes: {error}");
+            let why =
+                format!("the file cannot be locked, perhaps because the file system has no locks: {error}");
             Err(io::Error::new(error.kind(), why))
         }
     }
@@ -210,7 +211,7 @@ fn is_recent(began: &[u8]) -> bool {
     began.is_some_and(|began| began.elapsed().is_ok_and(|age| age < MAX_AGE))
 }
 
-/// Reads a file's parts up to the first line that is not whole, which is cut off. `None` if another process has the file.
+/// Reads a file's parts up to the first line that is not whole, and cuts that line off. `None` if another process has the file.
 fn read(path: &Path, head: &str) -> io::Result<Option<(File, Vec<Listed>)>> {
     let file = OpenOptions::new().read(true).append(true).open(path)?;
     let began = Instant::now();
@@ -337,7 +338,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// A descriptor of a path alone cannot be locked, as on a network file system without locks.
+    /// A descriptor of a path alone cannot be locked, like files on a network file system without locks.
     #[test]
     fn a_file_that_cannot_be_locked_is_not_taken_for_one_in_use() {
         use std::os::unix::fs::OpenOptionsExt;
@@ -355,7 +356,7 @@ mod tests {
         let (first, found) = Journal::open(&path, "s3://b/d");
         assert_eq!(found.len(), JOURNALED_PAGES);
         let (second, found) = Journal::open(&path, "s3://b/d");
-        assert!(found.is_empty(), "another has it");
+        assert!(found.is_empty(), "another process has it");
         second.add(&span(None, None, &["d/x"]));
         second.remove();
         drop(second);
@@ -366,7 +367,7 @@ mod tests {
         let earlier = began.parse::<u64>().unwrap() - 2 * MAX_AGE.as_secs();
         std::fs::write(&path, text.replacen(began, &earlier.to_string(), 1)).unwrap();
         assert!(Journal::open(&path, "s3://b/d").1.is_empty(), "too old");
-        assert!(Journal::open(&path, "s3://b/d").1.is_empty(), "and emptied");
+        assert!(Journal::open(&path, "s3://b/d").1.is_empty(), "and it was emptied");
         std::fs::remove_file(&path).unwrap();
         filled(&path, JOURNALED_PAGES);
         assert!(Journal::open(&path, "s3://b/other").1.is_empty());

@@ -1,6 +1,6 @@
-//! Estimates of how many keys are between two texts, from the keys of one page.
+//! Estimates the number of keys between two texts from the keys of one page.
 
-/// Characters that estimates look at, from the first one that differs: twelve digits.
+/// Characters that estimates use, from the first one that differs: twelve digits.
 const WEIGHED_CHARS: usize = 12;
 
 /// A page that was not the last of its range.
@@ -11,12 +11,12 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// How far a key above the last one is from it, in multiples of what this page covers.
+    /// Returns the distance from the last key to `key` above it, in multiples of what this page covers.
     pub(super) fn pages_to(&self, key: &str) -> f64 {
         self.in_pages(distance(&self.last, key, &self.last))
     }
 
-    /// How far the last key is from one below it.
+    /// Returns the distance from `key` to the last key above it, in multiples of what this page covers.
     pub(super) fn pages_from(&self, key: &str) -> f64 {
         self.in_pages(distance(key, &self.last, &self.last))
     }
@@ -26,8 +26,8 @@ impl Page {
     }
 }
 
-/// An estimate of how far two texts are apart, as a fraction. What stands at a place of `like` is one of the digits there: one of
-/// ten digits, 26 letters, or 64 other characters around it.
+/// Estimates the distance of two texts as a fraction. The character of `like` at each place decides which digits that place
+/// has: ten digits, 26 letters, or 64 other characters around it.
 fn distance(low: &str, high: &str, like: &str) -> f64 {
     let (mut low, mut high) = (low.chars(), high.chars());
     let (mut sum, mut unit, mut compared) = (0.0, 1.0, 0);
@@ -48,13 +48,13 @@ fn distance(low: &str, high: &str, like: &str) -> f64 {
             compared += 1;
         }
         if compared == WEIGHED_CHARS || digit(above) >= digits {
-            break; // a character above all digits says nothing of what follows it
+            break; // what follows a character above all digits is unknown
         }
     }
     sum
 }
 
-/// The length in bytes of the start that two texts share, in whole characters.
+/// Returns the length in bytes of the common start of two texts, in whole characters.
 pub(super) fn shared(a: &str, b: &str) -> usize {
     let pairs = a.char_indices().zip(b.chars());
     pairs.take_while(|((_, x), y)| x == y).last().map_or(0, |((at, x), _)| at + x.len_utf8())

@@ -1,17 +1,17 @@
-//! Which keys which lister goes through, so that many keys are listed by several listers at once, wherever they are.
+//! Divides keys among listers, so that several of them list many keys at once, wherever the keys are.
 //!
 //! ```text
-//! range (after, until] ─▶ page ─▶ page ─▶ …             a lister that is free takes half of the range with most left:
+//! range (after, until] ─▶ page ─▶ page ─▶ …             a free lister takes half of the range with the most keys left:
 //! (after, middle] ─▶ page        (middle, until] ─▶ page
 //! ```
-//! A store gives no middle, so one is guessed from the keys of the last page: the last one up to some character, which is
-//! raised. Of these guesses the one counts that halves what seems to be left, by the density of the keys on that page.
-//! Where nothing says how far keys go, it is the one that leaps a few times as far as the listing has come: `img_0001`,
-//! `img_001`, `img_01`, `img_1`. A leap beyond all keys costs one page, which is empty, and shows where they end.
+//! A store does not return a middle, so it is guessed from the last key of the last page: the key up to some character, with
+//! that character raised. The best guess halves the estimated rest, by the density of the keys on that page. If nothing bounds
+//! the keys, the best guess leaps a few times as far as the listing has come: `img_0001`, `img_001`, `img_01`, `img_1`. A leap
+//! beyond all keys costs one empty page and shows where they end.
 //!
-//! Invariants: the ranges of one prefix follow one another without gap or overlap; what a page holds beyond the end of its
-//! range is the next one's. Free of I/O.
-//! Cost: a page is full but for the last of each range. A split is allowed for every [`PAGES_PER_SPLIT`] pages, and
+//! Invariants: the ranges of one prefix follow one another without gap or overlap; keys of a page beyond the end of its range
+//! belong to the next range. Free of I/O.
+//! Cost: all pages are full except the last of each range. One split is allowed for every [`PAGES_PER_SPLIT`] pages, and
 //! [`FREE_SPLITS`] more: n keys below one prefix take at most n/1,000 × 1.25 + 18 pages.
 
 use super::key_distance::{Page, shared};
@@ -19,24 +19,24 @@ use super::key_span::KeySpan;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Splits that are allowed at once: one for each of 16 listers.
+/// Splits that are allowed from the start: one for each of 16 listers.
 const FREE_SPLITS: usize = 16;
-/// Full pages that earn another split: at worst, a quarter of all pages are of no use.
+/// Full pages that allow another split: at worst, a quarter of all pages are useless.
 const PAGES_PER_SPLIT: usize = 4;
-/// A range that seems to have less than two pages left is not split: it would cost as many requests as it saves.
+/// A range with an estimated rest below two pages is not split: that would cost as many requests as it saves.
 const LEAST_PAGES: f64 = 2.0;
-/// Pages that the first leap goes over: one for each of 16 listers.
+/// Pages that the first leap skips: one for each of 16 listers.
 const LEAST_LEAP_PAGES: f64 = 16.0;
-/// A later one goes this many times as far as the first key is away: ten leaps are a factor of a million.
+/// A later leap goes this many times as far as the first key is away: ten leaps are a factor of a million.
 const LEAP: f64 = 3.0;
 /// What a lister does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// List range `range`: the keys with this prefix that follow `after`.
     List { range: usize, prefix: Arc<str>, after: Option<String> },
-    /// Ask again when a page has come.
+    /// Ask again when a page has arrived.
     Wait,
-    /// No page will come any more.
+    /// No page will arrive any more.
     Done,
 }
 
@@ -44,37 +44,37 @@ pub(super) enum Next {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key<'a> {
     pub(super) text: &'a str,
-    /// It has no bytes, so it may be a mark.
+    /// Whether it has no bytes, so that it may be a mark.
     pub(super) is_empty: bool,
 }
 
-/// What is done with a page.
+/// What the listing does with a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Taken {
     /// This many of its keys, the first ones, belong to the range.
     pub(super) keys: usize,
-    /// The range has another page.
+    /// Whether the range has another page.
     pub(super) goes_on: bool,
     /// The range is listed up to this key; `None`: to the end of its prefix.
     pub(super) through: Option<String>,
 }
 
 impl Taken {
-    /// Whether the page extends what is listed. A store may send pages without keys in between.
+    /// Whether the page extends the listing. A store may send pages without keys in between.
     pub(super) fn is_progress(&self) -> bool {
         self.keys > 0 || !self.goes_on
     }
 }
 
-/// The store does not list in bytewise order, or not from where it was asked to.
+/// The error that the store does not list in bytewise order, or not from the requested key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unordered;
 
 struct Range {
     prefix: Arc<str>,
-    /// Keys up to this one are others'.
+    /// Keys up to this one belong to other ranges.
     after: Option<String>,
-    /// Keys above this one are others'; `None`: all that follow are its own.
+    /// Keys above this one belong to other ranges; `None`: all keys that follow belong to this one.
     until: Option<String>,
     last_page: Option<Page>,
     /// Keys on its pages so far.
@@ -87,9 +87,9 @@ struct Range {
 pub(super) struct KeyRanges {
     ranges: Vec<Range>,
     waiting: VecDeque<usize>,
-    /// Those that are being listed: one for each lister at work.
+    /// The ranges being listed: one for each active lister.
     open: Vec<usize>,
-    /// Characters that keys have.
+    /// The characters that occur in keys.
     seen: BTreeSet<char>,
     splits: usize,
     full_pages: usize,
@@ -98,8 +98,8 @@ pub(super) struct KeyRanges {
 }
 
 impl KeyRanges {
-    /// A range for each span. `can_split`: the store lists in bytewise order, from where it is asked to. `page_keys`: keys of
-    /// a full page.
+    /// Makes a range for each span. `can_split` means that the store lists in bytewise order, from the requested key.
+    /// `page_keys` is the number of keys of a full page.
     pub(super) fn new(spans: Vec<KeySpan>, can_split: bool, page_keys: usize) -> Self {
         let range = |span: KeySpan| Range {
             prefix: span.prefix.into(),
@@ -117,7 +117,7 @@ impl KeyRanges {
         Self { ranges, waiting, open, seen: BTreeSet::new(), splits, full_pages, can_split, page_keys }
     }
 
-    /// What a lister that is free does.
+    /// Returns what a free lister does next.
     pub(super) fn next(&mut self) -> Next {
         if self.waiting.is_empty() {
             if self.open.is_empty() {
@@ -134,9 +134,9 @@ impl KeyRanges {
         Next::List { range, prefix: Arc::clone(&one.prefix), after: one.after.clone() }
     }
 
-    /// A page of `range` has come; `more`: the store has another one.
+    /// Processes a page of `range`; `more` means that the store has another one.
     pub(super) fn on_page(&mut self, range: usize, keys: &[Key<'_>], more: bool) -> Result<Taken, Unordered> {
-        assert!(self.open.contains(&range), "a page of a range that is not listed");
+        assert!(self.open.contains(&range), "the page is of a range that is not being listed");
         let one = &mut self.ranges[range];
         let before = one.last_page.as_ref().map(|page| page.last.as_str()).or(one.after.as_deref());
         if self.can_split && !is_sorted(before, keys) {
@@ -164,7 +164,7 @@ impl KeyRanges {
         Ok(Taken { keys: own, goes_on, through })
     }
 
-    /// Cuts the open range that seems to have most left; returns its upper part.
+    /// Cuts the open range with the largest estimated rest; returns its upper part.
     fn split(&mut self) -> Option<usize> {
         if !self.can_split || self.splits >= FREE_SPLITS + self.full_pages / PAGES_PER_SPLIT {
             return None;
@@ -188,7 +188,7 @@ impl KeyRanges {
         Some(self.ranges.len() - 1)
     }
 
-    /// The keys that a range seems to have left: as dense as on its last page; without an end, as many as it had.
+    /// Estimates the keys left in a range: as dense as on its last page; without an end, the number that it had so far.
     fn keys_left(range: &Range) -> f64 {
         let Some(page) = &range.last_page else { return 0.0 };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -199,8 +199,8 @@ impl KeyRanges {
         }
     }
 
-    /// A text above the last key of the last page and below the range's end: that key up to one of its characters, and this one
-    /// raised.
+    /// Returns a text above the last key of the last page and below the range's end: that key up to one of its characters, with
+    /// that character raised.
     fn middle(&self, range: &Range) -> Option<String> {
         let page = range.last_page.as_ref()?;
         let (last, until) = (page.last.as_str(), range.until.as_deref());
@@ -222,7 +222,7 @@ impl KeyRanges {
         rated.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, guess)| guess)
     }
 
-    /// What a character may be raised to: all digits or letters above it, and the next character that keys have.
+    /// Returns the characters to which `c` may be raised: all digits or letters above it, and the next character in keys.
     fn above(&self, c: char) -> impl Iterator<Item = char> {
         let end = match c {
             '0'..='9' => '9',
@@ -234,7 +234,7 @@ impl KeyRanges {
     }
 }
 
-/// Do the keys rise, from above `before`? A mark without its slash may come later than it seems.
+/// Whether the keys rise, from above `before`. A mark without its slash may come later than it seems.
 fn is_sorted(before: Option<&str>, keys: &[Key<'_>]) -> bool {
     let mut before = before.map(str::to_owned);
     for key in keys {
@@ -261,7 +261,7 @@ mod tests {
 
     const PAGE: usize = 10;
 
-    /// What a listing found until it ended or was interrupted.
+    /// What a listing found before it ended or was interrupted.
     #[derive(Default)]
     struct Listed {
         found: Vec<(String, bool)>,
@@ -270,13 +270,13 @@ mod tests {
         rounds: usize,
     }
 
-    /// A listing of `spans` by `listers`, whose pages come in an order that `seed` decides; it is interrupted after `most` pages.
-    /// `keys` is sorted; those that end with `/` are marks of folders and lose it, as object_store's do.
+    /// Runs a listing of `spans` by `listers` and interrupts it after `most` pages; `seed` decides the order of the pages.
+    /// `keys` is sorted; keys that end with `/` are marks of folders and lose the slash, as in object_store.
     fn list_some(keys: &[String], spans: Vec<KeySpan>, listers: usize, seed: u64, most: usize) -> Listed {
         let mut random = SplitMix64::seed_from_u64(seed);
         let mut ranges = KeyRanges::new(spans, true, PAGE);
         let mut listed = Listed::default();
-        /// Range, prefix, where the page starts, and up to where the range is listed.
+        /// Range, prefix, the start of the page, and the end up to which the range is listed.
         type AtWork = (usize, Arc<str>, Option<String>, Option<String>);
         let mut at_work: Vec<AtWork> = Vec::new();
         loop {
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// A whole listing: what it found, sorted, and the numbers of pages and of rounds.
+    /// Runs a whole listing. Returns what it found, sorted, and the numbers of pages and rounds.
     fn list(
         keys: &[String],
         prefixes: &[&str],
@@ -345,7 +345,7 @@ mod tests {
         (merged(listed.found), listed.pages, listed.rounds)
     }
 
-    /// As the listing itself merges what its listers found.
+    /// Merges as the listing itself merges what its listers found.
     fn merged(mut found: Vec<(String, bool)>) -> Vec<(String, bool)> {
         found.sort();
         found.dedup_by(|b, a| a.0 == b.0 && a.1 && b.1);
@@ -360,7 +360,7 @@ mod tests {
         keys.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// What the head of this file promises.
+    /// Checks the bound that the head of this file states.
     fn assert_bounded(keys: usize, pages: usize) {
         let most = keys as f64 / PAGE as f64 * 1.25 + 18.0;
         assert!(pages as f64 <= most, "{pages} pages for {keys} keys, {most} at most");
@@ -409,7 +409,7 @@ mod tests {
             }
             prop_assert_eq!(rest(prefixes(), &all_of.spans), []);
             prop_assert_eq!(merged(all_of.found), all(&keys));
-            // Each resumption lists the pages again that were under way, and may end pages early.
+            // Each resumption lists again the pages that were under way, and may end pages early.
             let most = keys.len() / PAGE * 5 / 4 + 19 + 6 * (parts.len() + 1) + 16 * parts.len();
             prop_assert!(all_of.pages <= most, "{} pages, {most} at most", all_of.pages);
         }
@@ -427,7 +427,7 @@ mod tests {
         }
     }
 
-    /// How many times faster 16 listers are than one, in rounds of one page each.
+    /// Returns how many times faster 16 listers are than one, in rounds of one page each.
     fn speed_up(keys: &[String]) -> f64 {
         let keys = sorted(keys.iter().cloned());
         let (found, pages, rounds) = list(&keys, &[""], 16, 7);
@@ -486,11 +486,11 @@ mod tests {
         assert_eq!(
             ranges.on_page(1, &[key("a0"), key("a1")], true),
             Err(Unordered),
-            "it ignored where to start"
+            "it ignored the start key"
         );
         let mut apart = KeyRanges::new(vec![KeySpan::all(String::new())], false, 2);
         apart.next();
         let taken = apart.on_page(0, &[key("b"), key("a")], true).unwrap();
-        assert!(taken.keys == 2 && taken.goes_on, "where nothing is split, any order will do");
+        assert!(taken.keys == 2 && taken.goes_on, "without splits, any order is accepted");
     }
 }

@@ -1,9 +1,9 @@
-//! Parts of the keys of a store, and what some parts leave of the whole.
+//! Parts of the keys of a store, and the rest of the whole without some parts.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// The keys with this prefix above `after`, up to `until`; `None` is no limit.
+/// The keys with this prefix above `after`, up to `until`; `None` means no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeySpan {
     pub(crate) prefix: String,
@@ -17,7 +17,7 @@ impl KeySpan {
     }
 }
 
-/// What is left of the keys with these prefixes without those in `known`.
+/// Returns the parts of the keys with these prefixes that are not in `known`.
 pub(crate) fn rest<'a>(
     prefixes: impl IntoIterator<Item = String>,
     known: impl IntoIterator<Item = &'a KeySpan>,

@@ -1,4 +1,4 @@
-//! The async shell around [`Aimd`]: who may start a request now, first come, first served.
+//! The async shell around [`Aimd`]: it decides who may start a request, first come, first served.
 
 use super::aimd::{Aimd, Event};
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Hands out permits to start requests, as many at once as the adaptive limit says.
+/// Issues permits to start requests, up to the adaptive limit at once.
 pub(crate) struct Limiter {
     origin: Instant,
     state: Mutex<State>,
@@ -16,11 +16,11 @@ struct State {
     aimd: Aimd,
     under_way: usize,
     peak: usize,
-    /// One entry per waiting caller; callers are bounded by the prefetch budget.
+    /// One entry per waiting caller; the prefetch budget limits the number of callers.
     waiting: VecDeque<oneshot::Sender<Permit>>,
 }
 
-/// The right to have one request under way; dropping it gives it back.
+/// The right to have one request under way; dropping it returns it.
 pub(crate) struct Permit {
     limiter: Arc<Limiter>,
     started: Duration,
@@ -37,12 +37,12 @@ impl Limiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limit now.
+    /// Returns the current limit.
     pub(crate) fn limit(&self) -> usize {
         self.lock().aimd.limit()
     }
 
-    /// The most requests that were ever under way at once.
+    /// Returns the maximum number of requests that were ever under way at once.
     pub(crate) fn peak(&self) -> usize {
         self.lock().peak
     }
@@ -72,13 +72,13 @@ impl Limiter {
         Permit { limiter: Arc::clone(self), started: self.origin.elapsed(), armed: true }
     }
 
-    /// Wakes as many as fit. A caller that went away while waiting hands its permit straight back here.
+    /// Wakes waiting callers up to the limit. The permit of a caller that went away while waiting returns here at once.
     fn wake(self: &Arc<Self>, state: &mut State) {
         while state.under_way < state.aimd.limit() {
             let Some(next) = state.waiting.pop_front() else { return };
             let permit = self.issue(state);
             if let Err(mut unwanted) = next.send(permit) {
-                unwanted.armed = false; // dropping it would lock the state that we hold
+                unwanted.armed = false; // dropping it would lock the state, which is locked here
                 state.under_way -= 1;
             }
         }
@@ -86,7 +86,7 @@ impl Limiter {
 }
 
 impl Permit {
-    /// Gives the permit back and lets the limit learn from `event`.
+    /// Returns the permit and updates the limit with `event`.
     pub(crate) fn finish(self, event: Event) {
         let limiter = Arc::clone(&self.limiter);
         let mut state = limiter.lock();
@@ -100,7 +100,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if self.armed {
             let mut state = self.limiter.lock();
-            assert!(state.under_way > 0, "a permit was given back twice");
+            assert!(state.under_way > 0, "a permit was returned twice");
             state.under_way -= 1;
             self.limiter.wake(&mut state);
         }

@@ -1,4 +1,4 @@
-//! What is there: listings and single objects.
+//! Listings and single objects.
 
 use super::failure::Fault;
 use super::failure::Verdict;
@@ -23,31 +23,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A listing that comes in one answer may take this many stall time-outs, 200 s by default: 1,000 keys take a store 100 ms,
-/// so that is two million of them.
+/// A listing that comes in one answer may take this many stall time-outs, 200 s by default: a store takes 100 ms for 1,000
+/// keys, so this is enough for two million.
 const LISTING_STALLS: u32 = 10;
-/// Listings without ETags are completed by asking for each object, if there are no more than this many:
-/// 4,096 shards of 256 MiB are a terabyte, and at 16 at once cost some 10 s.
+/// If a listing lacks ETags, up to this many objects are requested one by one for theirs: 4,096 shards of 256 MiB are a
+/// terabyte, and take about 10 s with 16 requests at once.
 const PIN_MAX: usize = 4_096;
 
 /// The objects that a listing found, sorted bytewise by key.
 #[derive(Default)]
 pub(crate) struct Listed {
     pub(crate) objects: Vec<ObjectRef>,
-    /// A part of the listing is that of an earlier process, up to an hour old: what appeared or vanished since may be missed.
+    /// Whether a part of the listing is from an earlier process, up to an hour old: later additions and removals may be missed.
     pub(crate) is_resumed: bool,
 }
 
 impl From<Vec<ObjectRef>> for Listed {
-    /// A listing of this moment.
+    /// Makes a listing of this moment.
     fn from(objects: Vec<ObjectRef>) -> Self {
         Self { objects, is_resumed: false }
     }
 }
 
 impl Store {
-    /// Everything below `at` or the object itself, at most `limit`. `told`: receives the number of
-    /// objects found so far. `journal`: the file from which a long listing is resumed.
+    /// Lists everything below `at`, or the object itself, up to `limit`. `told` receives the number of objects found so far.
+    /// `journal` is the file from which a long listing is resumed.
     pub(super) async fn list(
         &self,
         at: &Location,
@@ -89,13 +89,13 @@ impl Store {
             Ok(found) => found,
             Err(mut ended) => {
                 if ended.failure.verdict == Verdict::Missing {
-                    ended.failure.verdict = Verdict::NoStore; // an empty prefix is no error, so the bucket is missing
+                    ended.failure.verdict = Verdict::NoStore; // an empty prefix is not an error, so the bucket is missing
                 }
                 return Err(ended.into_error(what));
             }
         };
         metas.sort_unstable_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
-        // A folder's mark at the border of two listers' keys may have come to both.
+        // A folder's mark at the border of two listers' keys may be in both.
         metas.dedup_by(|b, a| a.location == b.location && a.size == 0 && b.size == 0);
         drop_folder_marks(&mut metas, &prefix);
         metas.truncate(limit);
@@ -127,7 +127,7 @@ impl Store {
                 };
                 async move {
                     let found = blocking(move || walk::list(&root, limit, &watch)).await;
-                    drop(abandoned); // not before: dropping this future stops the threads
+                    drop(abandoned); // not earlier: dropping this future stops the threads
                     found
                 }
             })
@@ -136,13 +136,13 @@ impl Store {
             Ok(files) => Ok(files.into_iter().map(|file| file.at(at)).collect()),
             Err(ended) if ended.failure.verdict == Verdict::Missing => Err(Error::new(
                 ErrorKind::Gone,
-                format!("{what}: there is no such file or folder; check the path"),
+                format!("{what}: the file or folder does not exist; check the path"),
             )),
             Err(ended) => Err(ended.into_error(what)),
         }
     }
 
-    /// The first `limit` objects below `prefix`, page by page.
+    /// Lists the first `limit` objects below `prefix`, page by page.
     async fn first_pages(
         &self,
         pages: &Arc<dyn PaginatedListStore>,
@@ -175,7 +175,7 @@ impl Store {
         .await
     }
 
-    /// Plain HTTP servers serve files and list nothing; WebDAV servers answer PROPFIND.
+    /// Plain HTTP servers serve files but list nothing; WebDAV servers answer PROPFIND.
     async fn list_http(
         &self,
         remote: &Remote,
@@ -197,7 +197,7 @@ impl Store {
                 let listed = remote.objects.list(Some(&path)).try_collect::<Vec<_>>();
                 match within(patience, listed).await {
                     Err(Fault::Store(e)) if e.to_string().contains("PROPFIND response") => {
-                        Err(Fault::Refused("the answer to PROPFIND is no WebDAV listing".into()))
+                        Err(Fault::Refused("the answer to PROPFIND is not a WebDAV listing".into()))
                     }
                     other => other,
                 }
@@ -207,7 +207,9 @@ impl Store {
             Ok(metas) if metas.is_empty() => {
                 return Err(Error::new(
                     ErrorKind::Gone,
-                    format!("{what}: there is nothing, or the server cannot list folders; {HOW}"),
+                    format!(
+                        "{what}: the folder is empty or missing, or the server cannot list folders; {HOW}"
+                    ),
                 ));
             }
             Ok(metas) => metas,
@@ -227,8 +229,8 @@ impl Store {
         self.pin(at, objects).await
     }
 
-    /// Asks for the ETags that the listing left out, so that a replaced object is noticed, and says where nothing but the
-    /// size distinguishes versions.
+    /// Requests the ETags that the listing lacks, so that a replaced object is noticed. Logs how many objects have only a size
+    /// to distinguish versions.
     async fn pin(&self, at: &Location, objects: Vec<ObjectRef>) -> Result<Vec<ObjectRef>> {
         let bare = objects.iter().filter(|o| !has_etag(o)).count();
         let objects: Vec<_> = if bare == 0 || bare > PIN_MAX {
@@ -259,7 +261,7 @@ impl Store {
         Ok(objects)
     }
 
-    /// The error of a failed operation; a missing object in a missing bucket is told apart.
+    /// Returns the error of a failed operation; it distinguishes a missing object from a missing bucket.
     pub(super) async fn explain(&self, mut ended: Ended, what: &str) -> Error {
         if let (Verdict::Missing, Backend::Remote(Remote { pages: Some(pages), .. })) =
             (ended.failure.verdict, &self.backend)
@@ -280,7 +282,7 @@ impl Store {
     }
 }
 
-/// Tells the threads of a walk to stop when it is dropped.
+/// Stops the threads of a walk when it is dropped.
 #[derive(Default)]
 struct Abandoned(Arc<AtomicBool>);
 
@@ -294,7 +296,7 @@ fn object(at: &Location, meta: ObjectMeta) -> ObjectRef {
     ObjectRef { uri: at.uri_of(meta.location.as_ref()), size: meta.size, etag: version(&meta) }
 }
 
-/// Consoles mark folders with empty objects named `folder/`, which arrive here without their slash: one is
+/// Removes marks. Consoles mark folders with empty objects named `folder/`, which arrive here without their slash: a mark is
 /// the listed folder itself or has entries below it. `metas` is sorted.
 fn drop_folder_marks(metas: &mut Vec<ObjectMeta>, prefix: &str) {
     let folder = prefix.trim_end_matches('/');

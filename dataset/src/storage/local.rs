@@ -1,8 +1,8 @@
 //! Files of this machine.
 //!
-//! Read directly, not through object_store's `LocalFileSystem`: that one leaves out files named like
-//! `clip.jpg#1` and follows no names that its path type cannot hold. ETags have the same form
-//! (inode, modification time, size), so that a replaced or touched file is noticed.
+//! They are read directly, not through object_store's `LocalFileSystem`, which leaves out files with names like `clip.jpg#1`
+//! and does not follow names that its path type cannot hold. ETags have the same form (inode, modification time, size), so
+//! that a replaced or touched file is noticed.
 
 use super::failure::Fault;
 use super::object::ObjectRef;
@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file found: path, size in bytes, ETag.
+/// A file that was found: path, size in bytes, ETag.
 pub(crate) struct Found {
     pub(crate) path: String,
     pub(crate) size: u64,
@@ -25,13 +25,13 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The object at `at`'s storage.
+    /// Returns it as an object of `at`'s storage.
     pub(super) fn at(self, at: &Location) -> ObjectRef {
         ObjectRef { uri: at.uri_of(&self.path), size: self.size, etag: Some(self.etag) }
     }
 }
 
-/// Half-written files carry this in their name and are never listed.
+/// The mark in the names of half-written files, which are never listed.
 pub(super) const TEMP_MARK: &str = ".feedstock-tmp-";
 
 fn etag(meta: &Metadata) -> String {
@@ -43,7 +43,7 @@ pub(super) fn found(path: String, meta: &Metadata) -> Found {
     Found { path, size: meta.len(), etag: etag(meta) }
 }
 
-/// The file at `path`; folders count as not there.
+/// Returns the file at `path`; a folder counts as missing.
 pub(crate) fn head(path: &str) -> Result<Found, Fault> {
     let meta = fs::metadata(path)?;
     if meta.is_dir() {
@@ -52,11 +52,11 @@ pub(crate) fn head(path: &str) -> Result<Found, Fault> {
     Ok(found(path.to_owned(), &meta))
 }
 
-/// Read at a time, so that a slow file system shows its progress.
+/// Bytes that are read at a time, so that a slow file system shows its progress.
 const STEP_BYTES: usize = 4 << 20;
 
-/// Exactly `range` of the file, if it is still the one that `pinned` names, before the first byte and after the last one: a
-/// file that is rewritten in place keeps its inode, and the bytes read may be of both versions.
+/// Reads exactly `range` of the file. Checks before the first byte and after the last one that the file is the `pinned` one:
+/// a file that is rewritten in place keeps its inode, and the bytes read may be of both versions.
 pub(crate) fn read(
     path: &str,
     range: &Range<u64>,
@@ -64,12 +64,12 @@ pub(crate) fn read(
     size: u64,
     progress: &Progress,
 ) -> Result<Bytes, Fault> {
-    progress.lose(); // an attempt begins anew
+    progress.lose(); // an attempt starts from the beginning
     let file = File::open(path)?;
     while_pinned(&file, pinned, size, || bytes_of(&file, range, progress))
 }
 
-/// What `read` returns, if the file is `pinned` before and the same one after it.
+/// Returns the result of `read` if the file is `pinned` before and the same after it.
 fn while_pinned<T>(
     file: &File,
     pinned: Option<&str>,
@@ -85,7 +85,7 @@ fn while_pinned<T>(
 fn bytes_of(mut file: &File, range: &Range<u64>, progress: &Progress) -> Result<Bytes, Fault> {
     let len = range.end - range.start;
     let capacity =
-        usize::try_from(len).map_err(|_| Fault::Refused(format!("{len} bytes do not fit memory")))?;
+        usize::try_from(len).map_err(|_| Fault::Refused(format!("{len} bytes do not fit in memory")))?;
     file.seek(SeekFrom::Start(range.start))?;
     let (bytes, got) = if capacity < LEAST_BYTES {
         let mut bytes = Vec::with_capacity(capacity);
@@ -102,17 +102,20 @@ fn bytes_of(mut file: &File, range: &Range<u64>, progress: &Progress) -> Result<
     Ok(bytes)
 }
 
-/// The version of an open file, which must be `pinned` and have `size` bytes.
+/// Returns the version of an open file, which must be `pinned` and have `size` bytes.
 fn version_of(file: &File, pinned: Option<&str>, size: u64) -> Result<String, Fault> {
     let meta = file.metadata()?;
     let now = etag(&meta);
     if pinned.is_some_and(|etag| etag != now) || meta.len() != size {
-        return Err(Fault::Changed(format!("{size} bytes then, {} bytes now, or another file", meta.len())));
+        return Err(Fault::Changed(format!(
+            "it had {size} bytes and now has {}, or it is another file",
+            meta.len()
+        )));
     }
     Ok(now)
 }
 
-/// Fills `bytes` as far as the file goes.
+/// Fills `bytes` up to the end of the file.
 fn read_up_to(file: &mut impl Read, bytes: &mut [u8], progress: &Progress) -> io::Result<usize> {
     let mut got = 0;
     while got < bytes.len() {
@@ -132,18 +135,18 @@ fn read_up_to(file: &mut impl Read, bytes: &mut [u8], progress: &Progress) -> io
 
 static TEMP_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Writes `bytes` whole or not at all; missing folders are made.
+/// Writes `bytes` whole or not at all; creates missing folders.
 pub(crate) fn write(path: &str, bytes: &[u8]) -> Result<(), Fault> {
     put(path, bytes, |temp, target| fs::rename(temp, target))
 }
 
-/// As [`write`], if there is no such file yet; returns whether this call made it.
+/// As [`write`], if the file does not exist yet; returns whether this call created it.
 pub(crate) fn create(path: &str, bytes: &[u8]) -> Result<bool, Fault> {
     let mut is_new = true;
     put(path, bytes, |temp, target| {
         let claimed = match fs::hard_link(temp, target) {
             Ok(()) => return fs::remove_file(temp),
-            // Some file systems have no links: an empty file is the claim.
+            // Some file systems have no links: an empty file claims the name.
             Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
                 File::create_new(target).map(|_| ())
             }
@@ -161,7 +164,7 @@ pub(crate) fn create(path: &str, bytes: &[u8]) -> Result<bool, Fault> {
     Ok(is_new)
 }
 
-/// Writes `bytes` into a temporary file, which `place(temporary file, path)` moves to `path`.
+/// Writes `bytes` to a temporary file, which `place(temporary file, path)` moves to `path`.
 fn put(path: &str, bytes: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> Result<(), Fault> {
     let target = Path::new(path);
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -174,7 +177,7 @@ fn put(path: &str, bytes: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<
         place(&temp, target)
     })();
     if result.is_err() {
-        let _ = fs::remove_file(&temp); // `place` took it away otherwise
+        let _ = fs::remove_file(&temp); // after a success, `place` has moved it
     }
     result.map_err(Fault::Io)
 }
@@ -189,7 +192,7 @@ fn temp_path(target: &Path) -> Result<PathBuf, Fault> {
     Ok(target.with_file_name(format!(".{short}{TEMP_MARK}{}-{n}", std::process::id())))
 }
 
-/// Removes the file; it is no error when there is none.
+/// Removes the file; a missing file is not an error.
 pub(crate) fn delete(path: &str) -> Result<(), Fault> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e.into()),
@@ -215,7 +218,7 @@ mod tests {
         ));
     }
 
-    /// In place: the inode and the size stay, and the bytes read may be of both versions.
+    /// In place: inode and size stay the same, and the bytes read may be of both versions.
     #[test]
     fn a_file_that_is_rewritten_while_it_is_read_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
@@ -237,7 +240,7 @@ mod tests {
         assert!(matches!(read(true), Err(Fault::Changed(_))));
     }
 
-    /// Sevens without end, and how often they were read.
+    /// An endless file of sevens, with the number of reads.
     struct Steps(u32);
 
     impl Read for Steps {

@@ -6,13 +6,13 @@
 //!                                             └─ backoff ◀─────┘ until the deadline
 //! ```
 //! Invariants
-//! - A read is exactly the asked bytes of exactly the catalog's version of the object, or an error.
+//! - A read returns exactly the requested bytes of the catalog's version of the object, or an error.
 //! - There is one retry loop (ours) and one deadline, which counts time without progress. A request that stalls, or brings
-//!   less than 64 KiB/s, is cut; the next one goes on where it ended, on another connection.
+//!   less than 64 KiB/s, is cut; the next one continues where it ended, on another connection.
 //! - All requests run on feedstock's own I/O threads, whatever runtime the caller has.
-//! - Redirects are followed only where `redirect.rs` lets them go: within the allow list, without credentials, and never
-//!   from elsewhere to this machine or to its metadata service.
-//! - No credential and no signed URL reaches a message, a log or a Debug print.
+//! - Redirects are followed only as `redirect.rs` permits: within the allow list, without credentials, and never from another
+//!   machine to this one or to its metadata service.
+//! - No credential and no signed URL is in a message, a log or a Debug print.
 //!
 //! Cost on one busy 2-core machine: 1.3 CPU-seconds per GB over HTTP in 8 MiB ranges, 2.5 in 128 KiB ranges,
 //! 0.2 … 0.35 from the page cache (`cargo bench -p feedstock-dataset --bench storage --profile dev`).
@@ -91,7 +91,7 @@ use stores::Stores;
 pub(crate) use uri::{Location, Scheme, without_credentials};
 pub(crate) use version::is_etag;
 
-/// Every store that URIs name, opened on first use; clones share everything.
+/// Opens every store that URIs name, on first use; clones share everything.
 #[derive(Clone)]
 pub struct Storage(Arc<Inner>);
 
@@ -104,11 +104,11 @@ struct Inner {
     stores: Stores,
 }
 
-/// Requests of one `read_ranges` in hand at once; the adaptive limit decides how many are under way.
+/// Requests of one `read_ranges` that are pending at once; the adaptive limit decides how many are under way.
 const RANGES_AT_ONCE: usize = 16;
 
 impl Storage {
-    /// Storage with `options`, its requests on `io`'s threads. Opens no connection yet.
+    /// Creates storage with `options`, whose requests run on `io`'s threads. Opens no connection yet.
     ///
     /// # Errors
     /// `BadConfig` for an unknown configuration key, a deadline or stall time-out of zero.
@@ -130,18 +130,18 @@ impl Storage {
         Ok(Self(Arc::new(Inner { options, io, shared, places, signed, stores })))
     }
 
-    /// All objects below `uri` (a folder or prefix), or the object itself; sorted bytewise by name.
+    /// Lists all objects below `uri` (a folder or prefix), or the object itself; sorted bytewise by name.
     ///
-    /// Empty when a bucket has nothing there. Objects without an ETag in the listing are asked for it, up to 4,096 of them;
-    /// see [`ObjectRef::etag`] for what pins the others.
+    /// The result is empty if a bucket has nothing there. For up to 4,096 objects without an ETag in the listing, the ETag is
+    /// requested; [`ObjectRef::etag`] states what pins the others.
     ///
     /// # Errors
-    /// `Gone` for a missing bucket, file or local folder; `Denied`; `BadConfig` where a web server cannot list.
+    /// `Gone` for a missing bucket, file or local folder; `Denied`; `BadConfig` if a web server cannot list.
     pub async fn list(&self, uri: &str) -> Result<Vec<ObjectRef>> {
         self.list_some(uri, usize::MAX).await
     }
 
-    /// The first `limit` objects of [`list`](Self::list), for recognising layouts of huge folders.
+    /// Lists the first `limit` objects of [`list`](Self::list), for recognising layouts of huge folders.
     pub async fn list_some(&self, uri: &str, limit: usize) -> Result<Vec<ObjectRef>> {
         Ok(self.list_telling(uri, limit, None, None).await?.objects)
     }
@@ -163,10 +163,10 @@ impl Storage {
         Ok(found)
     }
 
-    /// The one object at `uri`.
+    /// Returns the one object at `uri`.
     ///
     /// # Errors
-    /// `Gone` when there is none (the message says if the whole bucket is missing), `Denied`.
+    /// `Gone` if there is none (the message states whether the whole bucket is missing), `Denied`.
     pub async fn head(&self, uri: &str) -> Result<ObjectRef> {
         let (store, at) = self.store(uri)?;
         let found = self.0.io.run(async move { store.head(&at).await }).await?;
@@ -176,38 +176,38 @@ impl Storage {
         })
     }
 
-    /// As [`head`](Self::head), for an object that is usually not there: `None`, for one request.
+    /// As [`head`](Self::head), for an object that usually does not exist: returns `None`, with one request.
     pub(crate) async fn find(&self, uri: &str) -> Result<Option<ObjectRef>> {
         let (store, at) = self.store(uri)?;
         self.0.io.run(async move { store.find(&at).await }).await
     }
 
-    /// Exactly `range` of exactly this version of the object.
+    /// Reads exactly `range` of exactly this version of the object.
     ///
     /// # Errors
-    /// `Gone` when the object is missing or changed since, `Retryable` after the deadline, `Denied`.
+    /// `Gone` if the object is missing or has changed, `Retryable` after the deadline, `Denied`.
     pub async fn read(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
         let (this, object) = (self.clone(), object.clone());
         self.0.io.run(async move { this.read_here(&object, range).await }).await
     }
 
-    /// [`read`](Self::read) for callers who are on the I/O threads already.
+    /// As [`read`](Self::read), for callers that are already on the I/O threads.
     pub(crate) async fn read_here(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
         let (store, at) = self.store(&object.uri)?;
         store.read(&at.key, object, range).await
     }
 
-    /// Several ranges in the order given, near ones (1 MiB; 128 KiB in files) joined into one request of at
-    /// most 32 MiB. The pieces of one request share its memory.
+    /// Reads several ranges and returns them in the order given. Near ranges (1 MiB; 128 KiB in files) are joined into one
+    /// request of at most 32 MiB; the results of one request share its memory.
     ///
     /// # Errors
-    /// As [`read`](Self::read); one failed range fails all.
+    /// As [`read`](Self::read); if one range fails, all do.
     pub async fn read_ranges(&self, object: &ObjectRef, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (store, at) = self.store(&object.uri)?;
         let (object, ranges) = (object.clone(), ranges.to_vec());
         let run = async move {
             if let Some(bad) = ranges.iter().find(|r| r.start > r.end || r.end > object.size) {
-                store.read(&at.key, &object, bad.clone()).await?; // says what is wrong with it
+                store.read(&at.key, &object, bad.clone()).await?; // returns the error that names the problem
             }
             let (joined, holder) = read::join_ranges(&ranges, at.scheme == Scheme::Local);
             let (store, key, object) = (&store, &at.key, &object);
@@ -221,12 +221,12 @@ impl Storage {
                 Some(fetched[h].slice(offset(range.start)?..offset(range.end)?))
             };
             let pieces: Option<Vec<Bytes>> = ranges.iter().zip(&holder).map(cut).collect();
-            pieces.ok_or_else(|| Error::config("a range does not fit this machine's memory"))
+            pieces.ok_or_else(|| Error::config("a range does not fit in this machine's memory"))
         };
         self.0.io.run(run).await
     }
 
-    /// Writes the object whole or not at all, over what is there; above 8 MiB in parts.
+    /// Writes the object whole or not at all, replacing an existing one; above 8 MiB in parts.
     ///
     /// # Errors
     /// `Denied`, `Retryable` after the deadline, `Gone` for a missing bucket.
@@ -235,8 +235,8 @@ impl Storage {
         self.0.io.run(async move { store.write(&at, bytes).await }).await
     }
 
-    /// Writes the object whole, in one request, unless it exists. Returns whether the object has these bytes: of several
-    /// processes that create it with different bytes at the same time, one gets `true`.
+    /// Writes the object whole, in one request, unless it exists. Returns whether the object has these bytes: if several
+    /// processes create it with different bytes at the same time, one gets `true`.
     ///
     /// On a store without conditional writes (WebDAV, Backblaze B2), two processes may both get `true`; a warning is
     /// logged.
@@ -248,7 +248,7 @@ impl Storage {
         self.0.io.run(async move { store.create(&at, bytes).await }).await
     }
 
-    /// Removes the object; no error when there is none.
+    /// Removes the object; a missing object is not an error.
     ///
     /// # Errors
     /// `Denied`, `Retryable` after the deadline.
@@ -258,40 +258,40 @@ impl Storage {
         self.0.io.run(async move { store.delete(&at.key, &uri).await }).await
     }
 
-    /// Blocking `Read + Seek` over one object for parsers that want one, through up to two buffers of
+    /// Returns a blocking `Read + Seek` over one object, for parsers that need one, through up to two buffers of
     /// `buffer_bytes`; call it off the I/O threads (`spawn_blocking`).
     pub fn reader(&self, object: &ObjectRef, buffer_bytes: usize) -> ObjectReader {
         ObjectReader::new(self.clone(), object.clone(), buffer_bytes)
     }
 
-    /// As [`reader`](Self::reader), for a caller who jumps: after a jump over more than 1 MiB it fetches 1/32 of the distance,
-    /// at most 64 KiB, and more again where the caller reads on.
+    /// As [`reader`](Self::reader), for a caller that jumps. After a jump over more than 1 MiB it fetches 1/32 of the distance,
+    /// at most 64 KiB, and more again if the caller reads on.
     pub(crate) fn hopping_reader(&self, object: &ObjectRef, buffer_bytes: usize) -> ObjectReader {
         ObjectReader::hopping(self.clone(), object.clone(), buffer_bytes)
     }
 
-    /// The path of a file of this machine; `None` for what lies elsewhere.
+    /// Returns the path of a file of this machine; `None` for anything else.
     pub(crate) fn local_path(&self, uri: &str) -> Option<PathBuf> {
         Location::parse(uri).ok().filter(|at| at.scheme == Scheme::Local).map(|at| at.key.into())
     }
 
-    /// A key of the place of `uri`, for what a process shares and caches: equal for one object however it is signed,
-    /// different for buckets of one name at two endpoints.
+    /// Returns a key of the place of `uri`, for what a process shares and caches. It is equal for one object however it is
+    /// signed, and differs for buckets of the same name at two endpoints.
     pub(crate) fn place_key(&self, uri: &str) -> String {
         self.0.places.key(uri)
     }
 
-    /// The threads that requests run on.
+    /// Returns the threads that requests run on.
     pub fn io(&self) -> &IoRuntime {
         &self.0.io
     }
 
-    /// The options it was made with.
+    /// Returns the options it was created with.
     pub fn options(&self) -> &StorageOptions {
         &self.0.options
     }
 
-    /// What it did so far.
+    /// Returns what it has done so far.
     pub fn stats(&self) -> StorageStats {
         let counters = &self.0.shared.counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -308,13 +308,13 @@ impl Storage {
         }
     }
 
-    /// Keeps the credentials of a URL (user name, password, and what signs it) for requests, and returns the URL without
-    /// them. All else is known by that: a URL that is signed anew is the same one.
+    /// Keeps the credentials of a URL (user name, password and signature) for requests, and returns the URL without them. All
+    /// else is stored under that URL, so a URL with a new signature is still the same one.
     pub(crate) fn keep_credentials(&self, uri: &str) -> String {
         self.0.signed.keep(uri)
     }
 
-    /// As [`keep_credentials`](Self::keep_credentials), of a URL that the data set lists.
+    /// As [`keep_credentials`](Self::keep_credentials), for a URL that the data set lists.
     pub(crate) fn keep_object_credentials(&self, uri: &str) -> String {
         self.0.signed.keep_object(uri)
     }
@@ -325,7 +325,7 @@ impl Storage {
         complete.contains('?') && !uri.contains('?')
     }
 
-    /// Whether objects of the data set are listed with credentials, which a stored catalog does not have.
+    /// Whether objects of the data set are listed with credentials, which are not in a stored catalog.
     pub(crate) fn has_signed_objects(&self) -> bool {
         self.0.signed.has_objects()
     }

@@ -10,9 +10,9 @@ pub struct ObjectRef {
     pub uri: String,
     /// Its length in bytes.
     pub size: u64,
-    /// Its version; every read asks for this one. The ETag; where the store sends none, `modified:` and the time of the last
-    /// change in seconds since 1970 (a replacement within that second is not noticed); `None` where the store sends neither,
-    /// and only the size is compared.
+    /// Its version; every read requests this one. It is the ETag. If the store sends none, it is `modified:` and the time of
+    /// the last change in seconds since 1970; a replacement within that second is not noticed. `None` if the store sends
+    /// neither, and only the size is compared.
     pub etag: Option<String>,
 }
 

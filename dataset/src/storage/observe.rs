@@ -1,7 +1,7 @@
-//! Sees each HTTP answer before object_store folds it into an error.
+//! Observes each HTTP answer before object_store turns it into an error.
 //!
-//! object_store keeps status codes and `Retry-After` to itself, and the retry decision needs both. The
-//! connector here notes them in a task-local that the retry loop opens around every attempt.
+//! object_store does not expose status codes and `Retry-After`, and the retry decision needs both. This connector notes them
+//! in a task-local that the retry loop opens around every attempt.
 
 use super::allow::Allow;
 use super::redirect::Redirecting;
@@ -12,14 +12,14 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
 
-/// What the last HTTP exchange of an attempt looked like.
+/// The last HTTP exchange of an attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Answer {
-    /// The status, when a whole header arrived.
+    /// The status, if a whole header arrived.
     pub(crate) status: Option<u16>,
-    /// `Retry-After` in seconds form.
+    /// `Retry-After`, if it is in seconds.
     pub(crate) retry_after: Option<Duration>,
-    /// The exchange was with a cloud's metadata service: credentials were looked for there.
+    /// Whether the exchange was with a cloud's metadata service, in search of credentials.
     pub(crate) for_credentials: bool,
 }
 
@@ -37,13 +37,13 @@ pub(crate) async fn observed<T>(attempt: impl Future<Output = T>) -> (T, Answer)
         .await
 }
 
-/// The status of the last answer that this attempt saw.
+/// Returns the status of the last answer that this attempt saw.
 pub(crate) fn status() -> Option<u16> {
     ANSWER.try_with(|answer| answer.borrow().status).ok().flatten()
 }
 
 fn note(answer: Answer) {
-    let _ = ANSWER.try_with(|cell| *cell.borrow_mut() = answer); // nobody asks outside an attempt
+    let _ = ANSWER.try_with(|cell| *cell.borrow_mut() = answer); // outside an attempt, nothing reads it
 }
 
 /// Makes clients that note their answers and check redirects.
@@ -63,11 +63,11 @@ impl HttpConnector for ObservedConnector {
 #[derive(Debug)]
 struct Observed(HttpClient);
 
-/// Where the clouds hand credentials to machines: link-local, so never a store.
+/// Where clouds provide machines with credentials: link-local, so never a store.
 const METADATA_HOSTS: [&str; 4] =
     ["169.254.169.254", "169.254.170.2", "169.254.170.23", "metadata.google.internal"];
 
-/// The same service under another address (`aws_metadata_endpoint`); no bucket is named like these.
+/// The same service at another address (`aws_metadata_endpoint`); no bucket has such a name.
 const METADATA_PATHS: [&str; 2] = ["/latest/api/token", "/latest/meta-data/iam/security-credentials"];
 
 #[async_trait]

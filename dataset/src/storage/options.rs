@@ -14,27 +14,26 @@ pub struct StorageOptions {
     pub config: BTreeMap<String, Secret>,
     /// Sends no credentials, for public buckets. Default `false`.
     pub anonymous: bool,
-    /// `Some(true)`: `endpoint/bucket/key`; `Some(false)`: `bucket.endpoint/key`. Default: the store's own
-    /// (path style).
+    /// `Some(true)`: `endpoint/bucket/key`; `Some(false)`: `bucket.endpoint/key`. Default: that of the store (path style).
     pub path_style: Option<bool>,
-    /// How long one operation may go on without progress, waits between attempts included. Default 120 s: a store's short
-    /// outage passes, a trainer's collective time-out (10 min or more) does not.
+    /// How long one operation may go on without progress, waits between attempts included. Default 120 s: longer than a short
+    /// outage of a store, and shorter than a trainer's collective time-out (10 min or more).
     ///
-    /// Progress begins the deadline anew: bytes of a read that arrive, files that a walk through a local folder finds. In all,
-    /// an operation may take the deadline plus 1 s for each 64 KiB (100 files) so far. A read of 32 MiB that trickles ends
+    /// Progress restarts the deadline: bytes of a read that arrive, files that a walk through a local folder finds. In all, an
+    /// operation may take the deadline plus 1 s for each 64 KiB (100 files) so far. So a read of 32 MiB that trickles ends
     /// after at most 632 s. Uploads, whose progress is not visible, have 1 s for each 64 KiB in addition to the deadline.
     pub deadline: Duration,
     /// A request without an answer for this long is cut and sent again. Default 20 s; at most a third of `deadline` counts.
     ///
-    /// A body that brings less than 64 KiB/s for a while is cut, too, and the next request asks for what is missing. The
-    /// while is 10 s, but at most half of this time-out and a sixth of `deadline`; then at least 1 s, but never more than the
-    /// time-out itself or a third of `deadline`.
+    /// A body that brings less than 64 KiB/s over a window is cut too, and the next request asks for the missing bytes. The
+    /// window is 10 s, but at most half of this time-out and a sixth of `deadline`. It is also at least 1 s, but never more
+    /// than the time-out itself or a third of `deadline`.
     pub stall_timeout: Duration,
-    /// The most requests under way at once per bucket or host; throttling and answers below the least rate lower it. Default 32: at 8 MiB
-    /// and 60 MB/s a connection that is 1.9 GB/s.
+    /// Maximum number of requests under way at once per bucket or host; throttling and answers below the minimum rate lower it.
+    /// Default 32: at 8 MiB and 60 MB/s a connection that is 1.9 GB/s.
     pub max_concurrency: usize,
-    /// What may be reached at all; `None`, the default: everything that the credentials open. Redirects are followed within
-    /// the list only, so the list needs the places that a store redirects to, such as a content network's.
+    /// The places that may be reached. `None`, the default, allows everything that the credentials permit. Redirects are
+    /// followed only within the list, so it must contain the places that a store redirects to, such as a content network's.
     pub allow: Option<Allow>,
 }
 
@@ -53,7 +52,7 @@ impl Default for StorageOptions {
 }
 
 impl StorageOptions {
-    /// The same options with configuration `key` set.
+    /// Returns the same options with configuration `key` set.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.config.insert(key.into(), value.into());

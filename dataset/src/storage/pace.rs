@@ -1,33 +1,33 @@
-//! The least rate of one attempt: a connection that trickles is given up for another one.
+//! The minimum rate of one attempt: a connection that trickles is replaced by another one.
 //!
 //! A pure state machine: times are arguments. Bytes are counted in windows; an attempt that brings less than
 //! [`LEAST_BYTES_PER_S`] over a whole window is slow. The window is 10 s with the default options. It is at most half of
-//! `stall_timeout` and a sixth of `deadline`, so that a short deadline, too, leaves time for several attempts.
+//! `stall_timeout` and a sixth of `deadline`, so that even a short deadline leaves time for several attempts.
 
 use super::progress::LEAST_BYTES_PER_S;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The longest window: a pause of TCP after a lost packet lasts about a second.
+/// The longest window: after a lost packet, TCP pauses for about a second.
 const WINDOW_MAX: Duration = Duration::from_secs(10);
-/// Shorter windows would cut attempts because this machine is busy.
+/// The shortest window: shorter ones would cut attempts when this machine is busy.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
-/// A window that is looked at later than its end by this part of it is not judged: 2.5 s of 10 s, 250 ms of 1 s. The wait for
-/// bytes ends with the window, so this process was stopped meanwhile (a debugger, a frozen container).
+/// A window that is checked this part of it after its end is not judged: 2.5 s of 10 s, 250 ms of 1 s. The wait for bytes ends
+/// with the window, so this process was stopped meanwhile (a debugger, a frozen container).
 const LATE_PART: u32 = 4;
 
 /// Time limits of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Until the head of an answer.
+    /// Time until the head of an answer.
     pub(crate) stall: Duration,
-    /// In which a body must bring its least.
+    /// The window in which a body must bring its minimum.
     pub(crate) window: Duration,
 }
 
 impl Limits {
-    /// For these options of a storage.
+    /// Returns the limits for these options of a storage.
     pub(crate) fn new(deadline: Duration, stall: Duration) -> Self {
         let stall = stall.min(deadline / 3);
         let window = WINDOW_MAX.min(stall / 2).min(deadline / 6);
@@ -35,7 +35,7 @@ impl Limits {
     }
 }
 
-/// What arrived in the window that began last.
+/// The bytes that arrived in the current window.
 #[derive(Debug)]
 pub(crate) struct Pace {
     window: Duration,
@@ -48,12 +48,12 @@ impl Pace {
         Self { window, began: now, bytes: 0 }
     }
 
-    /// `bytes` more arrived.
+    /// Counts `bytes` more.
     pub(crate) fn on_bytes(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The time left in the window, or the bytes of one that brought too little.
+    /// Returns the time left in the window, or, as an error, the bytes of one that brought too little.
     pub(crate) fn check(&mut self, now: Instant) -> Result<Duration, u64> {
         let left = (self.began + self.window).saturating_duration_since(now);
         if !left.is_zero() {

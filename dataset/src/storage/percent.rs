@@ -15,7 +15,7 @@ pub(super) fn encode(key: &str) -> String {
     out
 }
 
-/// The bytes that `%` and two hex digits encode; `None` if they are not UTF-8 text.
+/// Decodes `%` and two hex digits each; `None` if the bytes are not UTF-8 text.
 pub(super) fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

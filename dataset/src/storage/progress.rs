@@ -1,20 +1,21 @@
 //! How long one operation may go on: a deadline without progress, and a bound on the whole.
 //!
-//! An operation that reports nothing ends after the deadline. Bytes that arrive and files that are found begin the deadline
-//! anew, and each second's worth of them at the least rate ([`LEAST_BYTES_PER_S`], [`LEAST_FILES_PER_S`]) extends the whole
-//! by a second. An attempt that has to do again what an earlier one did earns no more, and no less. So a large read on a slow line succeeds, and a store that trickles for ever does not hold a trainer for ever:
-//! 32 MiB end after at most 120 s + 512 s with the default deadline.
+//! An operation that reports nothing ends after the deadline. Bytes that arrive and files that are found restart the deadline.
+//! Each second's worth of them at the minimum rate ([`LEAST_BYTES_PER_S`], [`LEAST_FILES_PER_S`]) also extends the whole by a
+//! second. An attempt that repeats an earlier one's work earns no more time, and no less. So a large read on a slow line
+//! succeeds, but a store that trickles cannot hold a trainer for ever: 32 MiB end after at most 120 s + 512 s with the default
+//! deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The least rate of a transfer. Slower attempts are cut, see [`Pace`](super::pace::Pace).
+/// The minimum rate of a transfer. Slower attempts are cut, see [`Pace`](super::pace::Pace).
 pub(crate) const LEAST_BYTES_PER_S: u64 = 64 << 10;
-/// The least rate of a walk through folders: network file systems answer 1,000 `stat` calls a second to one thread.
+/// The minimum rate of a walk through folders: network file systems answer 1,000 `stat` calls a second to one thread.
 pub(crate) const LEAST_FILES_PER_S: u64 = 100;
 
-/// What progress is counted in.
+/// The unit in which progress is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     /// Nothing is counted: the operation succeeds as a whole or not at all.
@@ -25,16 +26,16 @@ enum Unit {
     Files,
 }
 
-/// What one operation got done so far, in all of its attempts. Shared with the threads that do it.
+/// What one operation has done so far, over all of its attempts. Shared with the threads that do it.
 #[derive(Debug)]
 pub(crate) struct Progress {
     unit: Unit,
     extra: Duration,
     origin: Instant,
     done: AtomicU64,
-    /// The most that was done at any time: losing it costs no time that it earned.
+    /// The maximum that was done at any time: losing it costs none of the time that it earned.
     best: AtomicU64,
-    /// Nanoseconds from `origin` to the last progress; 0: there was none.
+    /// Nanoseconds from `origin` to the last progress; 0 if there was none.
     last: AtomicU64,
 }
 
@@ -50,28 +51,28 @@ impl Progress {
         }
     }
 
-    /// Of an operation that succeeds as a whole or not at all.
+    /// For an operation that succeeds as a whole or not at all.
     pub(crate) fn whole() -> Self {
         Self::new(Unit::Whole, Duration::ZERO)
     }
 
-    /// Of a request that sends `bytes`: its progress is not visible, so the deadline is longer by their time at the least
+    /// For a request that sends `bytes`. Its progress is not visible, so the deadline is longer by their time at the minimum
     /// rate.
     pub(crate) fn upload(bytes: usize) -> Self {
         Self::new(Unit::Whole, Duration::from_secs(bytes as u64 / LEAST_BYTES_PER_S))
     }
 
-    /// Of a request whose one answer may take `patience`: the deadline is longer by that.
+    /// For a request whose one answer may take `patience`: the deadline is longer by that.
     pub(crate) fn patient(patience: Duration) -> Self {
         Self::new(Unit::Whole, patience)
     }
 
-    /// Of a read of `of` bytes.
+    /// For a read of `of` bytes.
     pub(crate) fn bytes(of: u64) -> Self {
         Self::new(Unit::Bytes { of }, Duration::ZERO)
     }
 
-    /// Of a walk that finds files.
+    /// For a walk that finds files.
     pub(crate) fn files() -> Self {
         Self::new(Unit::Files, Duration::ZERO)
     }
@@ -84,8 +85,8 @@ impl Progress {
         self.last.fetch_max(nanos.max(1), Ordering::Relaxed);
     }
 
-    /// Forgets what was counted, because it was thrown away. The time that it earned stays: the next attempt, which does the
-    /// same again, needs it.
+    /// Resets the count, because the work was thrown away. The time that it earned stays: the next attempt, which does the same
+    /// work, needs it.
     pub(crate) fn lose(&self) {
         self.done.store(0, Ordering::Relaxed);
     }
@@ -94,23 +95,23 @@ impl Progress {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// The most that was done in any attempt.
+    /// Returns the maximum that was done in any attempt.
     pub(crate) fn best(&self) -> u64 {
         self.best.load(Ordering::Relaxed)
     }
 
-    /// When something was done last.
+    /// Returns when something was done last.
     pub(crate) fn last(&self) -> Option<Instant> {
         let nanos = self.last.load(Ordering::Relaxed);
         (nanos > 0).then(|| self.origin + Duration::from_nanos(nanos))
     }
 
-    /// The operation's deadline, where the storage's is `deadline`.
+    /// Returns the operation's deadline, given that of the storage.
     pub(crate) fn deadline(&self, deadline: Duration) -> Duration {
         deadline.saturating_add(self.extra)
     }
 
-    /// The time that the most that was done takes at the least rate.
+    /// Returns the time that the maximum that was done takes at the minimum rate.
     pub(crate) fn earned(&self) -> Duration {
         let per_s = match self.unit {
             Unit::Whole => return Duration::ZERO,
@@ -120,7 +121,7 @@ impl Progress {
         Duration::from_millis(self.best().saturating_mul(1_000) / per_s)
     }
 
-    /// What an error states about it.
+    /// Returns what an error states about it.
     pub(crate) fn describe(&self) -> Option<String> {
         let (done, best) = (self.done(), self.best());
         match self.unit {
@@ -134,16 +135,16 @@ impl Progress {
     }
 }
 
-/// Time that an operation took so far; waiting for permits does not count.
+/// The time that an operation took so far, without waits for permits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     pub(crate) elapsed: Duration,
-    /// Of it, the time since the last progress.
+    /// The time in it since the last progress.
     idle: Duration,
 }
 
 impl Spent {
-    /// With an attempt that began at `began` and runs until `now`, where the last progress was at `last`.
+    /// Adds an attempt that began at `began` and runs until `now`, with the last progress at `last`.
     pub(crate) fn with_attempt(self, began: Instant, now: Instant, last: Option<Instant>) -> Self {
         let ran = now.saturating_duration_since(began);
         let idle = match last.filter(|last| *last >= began) {
@@ -153,12 +154,12 @@ impl Spent {
         Self { elapsed: self.elapsed.saturating_add(ran), idle }
     }
 
-    /// With a wait between attempts.
+    /// Adds a wait between attempts.
     pub(crate) fn with_wait(self, wait: Duration) -> Self {
         Self { elapsed: self.elapsed.saturating_add(wait), idle: self.idle.saturating_add(wait) }
     }
 
-    /// How long the operation may still go on.
+    /// Returns how long the operation may still go on.
     pub(crate) fn left(self, deadline: Duration, earned: Duration) -> Duration {
         let without_progress = deadline.saturating_sub(self.idle);
         without_progress.min(deadline.saturating_add(earned).saturating_sub(self.elapsed))
@@ -179,7 +180,7 @@ mod tests {
         };
         assert_eq!(spent(4, None).left(S * 10, Duration::ZERO), S * 6);
         assert_eq!(spent(12, None).left(S * 10, Duration::ZERO), Duration::ZERO);
-        assert_eq!(spent(12, Some(11)).left(S * 10, S * 30), S * 9, "the deadline begins anew");
+        assert_eq!(spent(12, Some(11)).left(S * 10, S * 30), S * 9, "the deadline restarts");
         assert_eq!(spent(12, Some(11)).left(S * 10, S * 5), S * 3, "the whole is bounded");
         let next = spent(4, Some(1)).with_wait(S).with_attempt(began + S * 9, began + S * 11, None);
         assert_eq!(next, Spent { elapsed: S * 7, idle: S * 6 });
@@ -202,7 +203,7 @@ mod tests {
             "the next attempt has the time that the best one had"
         );
         read.add(LEAST_BYTES_PER_S);
-        assert_eq!(read.earned(), S * 3, "what is done again earns nothing");
+        assert_eq!(read.earned(), S * 3, "repeated work earns nothing");
         assert_eq!(Progress::patient(S * 200).deadline(S * 120), S * 320);
         let walk = Progress::files();
         walk.add(250);

@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// One request asks for no more, except for a whole object over HTTP, which servers without ranges send, too; larger ranges are
-/// several requests at once, into one buffer.
+/// Maximum bytes of one request, except for a whole object over HTTP, which servers without ranges can send too. Larger ranges
+/// are read with several requests at once, into one buffer.
 const REQUEST_MAX_BYTES: u64 = 32 << 20;
 /// Requests of one large range under way at once: 4 × 60 MB/s fill most of a 2.5 Gbit/s line.
 const REQUESTS_AT_ONCE: usize = 4;
@@ -28,7 +28,7 @@ impl Store {
             let size = object.size;
             return Err(Error::new(
                 ErrorKind::Bug,
-                format!("{}: asked beyond the object's {size} bytes", what()),
+                format!("{}: the range ends beyond the object's {size} bytes", what()),
             ));
         }
         if range.is_empty() {
@@ -39,7 +39,7 @@ impl Store {
             Backend::Remote(remote) => {
                 let path = path(key).map_err(|e| e.context(what()))?;
                 let len = usize::try_from(range.end - range.start)
-                    .map_err(|_| Error::config(format!("{}: it does not fit memory", what())))?;
+                    .map_err(|_| Error::config(format!("{}: the range does not fit in memory", what())))?;
                 // servers without ranges can still send a whole object
                 let is_whole = self.scheme == Scheme::Http && range == (0..object.size);
                 let asked = Asked { remote, path: &path, object };
@@ -69,7 +69,7 @@ impl Store {
         .await
     }
 
-    /// One request, as a rule.
+    /// Reads with one request, as a rule.
     async fn fetch_small(
         &self,
         asked: Asked<'_>,
@@ -81,7 +81,7 @@ impl Store {
         Ok(body.unwrap_or_else(|| partial.take().freeze()))
     }
 
-    /// Several requests into one buffer: each is resumed and retried alone.
+    /// Reads with several requests into one buffer: each is resumed and retried separately.
     async fn fetch_large(&self, asked: Asked<'_>, range: &Range<u64>, len: usize) -> Result<Bytes, Ended> {
         let mut rest = BytesMut::with_capacity(len);
         let mut pieces = Vec::new();
@@ -108,15 +108,15 @@ impl Store {
     }
 }
 
-/// A request this much larger than needed costs less than a second request: one round trip of 15 ms at
-/// 60 MB/s a connection is 900 KB.
+/// A request that is larger by this much costs less than a second request: one round trip of 15 ms at 60 MB/s a connection is
+/// 900 KB.
 const JOIN_GAP_BYTES: u64 = 1 << 20;
-/// Files have no round trip; a read ahead of this much is what the kernel does anyway.
+/// Files have no round trip; the kernel reads this much ahead anyway.
 const JOIN_GAP_LOCAL_BYTES: u64 = 128 << 10;
-/// Ranges are not joined beyond this, so that pieces arrive in parallel and no piece keeps much memory alive.
+/// Ranges are not joined beyond this, so that results arrive in parallel and none keeps much memory alive.
 const JOINED_MAX_BYTES: u64 = REQUEST_MAX_BYTES;
 
-/// Ranges to fetch, and for each wanted range the fetched one that holds it.
+/// Returns ranges to fetch, and for each requested range the index of the fetched one that holds it.
 pub(super) fn join_ranges(wanted: &[Range<u64>], local: bool) -> (Vec<Range<u64>>, Vec<usize>) {
     let gap = if local { JOIN_GAP_LOCAL_BYTES } else { JOIN_GAP_BYTES };
     let mut by_start: Vec<usize> = (0..wanted.len()).collect();

@@ -1,4 +1,4 @@
-//! A blocking `Read + Seek` over one object, for parsers that want one.
+//! A blocking `Read + Seek` over one object, for parsers that need one.
 
 use super::{ObjectRef, Storage};
 use crate::Result;
@@ -8,14 +8,14 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use tokio::task::JoinHandle;
 
-/// Reads one object through a buffer. While a sequential caller consumes one buffer the next is on its
-/// way, so at most two are held: memory ≤ 2 · `buffer_bytes`.
+/// Reads one object through a buffer. While a sequential caller consumes one buffer, the next is being fetched, so at most two
+/// are held: memory ≤ 2 · `buffer_bytes`.
 ///
-/// A reader that hops fetches as much as the caller's jumps suggest: little after a jump over more than 1 MiB, up to
-/// `buffer_bytes` where the caller reads on.
+/// A hopping reader adapts to the caller's jumps: it fetches little after a jump over more than 1 MiB, and up to
+/// `buffer_bytes` if the caller reads on.
 ///
-/// Call it off the I/O threads (`spawn_blocking` or a plain thread). Errors come as [`io::Error`] whose inner
-/// error is the crate's [`Error`](crate::Error).
+/// Call it off the I/O threads (`spawn_blocking` or a plain thread). Errors are [`io::Error`]s whose inner error is the
+/// crate's [`Error`](crate::Error).
 pub struct ObjectReader {
     storage: Storage,
     object: ObjectRef,
@@ -38,30 +38,30 @@ impl Drop for Ahead {
     }
 }
 
-/// Smaller buffers would make a request out of every tar header.
+/// Minimum buffer: smaller ones would turn every tar header into a request.
 const BUFFER_MIN_BYTES: u64 = 4 << 10;
-/// A jump over more than this is a hop: a request takes as long as reading this much does, 15 ms at 60 MB/s.
+/// A jump over more than this is a hop: a request takes as long as reading this much, 15 ms at 60 MB/s.
 const HOP_MIN_BYTES: u64 = 1 << 20;
 /// The part of a jump that is read after it: 3.1 %, so that hops read less than 5 % of an object. At the smallest hop that is
-/// 32 KiB, room for the headers and texts of some ten small members.
+/// 32 KiB, enough for the headers and texts of some ten small members.
 const HOP_PART: u64 = 32;
-/// Read after a hop at most. More is seldom needed, and reading on takes larger steps anyway.
+/// Maximum read after a hop. More is seldom needed, and reading on takes larger steps anyway.
 const HOP_READ_MAX_BYTES: u64 = 64 << 10;
 /// Read at the start of an object, before the size of its members is known.
 const FIRST_READ_BYTES: u64 = 64 << 10;
-/// A caller that reads on gets this many times as much with the next request: 64 KiB, 256 KiB, 1 MiB.
+/// The factor by which the next request grows if the caller reads on: 64 KiB, 256 KiB, 1 MiB.
 const GROWTH: u64 = 4;
 
-/// How much to fetch for a caller who jumps.
+/// The amount to fetch for a caller that jumps.
 struct Hops {
     /// Where the caller's last read ended.
     read_to: u64,
-    /// Fetched last; 0 before the first request.
+    /// Bytes of the last fetch; 0 before the first request.
     window: u64,
 }
 
 impl Hops {
-    /// Bytes to fetch at `position`, at most `most`.
+    /// Returns the bytes to fetch at `position`, at most `most`.
     fn next(&mut self, position: u64, most: u64) -> u64 {
         let jump = position.saturating_sub(self.read_to);
         let window = match self.window {
@@ -81,12 +81,12 @@ impl ObjectReader {
         Self { storage, object, buffer_bytes, hops, position: 0, start: 0, buffer, next: None }
     }
 
-    /// A reader that hops.
+    /// Creates a hopping reader.
     pub(super) fn hopping(storage: Storage, object: ObjectRef, buffer_bytes: usize) -> Self {
         Self { hops: Some(Hops { read_to: 0, window: 0 }), ..Self::new(storage, object, buffer_bytes) }
     }
 
-    /// Bytes in the object.
+    /// Returns the size of the object in bytes.
     pub fn size(&self) -> u64 {
         self.object.size
     }
@@ -115,7 +115,7 @@ impl ObjectReader {
             self.fetch_ahead(range.clone());
         }
         let Some(mut ahead) = ahead.or_else(|| self.next.take()) else { return Ok(()) };
-        self.buffer = Bytes::new(); // given back before the next arrives
+        self.buffer = Bytes::new(); // freed before the next arrives
         let bytes = futures::executor::block_on(&mut ahead.task).map_err(io::Error::other)?;
         self.buffer = bytes.map_err(io::Error::other)?;
         self.start = range.start;
@@ -125,7 +125,7 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// What is buffered at the position; fetches when nothing is. Empty at the end of the object.
+    /// Returns what is buffered at the position; fetches if nothing is. Empty at the end of the object.
     fn available(&mut self) -> io::Result<Bytes> {
         if self.position >= self.object.size {
             return Ok(Bytes::new());

@@ -1,16 +1,16 @@
-//! Redirects, each hop checked.
+//! Follows redirects and checks each hop.
 //!
-//! Stores redirect: S3 to a bucket's region, Hugging Face to its content network. A hop may go anywhere, so none is followed
-//! unseen:
-//! - Where there is an allow list, it covers the hop's URL, too.
-//! - A hop to another host, port or scheme has no credentials: of the request's headers only those that choose bytes and
-//!   versions remain, and there is no `Referer`, which could contain a signed URL. The user name and the password of a URL are
-//!   such a header (`Authorization: Basic`), and those that a redirect names are not sent.
-//! - No hop leads to a link-local address or to a cloud's metadata service, and none to this machine unless all hops before
-//!   it were on this machine: at `localhost` or a loopback address. No other name is this machine's, whatever it resolves to:
-//!   its owner could let it resolve to another address a moment later. Names are checked by the addresses that they resolve
-//!   to when the connection is made. A proxy (`proxy_url`, `HTTPS_PROXY`) resolves names itself; then only addresses in URLs
-//!   are checked.
+//! Stores redirect: S3 to a bucket's region, Hugging Face to its content network. A redirect may name any place, so every hop
+//! is checked:
+//! - If there is an allow list, it must cover the hop's URL.
+//! - A hop to another host, port or scheme has no credentials. Of the request's headers, only those that choose bytes and
+//!   versions remain. There is no `Referer`, which could contain a signed URL. The user name and the password of a URL are
+//!   such a header (`Authorization: Basic`); those that a redirect names are not sent.
+//! - No hop leads to a link-local address or to a cloud's metadata service. No hop leads to this machine unless all hops before
+//!   it were on this machine: at `localhost` or a loopback address. No other name counts as this machine, whatever it resolves
+//!   to, since its owner could let it resolve to another address a moment later.
+//! - Names are checked by the addresses that they resolve to when the connection is made. A proxy (`proxy_url`, `HTTPS_PROXY`)
+//!   resolves names itself; then only addresses in URLs are checked.
 
 use super::allow::Allow;
 use super::client::{Reach, client};
@@ -28,10 +28,10 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use url::{Host, Url};
 
-/// Hops of one request; the clouds need one or two.
+/// Maximum number of hops of a request; the clouds need one or two.
 const HOPS_MAX: usize = 10;
 
-/// Headers that a hop to another place keeps.
+/// Headers that remain on a hop to another place.
 const KEPT: [&str; 8] = [
     "accept",
     "content-length",
@@ -43,13 +43,13 @@ const KEPT: [&str; 8] = [
     "range",
 ];
 
-/// Sends requests and follows checked redirects.
+/// Sends requests, and follows redirects after a check.
 #[derive(Debug)]
 pub(super) struct Redirecting {
     options: ClientOptions,
     allow: Option<Allow>,
     first: HttpClient,
-    /// For hops from this machine to wherever it allows, and for hops from elsewhere.
+    /// For hops from this machine, with the addresses that it may reach; `public` is for hops from elsewhere.
     local: OnceLock<HttpClient>,
     public: OnceLock<HttpClient>,
 }
@@ -65,7 +65,7 @@ impl Redirecting {
         })
     }
 
-    /// The client of hops.
+    /// Returns the client for hops.
     fn client(&self, is_local: bool) -> Result<&HttpClient, HttpError> {
         let (cell, reach) = match is_local {
             true => (&self.local, Reach::NotLinkLocal),
@@ -88,7 +88,7 @@ impl Redirecting {
             && allow.check(to.as_str()).is_err()
         {
             return Err(Refused::new(format!(
-                "{hop}, which is outside of what is allowed here: {allow:?}; allow that place, too, if you trust it"
+                "{hop}, which is outside of what is allowed here: {allow:?}; add that place if you trust it"
             )));
         }
         let reach = if is_local { Reach::NotLinkLocal } else { Reach::Public };
@@ -132,7 +132,7 @@ impl HttpService for Redirecting {
             (at, request) = (to, next);
         }
         Err(failed(Refused::new(format!(
-            "it is redirected more than {HOPS_MAX} times, last to {}",
+            "it is redirected more than {HOPS_MAX} times; the last redirect is to {}",
             shown(at.as_str())
         ))))
     }
@@ -142,7 +142,7 @@ fn failed(error: impl StdError + Send + Sync + 'static) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, error)
 }
 
-/// Where the answer redirects a request with this method to. A write is followed only if it stays the same write.
+/// Returns where the answer redirects a request with this method to. A write is followed only if it stays the same write.
 fn target(at: &Url, method: &str, answer: &HttpResponse) -> Option<Url> {
     let is_followed = match answer.status().as_u16() {
         301 | 302 => matches!(method, "GET" | "HEAD" | "PROPFIND"),
@@ -153,12 +153,12 @@ fn target(at: &Url, method: &str, answer: &HttpResponse) -> Option<Url> {
     let location = answer.headers().get("location").filter(|_| is_followed)?;
     let mut to = at.join(location.to_str().ok()?).ok()?;
     to.set_fragment(None);
-    // a target that a store names receives no credentials
+    // a target that a store names gets no credentials
     to.set_username("").and_then(|()| to.set_password(None)).ok()?;
     Some(to)
 }
 
-/// Takes user name and password out of the URL, as the header's value that they are sent in (RFC 7617).
+/// Removes user name and password from the URL, and returns them as the header value in which they are sent (RFC 7617).
 fn take_login(url: &mut Url) -> Result<Option<HeaderValue>, HttpError> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(None);
@@ -176,7 +176,7 @@ fn take_login(url: &mut Url) -> Result<Option<HeaderValue>, HttpError> {
     Ok(Some(value))
 }
 
-/// The address in the URL, if its host is one.
+/// Returns the address in the URL, if its host is one.
 fn address(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         Host::Ipv4(ip) => Some(ip.into()),
@@ -185,7 +185,7 @@ fn address(url: &Url) -> Option<IpAddr> {
     }
 }
 
-/// Decided from the URL alone; no name is resolved.
+/// Decides from the URL alone; no name is resolved.
 fn is_on_this_machine(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -248,7 +248,7 @@ mod tests {
         assert!(refused(allow(&["https://h/a/"]), "https://h/a/x", "https://h/b/x").is_some());
     }
 
-    /// `runs.localhost` is this machine by its name (RFC 6761), and `localhost.example` is not.
+    /// `runs.localhost` is this machine by its name (RFC 6761); `localhost.example` is not.
     #[test]
     fn a_name_is_this_machine_by_itself_and_not_by_what_it_resolves_to() {
         let local = |url: &str| is_on_this_machine(&url.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Why a redirect is not followed, as an error within those of the HTTP client.
+//! The reason why a redirect is not followed, as an error within those of the HTTP client.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -20,7 +20,7 @@ impl Refused {
         Self(why.into())
     }
 
-    /// The refusal that caused `error`, if one did.
+    /// Returns the refusal that caused `error`, if one did.
     pub(super) fn within<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
         let mut cause = Some(error);
         while let Some(one) = cause {

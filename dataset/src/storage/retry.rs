@@ -1,4 +1,4 @@
-//! The one retry loop: permits, attempts, backoff, deadline. object_store's own retries are turned off.
+//! The retry loop: permits, attempts, backoff, deadline. object_store's own retries are turned off.
 //!
 //! The deadline counts time without progress; [`Progress`] has the bound on the whole.
 
@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Attempts to reach the machine's metadata service before "no credentials" is believed.
+/// Attempts to reach the machine's metadata service before "no credentials" is trusted.
 const CREDENTIAL_ATTEMPTS: u32 = 3;
 
-/// What storage did so far; see [`StorageStats`].
+/// Counts what storage has done so far; see [`StorageStats`].
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) requests: AtomicU64,
@@ -31,14 +31,14 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: AtomicU64,
 }
 
-/// What storage did since it was opened.
+/// What storage has done since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StorageStats {
     /// Requests sent, retries included.
     pub requests: u64,
     /// Requests that were sent again after a fault.
     pub retries: u64,
-    /// Answers that asked for fewer requests (503, 429).
+    /// Answers that requested a lower rate (503, 429).
     pub throttled: u64,
     /// Operations that ended in an error.
     pub failed: u64,
@@ -46,9 +46,9 @@ pub struct StorageStats {
     pub read_bytes: u64,
     /// Bytes of objects written.
     pub written_bytes: u64,
-    /// The smallest limit on concurrent requests among the open stores; 0 when none is open.
+    /// The smallest limit on concurrent requests among the open stores; 0 if none is open.
     pub concurrency_limit: usize,
-    /// The most requests under way at once in any one store.
+    /// The maximum number of requests under way at once in any one store.
     pub concurrency_peak: usize,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) cleaner: Cleaner,
     pub(crate) counters: Counters,
-    jitter: RandomState, // jitter exists to tell processes apart, so it is the one ambient draw
+    jitter: RandomState, // jitter must differ between processes, so it is the one ambient draw
     draws: AtomicU64,
 }
 
@@ -74,27 +74,27 @@ impl Shared {
         }
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a number uniform in [0, 1).
     fn random(&self) -> f64 {
         let draw = self.jitter.hash_one(self.draws.fetch_add(1, Ordering::Relaxed));
         f64::from(u32::try_from(draw >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
     }
 }
 
-/// How an operation ended when it did not succeed.
+/// A failed operation.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) failure: Failure,
-    /// The attempt that met the failure, from 1.
+    /// The number of the attempt that failed, from 1.
     pub(crate) attempts: u32,
     elapsed: Duration,
     deadline: Duration,
-    /// What was done until then, for the message.
+    /// What was done so far, for the message.
     done: Option<String>,
 }
 
 impl Ended {
-    /// The error about `what`, an object or a listing.
+    /// Returns the error about `what`, an object or a listing.
     pub(crate) fn into_error(self, what: &str) -> Error {
         let plural = if self.attempts == 1 { "" } else { "s" };
         let done = self.done.map_or(String::new(), |done| format!(" {done};"));
@@ -109,8 +109,8 @@ impl Ended {
     }
 }
 
-/// Runs `attempt` until it succeeds, fails for good, or the deadline passes without `progress`. Each attempt holds one
-/// permit of `limiter`; the time spent waiting for permits does not count, for it is our own doing.
+/// Runs `attempt` until it succeeds, fails permanently, or the deadline passes without `progress`. Each attempt holds one
+/// permit of `limiter`; waits for permits do not count, because feedstock causes them.
 pub(crate) async fn until_done<T, F, Fut>(
     shared: &Shared,
     limiter: &Arc<Limiter>,
@@ -144,7 +144,7 @@ where
         let is_slow = matches!(fault, Fault::Slow { .. });
         let mut failure = Failure::judge(fault, answer, &shared.cleaner);
         match before.take().filter(|_| is_unfinished) {
-            // That the time was over says little.
+            // That the time was over is little information.
             Some(before) => failure.cause.push_str(&format!("; the one before it failed because {before}")),
             None => before = Some(failure.cause.clone()),
         }
@@ -157,7 +157,7 @@ where
             _ => drop(permit),
         }
         spent = spent_now();
-        // An attempt that repeats lost work is not progress of the store.
+        // An attempt that repeats lost work does not show progress of the store.
         if progress.best() > best {
             backoff.on_progress();
         }
@@ -177,7 +177,7 @@ where
     }
 }
 
-/// Runs an attempt as long as time is `left`, which progress prolongs.
+/// Runs an attempt while time is `left`, which progress prolongs.
 async fn while_left<T>(
     attempt: impl Future<Output = Result<T, Fault>>,
     left: impl Fn() -> Duration,
@@ -195,7 +195,7 @@ async fn while_left<T>(
     }
 }
 
-/// `future`, which is a whole answer, cut off when it takes longer than `limit`.
+/// Runs `future`, which is a whole answer, and cuts it off after `limit`.
 pub(crate) async fn within<T, E>(
     limit: Duration,
     future: impl Future<Output = Result<T, E>>,
@@ -215,8 +215,8 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// An operation with a deadline of 10 s whose one attempt makes progress every `every`, `times` times, and then ends or
-    /// stands still.
+    /// Runs an operation with a deadline of 10 s. Its one attempt makes progress every `every`, `times` times, and then ends or
+    /// stalls.
     async fn run(
         progress: Progress,
         every: Duration,
@@ -252,7 +252,7 @@ mod tests {
         assert!(error.message().contains("20971520 of 1073741824 bytes had arrived"), "{error}");
     }
 
-    /// A walk of 30 s with a deadline of 10 s loses its handle once (`ESTALE`), after the deadline, and begins anew.
+    /// A walk of 30 s with a deadline of 10 s loses its handle once (`ESTALE`), after the deadline, and starts again.
     #[tokio::test(start_paused = true)]
     async fn what_outlasted_the_deadline_is_tried_again() {
         let shared = Shared::new(S * 10, S * 20, Cleaner::default());
@@ -295,7 +295,7 @@ mod tests {
         ask(Progress::patient(S * 20), S * 20).await.unwrap_err();
     }
 
-    /// Its first bytes are lost each time, so that no attempt gets further than the first one: the waits double.
+    /// The first bytes are lost each time, so that no attempt gets further than the first one: the waits double.
     #[tokio::test(start_paused = true)]
     async fn bytes_that_are_lost_each_time_do_not_end_the_backoff() {
         let shared = Shared::new(S * 60, S * 20, Cleaner::default());

@@ -1,9 +1,9 @@
-//! Strings that must never be printed, and the text that error messages are cleaned with.
+//! Strings that must never be printed, and the cleaning of error messages.
 
 use feedstock_base::hide_urls;
 use std::fmt;
 
-/// A string whose Debug and Display print `***`.
+/// A string that Debug and Display print as `***`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -13,7 +13,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The string itself, for the one who signs with it.
+    /// Returns the string itself, for signing.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -43,10 +43,10 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Shorter values ("1", "true") would blank out half of every message and are no secrets.
+/// Shorter values ("1", "true") would blank out half of every message and are not secrets.
 const SECRET_MIN_CHARS: usize = 6;
 
-/// Configuration keys whose values may be shown: everything else counts as secret.
+/// Configuration keys whose values may be shown; all others count as secret.
 const OPEN_KEYS: [&str; 10] = [
     "region",
     "endpoint",
@@ -60,14 +60,14 @@ const OPEN_KEYS: [&str; 10] = [
     "container",
 ];
 
-/// Removes what must not be printed from a text that a library wrote.
+/// Removes secrets from a text that a library wrote.
 #[derive(Default)]
 pub(crate) struct Cleaner {
     secrets: Vec<String>,
 }
 
 impl Cleaner {
-    /// A cleaner that knows the values among `config` (key, value) that are secret.
+    /// Creates a cleaner that knows the secret values among `config` (key, value).
     pub(crate) fn new<'a>(config: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let secrets = config
             .filter(|(key, value)| {
@@ -78,7 +78,7 @@ impl Cleaner {
         Self { secrets: secrets.collect() }
     }
 
-    /// `text` with known secrets, URL queries and URL passwords replaced by `***`, cut to a readable length.
+    /// Returns `text` with known secrets, URL queries and URL passwords replaced by `***`, cut to a readable length.
     pub(crate) fn clean(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.secrets {
@@ -90,7 +90,7 @@ impl Cleaner {
     }
 }
 
-/// Longer causes are server pages that help nobody.
+/// Longer causes are server pages, which do not help.
 const CAUSE_MAX_CHARS: usize = 400;
 
 fn shorten(text: &str) -> String {

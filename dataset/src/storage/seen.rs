@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Receives the number of objects found so far; called from an I/O thread or a walking one.
+/// Receives the number of objects found so far; called from an I/O thread or a thread of a walk.
 pub(crate) type ListingFn = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// A progress bar moves ten times a second.
+/// A progress bar moves up to ten times a second.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
-/// A listing that takes longer than this is in the log.
+/// A listing that takes longer than this is logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// Counts what one listing finds, reports it to the caller's function, and logs it every 10 s.
@@ -22,7 +22,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// `what`: the listing with its URI, as it may be printed.
+    /// `what` is the listing with its URI, in printable form.
     pub(crate) fn new(what: &str, told: Option<ListingFn>) -> Arc<Self> {
         let now = Instant::now();
         Arc::new(Self {
@@ -36,7 +36,7 @@ impl Seen {
     /// Counts `n` more.
     pub(crate) fn add(&self, n: u64) {
         let count = self.count.fetch_add(n, Ordering::Relaxed) + n;
-        let Ok(mut times) = self.times.try_lock() else { return }; // another thread is telling
+        let Ok(mut times) = self.times.try_lock() else { return }; // another thread is reporting
         let (told, logged) = &mut *times;
         if told.elapsed() >= TOLD_EVERY
             && let Some(tell) = &self.told
@@ -50,12 +50,12 @@ impl Seen {
         }
     }
 
-    /// Begins again after a failed attempt.
+    /// Restarts the count after a failed attempt.
     pub(crate) fn restart(&self) {
         self.count.store(0, Ordering::Relaxed);
     }
 
-    /// Tells the final number.
+    /// Reports the final number.
     pub(crate) fn finish(&self, count: u64) {
         let _times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tell) = &self.told {

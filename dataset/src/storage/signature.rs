@@ -1,11 +1,11 @@
-//! Which parameters of an http query are credentials.
+//! Decides which parameters of an http query are credentials.
 //!
-//! Names decide, in lower case: no rule knows all services, so the words that they have in common are matched, too. What is
-//! no credential stays: it may choose the object, and two objects must not become one.
+//! Names decide, in lower case. No rule knows all services, so the words that they have in common are matched too. Other
+//! parameters stay: they may choose the object, and two objects must not become one.
 
-/// Words of which one in a parameter's name makes it a credential, whatever else the query has.
+/// Words that make a parameter whose name contains one a credential, whatever else the query has.
 const WORDS: [&str; 5] = ["signature", "credential", "token", "password", "secret"];
-/// Whole names that are credentials: Azure's and Akamai's signatures, and what gateways call theirs.
+/// Whole names that are credentials: Azure's and Akamai's signatures, and those of gateways.
 const NAMES: [&str; 11] = [
     "sas",
     "jwt",
@@ -62,7 +62,7 @@ pub(super) fn is_signed(query: &str) -> bool {
     query.split('&').any(|parameter| is_credential(&name(parameter)))
 }
 
-/// The query without its credentials and what belongs to them.
+/// Returns the query without its credentials and the parameters that belong to them.
 pub(super) fn unsigned(query: &str) -> String {
     let is_signed = is_signed(query);
     let belongs = |name: &str| {

@@ -1,8 +1,8 @@
-//! Credentials of URLs: kept here, and nowhere else.
+//! Keeps the credentials of URLs; they are stored nowhere else.
 //!
-//! A signed URL, or one with a user name and a password, loses them when it comes in: whatever is outside of this folder
+//! A signed URL, or one with a user name and a password, loses them when it comes in. Everything outside this folder
 //! (catalogs, errors, logs, hashes, caches) has the URL without them, which names the same object however it is signed. A
-//! request finds them again here.
+//! request looks them up here.
 
 use super::uri::without_credentials;
 use super::web::Web;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-/// The URLs that came with credentials. Every request looks its URL up, at a cost of the URL's depth.
+/// The URLs that came with credentials. Every request looks up its URL; the cost grows with the URL's depth.
 #[derive(Default)]
 pub(super) struct Signed {
     known: RwLock<Known>,
@@ -27,11 +27,11 @@ struct Known {
 
 #[derive(Clone)]
 struct Kept {
-    /// The URL as it came.
+    /// The original URL.
     url: String,
     /// Scheme, user, host and `/`.
     prefix: String,
-    /// The query as it came, with its `?`.
+    /// The original query, with its `?`.
     suffix: String,
 }
 
@@ -62,7 +62,7 @@ impl Signed {
         known.urls.insert(bare.to_owned(), kept);
     }
 
-    /// As [`keep`](Self::keep), for one of many objects whose URLs the data set itself lists.
+    /// As [`keep`](Self::keep), for one of many objects whose URLs the data set lists.
     pub(super) fn keep_object(&self, uri: &str) -> String {
         if Web::parse(uri).is_ok_and(|web| web.has_credentials()) {
             self.has_objects.store(true, Ordering::Relaxed);
@@ -75,8 +75,8 @@ impl Signed {
         self.has_objects.load(Ordering::Relaxed)
     }
 
-    /// `uri` with the credentials that were kept for it, for the deepest folder that it is in, or for its neighbours: of those
-    /// the user name and password only, since a signature is one object's.
+    /// Returns `uri` with the credentials that were kept for it, or for the deepest folder that contains it. Else it adds the
+    /// user name and password of another URL in such a folder, but no signature, since that belongs to one object.
     pub(super) fn complete(&self, uri: &str) -> String {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if known.urls.is_empty() || !uri.contains("://") {
@@ -100,7 +100,7 @@ impl Signed {
     }
 }
 
-/// Path and query of a URL.
+/// Returns the path and the query of a URL.
 fn split(url: &str) -> (&str, &str) {
     url.split_once('?').unwrap_or((url, ""))
 }
@@ -109,17 +109,17 @@ fn joined(path: &str, query: &str) -> String {
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
-/// Where the scheme of a URL ends.
+/// Returns where the scheme of a URL ends.
 fn after_scheme(path: &str) -> usize {
     path.find("://").map_or(0, |at| at + 3)
 }
 
-/// What follows the host.
+/// Returns what follows the host.
 fn key(path: &str) -> &str {
     path[after_scheme(path)..].split_once('/').map_or("", |(_, key)| key)
 }
 
-/// The folders that a URL without its query is in, the deepest first; a URL that ends with `/` is in itself.
+/// Returns the folders that contain a URL without its query, the deepest first; a URL that ends with `/` contains itself.
 fn folders(path: &str) -> impl Iterator<Item = &str> {
     let (mut end, from) = (path.len(), after_scheme(path));
     std::iter::from_fn(move || {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(signed.complete("https://h/c/other"), "https://v:4@h/c/other");
     }
 
-    /// A URL is kept under the host that is opened, not under one that its text merely contains.
+    /// A URL is kept under the host that is opened, not under a host that its text merely contains.
     #[test]
     fn no_credentials_are_kept_for_another_host() {
         let signed = Signed::default();
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(signed.complete("http://data.example/x"), "http://data.example/x");
     }
 
-    /// Lookups that went through all 20,000 signed objects would take a minute here.
+    /// Lookups that checked all 20,000 signed objects would take a minute here.
     #[test]
     fn a_lookup_does_not_grow_with_what_is_known() {
         let signed = Signed::default();
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(signed.complete("https://other/x"), "https://other/x", "another host");
         assert_eq!(signed.complete("https://h/x"), "https://u:p@h/x");
         assert_eq!(signed.keep_object("https://h/x#top"), "https://h/x");
-        assert!(!signed.has_objects(), "a fragment is no credential");
+        assert!(!signed.has_objects(), "a fragment is not a credential");
         assert_eq!(signed.keep_object("https://h/x?sig=1"), "https://h/x");
         assert!(signed.has_objects());
     }

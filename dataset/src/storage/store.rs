@@ -1,4 +1,4 @@
-//! One store (a bucket, a host, this machine's files) and how it is opened.
+//! One store (a bucket, a host, this machine's files), and how it is opened.
 
 use super::credentials::Steady;
 use super::failure::Fault;
@@ -29,7 +29,7 @@ pub(crate) enum Backend {
     Remote(Remote),
 }
 
-/// An object store and the finer doors that some have.
+/// An object store, and the lower-level interfaces that some stores have.
 #[derive(Clone)]
 pub(crate) struct Remote {
     pub(crate) objects: Arc<dyn ObjectStore>,
@@ -39,7 +39,7 @@ pub(crate) struct Remote {
     pub(crate) parts: Option<Arc<dyn MultipartStore>>,
 }
 
-/// A store, its adaptive limit and what it shares with the others.
+/// A store, its adaptive limit, and what it shares with the others.
 pub(crate) struct Store {
     pub(crate) backend: Backend,
     pub(crate) scheme: Scheme,
@@ -67,7 +67,7 @@ impl Host {
     }
 }
 
-/// Its client, whatever store asks.
+/// Returns its client to every store.
 #[derive(Debug)]
 struct SharedClient(HttpClient);
 
@@ -83,7 +83,7 @@ fn not_opened(at: &Location, shared: &Shared, error: &object_store::Error) -> Er
 }
 
 impl Store {
-    /// The store of a bucket, of a URL at `host`, or of this machine's files.
+    /// Opens the store of a bucket, of a URL at `host`, or of this machine's files.
     pub(super) fn open(
         at: &Location,
         options: &StorageOptions,
@@ -106,7 +106,7 @@ impl Store {
         Ok(Self { backend, scheme: at.scheme, name: at.store_name(), shared: Arc::clone(shared), limiter })
     }
 
-    /// The retry loop with this store's limiter, for what succeeds as a whole or not at all.
+    /// Runs the retry loop with this store's limiter, for operations that succeed as a whole or not at all.
     pub(crate) async fn until_done<T, F, Fut>(&self, attempt: F) -> Result<T, Ended>
     where
         F: Fn(u32) -> Fut,
@@ -115,7 +115,7 @@ impl Store {
         self.until_done_with(&Progress::whole(), attempt).await
     }
 
-    /// The retry loop for what counts its progress.
+    /// Runs the retry loop for operations that count their progress.
     pub(crate) async fn until_done_with<T, F, Fut>(&self, progress: &Progress, attempt: F) -> Result<T, Ended>
     where
         F: Fn(u32) -> Fut,
@@ -131,16 +131,16 @@ impl Store {
 
 type Opened = Result<Backend, object_store::Error>;
 
-/// Our loop retries; a second layer would hide throttling from it.
+/// Turns object_store's retries off: a second layer would hide throttling from our retry loop.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// A connection that is not made by then is tried again: the time of about three lost SYNs.
+/// A connection that takes longer is tried again: the time of about three lost SYNs.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn client(allow_http: bool) -> ClientOptions {
-    // no limit on a whole request: a large block on a slow line is no fault; stalls are cut by `within`
+    // No limit on a whole request: a large block on a slow line is not a fault, and `within` cuts stalls.
     ClientOptions::new()
         .with_timeout_disabled()
         .with_connect_timeout(CONNECT_TIMEOUT)
@@ -188,7 +188,7 @@ fn s3(at: &Location, options: &StorageOptions) -> Opened {
     Ok(bucket(builder.with_credentials(Arc::new(credentials)).build()?))
 }
 
-/// A store that lists page by page and takes objects in parts.
+/// Makes the backend of a store that lists page by page and takes objects in parts.
 fn bucket<S: ObjectStore + PaginatedListStore + MultipartStore>(store: S) -> Backend {
     let store = Arc::new(store);
     let objects = Arc::clone(&store) as _;
@@ -245,12 +245,12 @@ fn http(at: &Location, host: &Host) -> Opened {
     Ok(Backend::Remote(Remote { objects: Arc::new(store), pages: None, parts: None }))
 }
 
-/// The configured keys that this kind of store knows.
+/// Returns the configured keys that this kind of store knows.
 fn keys<K: std::str::FromStr>(options: &StorageOptions) -> impl Iterator<Item = (K, &Secret)> {
     options.config.iter().filter_map(|(key, value)| Some((key.to_ascii_lowercase().parse().ok()?, value)))
 }
 
-/// Refuses a key that no store knows: a typo in `aws_endpont` must not mean Amazon itself.
+/// Rejects a key that no store knows: a typo in `aws_endpont` must not mean Amazon itself.
 pub(crate) fn check_keys(options: &StorageOptions) -> Result<()> {
     for key in options.config.keys() {
         let lower = key.to_ascii_lowercase();

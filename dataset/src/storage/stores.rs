@@ -1,4 +1,4 @@
-//! The stores that are open, and what the stores of one host share.
+//! The open stores, and what the stores of one host share.
 
 use super::limiter::Limiter;
 use super::options::StorageOptions;
@@ -9,14 +9,14 @@ use crate::Result;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Open stores kept; signed URLs make one each, and those go first when there are more.
+/// Maximum number of open stores; signed URLs make one each, and those are closed first.
 const STORES_MAX: usize = 1_024;
-/// Hosts kept: each has a TLS client, about 1 MB with its certificates. With more of them all are forgotten; stores that use
-/// one keep it.
+/// Maximum number of hosts: each has a TLS client, about 1 MB with its certificates. Beyond it all hosts are dropped; stores
+/// keep the one that they use.
 const HOSTS_MAX: usize = 256;
 
-/// Opens each store once. Opening one, which may read certificates for 20 ms, holds no lock: of two callers who open the same
-/// one at once, the first keeps it.
+/// Opens each store once. Opening a store, which may read certificates for 20 ms, holds no lock. If two callers open the same
+/// store at once, the first one's is kept.
 #[derive(Default)]
 pub(super) struct Stores {
     /// By scheme and authority, and the query of a URL.
@@ -26,7 +26,7 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    /// The store of the place.
+    /// Returns the store of the place.
     pub(super) fn get(
         &self,
         at: &Location,
@@ -60,7 +60,7 @@ impl Stores {
         Ok(hosts.entry(at.prefix.clone()).or_insert(host).clone())
     }
 
-    /// The smallest limit on concurrent requests, and the most requests that were under way at once.
+    /// Returns the smallest limit on concurrent requests, and the maximum number of requests that were under way at once.
     pub(super) fn concurrency(&self) -> (usize, usize) {
         let open = lock(&self.open);
         let limiters = || open.values().map(|store| &store.limiter);

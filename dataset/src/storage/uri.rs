@@ -1,4 +1,4 @@
-//! Which store a URI names, and which key in it.
+//! Which store a URI names, and which key in that store.
 //!
 //! | form | key |
 //! |---|---|
@@ -24,11 +24,11 @@ pub(crate) enum Scheme {
     Memory,
 }
 
-/// A URI taken apart. `prefix + encode(key) + suffix` is the URI again.
+/// A parsed URI. `prefix + encode(key) + suffix` is the URI again.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) scheme: Scheme,
-    /// What stands before the key: `s3://bucket/`, `file://`, or nothing for a plain path.
+    /// The part before the key: `s3://bucket/`, `file://`, or nothing for a plain path.
     pub(crate) prefix: String,
     /// The query of an http URL, with its `?`.
     pub(crate) suffix: String,
@@ -37,7 +37,7 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// Takes `uri` apart; `BadConfig` when no store answers to it.
+    /// Parses `uri`; `BadConfig` if it names no store.
     pub(crate) fn parse(uri: &str) -> Result<Self> {
         if uri.is_empty() {
             return Err(Error::config("an empty URI names no data; give a path or s3://bucket/prefix"));
@@ -66,13 +66,13 @@ impl Location {
                 Ok(Self { scheme: Scheme::Memory, prefix, suffix: String::new(), key: key.into() })
             }
             _ => Err(Error::config(format!(
-                "{}: no storage for the scheme '{scheme}'; known are plain paths, file, s3, gs, az, http, https, memory",
+                "{}: the scheme '{scheme}' is unknown; must be a plain path, file, s3, gs, az, http, https or memory",
                 shown(uri)
             ))),
         }
     }
 
-    /// The URI of another key in the same store.
+    /// Returns the URI of another key in the same store.
     pub(crate) fn uri_of(&self, key: &str) -> String {
         match self.scheme {
             Scheme::Http => format!("{}{}{}", self.prefix, encode(key), self.suffix),
@@ -81,13 +81,13 @@ impl Location {
         }
     }
 
-    /// The same place as a folder: its key ends with `/` unless it is the root.
+    /// Returns the key of this place as a folder: it ends with `/` unless it is the root.
     pub(crate) fn folder_key(&self) -> String {
         let key = self.key.trim_end_matches('/');
         if key.is_empty() { String::new() } else { format!("{key}/") }
     }
 
-    /// What the store is called in messages.
+    /// Returns the store's name in messages.
     pub(crate) fn store_name(&self) -> String {
         match self.scheme {
             Scheme::Local => "local files".into(),
@@ -95,7 +95,7 @@ impl Location {
         }
     }
 
-    /// Where the URL leads; `None` if it is not an http(s) URL.
+    /// Returns the origin of the URL; `None` if it is not an http(s) URL.
     pub(super) fn origin(&self) -> Option<Origin> {
         Web::parse(&self.prefix).ok().map(|web| web.origin())
     }
@@ -105,16 +105,16 @@ impl Location {
         self.suffix.strip_prefix('?').is_some_and(is_signed)
     }
 
-    /// Bucket, container or host.
+    /// Returns the bucket, container or host.
     pub(crate) fn authority(&self) -> &str {
         let rest = self.prefix.split_once("://").map_or("", |(_, rest)| rest);
         rest.trim_end_matches('/')
     }
 }
 
-/// Returns an http(s) URL without user name, password, fragment and the parameters that sign it; any other URI unchanged, as
-/// is a URL that cannot be opened. Two results are equal if both URLs name one object, whatever their credentials and
-/// signatures.
+/// Returns an http(s) URL without user name, password, fragment and the parameters that sign it. Any other URI, and a URL that
+/// cannot be opened, are returned unchanged. Two results are equal if both URLs name one object, whatever their credentials
+/// and signatures.
 pub(crate) fn without_credentials(uri: &str) -> String {
     let Ok(web) = Web::parse(uri) else { return uri.to_owned() };
     let kept = unsigned(web.url.query.unwrap_or_default());
@@ -131,7 +131,7 @@ fn file(uri: &str, rest: &str) -> Result<Location> {
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
     if !path.starts_with('/') {
         return Err(Error::config(format!(
-            "{uri}: a file URI has no host; write file:///path or the path alone"
+            "{uri}: a file URI must have no host; write file:///path or the path alone"
         )));
     }
     let key = decode(path).ok_or_else(|| not_utf8(uri))?;

@@ -1,4 +1,4 @@
-//! Which version of an object an answer is of.
+//! Determines which version of an object an answer has.
 //!
 //! There are three guards. The first that the store offers is used:
 //! 1. the ETag;
@@ -13,20 +13,20 @@ use super::uri::Scheme;
 use object_store::{GetOptions, ObjectMeta};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Marks versions that are times of change, in seconds since 1970. An ETag that begins so is quoted when it comes in.
+/// The mark of versions that are times of change, in seconds since 1970. An ETag that begins like it is quoted.
 const MODIFIED: &str = "modified:";
-/// The end of the year 9999, the last one that an HTTP date can name.
+/// The end of the year 9999, the last that an HTTP date can name.
 const MODIFIED_MAX: u64 = 253_402_300_799;
 
-/// Is this version an ETag, and no time of change?
+/// Whether this version is an ETag, not a time of change.
 pub(crate) fn is_etag(version: &str) -> bool {
     !version.starts_with(MODIFIED)
 }
 
-/// The version of the object that `meta` describes: its ETag, else `modified:` and the time of its last change in seconds
-/// since 1970, else nothing.
+/// Returns the version of the object that `meta` describes: its ETag, else `modified:` and the time of its last change in
+/// seconds since 1970, else nothing.
 pub(super) fn version(meta: &ObjectMeta) -> Option<String> {
-    let seconds = meta.last_modified.timestamp(); // 0 where the store does not send it
+    let seconds = meta.last_modified.timestamp(); // 0 if the store does not send it
     let quoted = |etag: &String| if is_etag(etag) { etag.clone() } else { format!("\"{etag}\"") };
     meta.e_tag.as_ref().map(quoted).or_else(|| (seconds > 0).then(|| format!("{MODIFIED}{seconds}")))
 }
@@ -36,12 +36,12 @@ pub(super) fn has_etag(object: &ObjectRef) -> bool {
     object.etag.as_deref().is_some_and(|version| modified(version).is_none())
 }
 
-/// The seconds of a version that is a time of change.
+/// Returns the seconds of a version that is a time of change.
 fn modified(version: &str) -> Option<u64> {
     version.strip_prefix(MODIFIED)?.parse().ok().filter(|seconds| *seconds <= MODIFIED_MAX)
 }
 
-/// The conditions of a read of this version.
+/// Returns the conditions of a read of this version.
 pub(super) fn conditions(object: &ObjectRef, scheme: Scheme) -> GetOptions {
     let Some(version) = object.etag.as_deref() else { return GetOptions::default() };
     match modified(version) {
@@ -53,10 +53,10 @@ pub(super) fn conditions(object: &ObjectRef, scheme: Scheme) -> GetOptions {
     }
 }
 
-/// Some stores ignore conditions, so the version in the answer is compared, too.
+/// Compares the version in the answer too, because some stores ignore conditions.
 pub(super) fn check_version(now: &ObjectMeta, then: &ObjectRef) -> Result<(), Fault> {
     if now.size != then.size {
-        return Err(Fault::Changed(format!("{} bytes then, {} now", then.size, now.size)));
+        return Err(Fault::Changed(format!("it had {} bytes and now has {}", then.size, now.size)));
     }
     let Some(version) = then.etag.as_deref() else { return Ok(()) };
     if let Some(seconds) = modified(version) {
@@ -64,7 +64,7 @@ pub(super) fn check_version(now: &ObjectMeta, then: &ObjectRef) -> Result<(), Fa
         if at > 0 && u64::try_from(at) != Ok(seconds) {
             let later = i128::from(at) - i128::from(seconds);
             return Err(Fault::Changed(format!(
-                "last modified at {}, {later} s after the version then",
+                "it was modified at {}, {later} s after the catalog's version",
                 now.last_modified
             )));
         }
@@ -72,24 +72,24 @@ pub(super) fn check_version(now: &ObjectMeta, then: &ObjectRef) -> Result<(), Fa
     }
     match now.e_tag.as_deref() {
         Some(etag) if bare(etag) != bare(version) => {
-            Err(Fault::Changed(format!("ETag {version} then, {etag} now")))
+            Err(Fault::Changed(format!("its ETag was {version} and is now {etag}")))
         }
         _ => Ok(()),
     }
 }
 
-/// The ETag of an answer, if two answers that have it are of the same bytes: a weak one (`W/`) promises less, and so does a
-/// time of change.
+/// Returns the ETag of an answer if equal ETags mean equal bytes: a weak one (`W/`) promises less, and so does a time of
+/// change.
 pub(super) fn strong(meta: &ObjectMeta) -> Option<&str> {
     meta.e_tag.as_deref().map(str::trim).filter(|etag| !etag.starts_with("W/"))
 }
 
-/// An ETag without quotes and weakness: listings and headers of one store differ in them.
+/// Removes quotes and the weakness mark, in which listings and headers of one store differ.
 fn bare(etag: &str) -> &str {
     etag.trim().trim_start_matches("W/").trim_matches('"')
 }
 
-/// The header's value; weak tags never match by RFC 9110 §13.1.1, so they are not sent.
+/// Returns the header's value; weak tags never match by RFC 9110 §13.1.1, so they are not sent.
 fn if_match(etag: &str, scheme: Scheme) -> Option<String> {
     match scheme {
         _ if etag.starts_with("W/") => None,
@@ -163,7 +163,7 @@ mod tests {
         assert!(!has_etag(&object));
         assert!(conditions(&object, Scheme::Http).if_unmodified_since.is_some());
         assert!(check_version(&meta(None, 7, 1), &object).is_ok());
-        assert!(check_version(&meta(None, 0, 1), &object).is_ok(), "the answer does not contain it");
+        assert!(check_version(&meta(None, 0, 1), &object).is_ok(), "the answer has no time of change");
         assert!(matches!(check_version(&meta(None, 8, 1), &object), Err(Fault::Changed(_))));
         assert!(matches!(check_version(&meta(None, 7, 2), &object), Err(Fault::Changed(_))));
     }

@@ -1,8 +1,8 @@
 //! Walks through folders of this machine: several threads, in bytewise order, with visible progress.
 //!
 //! A network file system answers a `stat` in about a millisecond, so one thread finds 1,000 files a second. A walk of all
-//! files therefore has up to [`WALKERS`] threads, which take folders and runs of names from one queue; whether a link leads to a
-//! folder is seen when its turn comes. A walk of the first few files has one: it must not look at the others.
+//! files therefore has up to [`WALKERS`] threads, which take folders and runs of names from one queue. Whether a link leads to
+//! a folder is checked when its turn comes. A walk of the first few files has one thread, because it must not read the others.
 
 use super::failure::Fault;
 use super::local::{Found, found};
@@ -14,10 +14,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Threads of one walk: they wait for the file system, so their number does not follow the CPUs.
 pub(crate) const WALKERS: usize = 8;
-/// Names that one thread looks at in a row.
+/// Names that one thread checks in a row.
 const RUN_NAMES: usize = 256;
 
-/// The files below `root`, or `root` itself when it is one; at most `limit`, in bytewise order of their paths.
+/// Lists the files below `root`, or `root` itself if it is one; at most `limit`, in bytewise order of their paths.
 pub(crate) fn list(root: &str, limit: usize, watch: &Watch) -> Result<Vec<Found>, Fault> {
     let meta = fs::metadata(root)?;
     if !meta.is_dir() {
@@ -33,8 +33,8 @@ pub(crate) fn list(root: &str, limit: usize, watch: &Watch) -> Result<Vec<Found>
     Ok(out)
 }
 
-/// Depth first, each folder sorted as if its subfolders' names ended with `/`: that makes the whole sorted. A link to a folder
-/// is found to be one when its turn comes, and has another turn as a folder.
+/// Walks depth first and sorts each folder as if its subfolders' names ended with `/`, which makes the whole sorted. A link to
+/// a folder is recognised when its turn comes, and gets another turn as a folder.
 fn first(
     folder: &str,
     limit: usize,
@@ -61,7 +61,7 @@ fn first(
     Ok(())
 }
 
-/// What one thread does in a row.
+/// What one thread does at a time.
 enum Work {
     Folder(String, Option<Arc<Above>>),
     /// Files and links of one folder.
@@ -83,7 +83,7 @@ struct Walk {
     changed: Condvar,
 }
 
-/// All files, found by up to [`WALKERS`] threads.
+/// Lists all files with up to [`WALKERS`] threads.
 fn all(folder: &str, watch: &Watch) -> Result<Vec<Found>, Fault> {
     let walk = Walk::default();
     walk.add(Work::Folder(folder.to_owned(), None));
@@ -101,7 +101,7 @@ fn all(folder: &str, watch: &Watch) -> Result<Vec<Found>, Fault> {
                 };
                 match name.spawn_scoped(scope, walker) {
                     Ok(_) => walkers += 1,
-                    Err(_) => break, // the system has no thread left: those that run do it
+                    Err(_) => break, // the system has no thread left: the running ones do the work
                 }
             }
         }
@@ -128,7 +128,7 @@ impl Walk {
         self.changed.notify_one();
     }
 
-    /// Does one piece of work.
+    /// Does one item of work.
     fn take(&self, work: Work, watch: &Watch) {
         let unfinished = Unfinished(self);
         let result = self.step(work, watch);
@@ -140,7 +140,7 @@ impl Walk {
         self.lock().queue.len()
     }
 
-    /// Waits for work; `None` when there will be none.
+    /// Waits for work; `None` if there will be none.
     fn next(&self) -> Option<Work> {
         let mut state = self.lock();
         loop {
@@ -154,7 +154,7 @@ impl Walk {
         }
     }
 
-    /// One piece of work was done.
+    /// Records that one item of work is done.
     fn done(&self, result: Result<Vec<Found>, Fault>) {
         let mut state = self.lock();
         assert!(state.pending > 0, "work was done twice");
@@ -199,7 +199,7 @@ impl Walk {
         for path in paths {
             match watch.look(path.clone())? {
                 There::File(file) => files.push(file),
-                There::Folder => self.add(Work::Folder(path, Some(Arc::clone(here)))), // behind a link
+                There::Folder => self.add(Work::Folder(path, Some(Arc::clone(here)))), // the target of a link
                 There::Nothing => {}
             }
         }
@@ -207,7 +207,7 @@ impl Walk {
     }
 }
 
-/// Ends the walk if its walker panics: the others would wait for its work for ever.
+/// Ends the walk if its walker panics; otherwise the others would wait for its work for ever.
 struct Unfinished<'a>(&'a Walk);
 
 impl Drop for Unfinished<'_> {
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// The refusal is simulated: root may read every file.
+    /// The denied access is simulated: root may read every file.
     #[test]
     fn the_path_that_cannot_be_read_is_named() {
         let dir = tempfile::tempdir().unwrap();
@@ -304,7 +304,7 @@ mod tests {
         fs::metadata(path)
     }
 
-    /// One after the other, the files take at least 6 s; the deadline is 0.6 s.
+    /// In sequence, the files take at least 6 s; the deadline is 0.6 s.
     #[tokio::test]
     async fn a_walk_that_makes_progress_outlasts_its_deadline_and_has_several_threads() {
         let dir = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ mod tests {
         assert!((2..=WALKERS).contains(&peak), "{peak} threads");
         assert!(
             took > Duration::from_millis(600),
-            "{took:?}: it does not show that the deadline is outlasted"
+            "{took:?}: this does not prove that the walk outlasts the deadline"
         );
     }
 
@@ -339,7 +339,7 @@ mod tests {
     fn an_abandoned_walk_stops() {
         let dir = tempfile::tempdir().unwrap();
         for i in 0..10 {
-            fs::create_dir(dir.path().join(i.to_string())).unwrap(); // no file is ever looked at
+            fs::create_dir(dir.path().join(i.to_string())).unwrap(); // no file is ever read
         }
         for limit in [10, usize::MAX] {
             let watch = watch(|path| fs::metadata(path));
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// So a folder that takes minutes to read shows that it is being read.
+    /// So that a folder that takes minutes to read shows progress.
     #[test]
     fn names_count_when_they_are_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -395,7 +395,7 @@ mod tests {
         let found = list(root, usize::MAX, &watch(slow_link)).unwrap();
         let found: Vec<_> = found.into_iter().map(|file| file.path[root.len()..].to_owned()).collect();
         assert_eq!(found, expected);
-        assert!(LINKS_PEAK.load(Ordering::SeqCst) >= 2, "one thread looked at all links");
+        assert!(LINKS_PEAK.load(Ordering::SeqCst) >= 2, "one thread checked all links");
         assert_eq!(names(root, 1_010), expected);
         assert_eq!(names(root, 3), expected[..3]);
     }
@@ -422,6 +422,6 @@ mod tests {
             let walked = std::panic::catch_unwind(|| list(&root, usize::MAX, &watch(panics_once)).is_ok());
             let _ = send.send(walked.unwrap_or(false));
         });
-        assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(false), "it ended, and not well");
+        assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(false), "it ended with an error");
     }
 }

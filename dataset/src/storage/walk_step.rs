@@ -1,4 +1,4 @@
-//! The steps of a walk through folders: a folder's names, and what is at a path.
+//! The steps of a walk through folders: reading a folder's names, and checking a path.
 
 use super::failure::Fault;
 use super::local::{Found, TEMP_MARK, found};
@@ -10,15 +10,15 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Asks for a file's metadata; another function in tests.
+/// Reads a file's metadata; another function in tests.
 pub(crate) type StatFn = fn(&str) -> io::Result<Metadata>;
 
-/// What a walk reports, and when it stops.
+/// What receives a walk's progress, and what stops the walk.
 #[derive(Clone)]
 pub(crate) struct Watch {
     pub(crate) progress: Arc<Progress>,
     pub(crate) seen: Arc<Seen>,
-    /// No caller waits for the result any more.
+    /// Whether no caller waits for the result any more.
     pub(crate) is_abandoned: Arc<AtomicBool>,
     pub(crate) stat: StatFn,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Watch {
 pub(super) enum There {
     File(Found),
     Folder,
-    /// What holds no samples, or is no longer there.
+    /// Neither a file nor a folder, or it no longer exists.
     Nothing,
 }
 
@@ -39,8 +39,8 @@ impl Watch {
         }
     }
 
-    /// A name of a folder was read. Names are what progress is counted in: a large folder has them long before its files are
-    /// looked at.
+    /// Counts a name of a folder as read. Progress is counted in names, because a large folder has them long before its files
+    /// are checked.
     fn on_name(&self) -> Result<(), Fault> {
         self.progress.add(1);
         self.goes_on()
@@ -60,7 +60,7 @@ impl Watch {
     }
 }
 
-/// Returns the fault. If access is denied, its text names the path: the error of a listing names only the listing's root.
+/// Returns the fault. If access is denied, its text names the path: a listing's error names only the listing's root.
 fn named(path: &str, error: io::Error) -> Fault {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -76,14 +76,16 @@ pub(super) struct Above {
     next: Option<Arc<Above>>,
 }
 
-/// `folder` below `above`.
+/// Enters `folder` below `above`.
 pub(super) fn enter(folder: &str, above: Option<Arc<Above>>) -> Result<Arc<Above>, Fault> {
     let meta = fs::metadata(folder)?;
     let id = (meta.dev(), meta.ino());
     let mut next = above.as_ref();
     while let Some(one) = next {
         if one.id == id {
-            return Err(Fault::Refused(format!("{folder} links to a folder above itself; remove the link")));
+            return Err(Fault::Refused(format!(
+                "{folder} links to a folder that contains it; remove the link"
+            )));
         }
         next = one.next.as_ref();
     }
@@ -94,7 +96,7 @@ pub(super) fn below(folder: &str, name: &str) -> String {
     if folder == "/" { format!("/{name}") } else { format!("{folder}/{name}") }
 }
 
-/// Calls `on_name` with each name in `folder` and whether it is a subfolder's. Links are not followed.
+/// Calls `on_name` with each name in `folder` and whether it is a subfolder. Links are not followed.
 pub(super) fn read(folder: &str, watch: &Watch, mut on_name: impl FnMut(String, bool)) -> Result<(), Fault> {
     for entry in fs::read_dir(folder).map_err(|e| named(folder, e))? {
         let entry = entry?;

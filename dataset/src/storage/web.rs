@@ -1,6 +1,6 @@
-//! An http(s) URL taken apart, once: what is checked, printed, stored and opened are parts of this value.
+//! An http(s) URL, parsed once: what is checked, printed, stored and opened are parts of this value.
 //!
-//! [`HttpUrl`] refuses URLs in which another parser could find another host.
+//! [`HttpUrl`] rejects URLs in which another parser could find another host.
 
 use super::percent::decode;
 use super::signature::is_signed;
@@ -14,7 +14,7 @@ pub(super) struct Web<'a> {
     base: Url,
 }
 
-/// Where an http(s) URL leads: scheme, host and port in their one form.
+/// Where an http(s) URL leads: scheme, host and port in canonical form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     scheme: String,
@@ -23,7 +23,7 @@ pub(super) struct Origin {
 }
 
 impl<'a> Web<'a> {
-    /// Takes the URL apart, or returns why it names no place.
+    /// Parses the URL, or returns why it names no place.
     pub(super) fn parse(uri: &'a str) -> Result<Self, &'static str> {
         let url = HttpUrl::split(uri)?;
         if url.user.is_some_and(|user| decode(user).is_none()) {
@@ -36,7 +36,7 @@ impl<'a> Web<'a> {
         Ok(Self { url, base })
     }
 
-    /// What comes before the key of every URL with this origin and user: `https://user:password@host/`.
+    /// Returns what precedes the key of every URL with this origin and user: `https://user:password@host/`.
     pub(super) fn prefix(&self) -> String {
         let user = self.url.user.map_or(String::new(), |user| format!("{user}@"));
         format!("{}://{user}{}/", self.url.scheme, self.url.host)
@@ -47,7 +47,7 @@ impl<'a> Web<'a> {
         self.url.user.is_some() || self.url.query.is_some_and(is_signed)
     }
 
-    /// Where it leads.
+    /// Returns where it leads.
     pub(super) fn origin(&self) -> Origin {
         Origin {
             scheme: self.base.scheme().to_owned(),

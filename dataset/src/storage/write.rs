@@ -1,4 +1,4 @@
-//! Writes: whole or not at all, large objects part by part, or only where nothing is.
+//! Writes: whole or not at all, large objects part by part, or only if nothing exists there.
 
 use super::failure::Fault;
 use super::failure::Verdict;
@@ -20,16 +20,16 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Objects above this go up in parts of it: S3 asks for parts of at least 5 MiB and at most 10,000 of them.
+/// Larger objects are uploaded in parts of this size: S3 requires parts of at least 5 MiB and at most 10,000 of them.
 const PART_BYTES: usize = 8 << 20;
-/// S3's bound; a larger object takes larger parts.
+/// S3's limit; a larger object has larger parts.
 const PARTS_MAX: usize = 10_000;
 /// Parts of one object under way at once: 4 × 8 MiB fill a line without filling memory.
 const PARTS_AT_ONCE: usize = 4;
 /// Joining parts may take this many stall time-outs, 200 s by default: S3 takes minutes for thousands of parts.
 const JOIN_STALLS: u32 = 10;
 
-/// How a conditional write ended.
+/// The result of a conditional write.
 enum Created {
     New,
     Existed,
@@ -62,7 +62,7 @@ impl Store {
         Ok(())
     }
 
-    /// As [`write`](Self::write), if there is no such object yet; returns whether the object has these bytes.
+    /// As [`write`](Self::write), if the object does not exist yet; returns whether the object has these bytes.
     pub(super) async fn create(&self, at: &Location, bytes: Bytes) -> Result<bool> {
         let what = format!("creation of {} ({} bytes)", shown(&at.uri_of(&at.key)), bytes.len());
         let progress = Progress::upload(bytes.len());
@@ -104,7 +104,7 @@ impl Store {
         bytes: &Bytes,
         progress: &Progress,
     ) -> Result<Created, Ended> {
-        const NOT_IMPLEMENTED: u16 = 501; // Backblaze B2's answer to the header of a conditional write
+        const NOT_IMPLEMENTED: u16 = 501; // Backblaze B2's answer to a conditional write
         let limit = upload_limit(self.stall(), bytes.len());
         let created = self.until_done_with(progress, |_| {
             let put = remote.objects.put_opts(path, bytes.clone().into(), PutMode::Create.into());
@@ -155,12 +155,12 @@ impl Store {
             Err(ended) => Err(ended),
         };
         let Err(ended) = done else { return Ok(()) };
-        // The store forgets an upload that it joined, so this is what a second request meets when the answer to the first
-        // one was lost.
+        // The store forgets an upload after joining it, so a second request gets this answer if the answer to the first one
+        // was lost.
         if ended.failure.verdict == Verdict::Missing && self.holds(at, &bytes, part_bytes).await? {
             return Ok(());
         }
-        // abandoned parts cost money until the bucket's own rules remove them
+        // abandoned parts cost money until a rule of the bucket removes them
         if let Err(e) = within(stall, store.abort_multipart(path, &id)).await {
             tracing::warn!("{what}: the parts sent so far could not be removed: {:?}", shorten(&e));
         }
@@ -204,7 +204,7 @@ impl Store {
         .await
     }
 
-    /// Whether the object has these bytes, compared part by part.
+    /// Whether the object has these bytes; compares them part by part.
     async fn holds(&self, at: &Location, bytes: &Bytes, part_bytes: usize) -> Result<bool> {
         let Some(found) = self.find(at).await? else { return Ok(false) };
         if found.size != bytes.len() as u64 {
@@ -243,12 +243,12 @@ impl Store {
         };
         match result {
             Err(ended) if ended.failure.verdict != Verdict::Missing => Err(self.explain(ended, &what).await),
-            _ => Ok(()), // gone is what was asked for
+            _ => Ok(()), // the object is gone, as requested
         }
     }
 }
 
-/// The ranges of the parts of an object.
+/// Returns the ranges of the parts of an object.
 fn cuts(len: usize, part_bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(part_bytes).map(move |at| at..len.min(at + part_bytes))
 }
@@ -257,7 +257,7 @@ fn upload_limit(stall: Duration, len: usize) -> Duration {
     stall + Duration::from_secs(len as u64 / LEAST_BYTES_PER_S)
 }
 
-/// What kind of fault, without the library's text, which may name credentials.
+/// Returns the kind of fault without the library's text, which may name credentials.
 fn shorten(fault: &Fault) -> &'static str {
     match fault {
         Fault::Stalled(_) => "no answer",

@@ -4,9 +4,9 @@
     /tmp/tools/bin/pip install datasets==5.2 webdataset==1.0.2 pyarrow pillow scipy soundfile
     /tmp/tools/bin/python dataset/tests/real_tools/make_samples.py
 
-Twelve pictures of 24x16 px; picture i has the grey level 20 * i and the label i % 3. Twelve clips of 16 kHz FLAC; clip i
-is a tone of 200 + 50 * i Hz that lasts 0.05 * (i + 1) s. Picture i of `boxes`
-has i % 3 boxes. All files together stay below 500 KiB; they are committed, so the tests need no Python.
+Twelve images of 24x16 px; image i has the grey level 20 * i and the label i % 3. Twelve audio clips of 16 kHz FLAC; audio
+clip i is a tone of 200 + 50 * i Hz that lasts 0.05 * (i + 1) s. Image i of `boxes` has i % 3 boxes. All files
+together stay below 500 KiB; they are committed, so the tests need no Python.
 """
 
 import io

@@ -1,4 +1,4 @@
-//! What the world gets wrong: each a clear error, or the stated policy.
+//! Wrong inputs: each gives a clear error, or follows the stated policy.
 
 use crate::format_common::*;
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int32Array, Int64Array, StringArray, StructArray};
@@ -33,7 +33,7 @@ fn stream_of(batch: &RecordBatch) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// The error of opening one file with this content; it must name the file.
+/// Returns the error of opening one file with this content; it must name the file.
 async fn refused(name: &str, content: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(name), content).unwrap();
@@ -72,7 +72,7 @@ async fn empty_and_truncated_parquet() {
         let message = refused("x.parquet", &whole[..keep]).await;
         assert!(message.contains("truncated") || message.contains("cut off"), "{keep}: {message}");
     }
-    // the middle is lost but the footer is whole: found before any training starts
+    // The middle is lost but the footer is whole: this is found before any training starts.
     let mut middle = whole.clone();
     middle.drain(100..10_000);
     assert!(refused("x.parquet", &middle).await.contains("x.parquet"));
@@ -187,7 +187,7 @@ async fn schema_that_differs_between_files() {
 
 #[tokio::test]
 async fn null_and_empty_pictures_pass_through() {
-    let bytes = BinaryArray::from_opt_vec(vec![Some(b"picture"), Some(b""), None, Some(b"hidden")]);
+    let bytes = BinaryArray::from_opt_vec(vec![Some(b"an image"), Some(b""), None, Some(b"hidden")]);
     let paths = StringArray::from(vec!["a.jpg", "b.jpg", "c.jpg", "d.jpg"]);
     let DataType::Struct(children) = image_field().data_type().clone() else { unreachable!() };
     let nulls = NullBuffer::from(vec![true, true, true, false]);
@@ -204,11 +204,11 @@ async fn null_and_empty_pictures_pass_through() {
             (image.is_null(0), image.is_null(1), image.is_null(2), image.is_null(3)),
             (false, false, true, true)
         );
-        assert_eq!((image.value(0), image.value(1)), (b"picture".as_slice(), b"".as_slice()));
+        assert_eq!((image.value(0), image.value(1)), (b"an image".as_slice(), b"".as_slice()));
     }
 }
 
-/// After cataloguing, every fetch of a replaced object is refused, whatever the layout.
+/// After cataloguing, every fetch of a replaced object is an error, whatever the layout.
 #[tokio::test]
 async fn object_replaced_after_cataloguing() {
     let batch = hf_batch(0..20, 500);
@@ -235,7 +235,7 @@ async fn object_replaced_after_cataloguing() {
     }
 }
 
-/// The same number of other bytes under the same name.
+/// Writes the same number of other bytes under the same name.
 fn replace(at: &Path, content: &[u8]) {
     let other: Vec<u8> = content.iter().map(|b| b ^ 1).collect();
     let beside = at.with_extension("new");
@@ -261,7 +261,7 @@ async fn several_layouts_in_one_place_ask_for_a_name() {
     );
 }
 
-/// A damaged shard ends the opening, or is left out: another data set, reported, and the same each time.
+/// A damaged shard is an error, or is left out: then the data set is another one, reported, and the same each time.
 #[tokio::test]
 async fn damaged_shards_are_left_out_where_asked() {
     let (tars, columnar) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! What the catalog counts for a block is what the block holds, and files that claim less are refused.
+//! Blocks hold the bytes that the catalog counts for them, and files that claim less are rejected.
 
 use crate::format_common::*;
 use arrow::array::{
@@ -25,7 +25,7 @@ const MIB: usize = 1 << 20;
 /// One offset of up to 8 bytes for each of up to 8 columns.
 const OFFSETS_BYTES: u64 = 64;
 
-/// Bytes of all buffers, each counted once.
+/// Returns the bytes of all buffers, each counted once.
 fn held(rows: &RecordBatch) -> u64 {
     fn add(data: &ArrayData, known: &mut HashSet<usize>) -> u64 {
         let buffers = data.buffers().iter().chain(data.nulls().map(|nulls| nulls.buffer()));
@@ -48,7 +48,7 @@ fn column(name: &str, array: impl Array + 'static) -> RecordBatch {
     RecordBatch::try_from_iter([(name, Arc::new(array) as ArrayRef)]).unwrap()
 }
 
-/// Returns every block as held in memory. Each holds no more than the catalog counts, but for the first offsets of its columns.
+/// Returns every block as held in memory. Each holds at most what the catalog counts, except the first offsets of its columns.
 async fn held_within_count(dataset: &Dataset) -> Vec<RecordBatch> {
     let (reader, catalog) = (dataset.block_reader(), dataset.catalog());
     let mut all = Vec::new();
@@ -117,7 +117,7 @@ async fn compressed_record_batches_count_their_decompressed_buffers() {
         let dataset = open(dir.path()).await.unwrap();
         for id in [BlockId(0), BlockId(1)] {
             let block = dataset.catalog().block(id);
-            assert!(block.bytes < 100_000, "{block:?}: the order is made of encoded bytes");
+            assert!(block.bytes < 100_000, "{block:?}: the order depends on encoded bytes");
             let plain = 8 * MIB as u64;
             assert!((plain..plain + 1000).contains(&block.memory_bytes), "{block:?}");
         }
@@ -133,7 +133,7 @@ fn write_ipc(at: &Path, codec: Option<CompressionType>, batches: &[RecordBatch])
     writer.finish().unwrap();
 }
 
-/// Pages of zeros in the column chunk of pages of noise: the mean fits neither.
+/// Pages of zeros and pages of noise in one column chunk: the mean fits neither.
 #[tokio::test]
 async fn pages_that_compress_unevenly_count_what_each_becomes() {
     let zeros = |row: u64| if row < 20 { picture(row, 200_000) } else { vec![0; 200_000] };
@@ -162,7 +162,7 @@ async fn pages_that_compress_unevenly_count_what_each_becomes() {
     }
 }
 
-/// A footer that states less than its pages become is refused before anything is decompressed.
+/// A footer that states fewer bytes than its pages decompress to is rejected before anything is decompressed.
 #[tokio::test]
 async fn a_footer_that_states_less_than_its_pages_claim_is_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,7 +194,7 @@ async fn a_footer_that_states_less_than_its_pages_claim_is_damage() {
     }
 }
 
-/// A stored catalog without the blocks' memory: made anew where the bytes do not tell it, completed where they do.
+/// A catalog stored without the blocks' memory is made again if the bytes do not determine it, otherwise completed.
 #[tokio::test]
 async fn a_catalog_stored_without_memory_is_completed_or_made_anew() {
     for codec in [None, Some(CompressionType::LZ4_FRAME)] {
@@ -218,7 +218,7 @@ async fn a_catalog_stored_without_memory_is_completed_or_made_anew() {
     }
 }
 
-/// Takes the column out of the table of blocks, as catalogs of version 4 had none at first.
+/// Removes the column from the table of blocks, as in the first catalogs of version 4.
 fn forget_memory(cached: &Path) {
     let folder = std::fs::read_dir(cached).unwrap().next().unwrap().unwrap().path();
     let at = folder.join("catalog.json");

@@ -1,4 +1,4 @@
-//! The disk cache through its public face: cap, order of eviction, crashes, damage, several processes.
+//! The disk cache through its public API: cap, order of eviction, crashes, damage, several processes.
 
 use crate::storage_support::{S3, data, options, storage};
 use bytes::Bytes;
@@ -32,7 +32,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What the entries take, whole or half-written, by whole blocks. A file may vanish while it is looked at.
+/// Returns what the entries take, whole or half-written, in whole disk blocks. A file may vanish meanwhile.
 fn bytes_on_disk(folder: &Path) -> u64 {
     let is_entry = |file: &&PathBuf| file.extension().is_some_and(|e| e == "block" || e == "tmp");
     files(folder)
@@ -69,7 +69,7 @@ fn what_the_plan_needs_last_goes_first() {
     let put = |n: u64, next_use| cache.put(&object(n), &(0..100), &data(100, n), next_use);
     let held = |n: u64| cache.get(&object(n), &(0..100)).is_some();
     assert!(put(1, 10) && put(2, 30) && put(3, 20));
-    assert!(!put(4, 40), "needed later than all that is held");
+    assert!(!put(4, 40), "needed later than all entries that are held");
     assert!(!put(4, u64::MAX));
     assert!(put(4, 15));
     assert!(held(1) && !held(2) && held(3) && held(4));
@@ -77,10 +77,10 @@ fn what_the_plan_needs_last_goes_first() {
     assert!(put(5, 50));
     assert!(!held(1) && held(3) && held(4) && held(5));
     assert!(!cache.put(&object(6), &(0..13_000), &data(13_000, 6), 0), "larger than the whole cache");
-    assert!(held(3) && held(4) && held(5), "a refused entry evicts nothing");
+    assert!(held(3) && held(4) && held(5), "a rejected entry evicts nothing");
 }
 
-/// Damage of every kind is noticed, dropped and fetched again.
+/// Every kind of damage is noticed; the entry is dropped and fetched again.
 #[test]
 fn damaged_entries_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,13 +95,13 @@ fn damaged_entries_are_dropped() {
         let mut file = fs::read(&path).unwrap();
         damage(&mut file);
         fs::write(&path, &file).unwrap();
-        assert_eq!(cache.get(&object(n), &(0..2000)), None, "damage {n} passed");
+        assert_eq!(cache.get(&object(n), &(0..2000)), None, "damage {n} was not noticed");
         assert!(!path.exists());
         assert_eq!(cache.stats().damaged, 2 * n + 1);
         assert_eq!(cache.stats().used_bytes, 0);
-        assert!(cache.put(&object(n), &(0..2000), &data(2000, n), 1), "it can come back");
+        assert!(cache.put(&object(n), &(0..2000), &data(2000, n), 1), "it can be stored again");
         assert_eq!(cache.get(&object(n), &(0..2000)).unwrap(), data(2000, n));
-        fs::remove_file(&path).unwrap(); // somebody cleans the folder under us
+        fs::remove_file(&path).unwrap(); // another process cleans the folder
         assert_eq!(cache.get(&object(n), &(0..2000)), None);
         assert_eq!((cache.stats().damaged, cache.stats().entries), (2 * n + 2, 0));
     }
@@ -150,14 +150,14 @@ fn data_sets_of_a_process_share_a_folder_and_the_larger_cap() {
         second.put(&object(2), &(0..100), &data(100, 2), 2)
             && second.put(&object(3), &(0..100), &data(100, 3), 3)
     );
-    assert!(!second.put(&object(4), &(0..100), &data(100, 4), 4), "the cap is one for both");
-    drop(first); // what it needed is needed no more
+    assert!(!second.put(&object(4), &(0..100), &data(100, 4), 4), "both share one cap");
+    drop(first); // what it needed is no longer needed
     assert!(second.put(&object(4), &(0..100), &data(100, 4), 4));
     assert_eq!(second.get(&object(1), &(0..100)), None);
     assert!(!second.stats().off);
 }
 
-/// Another process: the test program itself, with the folder and what to do in its environment.
+/// Starts another process: the test program itself, with the folder and its task in the environment.
 fn in_another_process(folder: &Path, what: &str) -> std::process::Child {
     std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "cache_disk::run_as_another_process", "--nocapture"])
@@ -171,7 +171,7 @@ fn in_another_process(folder: &Path, what: &str) -> std::process::Child {
 
 const PROCESSES_CAP: u64 = 8 * 4096;
 
-/// Not a separate test: what [`in_another_process`] runs.
+/// Not a separate test: [`in_another_process`] runs it.
 #[test]
 fn run_as_another_process() {
     let (Ok(folder), Ok(what)) =
@@ -187,7 +187,7 @@ fn run_as_another_process() {
         }
     }
     println!("done");
-    std::io::stdin().read_line(&mut String::new()).unwrap(); // holds its part until its input ends or it is killed
+    std::io::stdin().read_line(&mut String::new()).unwrap(); // holds its entries until its input ends or it is killed
 }
 
 fn wait_until_done(process: &mut std::process::Child) {
@@ -195,7 +195,7 @@ fn wait_until_done(process: &mut std::process::Child) {
     assert!(lines.any(|line| line.unwrap().ends_with("done")), "the process failed");
 }
 
-/// A node's ranks: each reads what another has fetched, the cap is one for all, and what a killed one held is taken over.
+/// The ranks of a node: each reads what another has fetched, all share the cap, and the entries of a killed one are taken over.
 #[test]
 fn processes_share_a_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -203,12 +203,12 @@ fn processes_share_a_folder() {
     wait_until_done(&mut beside);
     let cache = open(dir.path(), PROCESSES_CAP);
     for n in 0..4 {
-        assert_eq!(cache.get(&object(n), &(0..100)).unwrap(), data(100, n), "what the other process holds");
+        assert_eq!(cache.get(&object(n), &(0..100)).unwrap(), data(100, n), "the other process holds it");
         assert!(cache.put(&object(n), &(0..100), &data(100, n), n), "and does not write again");
     }
     assert_eq!((cache.stats().hits, cache.stats().entries), (4, 0));
     let kept = (10..20).filter(|n| cache.put(&object(*n), &(0..100), &data(100, *n), *n)).count();
-    assert_eq!(kept, 4, "the two hold the cap together");
+    assert_eq!(kept, 4, "the two share the cap");
     assert_eq!(bytes_on_disk(dir.path()), PROCESSES_CAP);
     let mut third = in_another_process(dir.path(), "gets");
     wait_until_done(&mut third);
@@ -218,11 +218,11 @@ fn processes_share_a_folder() {
     }
     drop(cache);
     let alone = open(dir.path(), PROCESSES_CAP);
-    assert_eq!(alone.stats().entries, 8, "all that the killed ones held");
+    assert_eq!(alone.stats().entries, 8, "all entries of the killed processes");
     assert_eq!(alone.get(&object(3), &(0..100)).unwrap(), data(100, 3));
 }
 
-/// An entry that another process has used meanwhile, and will use again, is no victim.
+/// An entry that another process has used meanwhile, and will use again, is not evicted.
 #[tokio::test]
 async fn the_owner_learns_when_others_need_an_entry_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,10 +247,10 @@ async fn the_owner_learns_when_others_need_an_entry_again() {
     assert!(first.exists(), "another process needs it at 11,000,000");
     let before = cache.stats().misses;
     read(1000..1100, 20_000_000).await;
-    assert_eq!(cache.stats().misses, before + 1, "the second went");
+    assert_eq!(cache.stats().misses, before + 1, "the second was evicted");
 }
 
-/// Many threads put, get and update; a watcher measures the disk all the time.
+/// Many threads put, get and update, while a watcher measures the disk.
 #[test]
 fn the_cap_holds_at_every_moment_under_many_threads() {
     const CAP: u64 = 20 * 4096;
@@ -310,7 +310,7 @@ async fn read_through_asks_storage_once() {
     assert_eq!((cache.stats().hits, cache.stats().misses), (2, 1));
 }
 
-/// Two buckets of one name, whose objects agree in size and ETag.
+/// Two buckets of the same name, whose objects agree in size and ETag.
 #[tokio::test]
 async fn one_uri_at_two_endpoints_is_two_objects() {
     let dir = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ async fn one_uri_at_two_endpoints_is_two_objects() {
     assert_eq!((cache.stats().hits, cache.stats().misses), (2, 2));
 }
 
-/// The folder disappears under the cache: data still flows.
+/// The cache's folder disappears: data still flows.
 #[tokio::test]
 async fn a_broken_folder_turns_caching_off_and_data_still_flows() {
     let dir = tempfile::tempdir().unwrap();
@@ -364,7 +364,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Against a model of (n, len) → next use: same residents after every step, the disk within the cap.
+    /// Compares with a model of (n, len) → next use: the same entries after every step, and the disk within the cap.
     #[test]
     fn it_follows_the_model(steps in proptest::collection::vec(step(), 1..60), blocks in 1_u64..20) {
         let cap = blocks * 4096;
@@ -390,7 +390,7 @@ proptest! {
                     }
                     prop_assert_eq!(held, fits(&after));
                     if held && has_ties(&model) {
-                        // which of two equals goes is not promised: take over the cache's choice
+                        // It is not specified which of two equals is evicted: adopt the cache's choice.
                         after = model.iter().filter(|e| resident(&cache, e.0)).copied().collect();
                     }
                     if held {

@@ -1,4 +1,4 @@
-//! A catalog of more files than an open lists: what it takes on disk, and in the memory of a process that opens it.
+//! A catalog of more files than an open lists: its size on disk, and in the memory of a process that opens it.
 //!
 //! `cargo bench -p feedstock-dataset --profile dev --bench catalog` measures ten million.
 
@@ -40,7 +40,7 @@ fn table_bytes(store: &Path, name: &str) -> u64 {
     table.unwrap().metadata().unwrap().len()
 }
 
-/// Bytes of the mapped table of this name below `store` that are in this process; `None` where it is not mapped.
+/// Returns the resident bytes of the mapped table of this name below `store`; `None` if it is not mapped.
 fn resident_bytes(store: &Path, name: &str) -> Option<u64> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let store = store.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Stored catalogs: reopened, refused when the data changed, rebuilt when damaged.
+//! Stored catalogs: reopened, rejected when the data changed, rebuilt when damaged.
 
 use crate::format_common::*;
 use feedstock_dataset::{CatalogCheck, CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions};
@@ -29,7 +29,7 @@ fn write_tar(at: &Path, samples: u64) {
     builder.finish().unwrap();
 }
 
-/// Opens, and tells how many objects had to be read to make a catalog: none when a stored one was used.
+/// Opens, and returns how many objects were read to make a catalog: none if a stored one was used.
 async fn open_counted(at: &Path, store: &CatalogStore, rebuild: bool) -> (Dataset, u64) {
     let seen = Arc::new(AtomicU64::new(0));
     let counter = seen.clone();
@@ -107,7 +107,7 @@ async fn a_changed_data_set_has_another_hash() {
     let (replaced, read) = open_counted(data.path(), &store, false).await;
     assert_eq!((read, replaced.len()), (1, 100));
     assert_eq!(replaced.catalog().content_hash(), first.catalog().content_hash(), "the same bytes again");
-    assert_ne!(replaced.place_hash(), first.place_hash(), "what is read again is not what was held");
+    assert_ne!(replaced.place_hash(), first.place_hash(), "the bytes to read are not those that were held");
     let coarse = OpenOptions { block_bytes: 1 << 20, ..options(store) };
     let coarse = Dataset::open_with(path(data.path()), coarse).await.unwrap();
     assert_ne!(coarse.catalog().hashes().blocks, replaced.catalog().hashes().blocks);
@@ -140,7 +140,7 @@ async fn more_than_ten_thousand_objects_are_compared_too() {
     assert_ne!(old.catalog().content_hash(), new.catalog().content_hash());
 }
 
-/// The catalog is below the old limit of a listing, and the data set above it.
+/// The catalog is below the old limit of a listing, but the data set is above it.
 #[tokio::test]
 async fn a_catalog_whose_data_outgrew_the_limit_is_not_taken_for_agreement() {
     let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -161,7 +161,7 @@ async fn above_a_hundred_thousand_objects_a_listing_is_requested() {
     assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 100_001);
     assert_eq!(open_checked(data.path(), &store, CatalogCheck::List).await.len(), 100_101);
     assert_eq!(open_checked(data.path(), &store, CatalogCheck::Auto).await.len(), 100_101);
-    // a copy, in which all inodes and times differ: a few objects suffice
+    // A copy, in which all inodes and times differ: a few objects suffice.
     for class in ["a", "b"] {
         let folder = data.path().join(class);
         std::fs::rename(&folder, data.path().join("old")).unwrap();
@@ -174,14 +174,14 @@ async fn above_a_hundred_thousand_objects_a_listing_is_requested() {
     }
     let copied = open_checked(data.path(), &store, CatalogCheck::Auto).await;
     copied.block_reader().fetch(feedstock_dataset::BlockId(0), u64::MAX).await.unwrap();
-    // a machine without a stored catalog reads the folder by this table, so this one must, too
+    // A machine without a stored catalog reads the folder by this table, so this one must too.
     let first = copied.catalog().objects().name(0).to_owned();
     std::fs::write(data.path().join("metadata.csv"), format!("file_name,score\n{first},7\n")).unwrap();
     let by_table = open_checked(data.path(), &store, CatalogCheck::Auto).await;
     assert_eq!((by_table.len(), by_table.catalog().layout()), (1, Layout::Manifest));
 }
 
-/// Every file of a stored catalog, bent, cut and removed in turn: the rows are always right.
+/// Changes, cuts and removes every file of a stored catalog in turn: the rows are always right.
 #[tokio::test]
 async fn a_damaged_catalog_is_never_trusted() {
     let data = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ async fn an_older_version_is_built_again() {
     assert_eq!(read, 1);
 }
 
-/// A catalog that was made by a relative path is found from any working directory, and must name the same files there.
+/// A catalog that was made with a relative path is found from any working directory, and must name the same files there.
 #[tokio::test]
 async fn a_relative_path_is_resolved_when_it_is_opened() {
     let folder = tempfile::tempdir().unwrap();
@@ -260,8 +260,8 @@ async fn notes_about_other_files_are_those_of_the_listing() {
     assert!(!renewed.contains("ignored"), "{renewed}");
 }
 
-/// Files of another kind appear. Where a catalog is stored, the data set stays what it was, and a note states what a machine
-/// without one does.
+/// Files of another kind appear. With a stored catalog, the data set stays the same, and a note states what a machine without
+/// one does.
 #[tokio::test]
 async fn the_layout_of_a_stored_catalog_stays_when_other_files_appear() {
     for (table, layout) in

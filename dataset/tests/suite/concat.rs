@@ -19,13 +19,13 @@ fn fingerprint(dataset: &Dataset) -> Fingerprint {
     dataset.plan(&Shuffle::seeded(1)).unwrap().fingerprint().clone()
 }
 
-/// The samples of an epoch in their order.
+/// Returns the samples of an epoch in their order.
 fn order(plan: &Plan, epoch: u64) -> Vec<SampleId> {
     let mut order = plan.epoch(epoch);
     (0..plan.len()).map(|p| order.sample_at(Position(p)).sample).collect()
 }
 
-/// How often an epoch draws each sample, by part and by what tells the part's samples apart.
+/// Counts how often an epoch draws each sample, by part and by the identity of the sample in it.
 async fn drawn(dataset: &Dataset, plan: &Plan, epoch: u64) -> BTreeMap<(String, String), u64> {
     let reader = dataset.block_reader();
     let mut blocks: BTreeMap<BlockId, Block> = BTreeMap::new();
@@ -118,7 +118,7 @@ async fn nested_concatenations_are_their_parts_in_sequence() {
         assert!(nested.catalog().describe_sample(SampleId(TABLE)).starts_with("files: a/000.jpg"));
     }
 
-    // A name of the inner one is that of all its samples; a choice of columns holds for its parts.
+    // The inner one's name applies to all its samples; its choice of columns applies to its parts.
     let inner = concat([sets.table().await, sets.files().await]).columns(&["image"]).unwrap().named("inner");
     let outer = concat([inner, third().await]);
     let columns: Vec<&str> = outer.catalog().schema().fields().iter().map(|f| f.name().as_str()).collect();
@@ -178,7 +178,7 @@ async fn filters_hold_on_parts_and_on_the_whole() {
     let fewer = parts.clone().filter("width < 60 or dataset = 'files'").await.unwrap();
     assert_eq!(fewer.len(), 10 + 30);
 
-    // One filter on every part, or on the whole: the same samples under the same fingerprint.
+    // One filter on every part, or on the whole: the same samples with the same fingerprint.
     let labels = async |name: &str| sets.table().await.named(name);
     let kept = async |name: &str| labels(name).await.filter("label < 3").await.unwrap();
     let whole = concat([labels("a").await, labels("b").await]).filter("label < 3").await.unwrap();
@@ -203,7 +203,7 @@ async fn parts_in_another_sequence_are_another_data_set() {
     let (table, files) = (sets.table().await, sets.files().await);
     let here = concat([table.clone(), files.clone()]);
     let again = concat([table.clone().named("x"), files.clone().columns(&["image"]).unwrap()]);
-    assert_eq!(fingerprint(&here), fingerprint(&again), "names and columns do not move samples");
+    assert_eq!(fingerprint(&here), fingerprint(&again), "names and columns do not change the order");
     let cursor = here.plan(&Shuffle::seeded(1)).unwrap().cursor(0, Position(9));
     let turned = concat([files.clone(), table.clone()]);
     let alone = concat([table.clone()]);
@@ -211,7 +211,7 @@ async fn parts_in_another_sequence_are_another_data_set() {
         let refused = other.plan(&Shuffle::seeded(1)).unwrap().check(&cursor).unwrap_err().to_string();
         assert!(refused.contains("its catalog is"), "{refused}");
     }
-    // What workers share is keyed by what the rows hold, too.
+    // The keys of what workers share also depend on what the rows hold.
     assert_ne!(here.place_hash(), again.place_hash());
 }
 
@@ -222,7 +222,7 @@ async fn parts_that_cannot_be_joined_are_named() {
     let refused = |parts: Vec<Dataset>| Dataset::concat(parts).unwrap_err().to_string();
     assert!(refused(Vec::new()).contains("at least 1 data set"));
     let twice = refused(vec![table.clone(), table.clone()]);
-    assert!(twice.contains("two parts of the concatenation are called table") && twice.contains("named"));
+    assert!(twice.contains("two parts of the concatenation have the name table") && twice.contains("named"));
     let labelled = open(sets.files.path()).await.unwrap().named("files");
     let message = refused(vec![table.clone(), labelled]);
     for name in ["column label", "table", "files"] {
@@ -230,9 +230,9 @@ async fn parts_that_cannot_be_joined_are_named() {
     }
     let inner = concat([table.clone(), sets.files().await]);
     let message = refused(vec![inner.clone(), table.named("files")]);
-    assert!(message.contains("called files"), "{message}");
+    assert!(message.contains("the name files"), "{message}");
     let own = Dataset::concat(vec![inner.clone(), inner.named("again")]).unwrap();
-    assert_eq!(own.len(), 2 * (TABLE + FILES), "a part may come again under another name");
+    assert_eq!(own.len(), 2 * (TABLE + FILES), "a part may appear again under another name");
 }
 
 #[tokio::test]
@@ -250,7 +250,7 @@ async fn another_process_opens_the_same_from_its_description() {
         assert_eq!((again.spec(), again.place_hash()), (dataset.spec(), dataset.place_hash()));
         assert_eq!(all_rows(&again).await, all_rows(&dataset).await);
     }
-    // One that grows part by part is described in one level.
+    // One that grows part by part has a description of one level.
     let mut grown = concat([sets.table().await]);
     for i in 0..40 {
         grown = concat([grown, sets.files().await.named(&format!("{i}"))]);

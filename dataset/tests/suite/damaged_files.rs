@@ -1,4 +1,4 @@
-//! Files with changed bytes: each is read, with all of its samples, or refused with the file's name.
+//! Files with changed bytes: each is read with all of its samples, or rejected with the file's name.
 
 use crate::format_common::*;
 use feedstock_dataset::{BlockId, ErrorKind};
@@ -18,7 +18,7 @@ pub(crate) async fn read(folder: &Path, name: &str, content: &[u8]) -> Result<u6
     Ok(dataset.len())
 }
 
-/// Reads it and checks what comes; the samples, or `None` where it was refused.
+/// Reads it and checks the result. Returns the number of samples, or `None` if the file was rejected.
 pub(crate) async fn samples_of(name: &str, content: &[u8], what: &str) -> Option<u64> {
     let folder = tempfile::tempdir().unwrap();
     match read(folder.path(), name, content).await {
@@ -55,7 +55,7 @@ pub(crate) fn changed(content: &[u8], part: Range<usize>) -> Vec<Vec<u8>> {
     (0..COPIES).map(copy).collect()
 }
 
-/// Reads all copies: none may have another number of samples; some must be refused.
+/// Reads all copies: none may have another number of samples, and some must be rejected.
 pub(crate) async fn all_are_whole_or_refused(name: &str, content: &[u8], part: Range<usize>) {
     let whole = samples_of(name, content, "as written").await;
     assert!(whole.is_some(), "{name}");
@@ -65,7 +65,7 @@ pub(crate) async fn all_are_whole_or_refused(name: &str, content: &[u8], part: R
         assert!(samples.is_none() || samples == whole, "{name}, copy {i}: {samples:?} samples");
         refused += usize::from(samples.is_none());
     }
-    assert!(refused > COPIES / 10, "{name}: {refused} of {COPIES} were refused");
+    assert!(refused > COPIES / 10, "{name}: {refused} of {COPIES} were rejected");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Arrow IPC files with changed bytes: each is read, or refused with the file's name. None panics, aborts, or has more rows
+//! Arrow IPC files with changed bytes: each is read, or rejected with the file's name. None panics, aborts, or has more rows
 //! than its bytes can hold.
 
 use crate::damaged_files::{all_are_whole_or_refused, samples_of};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const ROWS: u64 = 30;
 
-/// Pictures, numbers, texts from a dictionary, and lists.
+/// Images, numbers, texts from a dictionary, and lists.
 fn batch() -> RecordBatch {
     let plain = hf_batch(0..ROWS, 60);
     let words: DictionaryArray<Int32Type> =
@@ -54,7 +54,7 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Reads it and checks what comes; true where it was refused.
+/// Reads it and checks the result; returns true if the file was rejected.
 async fn is_refused(name: &str, content: &[u8], what: &str) -> bool {
     let samples = samples_of(name, content, what).await;
     assert!(samples.is_none_or(|samples| samples <= 8 * content.len() as u64), "{name}, {what}: {samples:?}");
@@ -75,7 +75,7 @@ async fn changed_bytes_are_refused_or_read() {
     }
 }
 
-/// Every place where a length may stand gets one that no memory holds.
+/// Replaces the bytes at every place where a length may be by one that no memory holds.
 #[tokio::test]
 async fn lengths_beyond_memory_are_refused() {
     for (name, content) in files().into_iter().filter(|(name, _)| ["lz4.arrow", "zstd.arrow"].contains(name))
@@ -92,7 +92,7 @@ async fn lengths_beyond_memory_are_refused() {
     }
 }
 
-/// A buffer of megabytes may hold a lot when decompressed; what no memory holds is refused all the same.
+/// A buffer of megabytes may hold a lot when decompressed; what no memory holds is rejected all the same.
 #[tokio::test]
 async fn large_buffers_that_claim_too_much_are_refused() {
     let bytes = picture(1, 4 << 20); // does not compress, so the buffer is 4 MiB
@@ -129,14 +129,14 @@ async fn rows_that_the_bytes_cannot_hold_are_refused() {
     }
 }
 
-/// A file of one record batch for each of `batches`.
+/// Makes a file of one record batch for each of `batches`.
 fn file_of(batches: &[RecordBatch]) -> Vec<u8> {
     let mut writer = FileWriter::try_new(Vec::new(), &batches[0].schema()).unwrap();
     batches.iter().for_each(|batch| writer.write(batch).unwrap());
     writer.into_inner().unwrap()
 }
 
-/// Where the footer names each record batch: its offset, its message's bytes, four bytes of padding, its body's bytes.
+/// Returns where the footer names each record batch: its offset, its message's bytes, four bytes of padding, its body's bytes.
 fn footer_blocks(file: &[u8], batches: usize) -> Vec<usize> {
     let length = u32::from_le_bytes(file[file.len() - 10..file.len() - 6].try_into().unwrap()) as usize;
     let start = file.len() - 10 - length;
@@ -203,7 +203,7 @@ async fn small_messages_of_a_stream_are_read_together() {
     assert_eq!(ints(&all_rows(&dataset).await, "number"), (0..BATCHES).collect::<Vec<_>>());
 }
 
-/// A block reads the dictionary that its batch has, not those before it.
+/// A block reads its batch's dictionary, not those before it.
 #[tokio::test]
 async fn a_batch_reads_its_own_dictionary() {
     const BATCHES: usize = 50;
@@ -234,7 +234,7 @@ async fn a_batch_reads_its_own_dictionary() {
     }
 }
 
-/// A batch of columns without bytes has as many rows as its writer likes.
+/// A batch of columns without bytes may state any number of rows.
 #[tokio::test]
 async fn rows_that_need_no_bytes_are_refused() {
     for rows in [1 << 31, u32::MAX as usize, 1 << 62] {

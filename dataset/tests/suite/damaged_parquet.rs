@@ -1,4 +1,4 @@
-//! Parquet files whose footers state what is not so: refused with the file's name, without a panic, an abort or a long wait.
+//! Parquet files whose footers are false: rejected with the file's name, without a panic, an abort or a long wait.
 
 use crate::damaged_files::{all_are_whole_or_refused, samples_of};
 use crate::format_common::*;
@@ -47,7 +47,7 @@ fn with_lists() -> RecordBatch {
     RecordBatch::try_from_iter(columns.chain([("list".to_owned(), lists)])).unwrap()
 }
 
-/// Where the footer and the offset indexes in front of it begin.
+/// Returns where the footer begins, with the offset indexes in front of it.
 fn footer_start(file: &[u8]) -> usize {
     let metadata = parse(file);
     let columns = || metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
@@ -79,7 +79,7 @@ async fn changed_bytes_are_refused_or_read() {
 /// How a footer is changed.
 #[derive(Default)]
 struct Claims {
-    /// Of the last row group; the file's follow it.
+    /// For the last row group; the file's row count follows from it.
     group_rows: Option<i64>,
     values: Option<i64>,
     index: Option<Vec<OffsetIndexMetaData>>,
@@ -88,7 +88,7 @@ struct Claims {
 
 type ColumnChange = fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder;
 
-/// The file with another footer.
+/// Returns the file with another footer.
 fn claiming(file: &[u8], claims: Claims) -> Vec<u8> {
     let metadata = parse(file);
     let old = metadata.file_metadata();
@@ -123,7 +123,7 @@ fn claiming(file: &[u8], claims: Claims) -> Vec<u8> {
     bytes
 }
 
-/// The file whose footer states another number of rows than its row groups have.
+/// Returns the file with a footer that states another number of rows than its row groups have.
 fn with_sum(file: &[u8], rows: u8) -> Vec<u8> {
     // field 3, an i64 of ROWS in zigzag, then field 4, a list of two structs
     let before = [0x16, 2 * ROWS as u8, 0x19, 0x2c];
@@ -151,13 +151,13 @@ async fn row_counts_that_disagree_are_refused() {
                 (with_sum(&file, ROWS as u8 - 1), "another sum"),
             ] {
                 let samples = samples_of("x.parquet", &claims, what).await;
-                assert_eq!(samples, None, "{what}, pictures of {bytes} bytes, index: {index}");
+                assert_eq!(samples, None, "{what}, images of {bytes} bytes, index: {index}");
             }
         }
     }
 }
 
-/// Nothing but the pages contradicts this count: memory is not reserved by it.
+/// Only the pages contradict this count: memory is not reserved by it.
 #[tokio::test]
 async fn rows_that_the_pages_do_not_have_take_no_memory() {
     let file = parquet(&hf_batch(0..20, 60), Compression::UNCOMPRESSED, false);
@@ -191,7 +191,7 @@ async fn places_that_are_no_places_are_refused() {
     }
 }
 
-/// Where the page starts, its bytes, and the rows in it.
+/// The start of the page, its bytes, and the number of its rows.
 type Page = (i64, i32, i64);
 type PagesChange = fn(&mut Vec<Page>);
 
@@ -258,7 +258,7 @@ async fn many_pages_are_cut_in_linear_time() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("x.parquet"), claiming(&file, claims)).unwrap();
     let began = Instant::now();
-    // a reader of the page headers finds none
+    // A reader of the page headers finds no page.
     match open(folder.path()).await {
         Ok(dataset) => assert_eq!(dataset.catalog().blocks() as i64, PAGES),
         Err(error) => assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}"),
@@ -299,7 +299,7 @@ fn varint(mut n: usize) -> Vec<u8> {
     bytes
 }
 
-/// A file of this metadata and nothing else.
+/// Makes a file of this metadata and nothing else.
 fn of_metadata(metadata: &[u8]) -> Vec<u8> {
     let length = (metadata.len() as u32).to_le_bytes();
     [b"PAR1", metadata, &length, b"PAR1"].concat()

@@ -8,7 +8,7 @@ use feedstock_dataset::{CatalogStore, Dataset, ErrorKind, SampleId};
 use std::path::Path;
 use std::sync::Arc;
 
-/// `payload_bytes(image)`: how long the encoded bytes are.
+/// `payload_bytes(image)` returns the length of the encoded bytes.
 fn payload_bytes() -> Arc<ScalarUDF> {
     let length = |args: &[ColumnarValue]| {
         let arrays = ColumnarValue::values_to_arrays(args)?;
@@ -79,7 +79,7 @@ async fn functions_over_payloads_read_only_blocks_that_may_match() {
     assert_eq!(rows.iter().map(|b| b.num_rows()).sum::<usize>(), 1);
     let requests = dataset.storage().stats().requests - start;
     let blocks = dataset.catalog().blocks() as u64;
-    assert!(requests < blocks + 4, "{requests} requests for {blocks} blocks: payloads were read for nothing");
+    assert!(requests < blocks + 4, "{requests} requests for {blocks} blocks: payloads were read in vain");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn mistakes_in_filters_are_explained() {
         ("nofunction(path) > 2", "nofunction"),
     ] {
         let error = dataset.clone().filter(filter).await.unwrap_err();
-        assert!(error.message().contains(reason), "{filter}: {error}\nshould say: {reason}");
+        assert!(error.message().contains(reason), "{filter}: {error}\nmust contain: {reason}");
         for word in ["DataFusion", "Schema error", "ParserError", "Error during planning", "normalization"] {
             assert!(!error.message().contains(word), "{filter}: {error}\nsays: {word}");
         }

@@ -1,4 +1,4 @@
-//! Small data sets in a temporary folder, and the oracle that reads them back.
+//! Small data sets in a temporary folder, and functions that read them back.
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field, Fields, Schema};
@@ -9,7 +9,7 @@ use parquet::file::properties::WriterProperties;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The bytes of picture `i`: no two alike in content, lengths between `bytes` and 1.5 × `bytes`.
+/// Returns the bytes of image `i`: all differ in content, and lengths are between `bytes` and 1.5 × `bytes`.
 pub(crate) fn picture(i: u64, bytes: usize) -> Vec<u8> {
     let len = bytes + (i as usize * 7919) % (bytes / 2 + 1);
     let mut state = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -31,7 +31,7 @@ fn image_children() -> Fields {
     Fields::from(vec![Field::new("bytes", DataType::Binary, true), Field::new("path", DataType::Utf8, true)])
 }
 
-/// Rows `range` of the reference data set: image struct, label = i mod 10, width = i.
+/// Returns rows `range` of the reference data set: image struct, label = i mod 10, width = i.
 pub(crate) fn hf_batch(range: std::ops::Range<u64>, bytes: usize) -> RecordBatch {
     let pictures: Vec<Vec<u8>> = range.clone().map(|i| picture(i, bytes)).collect();
     let image = StructArray::new(
@@ -53,7 +53,7 @@ pub(crate) fn hf_batch(range: std::ops::Range<u64>, bytes: usize) -> RecordBatch
     RecordBatch::try_new(Arc::new(schema), columns).unwrap()
 }
 
-/// Rows 0 to 449 of the reference data set as `a.parquet` and `b.parquet`, in row groups of 50.
+/// Writes rows 0 to 449 of the reference data set as `a.parquet` and `b.parquet`, in row groups of 50.
 pub(crate) fn write_parquet(folder: &Path) {
     for (name, rows) in [("a.parquet", 0..300), ("b.parquet", 300..450)] {
         let properties =
@@ -66,7 +66,7 @@ pub(crate) fn write_parquet(folder: &Path) {
     }
 }
 
-/// 90 pictures from number `first` on, in turn in the class folders `a`, `b` and `c`.
+/// Writes 90 images from number `first` on, in turn to the class folders `a`, `b` and `c`.
 pub(crate) fn write_folder(root: &Path, first: u64) {
     for i in 0..90 {
         let class = root.join(["a", "b", "c"][i as usize % 3]);
@@ -87,12 +87,12 @@ pub(crate) fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Opens without keeping a catalog, in blocks of 64 KiB.
+/// Opens without storing a catalog, in blocks of 64 KiB.
 pub(crate) async fn open(at: &Path) -> Result<Dataset> {
     Dataset::open_with(path(at), options(CatalogStore::Nowhere)).await
 }
 
-/// Every block in order; checks that they tile the samples.
+/// Returns every block in order; checks that they tile the samples.
 pub(crate) async fn all_rows(dataset: &Dataset) -> Vec<RecordBatch> {
     let reader = dataset.block_reader();
     let mut next = 0;
@@ -134,7 +134,7 @@ pub(crate) fn texts(rows: &[RecordBatch], column: &str) -> Vec<String> {
         .collect()
 }
 
-/// A tar of files by these names.
+/// Makes a tar of files with these names.
 pub(crate) fn tar_of(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, bytes) in members {

@@ -1,4 +1,4 @@
-//! Folders of pictures.
+//! Folders of images.
 
 use crate::format_common::*;
 use feedstock_dataset::{BlockId, CatalogStore, Dataset, ErrorKind, Layout, OpenOptions, SampleId};
@@ -18,9 +18,9 @@ async fn classes_are_numbered_in_order_of_their_names() {
         let extension = ["JPEG", "jpg", "png", "WebP"][i as usize % 4];
         put(root.path(), &format!("{class}/{i:04}.{extension}"), &picture(i, 3_000));
     }
-    put(root.path(), "zebra/readme.txt", b"not a picture");
+    put(root.path(), "zebra/readme.txt", b"not an image");
     put(root.path(), "zebra/x.bmp", b"not read");
-    put(root.path(), "stray.jpg", b"beside the classes");
+    put(root.path(), "stray.jpg", b"in no class folder");
     put(root.path(), ".hidden/x.jpg", b"hidden");
     let dataset = open(root.path()).await.unwrap();
     let catalog = dataset.catalog();
@@ -68,7 +68,7 @@ async fn pictures_without_classes_have_no_label() {
     assert!(dataset.catalog().schema().index_of("label").is_err());
     let rows = all_rows(&dataset).await;
     assert_eq!(texts(&rows, "path"), ["1.jpg", "2.jpg"]);
-    // an empty picture passes through: whoever decodes it applies the policy
+    // An empty image passes through: the decoder applies the policy.
     assert_eq!(payloads(&rows, "image"), [Some(b"one".to_vec()), Some(Vec::new())]);
 }
 
@@ -80,7 +80,7 @@ async fn a_manifest_names_files_and_carries_columns() {
         put(root.path(), &format!("pictures/{i} a.jpg"), &picture(i, 3_000));
         csv += &format!("pictures/{i} a.jpg,{},{}\n", i % 4, i as f64 / 2.0);
     }
-    csv += "pictures/3 a.jpg,9,99\n"; // a file may stand in several rows
+    csv += "pictures/3 a.jpg,9,99\n"; // a file may be in several rows
     put(root.path(), "list.csv", csv.as_bytes());
     put(root.path(), "list.tsv", csv.replace(',', "\t").as_bytes());
     for list in ["list.csv", "list.tsv"] {
@@ -102,7 +102,7 @@ async fn a_manifest_names_files_and_carries_columns() {
     assert!(error.message().contains("row 1") && error.message().contains("none.jpg"), "{error}");
 }
 
-/// A request a file: a block of many tiny files would cost thousands.
+/// Each file costs a request: a block of many tiny files would cost thousands.
 #[tokio::test]
 async fn tiny_files_do_not_make_blocks_of_thousands_of_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ async fn tiny_files_do_not_make_blocks_of_thousands_of_files() {
     assert_eq!(blocks.collect::<Vec<_>>(), [256, 256, 256, 232]);
 }
 
-/// As `datasets` reads ImageFolder with its table of metadata.
+/// As `datasets` reads an ImageFolder with its metadata table.
 #[tokio::test]
 async fn the_columns_of_metadata_csv_are_those_of_the_folder() {
     let root = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ async fn the_columns_of_metadata_csv_are_those_of_the_folder() {
     assert_eq!((folder.catalog().samples(), folder.catalog().class_names("label").unwrap().len()), (20, 2));
 }
 
-/// A manifest's `url` comes before its `file_name`; in a table of metadata it is a column like any other.
+/// A manifest's `url` comes before its `file_name`; in a metadata table it is a column like any other.
 #[tokio::test]
 async fn metadata_csv_names_its_files_in_file_name() {
     let root = tempfile::tempdir().unwrap();
@@ -187,7 +187,7 @@ async fn tables_of_metadata_that_are_not_read_are_named() {
     for table in ["metadata.csv", "a/metadata.csv", "metadata.jsonl"] {
         assert!(notes.contains(&format!("the columns of {table} are not read")), "{notes}");
     }
-    // As the note advises; the names are relative to the table.
+    // As the note advises; names are relative to the table.
     let below = open(&root.path().join("a/metadata.csv")).await.unwrap();
     assert_eq!(texts(&all_rows(&below).await, "text"), ["one"]);
 }

@@ -57,7 +57,7 @@ async fn streams_are_cut_by_rows_and_read_by_range() {
     assert_eq!(some.len(), 20);
 }
 
-/// A full shuffle fetches samples one by one: each must cost its own bytes, wherever its batch was cut.
+/// A full shuffle fetches samples one by one: each must cost only its own bytes, wherever its batch was cut.
 #[tokio::test]
 async fn single_samples_are_read_by_their_own_ranges() {
     let folder = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ async fn files_compressed_or_not_hold_the_same_rows() {
     }
 }
 
-/// Nulls, booleans and slices: everything whose cutting is bit arithmetic.
+/// Nulls, booleans and slices: everything that is cut with bit arithmetic.
 #[tokio::test]
 async fn nulls_and_bits_are_cut_at_any_row() {
     let whole = hf_batch(0..303, BYTES);

@@ -1,4 +1,4 @@
-//! Parquet files: cut along pages, read without copying, never a second footer.
+//! Parquet files: cut along pages, read without copying, without reading a footer twice.
 
 use crate::format_common::*;
 use arrow::array::AsArray;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 const BYTES: usize = 2_000;
 
-/// Writes rows with pages of about eight pictures; `index`: with an offset index.
+/// Writes rows with pages of about eight images; `index` adds an offset index.
 fn write(at: &Path, rows: Range<u64>, group_rows: usize, compression: Compression, index: bool) {
     let features = r#"{"info":{"features":{"label":{"names":["a","b"],"_type":"ClassLabel"}}}}"#;
     let properties = WriterProperties::builder()
@@ -41,7 +41,7 @@ async fn reads_back(compression: Compression, index: bool) {
     assert_eq!((catalog.layout(), catalog.samples()), (Layout::HfParquet, 450));
     assert_eq!(catalog.payload_columns(), ["image"]);
     assert_eq!(catalog.class_names("label").unwrap(), ["a", "b"]);
-    // row groups of 200 × 2.5 KB are cut near 64 KiB; those of 10 rows are whole
+    // Row groups of 200 × 2.5 KB are cut near 64 KiB; those of 10 rows are whole.
     let large = (0..catalog.blocks() as u32).map(BlockId).filter(|&b| catalog.block_samples(b).end <= 300);
     for id in large {
         let block = catalog.block(id);

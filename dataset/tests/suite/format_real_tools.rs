@@ -12,7 +12,7 @@ fn samples(name: &str) -> std::path::PathBuf {
     Path::new("tests/real_tools/samples").canonicalize().unwrap().join(name)
 }
 
-/// Twelve JPEGs with labels i mod 3, in this order.
+/// Checks twelve JPEGs with labels i mod 3, in this order.
 async fn holds_the_twelve(name: &str, layout: Layout, names: bool) {
     let dataset = open(&samples(name)).await.unwrap();
     let catalog = dataset.catalog();
@@ -34,7 +34,7 @@ async fn holds_the_twelve(name: &str, layout: Layout, names: bool) {
     assert_eq!(some.len(), 4, "{name}");
 }
 
-/// Twelve FLACs of 0.05 × (i + 1) s with their sentences and votes.
+/// Checks twelve FLACs of 0.05 × (i + 1) s with their sentences and votes.
 async fn holds_the_twelve_clips(name: &str, layout: Layout) -> Vec<RecordBatch> {
     let dataset = open(&samples(name)).await.unwrap();
     let catalog = dataset.catalog();
@@ -73,7 +73,7 @@ async fn audio_by_webdataset() {
     assert!((seconds.value(3) - 0.2).abs() < 1e-9);
 }
 
-/// The header tells what `soundfile` wrote: STREAMINFO's sample rate (20 bits) and number of samples (36 bits).
+/// The header states what `soundfile` wrote: STREAMINFO's sample rate (20 bits) and number of samples (36 bits).
 #[tokio::test]
 async fn durations_of_real_clips_come_from_their_headers() {
     let probe = AudioProbe::new(1, |head: &[u8], _| {
@@ -89,7 +89,7 @@ async fn durations_of_real_clips_come_from_their_headers() {
             b.column_by_name("duration").unwrap().as_primitive::<Float64Type>().values().to_vec()
         });
         for (i, seconds) in seconds.enumerate() {
-            assert!((seconds - 0.05 * (i + 1) as f64).abs() < 1e-9, "{name} clip {i}: {seconds} s");
+            assert!((seconds - 0.05 * (i + 1) as f64).abs() < 1e-9, "{name}, audio clip {i}: {seconds} s");
         }
         assert_eq!(dataset.filter("duration < 0.22").await.unwrap().len(), 4, "{name}");
     }
@@ -110,7 +110,7 @@ async fn tars_by_webdataset() {
     holds_the_twelve("webdataset", Layout::WebDataset, false).await;
 }
 
-/// The rows of a column as text; null is empty.
+/// Returns the rows of a column as text; null is empty.
 fn shown(rows: &[RecordBatch], column: &str) -> Vec<String> {
     let rows = rows.iter().flat_map(|batch| {
         let array = batch.column_by_name(column).unwrap().clone();
@@ -119,7 +119,7 @@ fn shown(rows: &[RecordBatch], column: &str) -> Vec<String> {
     rows.collect()
 }
 
-/// Picture i has i % 3 boxes; the types of the two tars differ.
+/// Image i has i % 3 boxes; the types of the two tars differ.
 #[tokio::test]
 async fn boxes_by_webdataset() {
     let cache = tempfile::tempdir().unwrap();

@@ -46,7 +46,7 @@ async fn webdataset_groups_members_by_key() {
     let widths = rows.last().unwrap().column_by_name("width").unwrap().as_primitive::<Float64Type>();
     assert_eq!(widths.value(widths.len() - 1), 149.5);
     assert_eq!(catalog.describe_sample(SampleId(51)), "shard-001.tar member d/00051");
-    // no block straddles two tars, and a block is one read
+    // No block straddles two tars, and a block is one read.
     let start = dataset.storage().stats().requests;
     dataset.block_reader().fetch(feedstock_dataset::BlockId(0), 0).await.unwrap();
     assert_eq!(dataset.storage().stats().requests - start, 1);
@@ -115,7 +115,7 @@ async fn ilsvrc_validation_takes_its_labels_from_the_devkit() {
     assert_eq!(labels.null_count(), 0);
 }
 
-/// A folder or file may be named like a pattern: what is there by that very name is meant.
+/// A folder or file may be named like a pattern: an existing name takes precedence.
 #[tokio::test]
 async fn names_like_patterns_are_opened() {
     for folder in ["run [1]", "what?", "{a,b}", "all*"] {

@@ -1,4 +1,4 @@
-//! What a cursor belongs to: the data, wherever they were copied, and no data that changed.
+//! A cursor belongs to the data, wherever they were copied, but not to data that changed.
 
 use crate::format_common::*;
 use crate::storage_support::with_config;
@@ -70,7 +70,7 @@ fn refusal(dataset: &Dataset, cursor: &Cursor) -> String {
     dataset.plan(&shuffle()).unwrap().check(cursor).unwrap_err().to_string()
 }
 
-/// `cp -r`, `touch`, and the copy of another node: the same identity, the same order, the same rows.
+/// `cp -r`, `touch`, and another node's copy: the same identity, the same order, the same rows.
 #[tokio::test]
 async fn a_copy_of_any_kind_of_data_takes_the_cursor() {
     for (kind, file) in KINDS {
@@ -91,9 +91,9 @@ async fn a_copy_of_any_kind_of_data_takes_the_cursor() {
         assert_ne!(
             touched.place_hash(),
             original.place_hash(),
-            "{kind}: what is held is not what is there now"
+            "{kind}: the held bytes are not the current ones"
         );
-        assert_eq!(all_rows(&touched).await, rows, "{kind}: what guards reads is that of the new times");
+        assert_eq!(all_rows(&touched).await, rows, "{kind}: reads are guarded by the new times");
         assert_eq!(all_rows(&copied).await, rows, "{kind}");
     }
 }
@@ -111,7 +111,7 @@ async fn other_blocks_are_another_order_of_the_same_data() {
     assert!(refusal.contains("cut into blocks") && refusal.contains("block_bytes"), "{refusal}");
 }
 
-/// Same names, same sizes, other values: the footers differ, and the guard keeps an open data set from mixing.
+/// Same names and sizes, other values: the footers differ, and the guard keeps an open data set from mixing them.
 #[tokio::test]
 async fn files_of_equal_size_and_other_footers_are_other_data() {
     let data = tempfile::tempdir().unwrap();
@@ -134,7 +134,7 @@ async fn files_of_equal_size_and_other_footers_are_other_data() {
     assert_eq!(error.kind(), feedstock_dataset::ErrorKind::Gone, "{error}");
 }
 
-/// A job reads the tables of the catalog that it opened, also of one that was replaced since.
+/// A job reads the tables of the catalog that it opened, even if it was replaced since.
 #[tokio::test]
 async fn a_replaced_catalog_is_kept_for_a_month_and_says_what_changed() {
     let (data, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -157,7 +157,7 @@ async fn a_replaced_catalog_is_kept_for_a_month_and_says_what_changed() {
     unknown.catalog = 1;
     assert_eq!(second.changes_since(&unknown).await, None);
 
-    // a month later another catalog is stored
+    // A month later, another catalog is stored.
     let is_kept = |file: &&PathBuf| file.file_name().unwrap().to_str().unwrap().starts_with("kept-");
     let kept = files(folder.path()).iter().find(is_kept).unwrap().clone();
     let mut index: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
@@ -174,7 +174,7 @@ async fn a_replaced_catalog_is_kept_for_a_month_and_says_what_changed() {
     );
 }
 
-/// What commit 28fa0fc stored: its catalogs are converted where they lie, and its cursors fit.
+/// Catalogs that commit 28fa0fc stored are converted in place, and its cursors fit.
 #[tokio::test]
 async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
     let root = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
         let options = |store| {
             let mut options = OpenOptions { block_bytes: 4096, ..options(store) };
             options.storage = with_config(options.storage, server.config());
-            options.audio_probe = Some(AudioProbe::new(1, |_: &[u8], _| panic!("there is no audio"))); // as the command has one
+            options.audio_probe = Some(AudioProbe::new(1, |_: &[u8], _| panic!("there is no audio"))); // like the command's
             options
         };
         let uri = format!("s3://corpus/{kind}{}{file}", if file.is_empty() { "" } else { "/" });
@@ -196,7 +196,7 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
             reads.fetch_or(now.stage.starts_with("reading"), Ordering::Relaxed);
         }));
         let dataset = Dataset::open_with(&uri, first).await.unwrap();
-        // The columns of Parquet and WebDataset changed since; for the other kinds that read anything, nothing is read.
+        // The columns of Parquet and WebDataset changed since; for the other kinds, nothing is read.
         assert_eq!(read.load(Ordering::Relaxed), ["parquet", "webdataset"].contains(&kind), "{kind}");
         let saved = std::fs::read(released().join("cursors").join(format!("{kind}.json"))).unwrap();
         let saved: Cursor = serde_json::from_slice(&saved).unwrap();
@@ -205,7 +205,7 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
         plan.check(&saved).unwrap();
         assert_eq!(plan.regrouped_as(&saved).unwrap().len(), dataset.len(), "{kind}");
 
-        // stored anew once, and found by the next one, of the same identity as a fresh one
+        // Stored once in the new form, which the next open finds, and with the identity of a fresh one.
         let again = Dataset::open_with(&uri, options(CatalogStore::Beside)).await.unwrap();
         let fresh = Dataset::open_with(&uri, options(CatalogStore::Nowhere)).await.unwrap();
         assert_eq!(again.catalog().hashes(), fresh.catalog().hashes(), "{kind}");
@@ -214,7 +214,7 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
     }
 }
 
-/// An old cursor of files whose ETags or times differ looks like one of other data.
+/// An old cursor of files whose ETags or times differ looks like a cursor of other data.
 #[tokio::test]
 async fn an_old_cursor_does_not_fit_a_copy_and_says_why() {
     let data = tempfile::tempdir().unwrap();
@@ -227,7 +227,7 @@ async fn an_old_cursor_does_not_fit_a_copy_and_says_why() {
     assert!(refusal.contains("a release before 0.2"), "{refusal}");
 }
 
-/// A label corrected in place: no name, size or place changes, and samples do.
+/// A label is corrected in place: no name, size or place changes, but samples do.
 #[tokio::test]
 async fn other_labels_are_other_data() {
     for (kind, file, old, new) in [

@@ -1,6 +1,6 @@
-//! The public face of `feedstock-dataset`.
+//! The public API of `feedstock-dataset`.
 //!
-//! One program, since each would compile and link the same libraries anew.
+//! One program, because each would compile and link the same libraries again.
 
 mod bad_input_formats;
 mod block_memory;

@@ -1,4 +1,4 @@
-//! Lengths and mixes of real data sets: columns, ids, filters and bytes of the parts come through.
+//! Lengths and mixes of real data sets: columns, ids, filters and bytes of the parts stay correct.
 
 use crate::format_common::*;
 use arrow::array::{Array, AsArray};
@@ -35,7 +35,7 @@ impl Sets {
     }
 }
 
-/// The part, and what tells its samples apart: the width in the table, the path of a file.
+/// Returns the part, and the identity of the sample in it: the width in the table, the path of a file.
 pub(crate) fn identity(block: &Block, row: usize) -> (String, String) {
     let text = |name: &str| block.rows.column_by_name(name).unwrap().as_string::<i32>().value(row).to_owned();
     let width = block.rows.column_by_name("width").unwrap().as_primitive::<Int64Type>();
@@ -83,7 +83,7 @@ async fn a_mix_reads_as_its_parts() {
     assert_eq!(
         block.rows.column(0).as_string::<i32>().value(0),
         "table",
-        "nothing of the part is read for its name"
+        "its name is known without a read of the part"
     );
 }
 
@@ -114,7 +114,7 @@ async fn a_mixed_epoch_draws_every_sample_of_every_part() {
     assert_eq!(
         (*least, *most),
         (1, 2),
-        "400 draws are three quarters of 533: the files come one and a half times"
+        "400 draws are three quarters of 533: the files are drawn one and a half times"
     );
 }
 
@@ -133,7 +133,7 @@ async fn a_mix_is_filtered_and_queried_as_one() {
     assert_eq!(column(1).as_primitive::<Int64Type>().values().to_vec(), [FILES as i64, TABLE as i64]);
     assert_eq!(column(2).as_primitive::<UInt64Type>().values().to_vec(), [TABLE, 0]);
     let filtered = mixed.clone().filter("width < 20 or dataset = 'files'").await.unwrap();
-    assert_eq!(filtered.len(), 20 + 30, "filters of the parts hold on");
+    assert_eq!(filtered.len(), 20 + 30, "filters of the parts stay in effect");
     let (before, after) =
         (mixed.plan(&Shuffle::seeded(1)).unwrap(), filtered.plan(&Shuffle::seeded(1)).unwrap());
     let refused = after.check(&before.cursor(0, Position(0))).unwrap_err().to_string();
@@ -178,7 +178,7 @@ async fn parts_that_do_not_go_together_are_named() {
     assert!(refused(vec![(table.clone(), 1.0), (table.clone(), 1.0)]).contains("Dataset::named"));
     assert!(refused(vec![(table.clone(), 0.0)]).contains("weight of table"));
     assert!(refused(vec![(table.clone(), 1.0), (sets.files().await, 1e-9)]).contains("weight of files"));
-    assert!(refused(Vec::new()).contains("no data sets"));
+    assert!(refused(Vec::new()).contains("at least 1 data set"));
     let mixed = Dataset::mix(vec![(table.clone(), 1.0)], Stop::Never).unwrap();
     assert!(refused(vec![(table, 1.0), (mixed, 1.0)]).contains("in one call"));
 }
@@ -208,7 +208,7 @@ async fn lengths_are_a_numeric_column_by_sample() {
     assert!(refused.contains("path") && refused.contains("Utf8"), "{refused}");
     assert!(files.lengths("width").await.unwrap_err().to_string().contains("no column named width"));
 
-    // The files have no width: in a mix it is null for them, until they are filtered out.
+    // The files have no width: in a mix it is null for them, so they must be filtered out.
     let mixed = Dataset::mix(vec![(table, 1.0), (files, 1.0)], Stop::FirstExhausted).unwrap();
     let refused = mixed.lengths("width").await.unwrap_err().to_string();
     assert!(refused.contains("files: a/000.jpg") && refused.contains("width is not null"), "{refused}");
@@ -218,7 +218,7 @@ async fn lengths_are_a_numeric_column_by_sample() {
     assert_eq!((rows, batches[0].schema().field(0).data_type()), (TABLE as usize, &DataType::Float32));
 }
 
-/// Parts whose boxes have other fields and numbers are mixed into one column.
+/// Parts whose boxes differ in fields and types of numbers are mixed into one column.
 #[tokio::test]
 async fn nested_columns_of_a_mix_hold_those_of_all_parts() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Signatures and passwords of URLs: in requests, and nowhere else.
+//! Signatures and passwords of URLs are in requests, and nowhere else.
 
 use crate::format_common::{all_rows, options, picture, tar_of, texts as texts_of, write_parquet};
 use feedstock_dataset::{BlockId, CatalogStore, Dataset, Error, ErrorKind, OpenOptions, Result, SampleId};
@@ -38,7 +38,7 @@ impl Case {
         Dataset::open_with(url, self.options()).await
     }
 
-    /// What every request since the start or the last call was signed with.
+    /// Returns the signatures of all requests since the start or the last call.
     fn signatures(&self) -> Vec<String> {
         let log = self.proxy.log();
         self.proxy.forget();
@@ -119,7 +119,7 @@ async fn no_error_shows_a_signature() {
         ("a.csv", b"no,file\n1,2\n"),
         ("b.csv", b"uri\nmissing.jpg\n"),
         ("a.tar.gz", b"no gzip"),
-        ("a.txt", b"no data"),
+        ("a.txt", b"not data"),
     ] {
         fs::write(case.data.path().join(name), bytes).unwrap();
         for url in [case.url(name, "SIGNATURE-1"), format!("{}&other=1", case.url(name, "SIGNATURE-2"))] {
@@ -132,7 +132,7 @@ async fn no_error_shows_a_signature() {
     assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
     shows_no_secret(&texts(&error));
 
-    // Whatever a query is called, no error shows it.
+    // Whatever the name of a query parameter, no error shows it.
     let url = format!("{}/a.parquet?mine=SIGNATURE-1", case.proxy.endpoint());
     shows_no_secret(&texts(&case.open(&url).await.unwrap_err()));
 
@@ -158,7 +158,7 @@ async fn a_manifest_of_signed_urls_is_read_each_time() {
     let url = case.url("list.csv", "SIGNATURE-1");
     let rows = all_rows(&case.open(&url).await.unwrap()).await;
     assert!(case.signatures().iter().all(|signature| signature == "SIGNATURE-1"));
-    assert_eq!(case.catalogs(), 0, "it would have no signatures");
+    assert_eq!(case.catalogs(), 0, "a stored catalog would have no signatures");
     write("SIGNATURE-2");
     let again = case.open(&case.url("list.csv", "SIGNATURE-2")).await.unwrap();
     assert!(all_rows(&again).await == rows);

@@ -6,7 +6,7 @@ use feedstock_dataset::{ErrorKind, ObjectRef, Storage};
 use feedstock_testkit::StaticServer;
 use std::io::{Read, Seek, SeekFrom};
 
-/// Bytewise order matters among these, and each breaks some URI parser.
+/// Names for which bytewise order matters; each breaks some URI parser.
 const ODD_NAMES: [&str; 10] = [
     "A.jpg",
     "a b/x y.jpg",
@@ -35,7 +35,7 @@ async fn write_all(storage: &Storage, root: &str) -> Vec<(String, Bytes)> {
     written
 }
 
-/// Lists, heads and reads what `written` says is below `root` (which ends with `/`).
+/// Lists, heads and reads the objects `written` below `root` (which ends with `/`).
 async fn lists_and_reads(storage: &Storage, root: &str, written: &[(String, Bytes)]) {
     let listed = storage.list(root).await.unwrap();
     let names: Vec<_> = listed.iter().map(|o| name(root, o)).collect();
@@ -151,7 +151,7 @@ async fn writes_hold(storage: &Storage, root: &str) {
 
     for gone in [&uri, &empty, &large] {
         storage.delete(gone).await.unwrap();
-        storage.delete(gone).await.unwrap(); // twice is no error
+        storage.delete(gone).await.unwrap(); // the second time is not an error
         assert_eq!(storage.head(gone).await.unwrap_err().kind(), ErrorKind::Gone);
     }
 }
@@ -205,7 +205,7 @@ async fn real_s3() {
     assert_eq!(storage.list("s3://bucket/nothing/here").await.unwrap(), []);
 }
 
-/// Many class folders are listed at once, page by page; the result is the same as a walk.
+/// Lists many class folders at once, page by page; the result is the same as a walk's.
 #[tokio::test]
 async fn real_s3_lists_many_folders_and_pages() {
     let s3 = S3::start();
@@ -244,7 +244,7 @@ async fn web_server() {
         assert_eq!(object.uri, uri);
         reads_exactly(&storage, &object, &bytes).await;
         reader_agrees(&storage, &object, &bytes).await;
-        // a query (a signature) goes with the request and comes back in the URI, but is not shown
+        // A query (a signature) goes with the request and is in the resulting URI, but is not shown.
         let signed = storage.head(&format!("{uri}?X-Amz-Signature=abc")).await.unwrap();
         reads_exactly(&storage, &signed, &bytes).await;
         assert!(signed.uri.ends_with("?X-Amz-Signature=abc") && !format!("{signed:?}").contains("=abc"));
@@ -283,7 +283,7 @@ async fn a_web_server_without_ranges_serves_whole_files_only() {
     assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
 }
 
-/// A caller that blocks the only thread of its own runtime must not stall storage.
+/// A caller that blocks its runtime's only thread must not stall storage.
 #[test]
 fn a_blocked_caller_runtime_does_not_stall_requests() {
     let s3 = S3::start();

@@ -1,4 +1,4 @@
-//! Refusals of a real S3 server say what is wrong, and no message shows a secret.
+//! Errors of a real S3 server state the cause, and no message shows a secret.
 
 use crate::storage_support::{S3, data, options, storage, with_config};
 use feedstock_dataset::{Error, ErrorKind, IoRuntime, ObjectRef, Storage, StorageOptions};
@@ -6,7 +6,7 @@ use feedstock_testkit::{ACCESS_KEY, Fault, Rule, S3Server, SECRET_KEY, StaticSer
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 
-/// Everything that an error can print, through all its sources.
+/// Returns everything that an error can print, through all its sources.
 fn texts(error: &Error) -> String {
     let mut out = format!("{error} {error:?} {error:#?}");
     let mut cause = error.source();
@@ -64,7 +64,7 @@ async fn anonymous_access_to_a_private_bucket_is_denied() {
     }
 }
 
-/// Without any credentials the machine's metadata service is asked; here that is a server which has none.
+/// Without any credentials the machine's metadata service is queried; here that is a server that has none.
 #[tokio::test]
 async fn no_credentials_at_all_is_said_and_soon() {
     let s3 = S3::start();
@@ -99,8 +99,8 @@ async fn a_missing_bucket_and_a_missing_object_are_told_apart() {
     }
     let error = storage.head("s3://bucket/x").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
-    assert!(error.message().contains("no such object"), "{error}");
-    assert_eq!(storage.list("s3://bucket/x").await.unwrap(), [], "an empty prefix is no error");
+    assert!(error.message().contains("object does not exist"), "{error}");
+    assert_eq!(storage.list("s3://bucket/x").await.unwrap(), [], "an empty prefix is not an error");
 }
 
 #[tokio::test]

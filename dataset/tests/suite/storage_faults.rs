@@ -1,4 +1,4 @@
-//! Faults of a real S3 server, made by a proxy in front of it: nothing lost, nothing wrong, retries counted.
+//! Faults of a real S3 server, injected by a proxy in front of it: nothing is lost or wrong, and retries are counted.
 
 use crate::storage_support::{S3, data, options, storage};
 use bytes::Bytes;
@@ -66,7 +66,7 @@ async fn each_passing_fault_is_survived() {
     }
 }
 
-/// Backblaze B2 answers the header of a conditional write with 501.
+/// Backblaze B2 answers a conditional write with 501.
 #[tokio::test]
 async fn without_conditional_writes_the_object_is_looked_for_first() {
     let case = Case::new().await;
@@ -80,7 +80,7 @@ async fn without_conditional_writes_the_object_is_looked_for_first() {
     assert_eq!(case.storage.read(&object, 0..100).await.unwrap(), data(100, 1));
 }
 
-/// What arrived is not asked for again: each request but the first begins where the one before it ended.
+/// Bytes that arrived are not requested again: each request but the first begins where the previous one ended.
 #[tokio::test]
 async fn a_broken_read_goes_on_where_it_ended() {
     let case = Case::new().await;
@@ -113,7 +113,7 @@ async fn a_broken_read_of_an_object_without_a_version_begins_anew() {
     assert_eq!(ranges, ["bytes=1000-200999"; 2]);
 }
 
-/// Only an ETag on both answers proves that the rest is of the version of the beginning; `If-Match` may have been ignored.
+/// Only an ETag on both answers proves that the rest is of the same version; the server may have ignored `If-Match`.
 #[tokio::test]
 async fn a_broken_read_goes_on_only_where_the_rest_shows_the_same_etag() {
     let case = Case::new().await;
@@ -123,7 +123,7 @@ async fn a_broken_read_goes_on_only_where_the_rest_shows_the_same_etag() {
     assert_eq!(ranges, ["bytes=1000-200999", "bytes=101000-200999", "bytes=1000-200999"]);
 }
 
-/// Two contents may have one `Last-Modified`, whose resolution is a second.
+/// Two contents may have the same `Last-Modified`, whose resolution is a second.
 #[tokio::test]
 async fn a_broken_read_of_an_object_with_a_time_of_change_begins_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ async fn a_broken_read_of_a_server_without_ranges_begins_anew() {
     assert_eq!(storage.read(&object, 0..object.size).await.unwrap(), bytes);
 }
 
-/// 400 bytes/s are no stall, but at that rate the read would take four minutes.
+/// 400 bytes/s are not a stall, but at that rate the read would take four minutes.
 #[tokio::test]
 async fn a_connection_that_trickles_is_given_up_for_another_one() {
     let case = Case::new().await;
@@ -163,7 +163,7 @@ async fn a_connection_that_trickles_is_given_up_for_another_one() {
     let second = case.s3.proxy.log()[1].clone();
     let start: u64 =
         second.range.unwrap().trim_start_matches("bytes=").split('-').next().unwrap().parse().unwrap();
-    assert!((101_000..110_000).contains(&start), "it goes on at {start}");
+    assert!((101_000..110_000).contains(&start), "it continues at {start}");
     assert_eq!(second.if_match, case.object.etag);
 }
 
@@ -197,11 +197,11 @@ async fn a_slow_read_that_makes_progress_outlasts_its_deadline() {
     assert!(began.elapsed() > Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
-/// A large range is several requests; a fault of one does not touch the others.
+/// A large range is several requests; a fault of one does not affect the others.
 #[tokio::test]
 async fn a_large_range_is_split_and_its_pieces_are_resumed() {
     let case = Case::new().await;
-    let large = data((96 << 20) + 10, 5); // three equal pieces, so that it is one whichever is reset
+    let large = data((96 << 20) + 10, 5); // three equal pieces, so that it does not matter which is reset
     case.s3.put("large", &large);
     let object = case.storage.head("s3://bucket/large").await.unwrap();
     case.s3.proxy.forget();
@@ -209,7 +209,7 @@ async fn a_large_range_is_split_and_its_pieces_are_resumed() {
     let got = case.storage.read(&object, 5..object.size - 5).await.unwrap();
     assert!(got == large.slice(5..large.len() - 5));
     let log = case.s3.proxy.log();
-    assert_eq!(log.len(), 4, "three pieces and what was missing of one");
+    assert_eq!(log.len(), 4, "three pieces and the rest of one");
     let asked: u64 = log
         .iter()
         .map(|exchange| {
@@ -221,8 +221,8 @@ async fn a_large_range_is_split_and_its_pieces_are_resumed() {
     assert_eq!(asked, (96 << 20) + (22 << 20), "10 of a piece's 32 MiB were kept");
 }
 
-/// hyper itself sends a request again when a pooled connection dies before any answer, so the count of
-/// retries seen by us is at most the number of resets.
+/// hyper itself sends a request again when a pooled connection dies before any answer, so our count of retries is at most the
+/// number of resets.
 #[tokio::test]
 async fn resets_before_the_answer_are_survived() {
     let case = Case::new().await;
@@ -243,7 +243,7 @@ async fn stalls_are_cut_and_asked_again() {
     case.survives(Rule::times(1, Fault::StallMidBody(100_000, long)), 1).await;
     case.survives(Rule::times(1, Fault::StallMidBody(0, long)), 1).await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    // slow but moving is no stall
+    // Slow but moving is not a stall.
     case.survives(Rule::times(1, Fault::Latency(stall / 5)), 0).await;
 }
 
@@ -271,7 +271,7 @@ async fn after_the_deadline_the_error_says_how_often_how_long_and_why() {
     assert_eq!(case.storage.stats().failed, 1);
 }
 
-/// What retrying cannot mend is asked for once.
+/// A permanent error is requested once, since retrying does not help.
 #[tokio::test]
 async fn lasting_faults_are_not_retried() {
     let case = Case::new().await;
@@ -320,7 +320,7 @@ async fn listings_and_writes_survive_too() {
     assert!(case.storage.stats().retries >= 5);
 }
 
-/// The upload is joined, and the answer lost: the second request finds no upload, and the object is there.
+/// The upload is joined, but the answer is lost: the second request finds no upload, but the object exists.
 #[tokio::test]
 async fn a_lost_answer_to_the_last_request_of_a_large_write_is_no_failure() {
     let case = Case::new().await;
@@ -335,23 +335,23 @@ async fn a_lost_answer_to_the_last_request_of_a_large_write_is_no_failure() {
     let object = case.storage.head("s3://bucket/large").await.unwrap();
     assert_eq!(case.storage.read(&object, 0..object.size).await.unwrap(), large);
 
-    // An object of the same size that was there before is not what was written.
+    // An object of the same size that existed before is not what was written.
     case.s3.proxy.inject(Rule::always(Fault::Status(404)).on("POST").at("uploadId="));
     let error = case.storage.write("s3://bucket/large", data(20 << 20, 4)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
 }
 
-/// A line of 200 KB/s that eight answers share: each has less than the least rate, and all would be cut for ever.
+/// A line of 200 KB/s that eight answers share: each is below the minimum rate, and all would be cut for ever.
 #[tokio::test]
 async fn a_line_below_the_least_rate_of_all_requests_lowers_their_number() {
     const BYTES: usize = 64 << 10;
     let folder = tempfile::tempdir().unwrap();
     let bytes = data(BYTES, 7);
     std::fs::write(folder.path().join("x"), &bytes).unwrap();
-    let server = StaticServer::start_without_etags(folder.path()).unwrap(); // what arrived of a cut answer is lost
+    let server = StaticServer::start_without_etags(folder.path()).unwrap(); // the bytes of a cut answer are lost
     let proxy = FaultProxy::start(&server.endpoint()).unwrap();
     let limits = feedstock_dataset::StorageOptions {
-        stall_timeout: Duration::from_secs(2), // so the least rate is judged after 1 s
+        stall_timeout: Duration::from_secs(2), // so the minimum rate is checked after 1 s
         deadline: Duration::from_secs(30),
         max_concurrency: 8,
         ..options()
@@ -365,11 +365,11 @@ async fn a_line_below_the_least_rate_of_all_requests_lowers_their_number() {
     }
     let stats = storage.stats();
     assert!(stats.concurrency_limit <= 4, "{stats:?}");
-    assert_eq!(stats.throttled, 0, "the store asked for nothing");
+    assert_eq!(stats.throttled, 0, "the store did not throttle");
 }
 
-/// A store that allows four requests at once: the limit comes down to about that, nothing is lost, and once
-/// the store is healthy the limit comes back.
+/// A store that allows four requests at once: the limit falls to about that, nothing is lost, and the limit rises again when
+/// the store is healthy.
 #[tokio::test]
 async fn throttling_lowers_concurrency_and_it_recovers() {
     let case = Case::with(feedstock_dataset::StorageOptions { max_concurrency: 32, ..options() }).await;

@@ -1,4 +1,4 @@
-//! Listings of many keys: the same result as one lister's, from many at once, with few requests more.
+//! Listings of many keys: the same result as that of one lister, from many at once, with few additional requests.
 
 use crate::storage_support::{options, storage, with_config};
 use feedstock_dataset::{CatalogCheck, CatalogOptions, CatalogStore, Dataset, OpenOptions};
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PAGE_KEYS: u64 = 1_000;
-/// Long enough that requests meet at the server, on a busy machine, too.
+/// Long enough that requests overlap at the server, even on a busy machine.
 const LATENCY: Duration = Duration::from_millis(150);
 
 fn sorted(keys: impl IntoIterator<Item = String>) -> Vec<String> {
     keys.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// What a listing of `data/` finds, and the server that it asked.
+/// Returns what a listing of `data/` finds, and its server.
 async fn listed(keys: &[String], how: KeyServerOptions) -> (Vec<String>, KeyServer) {
     let server = KeyServer::start(keys.to_vec(), how).unwrap();
     let storage = storage(with_config(options(), S3Server::config_at(&server.endpoint())));
@@ -27,12 +27,12 @@ async fn listed(keys: &[String], how: KeyServerOptions) -> (Vec<String>, KeyServ
     (names, server)
 }
 
-/// As `fan_out.rs` and `key_ranges.rs` promise for one prefix: a quarter more pages than needed, 18, and those of levels.
+/// The bound of `fan_out.rs` and `key_ranges.rs` for one prefix: a quarter more pages than needed, 18, and those of levels.
 fn most_pages(keys: usize, levels: u64) -> u64 {
     (keys as u64).div_ceil(PAGE_KEYS) * 5 / 4 + 18 + levels
 }
 
-/// All keys are found by at least `listers` at once, and with no more pages than `levels` levels of folders need.
+/// Checks that at least `listers` at once find all keys, with no more pages than `levels` levels of folders need.
 async fn are_listed_by_many(keys: &[String], listers: u64, levels: u64) {
     let (names, server) =
         listed(keys, KeyServerOptions { latency: LATENCY, ..KeyServerOptions::default() }).await;
@@ -100,7 +100,7 @@ async fn odd_names_and_marks_of_folders_come_once() {
     assert!(listed(&["other".to_owned()], KeyServerOptions::default()).await.0.is_empty());
 }
 
-/// The journals below a folder of catalogs.
+/// Returns the journals below a folder of catalogs.
 fn journals(catalogs: &tempfile::TempDir) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(catalogs.path()).unwrap().map(|entry| entry.unwrap().path());
     folders.map(|folder| folder.join("listing.journal")).filter(|path| path.exists()).collect()
@@ -117,7 +117,7 @@ async fn opened(server: &KeyServer, catalogs: &tempfile::TempDir, check: Catalog
     Dataset::open_with("s3://bucket/data", open).await.unwrap()
 }
 
-/// Opens it and gives up when the server has begun `pages` pages.
+/// Opens it and gives up after the server has begun `pages` pages.
 async fn interrupted(server: &KeyServer, catalogs: &tempfile::TempDir, pages: u64) {
     let begun = server.listings();
     let mut opening = std::pin::pin!(opened(server, catalogs, CatalogCheck::Auto));
@@ -142,7 +142,7 @@ async fn an_interrupted_listing_is_resumed() {
     interrupted(&server, &catalogs, 50).await;
     let begun = server.listings();
     let resumed = opened(&server, &catalogs, CatalogCheck::Auto).await;
-    // Of the 120 pages before, those under way and those that recognise folders are listed again: up to 18 each time.
+    // Of the earlier 120 pages, the unfinished ones and those that recognise folders are listed again: up to 18 each time.
     let pages = server.listings() - begun;
     assert!(pages <= 120, "{pages} pages");
     assert!(journals(&catalogs).is_empty(), "the listing is complete");
@@ -150,7 +150,7 @@ async fn an_interrupted_listing_is_resumed() {
     assert_eq!((resumed.len(), resumed.catalog().hashes()), (150_000, whole.catalog().hashes()));
 }
 
-/// 150,000 images, of which one, on the first page, is replaced by one of another name.
+/// 150,000 images; one of them, on the first page, is replaced by one with another name.
 struct Renamed(Arc<AtomicBool>);
 
 const RENAMED: u64 = 500;
@@ -166,7 +166,7 @@ impl Keys for Renamed {
     }
 }
 
-/// A catalog of this size is not compared with a listing otherwise.
+/// A catalog of this size is not otherwise compared with a listing.
 #[tokio::test]
 async fn a_large_catalog_of_a_resumed_listing_is_compared_at_the_next_opening() {
     for is_renamed_between in [true, false] {
@@ -182,7 +182,7 @@ async fn a_large_catalog_of_a_resumed_listing_is_compared_at_the_next_opening() 
         interrupted(&server, &catalogs, 70).await;
         assert_eq!(journals(&catalogs).len(), 1);
         renamed.store(is_renamed_between, Ordering::Relaxed);
-        assert!(!open().await.0, "it is resumed, from what was there before");
+        assert!(!open().await.0, "the listing is resumed from its earlier part");
         let (is_found, pages) = open().await;
         assert!(pages >= 150, "it is listed: {pages} pages");
         assert_eq!(is_found, is_renamed_between);
@@ -190,7 +190,7 @@ async fn a_large_catalog_of_a_resumed_listing_is_compared_at_the_next_opening() 
     }
 }
 
-/// A caller who requests a comparison with the storage gets what is there now.
+/// A caller that requests a comparison with the storage gets the current objects.
 #[tokio::test]
 async fn a_listing_on_request_begins_anew() {
     let (server, catalogs) = (many_images(80_000), tempfile::tempdir().unwrap());

@@ -12,7 +12,7 @@ fn methods(proxy: &FaultProxy) -> Vec<String> {
     log.into_iter().map(|exchange| exchange.method).collect()
 }
 
-/// A signature of S3 covers the method: the server answers 403 to HEAD of such a URL.
+/// A signature of S3 covers the method: the server answers HEAD of such a URL with 403.
 #[tokio::test]
 async fn a_url_that_is_presigned_for_get_is_opened() {
     let folder = tempfile::tempdir().unwrap();
@@ -55,7 +55,7 @@ async fn a_server_that_refuses_head_is_asked_by_get() {
     }
 }
 
-/// They are a store each, and one host.
+/// Each is a store, but all share one host.
 #[tokio::test]
 async fn urls_that_are_signed_one_by_one_share_their_hosts_limit() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! Redirects: followed to where they may lead, without credentials.
+//! Redirects are followed to permitted places only, without credentials.
 
 use crate::storage_support::{S3, data, options, storage, with_config};
 use feedstock_dataset::{Allow, ErrorKind, Storage, StorageOptions};
 use feedstock_testkit::{Fault, FaultProxy, Rule, S3Server, StaticServer};
 use tempfile::TempDir;
 
-/// A file server behind two proxies, the first of which redirects to the second.
+/// A file server with two proxies in front, the first of which redirects to the second.
 struct Case {
     _folder: TempDir,
     _server: StaticServer,
@@ -77,7 +77,7 @@ async fn user_name_and_password_of_a_url_are_sent_to_its_host() {
         assert_eq!(error.kind(), ErrorKind::Denied, "{wrong}: {error}");
     }
     proxy.inject(Rule::times(1, Fault::Redirect(307, "/x%20y?again".into())));
-    storage.head(&at("us:p%3Aw@")).await.unwrap(); // a hop within the host keeps them
+    storage.head(&at("us:p%3Aw@")).await.unwrap(); // a hop within the host keeps user name and password
     assert!(proxy.log().last().unwrap().path.ends_with("?again"));
 }
 
@@ -91,7 +91,7 @@ async fn the_url_that_is_opened_is_the_one_that_the_allow_list_saw() {
         let error = storage.head(&format!("{}{rest}", case.first.endpoint())).await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::BadConfig), "{rest}: {error}");
     }
-    assert_eq!(case.first.log().len(), 0, "nothing was asked");
+    assert_eq!(case.first.log().len(), 0, "nothing was requested");
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn no_header_of_a_signed_request_reaches_another_host() {
     other.first.heal();
     let config = S3Server::config_at(&s3.proxy.endpoint());
     let storage = storage(with_config(options(), config).with("aws_session_token", "session-TOKEN-1"));
-    let _found = storage.head("s3://bucket/x").await; // whatever a file server answers
+    let _found = storage.head("s3://bucket/x").await; // the answer of a file server does not matter
     assert!(s3.proxy.log()[0].header("x-amz-security-token").is_some());
     let log = other.first.log();
     assert!(!log.is_empty());
@@ -119,7 +119,11 @@ async fn a_redirect_stays_within_the_allow_list() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.message().contains("redirected") && error.message().contains("allow"), "{error}");
     assert!(!error.message().contains("SECRET"), "{error}");
-    assert_eq!((case.first.log().len(), case.second.log().len()), (1, 0), "asked once, and never followed");
+    assert_eq!(
+        (case.first.log().len(), case.second.log().len()),
+        (1, 0),
+        "requested once, and never followed"
+    );
     let object = case.allowing(&[&case.first, &case.second]).head(&case.uri).await.unwrap();
     assert_eq!(object.size, 1_000);
 }

@@ -1,4 +1,4 @@
-//! What the storage tests share.
+//! Helpers of the storage tests.
 
 use bytes::Bytes;
 use feedstock_dataset::{IoRuntime, Secret, Storage, StorageOptions};
@@ -6,7 +6,7 @@ use feedstock_testkit::{FaultProxy, S3Server};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Deadlines short enough for tests and long enough for a busy machine.
+/// Returns options with deadlines that are short enough for tests and long enough for a busy machine.
 pub(crate) fn options() -> StorageOptions {
     StorageOptions {
         deadline: Duration::from_secs(20),
@@ -24,7 +24,7 @@ pub(crate) fn storage(options: StorageOptions) -> Storage {
     Storage::new(options, IoRuntime::new().unwrap()).unwrap()
 }
 
-/// Bytes that differ at every offset and between seeds.
+/// Returns bytes that differ at every offset and between seeds.
 pub(crate) fn data(len: usize, seed: u64) -> Bytes {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut out = Vec::with_capacity(len + 8);
@@ -56,7 +56,7 @@ impl S3 {
         self.server.put("bucket", key, bytes.clone()).unwrap();
     }
 
-    /// Storage that reaches the server through the proxy.
+    /// Returns storage that reaches the server through the proxy.
     pub(crate) fn storage(&self, options: StorageOptions) -> Storage {
         storage(with_config(options, S3Server::config_at(&self.proxy.endpoint())))
     }

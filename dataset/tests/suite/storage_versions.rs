@@ -1,11 +1,11 @@
-//! What pins an object's version where its server sends no ETag.
+//! What pins an object's version if its server sends no ETag.
 
 use crate::format_common::{options as open_options, picture, tar_of};
 use crate::storage_support::{data, options, storage};
 use feedstock_dataset::{CatalogStore, Dataset, ErrorKind};
 use feedstock_testkit::{FaultProxy, StaticServer};
 
-/// Python's `http.server` sends `Last-Modified` and no ETag.
+/// Python's `http.server` sends `Last-Modified` but no ETag.
 #[tokio::test]
 async fn an_object_without_an_etag_is_pinned_by_its_time_of_change() {
     let folder = tempfile::tempdir().unwrap();

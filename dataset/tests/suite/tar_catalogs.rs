@@ -1,4 +1,4 @@
-//! What it costs to catalog tars in object storage, and that indexes change nothing but the cost.
+//! The cost of cataloguing tars in object storage, and that indexes change only the cost.
 
 use crate::format_common::{all_rows, ints, open, options, path, payloads, tar_of, texts};
 use crate::storage_support::{S3, with_config};
@@ -40,7 +40,7 @@ fn store(tars: &[SparseTar], index: Index, latency_ms: u64) -> SimulatedStore {
     SimulatedStore::start(objects, Duration::from_millis(latency_ms)).unwrap()
 }
 
-/// The same index as DALI wrote it before it had names.
+/// Returns the same index as DALI wrote it before indexes had names.
 fn without_names(index: &[u8]) -> Bytes {
     let text = std::str::from_utf8(index).unwrap().replacen("v1.2", "v1.1", 1);
     let (first, lines) = text.split_once('\n').unwrap();
@@ -53,7 +53,7 @@ fn without_names(index: &[u8]) -> Bytes {
     older.into()
 }
 
-/// A data set with what opening it took.
+/// A data set, and the cost of opening it.
 struct Opened {
     dataset: Dataset,
     requests: u64,
@@ -74,7 +74,7 @@ fn same(one: &Opened, other: &Opened) {
     assert_eq!(one.dataset.catalog().schema(), other.dataset.catalog().schema());
 }
 
-/// The part of the tars that was read, in percent.
+/// Returns the part of the tars that was read, in percent.
 fn percent(opened: &Opened, tars: &[SparseTar]) -> f64 {
     let all: u64 = tars.iter().map(SparseTar::size).sum();
     opened.read_bytes as f64 * 100.0 / all as f64
@@ -88,7 +88,7 @@ async fn members_over_a_mib_are_hopped_over() {
         let opened = opened(&store(&tars, Index::Nothing, 1)).await;
         assert_eq!(opened.dataset.len(), 120);
         assert!(percent(&opened, &tars) < bound, "{large}: {} %", percent(&opened, &tars));
-        // A request for each large member, and a few at each tar's start and end.
+        // One request for each large member, and a few at each tar's start and end.
         assert!(opened.requests <= 120 + 3 * 6, "{large}: {} requests", opened.requests);
         let rows = all_rows(&opened.dataset.columns(&["label", "n"]).unwrap()).await;
         assert_eq!(ints(&rows, "label"), (0..120).collect::<Vec<_>>());
@@ -102,7 +102,7 @@ async fn small_members_are_read_in_large_requests() {
     let tars = [SparseTar::new(300, &[("cls", 4), ("jpg", 100_000)], 0)];
     let few = opened(&store(&tars, Index::Nothing, 1)).await;
     assert!(few.requests <= 300 / 10 + 8, "{} requests", few.requests);
-    // One large member is hopped over, those before and after it are read along.
+    // One large member is hopped over; those before and after it are read along.
     let mut mixed: Vec<(String, Vec<u8>)> = Vec::new();
     for i in 0..40 {
         let bytes = if i == 20 { 30 * MIB as usize } else { 100_000 };
@@ -131,7 +131,7 @@ async fn a_full_index_costs_four_requests_a_tar() {
     same(&walked, &indexed);
     assert!(indexed.requests <= 8 * 4 + 3, "{} requests", indexed.requests);
     assert!(indexed.dataset.catalog().notes().is_empty(), "{:?}", indexed.dataset.catalog().notes());
-    // Every header has an extended one in front, which is no ground to read them all.
+    // Every header has an extended one in front, which is not a reason to read them all.
     let tars: Vec<SparseTar> = tars.into_iter().map(SparseTar::extended).collect();
     let walked = opened(&store(&tars, Index::Nothing, 1)).await;
     let indexed = opened(&store(&tars, Index::Dali, 1)).await;
@@ -152,7 +152,7 @@ async fn texts_are_read_at_their_places_many_at_once() {
     assert!(indexed.requests <= 2 * 63 + 3, "{} requests", indexed.requests);
     assert!(percent(&indexed, &tars) < 0.2, "{} %", percent(&indexed, &tars));
     assert!(store.peak() >= 40, "{} requests at once", store.peak());
-    // Those of small samples come together.
+    // Those of small samples are read together.
     let tars = [SparseTar::new(300, &[("cls", 4), ("jpg", 100_000)], 0)];
     let small = opened(&self::store(&tars, Index::Dali, 1)).await;
     assert!(small.requests <= 300 / 10 + 8, "{} requests", small.requests);
@@ -197,7 +197,7 @@ fn copied(name: &str, ends: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-/// Indexes that DALI's and Energon's tools wrote. DALI's is wrong where names are long, which must be noticed.
+/// Indexes that DALI's and Energon's tools wrote. DALI's index is wrong for long names, which must be noticed.
 #[tokio::test]
 async fn indexes_of_other_tools_are_used_or_refused() {
     for (name, is_right) in [("plain", true), ("pax", true), ("mixed", true), ("long", false)] {
@@ -285,8 +285,8 @@ fn index_of(members: &[(&str, u64)]) -> String {
     index
 }
 
-/// The headers of payloads between the first and the last one are compared when the payloads are read: an index that is
-/// wrong about them alone cannot be refused earlier, and must not give another sample's bytes.
+/// The headers of payloads between the first and the last one are compared when the payloads are read. An index that is wrong
+/// only about them cannot be rejected earlier, and must not give another sample's bytes.
 #[tokio::test]
 async fn a_wrong_index_never_gives_the_bytes_of_another_sample() {
     let right = [
@@ -332,7 +332,7 @@ async fn a_wrong_index_never_gives_the_bytes_of_another_sample() {
     }
 }
 
-/// A tar as Python writes it: the name of a member that is not ASCII is in an extended header, and its own header has `?`.
+/// Makes a tar as Python does: a member's name that is not ASCII is in an extended header, and its own header has `?`.
 fn tar_by_python(names: &[String], bytes: usize) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for name in names {
@@ -404,7 +404,7 @@ async fn offsets_that_do_not_fit_their_tar_are_left_out_with_a_note() {
     assert_eq!(indexed.catalog().hashes(), walked.catalog().hashes());
 }
 
-/// An index is not data. It neither makes the stored catalog stale nor changes what the data set is.
+/// An index is not data. It neither makes the stored catalog stale nor changes the data set.
 #[tokio::test]
 async fn an_index_that_appears_changes_nothing() {
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -453,7 +453,7 @@ async fn indexes_of_tars_that_are_named_one_by_one_are_requested() {
     }
 }
 
-/// An index only saves time: one that a store cannot send costs less than one deadline in all, however many tars there are.
+/// An index only saves time: one that a store cannot send costs less than one deadline in all, for any number of tars.
 #[tokio::test]
 async fn an_index_that_cannot_be_read_neither_fails_nor_delays_the_opening() {
     let deadline = Duration::from_secs(24);

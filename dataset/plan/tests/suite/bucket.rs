@@ -1,4 +1,4 @@
-//! Length bucketing and steps bounded by a total: the order's promises hold on, and padding shrinks.
+//! Length bucketing and steps bounded by a total: the order keeps its guarantees, and padding shrinks.
 
 use feedstock_base::{BlockId, Position, Rank, SampleId};
 use feedstock_plan::{Cursor, Lengths, Plan, PlanInput, PlannedRow, Shuffle, StepShape, StepSize, Tail};
@@ -18,7 +18,7 @@ fn plan(samples: u64, shuffle: &Shuffle) -> Plan {
     Plan::new(input(&blocks), shuffle).unwrap()
 }
 
-/// Clips of 1 to 12 s around 5 s, lognormal, the same for the same seed.
+/// Audio clips of 1 to 12 s around 5 s, lognormal, the same for the same seed.
 fn clips(samples: u64, seed: u64) -> Lengths {
     let mut state = seed;
     let mut uniform = || {
@@ -37,10 +37,10 @@ fn shape(size: StepSize, rank: u32, world_size: u32, tail: Tail) -> StepShape {
 }
 
 fn name(sample: SampleId) -> String {
-    format!("clip {sample}")
+    format!("audio clip {sample}")
 }
 
-/// The shortest of five tries: what the work takes when nothing comes between.
+/// Returns the shortest of five runs: the time without interruptions.
 fn quickest(mut work: impl FnMut()) -> Duration {
     let times = (0..5).map(|_| {
         let begun = Instant::now();
@@ -50,7 +50,7 @@ fn quickest(mut work: impl FnMut()) -> Duration {
     times.min().unwrap()
 }
 
-/// The ranks' rows of every step from `position` on, after checking that all ranks step alike.
+/// Returns the ranks' rows of every step from `position` on, after checking that all ranks take equal steps.
 fn run(
     plan: &Plan,
     epoch: u64,
@@ -191,7 +191,7 @@ proptest! {
         let position = if stop == 0 { 0 } else { before[stop - 1].0 };
         let text = serde_json::to_string(&saved.cursor(1, Position(position))).unwrap();
         let cursor: Cursor = serde_json::from_str(&text).unwrap();
-        // The resuming job buckets for its own batch size; the order it goes on with is the saved one.
+        // The resuming job buckets for its own batch size; the order that it continues is the saved one.
         let resumed = base.bucketed(&lengths, None, then).unwrap().regrouped_as(&cursor).unwrap();
         prop_assert_eq!(resumed.fingerprint(), saved.fingerprint());
         let same = run(&resumed, 1, position, first, worlds.0, Tail::Pad);
@@ -230,7 +230,7 @@ proptest! {
         }
     }
 
-    /// Where every group has rows for all ranks, the world size does not show.
+    /// If every group has rows for all ranks, the batches do not depend on the world size.
     #[test]
     fn global_batches_do_not_depend_on_the_world_size(n in 64u64..1500, shuffle in shuffles(), group in sizes(), seed: u64) {
         let plan = plan(n, &shuffle).bucketed(&clips(n, seed), Some(n), group).unwrap();
@@ -247,7 +247,7 @@ proptest! {
     }
 }
 
-/// The issue's figures: clips of 1 to 12 s, 5 s on average, 32 to a batch.
+/// The figures of the issue: audio clips of 1 to 12 s, 5 s on average, 32 to a batch.
 #[test]
 fn padding_shrinks_from_a_third_to_a_tenth() {
     let lengths = clips(20_000, 1);
@@ -280,8 +280,8 @@ fn padding_is_counted_as_it_is_computed() {
     let share =
         |size, world_size, tail| plan.epoch(0).padding_share(&shape(size, 0, world_size, tail)).unwrap();
     assert!((share(StepSize::Rows(2), 1, Tail::Drop) - 8.0 / 24.0).abs() < 1e-9, "2 of 4 cells and 7 of 20");
-    assert!(share(StepSize::Rows(2), 2, Tail::Drop).abs() < 1e-9, "a row a rank has none");
-    // The last batch is clip 3 and clips 0 and 1 again: 30 cells, 20 of them repeated or empty.
+    assert!(share(StepSize::Rows(2), 2, Tail::Drop).abs() < 1e-9, "one row a rank has no padding");
+    // The last batch is audio clip 3, then audio clips 0 and 1 again: 30 cells, 20 of them repeated or empty.
     assert!((share(StepSize::Rows(3), 1, Tail::Pad) - (3.0 + 20.0) / 39.0).abs() < 1e-9);
 }
 
@@ -295,7 +295,7 @@ fn without_a_shuffle_the_longest_come_first() {
     assert_eq!(ids, [6, 7, 8, 9, 2, 3, 4, 5, 0, 1]);
 }
 
-/// The bucketed order must not move between releases.
+/// The bucketed order must be the same in every release.
 #[test]
 fn the_bucketed_order_is_pinned() {
     let lengths = Lengths::new("duration", (0..200).map(|n| (n * 37 % 101) as f32 / 8.0).collect());
@@ -375,10 +375,13 @@ fn what_no_batch_can_hold_is_named() {
         shape(size, 0, world_size, Tail::Drop).check(plan, &name).unwrap_err().to_string()
     };
     let alone = refused(&known, total(9.0), 1);
-    assert!(alone.contains("clip 1") && alone.contains("9.5") && alone.contains("duration <= 9"), "{alone}");
+    assert!(
+        alone.contains("audio clip 1") && alone.contains("9.5") && alone.contains("duration <= 9"),
+        "{alone}"
+    );
     let together = refused(&known, total(18.0), 2);
     assert!(
-        together.contains("clip 1") && together.contains("19") && together.contains("2 ranks"),
+        together.contains("audio clip 1") && together.contains("19") && together.contains("2 ranks"),
         "{together}"
     );
     shape(total(19.0), 1, 2, Tail::Drop).check(&known, &name).unwrap();
@@ -387,7 +390,7 @@ fn what_no_batch_can_hold_is_named() {
         refused(&known, StepSize::Total { total: 19.0, max_rows: 1, ranks: 1 }, 2).contains("at least 2")
     );
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        assert!(refused(&known, total(bad), 1).contains("no bound"));
+        assert!(refused(&known, total(bad), 1).contains("must be a finite number"));
     }
     let grouped = plan.clone().bucketed(&lengths, None, total(9.0)).unwrap_err().to_string();
     assert!(grouped.contains("sample 1") && grouped.contains("9.5"), "{grouped}");
@@ -408,7 +411,7 @@ fn what_no_batch_can_hold_is_named() {
     assert!(plan.with_lengths(&Lengths::new("duration", vec![1.0])).is_err(), "too few lengths");
 }
 
-/// Ranks that read a block, on average: a rank's run of a group keeps to few lanes.
+/// Measures the ranks that read a block, on average: a rank's run of a group is on few lanes.
 #[test]
 fn most_blocks_are_read_by_few_ranks() {
     let lengths = clips(200_000, 5);
@@ -428,8 +431,8 @@ fn most_blocks_are_read_by_few_ranks() {
     }
 }
 
-/// The driver asks about every block of a step before it fetches one: that must not walk the epoch, though blocks on the
-/// border of two lanes are needed at both of its ends.
+/// The driver checks every block of a step before it fetches one. That must not walk the epoch, though blocks on the border of
+/// two lanes are needed at both of its ends.
 #[test]
 fn foretelling_the_first_step_walks_no_epoch() {
     const CLIPS: u64 = 2_000_000;
@@ -452,7 +455,7 @@ fn foretelling_the_first_step_walks_no_epoch() {
                 foretold += 1;
                 let Some(beyond) = beyond else { continue };
                 later += 1;
-                // Where the rest lies: no earlier than told, and nothing before it is left out.
+                // The rest begins no earlier than predicted, and nothing before it is left out.
                 if later > 3 {
                     continue; // each costs a walk
                 }
@@ -463,7 +466,7 @@ fn foretelling_the_first_step_walks_no_epoch() {
                 assert!(all[known..].iter().all(|start| start.0 + 1024 > beyond.0), "{all:?} {beyond}");
             }
         }
-        assert!(foretold > 300 && later > 0, "{later} of {foretold} blocks lie on a border");
+        assert!(foretold > 300 && later > 0, "{later} of {foretold} blocks are on a border");
         let soon = quickest(|| {
             let mut order = plan.epoch(0);
             for step in &first {
@@ -474,13 +477,13 @@ fn foretelling_the_first_step_walks_no_epoch() {
             }
         });
         println!(
-            "{steps} steps walked in {walk:?}, {foretold} blocks ({later} on borders) foretold in {soon:?}"
+            "{steps} steps walked in {walk:?}, {foretold} blocks ({later} on borders) predicted in {soon:?}"
         );
-        assert!(soon < walk / 3, "{soon:?} beside a walk of {walk:?}");
+        assert!(soon < walk / 3, "{soon:?}, compared with {walk:?} for a walk");
     }
 }
 
-/// A block's samples are spread over the shuffle's window, however small the windows are that bucketing cuts it into.
+/// A block's samples are spread over the shuffle's window, however small the windows of bucketing are.
 #[test]
 fn small_bucketing_windows_are_not_sorted_again_for_every_block() {
     let lengths = clips(200_000, 5);
@@ -503,11 +506,11 @@ fn small_bucketing_windows_are_not_sorted_again_for_every_block() {
     };
     let (whole, small) = (walk(16_384), walk(256));
     println!("windows of 16,384: {whole:?}, of 256: {small:?}");
-    assert!(small < whole * 6, "{small:?} beside {whole:?}");
+    assert!(small < whole * 6, "{small:?}, compared with {whole:?}");
 }
 
-/// A run that went on with another batch size asks for the steps left from where it is, and for those of the whole
-/// epoch, in turn: both walks are remembered.
+/// A run that continued with another batch size requests the steps left from its position, and those of the whole epoch, in
+/// turn: both walks are remembered.
 #[test]
 fn steps_are_counted_once_after_a_resume_with_another_shape() {
     let lengths = clips(300_000, 5);
@@ -525,10 +528,10 @@ fn steps_are_counted_once_after_a_resume_with_another_shape() {
     }
     let again = begun.elapsed();
     println!("{whole} and {left} steps walked in {walked:?}, 50 times again in {again:?}");
-    assert!(again < walked, "{again:?} beside {walked:?}");
+    assert!(again < walked, "{again:?}, compared with {walked:?}");
 }
 
-/// A million clips are counted in a fraction of a second: a tenth of them in about a tenth of the time.
+/// A million audio clips are counted in a fraction of a second: a tenth of them takes about a tenth of the time.
 #[test]
 fn counting_takes_as_long_as_there_are_clips() {
     let count = |samples: u64| {
@@ -540,10 +543,10 @@ fn counting_takes_as_long_as_there_are_clips() {
         let shape = shape(size, 3, 8, Tail::Drop);
         let mut steps = 0;
         let counted = quickest(|| steps = plan.epoch(0).steps_left(Position(0), &shape));
-        println!("{steps} steps of {samples} clips counted in {counted:?}");
+        println!("{steps} steps of {samples} audio clips counted in {counted:?}");
         assert_eq!(plan.epoch(0).steps(Position(0), &shape).count() as u64, steps);
         counted
     };
     let (part, whole) = (count(100_000), count(1_000_000));
-    assert!(whole < part * 40, "{whole:?} beside {part:?} for a tenth");
+    assert!(whole < part * 40, "{whole:?}, compared with {part:?} for a tenth");
 }

@@ -1,6 +1,6 @@
-//! The public face of `feedstock-plan`: the promises of the order, as properties.
+//! The public API of `feedstock-plan`: the guarantees of the order, as properties.
 
-#![expect(clippy::disallowed_types, reason = "what grows with its input is measured here")]
+#![expect(clippy::disallowed_types, reason = "the tests measure how time grows with the input")]
 
 mod bucket;
 mod mix;

@@ -1,4 +1,4 @@
-//! Weighted mixing: exact shares, ends, passes, and all that the plain order promises.
+//! Weighted mixing: exact shares, ends, passes, and all guarantees of the plain order.
 
 use feedstock_base::{BlockId, Position, Rank, SampleId};
 use feedstock_plan::{
@@ -25,7 +25,7 @@ fn mix(parts: &[(u64, f64)], stop: Stop, shuffle: &Shuffle) -> Plan {
     Plan::mixed(parts, stop, shuffle).unwrap()
 }
 
-/// The part and the sample in it of a sample of the mix.
+/// Returns the part of a sample of the mix, and the sample in it.
 fn part_of(parts: &[(u64, f64)], sample: SampleId) -> (usize, u64) {
     let mut first = 0;
     for (part, (samples, _)) in parts.iter().enumerate() {
@@ -37,7 +37,7 @@ fn part_of(parts: &[(u64, f64)], sample: SampleId) -> (usize, u64) {
     panic!("sample {sample} of no part")
 }
 
-/// What the positions from `from` to `to` draw: (part, its sample).
+/// Returns what the positions from `from` to `to` draw: (part, its sample).
 fn draws(plan: &Plan, parts: &[(u64, f64)], epoch: u64, from: u64, to: u64) -> Vec<(usize, u64)> {
     let mut order = plan.epoch(epoch);
     (from..to).map(|p| part_of(parts, order.sample_at(Position(p)).sample)).collect()
@@ -107,7 +107,7 @@ proptest! {
                 prop_assert_eq!(once.len(), pass.len(), "a pass has no sample twice");
             }
             if all {
-                prop_assert!(mine.len() as u64 >= *samples, "every part is seen whole");
+                prop_assert!(mine.len() as u64 >= *samples, "every part is read whole");
             } else {
                 prop_assert!(mine.len() as u64 <= *samples, "no part repeats");
             }
@@ -141,7 +141,7 @@ proptest! {
                 prop_assert_eq!(&found, positions);
             }
         }
-        // Along the way, every use of a block is foretold before it comes.
+        // Every use of a block is predicted before it comes.
         let size = StepSize::Rows(16);
         let from = Position(from % end);
         for world_size in [1, 3] {
@@ -210,7 +210,7 @@ fn epochs_differ_and_parts_go_on_with_fresh_passes() {
     let all: Vec<Vec<u64>> = [passes(0), passes(1)].concat();
     assert!(all.len() >= 12, "{}", all.len());
     let distinct: BTreeSet<&Vec<u64>> = all.iter().collect();
-    assert_eq!(distinct.len(), all.len(), "every pass has an order of its own");
+    assert_eq!(distinct.len(), all.len(), "every pass has a different order");
     assert_eq!(passes(1), passes(1));
 }
 
@@ -245,12 +245,12 @@ fn an_endless_epoch_can_be_sought_and_counted() {
     let total = shape(StepSize::Total { total: 100.0, max_rows: 64, ranks: 1 }, 0, 2, Tail::Drop);
     let bounded = plan.with_lengths(&lengths).unwrap();
     total.check(&bounded, &|_| String::new()).unwrap();
-    assert_eq!(bounded.steps_left(0, Position(0), &total), 1 << 47, "at least so many");
+    assert_eq!(bounded.steps_left(0, Position(0), &total), 1 << 47, "at least this number");
     assert_eq!(bounded.epoch(0).step(far, &total).unwrap().next, Position(far.0 + 50));
     assert_eq!(bounded.epoch(0).padding_share(&total), None);
 }
 
-/// The mixed order must not move between releases.
+/// The mixed order must be the same in every release.
 #[test]
 fn the_mixed_order_is_pinned() {
     let parts = [(200, 0.6), (90, 0.3), (40, 0.1)];
@@ -295,7 +295,7 @@ fn what_differs_from_the_saved_mix_is_named() {
     assert!(empty.unwrap_err().to_string().contains("part 1"));
 }
 
-/// Ranks that read a block, on average, in one pass over it.
+/// Measures the ranks that read a block, on average, in one pass over it.
 #[test]
 fn nearly_every_block_is_read_by_one_rank() {
     let parts = [(70_000, 0.7), (30_000, 0.3)];

@@ -1,4 +1,4 @@
-//! The order's promises, as properties over data sets, lanes, windows, batches and world sizes.
+//! The order's guarantees, as properties over data sets, lanes, windows, batches and world sizes.
 
 use arrow_buffer::BooleanBuffer;
 use feedstock_base::{BlockId, Position, Rank, SampleId};
@@ -12,7 +12,7 @@ fn input(blocks: &[u64]) -> PlanInput {
     input_of(blocks, 110_000)
 }
 
-/// Blocks of so many samples, each of `sample_bytes` bytes.
+/// Blocks with these numbers of samples, each of `sample_bytes` bytes.
 pub(crate) fn input_of(blocks: &[u64], sample_bytes: u64) -> PlanInput {
     let mut starts = vec![0];
     starts.extend(blocks.iter().scan(0, |sum, n| {
@@ -32,7 +32,7 @@ fn shape(global_batch: u64, rank: u32, world_size: u32, tail: Tail) -> StepShape
     StepShape { size: StepSize::Rows(global_batch), rank: Rank::new(rank, world_size), tail }
 }
 
-/// All ranks' rows of every step from `position` on, step by step, rank by rank.
+/// Returns all ranks' rows of every step from `position` on, step by step, rank by rank.
 fn run(
     plan: &Plan,
     epoch: u64,
@@ -188,7 +188,7 @@ proptest! {
     }
 }
 
-/// Ranks that read a block, on average, over `steps` steps in the middle of an epoch.
+/// Returns the ranks that read a block, on average, over `steps` steps in the middle of an epoch.
 fn ranks_per_block(plan: &Plan, batch: u64, world_size: u32) -> f64 {
     let mut readers: BTreeMap<BlockId, BTreeSet<u32>> = BTreeMap::new();
     for rank in 0..world_size {
@@ -232,7 +232,7 @@ fn no_shuffle_is_the_catalogs_order() {
     assert!((0..10).all(|p| order.sample_at(Position(p)).sample == SampleId(p)));
 }
 
-/// The order must not move between releases: the first samples of a known plan, by value.
+/// The order must be the same in every release: the first samples of a known plan, by value.
 #[test]
 fn the_order_is_pinned() {
     let plan = Plan::new(input(&[10; 20]), &Shuffle::seeded(7).lanes(4).window(80)).unwrap();
@@ -283,7 +283,7 @@ fn shapes_without_batches_are_refused() {
 
 #[test]
 fn strands_of_few_lanes_have_equal_shares_of_every_stretch() {
-    // On each of 8 lanes 80 blocks, of which a window spans four and a stretch eight.
+    // Each of 8 lanes has 80 blocks; a window spans four of them and a stretch eight.
     let (lanes, block) = (8, 50);
     let window = u64::from(lanes) * 4 * block;
     let plan = Plan::new(input(&[block; 640]), &Shuffle::seeded(3).lanes(lanes).window(window)).unwrap();

@@ -17,7 +17,7 @@ fn carried(plan: &Plan) -> Vec<Carried> {
     vec![Carried { fingerprint, position: Position(30) }]
 }
 
-/// A plan of these blocks that goes on with these samples in one epoch.
+/// Makes a plan of these blocks that continues with these samples in one epoch.
 fn plan(blocks: &[u64], samples: &[u64], shuffle: &Shuffle) -> Plan {
     let plan = Plan::new(input_of(blocks, 1_000), shuffle).unwrap();
     let left: Vec<Left> = samples
@@ -121,7 +121,7 @@ fn a_cursor_of_the_rest_fits_the_plan_with_that_rest_alone() {
     assert!(after.carried.is_empty(), "the next epoch is a whole one");
     whole.check(&after).unwrap();
     let next = whole.next_epoch_of(&plan.cursor(EPOCH, Position(0))).unwrap();
-    assert_eq!(next.epoch, 3, "of an epoch that goes on something was delivered");
+    assert_eq!(next.epoch, 3, "an epoch that continues has delivered something");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn what_is_left_of_a_mix_keeps_its_passes() {
     let mix = Plan::mixed(parts, Stop::AllExhausted, &Shuffle::seeded(7)).unwrap();
     let cursor = mix.cursor(1, Position(50));
     let left = mix.left_after(&cursor).unwrap();
-    assert!(left.iter().any(|left| left.pass > 10), "7 samples are drawn as often as 160");
+    assert!(left.iter().any(|left| left.pass > 10), "the 7 samples are drawn as often as the 160");
     let rest = Rest::new(1, carried(&mix), &left).unwrap();
     let mut order = mix.with_rest(Arc::new(rest)).unwrap().epoch(1);
     let mut before = mix.epoch(1);

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// The release in one tar: clips of a locale in an order of their own, then its tables.
+/// The release in one tar: audio clips of a locale in the tar's order, then the tables of the locale.
 fn archive() -> Vec<u8> {
     let mut members = release();
     members.sort_by_key(|(name, bytes)| (name.contains("train.tsv"), bytes.len(), name.clone()));
@@ -45,7 +45,7 @@ fn copies(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Rows by path, because a tar has them in its own order.
+/// Returns rows by path, because the order in a tar differs.
 async fn by_path(dataset: &Dataset) -> Vec<(String, Option<Vec<u8>>, Option<f64>, String)> {
     let rows = all_rows(dataset).await;
     let columns = texts(&rows, "path").into_iter().zip(payloads(&rows, "audio"));
@@ -79,7 +79,7 @@ async fn a_compressed_archive_is_copied_once() {
     let rows = all_rows(&dataset).await;
     let missing = payloads(&rows, "audio").iter().position(Option::is_none).unwrap();
     let told = catalog.describe_sample(SampleId(missing as u64));
-    assert!(told.contains("de/train.tsv line 9 (no clip common_voice_de_7.mp3)"), "{told}");
+    assert!(told.contains("de/train.tsv line 9 (no audio clip common_voice_de_7.mp3)"), "{told}");
     assert!(told.starts_with("cv-corpus-17.0-2024-03-15-de.tar.gz member"), "{told}");
     let made = copies(&cache);
     assert_eq!(made.len(), 1, "{made:?}");
@@ -87,7 +87,7 @@ async fn a_compressed_archive_is_copied_once() {
     let again = open().await.unwrap();
     assert_eq!(std::fs::metadata(&made[0]).unwrap().modified().unwrap(), written, "it was copied twice");
     assert_eq!(again.catalog().content_hash(), catalog.content_hash());
-    // without its copy, the same data set; with other content, another one, and another process may read the old copy
+    // Without its copy: the same data set. With other content: another data set, and another process may read the old copy.
     std::fs::remove_file(&made[0]).unwrap();
     assert_eq!(open().await.unwrap().catalog().content_hash(), catalog.content_hash());
     let mut other = archive();
@@ -97,7 +97,7 @@ async fn a_compressed_archive_is_copied_once() {
     assert_ne!(open().await.unwrap().catalog().content_hash(), catalog.content_hash());
     let now = copies(&cache);
     assert!(now.len() == 2 && now.contains(&made[0]), "the copy of the old archive is gone: {now:?}");
-    // nobody opened it for a week, somebody the other one; and a killed process left something behind
+    // The first copy was not opened for a week, and the other one was; a killed process left a part of a copy.
     let second: Vec<PathBuf> = now.into_iter().filter(|copy| *copy != made[0]).collect();
     let long_ago = SystemTime::now() - Duration::from_secs(8 * 24 * 60 * 60);
     let times = std::fs::FileTimes::new().set_accessed(long_ago).set_modified(long_ago);
@@ -105,7 +105,7 @@ async fn a_compressed_archive_is_copied_once() {
         std::fs::File::options().write(true).open(copy).unwrap().set_times(times).unwrap();
     }
     open().await.unwrap();
-    assert_eq!(copies(&cache).len(), 2, "it is removed when another copy is made, not before");
+    assert_eq!(copies(&cache).len(), 2, "a copy is removed when another one is made, not earlier");
     let name = made[0].file_name().unwrap().to_str().unwrap();
     put(&cache, &format!(".{name}.tmp-1"), b"half");
     other.extend([0; 1024]); // more of the tar's end
@@ -147,7 +147,7 @@ async fn a_tar_is_read_in_place_and_in_its_own_order() {
     assert_eq!(dataset.catalog().layout(), Layout::CommonVoiceTar);
     assert_eq!(by_path(&dataset).await, unpacked().await);
     assert!(!none.exists(), "nothing is copied");
-    // a block is one read
+    // A block is one read.
     let before = dataset.storage().stats().requests;
     dataset.block_reader().fetch(feedstock_dataset::BlockId(0), 0).await.unwrap();
     assert_eq!(dataset.storage().stats().requests - before, 1);
@@ -182,7 +182,7 @@ async fn a_damaged_archive_leaves_nothing_behind() {
         (whole[..whole.len() - 4].to_vec(), "cut off"),
         (Vec::new(), "cut off"),
         (bent, "damaged"),
-        (b"this is no archive at all".to_vec(), "not a readable .tar.gz"),
+        (b"this is not an archive at all".to_vec(), "not a readable .tar.gz"),
     ] {
         put(data.path(), "x.tar.gz", &content);
         let at = data.path().join("x.tar.gz");
@@ -191,17 +191,17 @@ async fn a_damaged_archive_leaves_nothing_behind() {
         assert!(error.message().contains(said) && error.message().contains("x.tar.gz"), "{said}: {error}");
         assert!(copies(cache.path()).is_empty(), "{:?}", copies(cache.path()));
     }
-    // whole, but of something else
+    // Whole, but of something else.
     put(data.path(), "x.tar.gz", gzip(&tar_of(&[("a.jpg".into(), b"x".to_vec())])));
     let at = data.path().join("x.tar.gz");
     let error = open_archive(path(&at), cache.path(), StorageOptions::default()).await.unwrap_err();
     assert!(error.message().contains("not an archive of Common Voice"), "{error}");
-    // the tar itself was cut before it was compressed
+    // The tar itself was cut before it was compressed.
     put(data.path(), "y.tar.gz", gzip(&archive()[..20_000]));
     let at = data.path().join("y.tar.gz");
     let error = open_archive(path(&at), cache.path(), StorageOptions::default()).await.unwrap_err();
     assert!(error.message().contains("y.tar.gz") && error.message().contains("cut off"), "{error}");
-    // nowhere to put the copy
+    // There is no place for the copy.
     let blocked = data.path().join("file");
     put(data.path(), "file", b"");
     put(data.path(), "z.tar.gz", &whole);
@@ -210,15 +210,15 @@ async fn a_damaged_archive_leaves_nothing_behind() {
     assert!(error.message().contains("FEEDSTOCK_CACHE"), "{error}");
 }
 
-/// A `.tar.gz` of 64 KiB that unpacks to 64 MiB, and one that is no archive of Common Voice.
+/// A `.tar.gz` of 64 KiB that unpacks to 64 MiB, and one that is not an archive of Common Voice.
 #[tokio::test]
 async fn what_is_refused_leaves_nothing_on_the_disk() {
     let (data, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     put(data.path(), "bomb.tar.gz", gzip(&vec![0; 64 << 20]));
-    put(data.path(), "pictures.tar.gz", gzip(&tar_of(&[("a.jpg".into(), b"x".to_vec())])));
+    put(data.path(), "images.tar.gz", gzip(&tar_of(&[("a.jpg".into(), b"x".to_vec())])));
     put(data.path(), "text.tar.gz", gzip(&vec![b'x'; 100_000]));
     for (name, said) in
-        [("bomb", "100 times its size"), ("pictures", "decompress it (`gunzip"), ("text", "text.tar.gz")]
+        [("bomb", "100 times its size"), ("images", "decompress it (`gunzip"), ("text", "text.tar.gz")]
     {
         let at = data.path().join(format!("{name}.tar.gz"));
         let error = open_archive(path(&at), cache.path(), StorageOptions::default()).await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Audio as the payload of the layouts that pictures have.
+//! Audio as the payload of layouts that also hold images.
 
 use super::*;
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, StringArray, StructArray};

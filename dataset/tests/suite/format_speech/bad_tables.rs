@@ -1,4 +1,4 @@
-//! What TSVs get wrong: each a clear error that names the file and the line.
+//! Wrong TSVs: each gives a clear error that names the file and the line.
 
 use super::*;
 use feedstock_dataset::{ErrorKind, Layout};
@@ -62,7 +62,7 @@ async fn a_table_that_is_no_common_voice_is_a_manifest() {
     put(root.path(), "train.tsv", "path\ttext\nclips/a.mp3\thi\n");
     let dataset = open(&root.path().join("train.tsv")).await.unwrap();
     assert_eq!(dataset.catalog().layout(), Layout::Manifest);
-    // with the layout named, its path is a clip's
+    // With the layout named, a path is that of an audio clip.
     let options = OpenOptions { layout: Some(Layout::CommonVoice), ..options(CatalogStore::Nowhere) };
     put(root.path(), "train.tsv", "path\ttext\na.mp3\thi\n");
     let dataset = Dataset::open_with(path(&root.path().join("train.tsv")), options).await.unwrap();

@@ -30,7 +30,7 @@ async fn a_release_is_read_by_split_in_all_its_locales() {
         (catalog.payload_columns(), catalog.audio_columns()),
         (&["audio".to_owned()][..], &["audio".to_owned()][..])
     );
-    assert_eq!(catalog.objects().len(), 2 + 2 + 89, "the TSVs, the durations and the clips in use");
+    assert_eq!(catalog.objects().len(), 2 + 2 + 89, "the TSVs, the durations and the audio clips in use");
     let rows = all_rows(&dataset).await;
     assert_eq!(payloads(&rows, "audio"), clips_of_train());
     let numbers: Vec<u64> = LOCALES.iter().flat_map(|(_, train, _)| train.clone()).collect();
@@ -44,8 +44,11 @@ async fn a_release_is_read_by_split_in_all_its_locales() {
     let expected = numbers.iter().map(|&i| (i != 9).then(|| (1_000 + i * 10) as f64 / 1_000.0));
     assert_eq!(floats(&rows, "duration"), expected.collect::<Vec<_>>());
 
-    // what is missing is told, by TSV, line and clip
-    assert_eq!(catalog.describe_sample(SampleId(7)), "de/train.tsv line 9 (no clip common_voice_de_7.mp3)");
+    // What is missing is reported by TSV, line and audio clip.
+    assert_eq!(
+        catalog.describe_sample(SampleId(7)),
+        "de/train.tsv line 9 (no audio clip common_voice_de_7.mp3)"
+    );
     assert_eq!(catalog.describe_sample(SampleId(60)), "fr/train.tsv line 2 (common_voice_fr_100.mp3)");
     let notes = catalog.notes().join("\n");
     assert!(notes.contains("de/train.tsv: 1 of 60 rows name audio clips that do not exist"), "{notes}");
@@ -54,7 +57,7 @@ async fn a_release_is_read_by_split_in_all_its_locales() {
     let one = dataset.block_reader().fetch_sample(SampleId(7), 0).await.unwrap();
     assert_eq!(payloads(&[one.rows], "audio"), [None]);
 
-    // filters read no audio
+    // Filters read no audio.
     let before = dataset.storage().stats().read_bytes;
     let some = dataset.filter("duration < 1.3 and up_votes >= 2 and locale = 'de'").await.unwrap();
     assert_eq!(some.len(), numbers.iter().filter(|&&i| i < 30 && i != 9 && i % 4 >= 2).count() as u64);
@@ -81,12 +84,12 @@ async fn tsvs_are_named_by_uri_and_pattern() {
     assert_eq!(dataset.catalog().describe_sample(SampleId(0)), "dev.tsv line 2 (common_voice_fr_130.mp3)");
     let dataset = open_split(&root.path().join("de"), "validated").await.unwrap();
     assert_eq!(dataset.len(), 80);
-    // several splits, where the URI says so
+    // Several splits, if the URI names them.
     let dataset = open(&root.path().join("de/{dev,train}.tsv")).await.unwrap();
     assert_eq!(dataset.len(), 80);
     assert!(dataset.catalog().notes().iter().any(|n| n.contains("dev, train together")));
     assert_eq!(dataset.filter("split = 'dev'").await.unwrap().len(), 20);
-    // a wildcard leaves out what lists no clips
+    // A wildcard leaves out tables that list no audio clips.
     assert_eq!(open(&root.path().join("de/*.tsv")).await.unwrap().len(), 160);
     let url = format!("file://{}/de/dev.tsv", path(root.path()));
     let dataset = Dataset::open_with(&url, options(CatalogStore::Nowhere)).await.unwrap();
@@ -117,7 +120,7 @@ async fn releases_before_5_have_no_locale_and_shorter_names() {
     assert!(catalog.notes().iter().any(|n| n.contains("times.txt: 1 line")), "{:?}", catalog.notes());
 }
 
-/// A release with and without columns that others have is one data set.
+/// Releases with different columns are read as one data set.
 #[tokio::test]
 async fn releases_of_different_columns_are_read_together() {
     let root = tempfile::tempdir().unwrap();
@@ -133,7 +136,7 @@ async fn releases_of_different_columns_are_read_together() {
     let names: Vec<&str> = dataset.catalog().schema().fields().iter().map(|f| f.name().as_str()).collect();
     assert_eq!(names, ["client_id", "path", "sentence", "accents", "variant", "locale", "split", "audio"]);
     let rows = all_rows(&dataset).await;
-    assert_eq!(texts(&rows, "locale"), ["de", "en"], "the folder tells what the TSV does not");
+    assert_eq!(texts(&rows, "locale"), ["de", "en"], "the folder names the locale if the TSV does not");
     assert_eq!(optional_texts(&rows, "variant"), [None, Some("scots".to_owned())]);
     assert_eq!(payloads(&rows, "audio"), [Some(b"a".to_vec()), Some(b"b".to_vec())]);
 }
@@ -152,7 +155,7 @@ async fn a_stored_catalog_serves_the_same_rows_until_a_tsv_changes() {
     assert_eq!(stored.catalog().audio_columns(), ["audio"]);
     let dev = open_as(path(root.path()), "dev", store()).await.unwrap();
     assert_eq!(dev.len(), 30, "another split is another catalog");
-    // a clip that the split does not use changes nothing that the order depends on
+    // An audio clip that the split does not use changes nothing that the order depends on.
     put(root.path(), "de/clips/unused.mp3", b"x");
     let same = open_as(path(root.path()), "train", store()).await.unwrap();
     assert_eq!(same.catalog().content_hash(), before);

@@ -1,4 +1,4 @@
-//! Durations from headers.
+//! Durations from the headers of audio clips.
 
 use super::*;
 use arrow::record_batch::RecordBatch;
@@ -27,7 +27,7 @@ async fn open_probed(at: &Path, store: CatalogStore) -> (Dataset, u64) {
     (dataset, asked.load(Ordering::Relaxed))
 }
 
-/// Fifty clips of 0.5 + i seconds in every layout; the fourth tells nothing.
+/// Writes fifty audio clips of 0.5 + i seconds in any layout; the header of the fourth states no duration.
 fn write(layout: &str, root: &Path) {
     let content = |i: u64| if i == 3 { picture(i, 30_000) } else { clip(i, 0.5 + i as f64) };
     match layout {
@@ -68,10 +68,10 @@ async fn every_layout_gets_durations_from_headers() {
         assert_eq!(
             asked,
             if located { 51 } else { 50 },
-            "{layout}: a silent header is asked once more, with more bytes"
+            "{layout}: a header without a duration is read once more, with more bytes"
         );
         let catalog = dataset.catalog();
-        assert_eq!(catalog.content_hash(), plain.catalog().content_hash(), "{layout}: no part of the order");
+        assert_eq!(catalog.content_hash(), plain.catalog().content_hash(), "{layout}: not part of the order");
         let schema = catalog.schema();
         assert_eq!(
             schema.index_of("duration").unwrap() + 2,
@@ -83,16 +83,16 @@ async fn every_layout_gets_durations_from_headers() {
         assert_eq!(payloads(&rows, "audio"), payloads(&all_rows(&plain).await, "audio"), "{layout}");
         assert_eq!(catalog.notes().iter().any(|n| n.contains("1 of 50 samples")), located, "{layout}");
         let (stored, asked) = open_probed(&at, store()).await;
-        assert_eq!(asked, 0, "{layout}: the stored catalog has them");
+        assert_eq!(asked, 0, "{layout}: the stored catalog has the durations");
         assert_eq!(all_rows(&stored).await, rows, "{layout}");
-        // columns in any order, alone and with others
+        // Columns in any order, alone and with others.
         let some = stored.clone().columns(&["audio", "duration"]).unwrap();
         let batch = some.block_reader().fetch(feedstock_dataset::BlockId(0), 0).await.unwrap().rows;
         assert_eq!(batch.schema().field(1).name(), "duration");
         assert_eq!(floats(&[batch], "duration")[2], Some(2.5), "{layout}");
         let one = stored.block_reader().fetch_sample(feedstock_dataset::SampleId(42), 0).await.unwrap();
         assert_eq!(floats(&[one.rows], "duration"), [Some(42.5)], "{layout}");
-        // and filters read no audio
+        // And filters read no audio.
         let before = stored.storage().stats().read_bytes;
         let some = stored.filter("duration < 20 and duration is not null").await.unwrap();
         assert_eq!(
@@ -104,7 +104,7 @@ async fn every_layout_gets_durations_from_headers() {
     }
 }
 
-/// Who waits for gigabytes should see what for.
+/// A caller that waits for gigabytes should see the reason.
 #[tokio::test]
 async fn progress_says_when_all_audio_is_read() {
     for (layout, all) in [("folder", false), ("parquet", true), ("ipc", true)] {
@@ -140,7 +140,7 @@ async fn own_durations_are_kept_and_probing_can_be_declined() {
     let dataset = Dataset::open_with(path(&root.path().join("clips")), never).await.unwrap();
     assert!(dataset.catalog().schema().index_of("duration").is_err());
     assert_eq!(asked.load(Ordering::Relaxed), 0);
-    // pictures are not asked
+    // Images are not probed.
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "a.jpg", b"x");
     assert_eq!(open_probed(root.path(), CatalogStore::Nowhere).await.1, 0);
@@ -180,8 +180,8 @@ async fn another_version_of_the_probe_reads_durations_again() {
         let kept = |name: &str| name.starts_with("kept-");
         let names = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name());
         let kept = names.filter(|name| kept(name.to_str().unwrap())).count();
-        assert_eq!(kept, 1, "{layout}: jobs that run may still read the tables of the first");
-        // As releases stored it that noted no version. Of Parquet, all audio would have to be read again.
+        assert_eq!(kept, 1, "{layout}: running jobs may still read the tables of the first");
+        // As stored by releases that recorded no version. For Parquet, all audio would have to be read again.
         let index = folder.join("catalog.json");
         let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&index).unwrap()).unwrap();
         assert!(json.as_object_mut().unwrap().remove("probed").is_some());
@@ -191,7 +191,7 @@ async fn another_version_of_the_probe_reads_durations_again() {
     }
 }
 
-/// A list of durations that lacks some clips, and a language without one: headers tell the others, and no more is read.
+/// The list of durations lacks some audio clips, and one language has no list: headers provide the rest, and no more is read.
 #[tokio::test]
 async fn durations_that_are_not_listed_come_from_headers() {
     let (root, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -213,7 +213,11 @@ async fn durations_that_are_not_listed_come_from_headers() {
         let store = CatalogStore::Cache(cache.path().into());
         let options = OpenOptions { audio_probe: Some(probe), split: Some("train".into()), ..options(store) };
         let dataset = Dataset::open_with(path(root.path()), options).await.unwrap();
-        assert_eq!(asked.load(Ordering::Relaxed), asked_for, "the stored catalog has them the second time");
+        assert_eq!(
+            asked.load(Ordering::Relaxed),
+            asked_for,
+            "the second time, the stored catalog has the durations"
+        );
         let (rows, before) = (all_rows(&dataset).await, all_rows(&plain).await);
         assert_eq!(floats(&rows, "duration"), expected);
         assert_eq!(payloads(&rows, "audio"), payloads(&before, "audio"));
@@ -224,11 +228,11 @@ async fn durations_that_are_not_listed_come_from_headers() {
     }
 }
 
-/// The same in a tar, where the clips that are asked stand among others.
+/// The same in a tar, where the audio clips to probe are among others.
 #[tokio::test]
 async fn an_archive_is_asked_for_the_durations_that_it_lacks() {
     let root = tempfile::tempdir().unwrap();
-    let archive = tar_of(&release()); // clip 7 of `de` is missing, and clip 9 of `de` has no duration
+    let archive = tar_of(&release()); // `de` lacks audio clip 7, and the duration of audio clip 9
     put(root.path(), "cv-corpus-17.tar", archive);
     let (probe, asked) = probe();
     let options = OpenOptions {
@@ -243,7 +247,7 @@ async fn an_archive_is_asked_for_the_durations_that_it_lacks() {
     assert_eq!(floats(&rows, "duration")[at], Some(9.5));
 }
 
-/// Clips far apart and clips behind long tags: each is asked with as much as it takes, and no more is held.
+/// Audio clips far apart, or with long tags in front: each is probed with the bytes that it takes, and no more are held.
 #[tokio::test]
 async fn headers_behind_long_tags_are_found() {
     let root = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! Common Voice as Hugging Face's loading scripts keep it.
+//! Common Voice as Hugging Face's loading scripts expect it.
 
 use super::*;
 use feedstock_dataset::{Layout, SampleId};
 
-/// `de` with two tars of `train` and one of `test`, `fr` with one of `train`; each tar has one leading directory. Clip
-/// 3 of `de` is missing, and a clip without a row is in the last tar.
+/// Writes `de` with two tars of `train` and one of `test`, and `fr` with one of `train`; each tar has one leading directory.
+/// Audio clip 3 of `de` is missing, and an audio clip without a row is in the last tar.
 fn write(root: &Path) {
     let tar = |locale: &str, split: &str, i: usize, clips: Vec<u64>| {
         let folder = format!("{locale}_{split}_{i}");
@@ -38,7 +38,7 @@ async fn tars_and_transcripts_are_joined_by_clip() {
     let catalog = dataset.catalog();
     assert_eq!((catalog.layout(), catalog.samples()), (Layout::CommonVoiceHf, 40));
     let rows = all_rows(&dataset).await;
-    // as they lie in the tars; what has no clip comes last in its TSV
+    // In the tars' order; what has no audio clip comes last in its TSV.
     let order: Vec<u64> = (0..20).rev().filter(|&c| c != 3).chain(20..30).chain([3]).chain(40..50).collect();
     let clips = order.iter().map(|&c| (c != 3).then(|| clip(c, c as f64)));
     assert_eq!(payloads(&rows, "audio"), clips.collect::<Vec<_>>());
@@ -46,7 +46,7 @@ async fn tars_and_transcripts_are_joined_by_clip() {
     assert_eq!(texts(&rows, "locale")[29..31], ["de", "fr"]);
     assert_eq!(
         catalog.describe_sample(SampleId(29)),
-        "transcript/de/train.tsv line 5 (no clip common_voice_de_3.mp3)"
+        "transcript/de/train.tsv line 5 (no audio clip common_voice_de_3.mp3)"
     );
     let notes = catalog.notes().join("\n");
     for part in [
@@ -76,7 +76,7 @@ async fn a_transcript_names_its_tars() {
     assert!(error.message().contains("audio/fr/train/ has no transcript/fr/train.tsv"), "{error}");
 }
 
-/// A copy of all transcripts, and of some locales' tars.
+/// A copy of all transcripts, but of some locales' tars only.
 #[tokio::test]
 async fn transcripts_without_tars_are_told() {
     let root = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ async fn transcripts_without_tars_are_told() {
         notes.contains("1 transcript left out, without tars below audio/: transcript/fr/train.tsv"),
         "{notes}"
     );
-    // another split lacks nothing
+    // Another split lacks nothing.
     let test = open_split(root.path(), "test").await.unwrap();
     assert!(!test.catalog().notes().join("\n").contains("left out"), "{:?}", test.catalog().notes());
     put(root.path(), "transcript/fr/dev.tsv", table("fr", 50..55, "\n"));

@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A clip that tells its seconds to [`probe`] in its first twelve bytes; some 2 to 3 KB.
+/// Makes an audio clip of 2 to 3 KB whose first twelve bytes state its seconds for [`probe`].
 fn clip(i: u64, seconds: f64) -> Vec<u8> {
     [b"CLIP", seconds.to_le_bytes().as_slice(), &picture(i, 2_000)].concat()
 }
 
-/// Reads what [`clip`] wrote, and counts how often it was asked.
+/// Reads what [`clip`] wrote, and counts its calls.
 fn probe() -> (AudioProbe, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let counter = asked.clone();
@@ -45,7 +45,7 @@ async fn open_as(at: &str, split: &str, store: CatalogStore) -> Result<Dataset> 
     Dataset::open_with(at, OpenOptions { split: Some(split.to_owned()), ..options(store) }).await
 }
 
-/// A column as numbers; null is `None`.
+/// Returns a column as numbers; null is `None`.
 fn floats(rows: &[arrow::record_batch::RecordBatch], column: &str) -> Vec<Option<f64>> {
     use arrow::array::AsArray;
     rows.iter()
@@ -56,7 +56,7 @@ fn floats(rows: &[arrow::record_batch::RecordBatch], column: &str) -> Vec<Option
         .collect()
 }
 
-/// A text column; null is `None`.
+/// Returns a text column; null is `None`.
 fn optional_texts(rows: &[arrow::record_batch::RecordBatch], column: &str) -> Vec<Option<String>> {
     use arrow::array::AsArray;
     rows.iter()
@@ -71,7 +71,7 @@ fn optional_texts(rows: &[arrow::record_batch::RecordBatch], column: &str) -> Ve
 const HEADER: &str = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tgender\t\
                       accents\tvariant\tlocale\tsegment";
 
-/// Clip `i` of a locale.
+/// Returns the name of audio clip `i` of a locale.
 fn clip_name(locale: &str, i: u64) -> String {
     format!("common_voice_{locale}_{i}.mp3")
 }
@@ -85,7 +85,7 @@ fn sentence(i: u64) -> String {
     }
 }
 
-/// The TSV of the clips `range`.
+/// Makes the TSV of the audio clips `range`.
 fn table(locale: &str, range: std::ops::Range<u64>, newline: &str) -> String {
     let mut text = format!("{HEADER}{newline}");
     for i in range {
@@ -100,11 +100,11 @@ fn table(locale: &str, range: std::ops::Range<u64>, newline: &str) -> String {
     text
 }
 
-/// The locales of the sample release, with the clips of `train` and of `dev`; `validated` has both.
+/// The locales of the sample release, with the audio clips of `train` and of `dev`; `validated` has both.
 const LOCALES: [(&str, std::ops::Range<u64>, std::ops::Range<u64>); 2] =
     [("de", 0..60, 60..80), ("fr", 100..130, 130..140)];
 
-/// Every file of a small release 17: clip 7 of `de` is missing, and clip 9 of `de` has no duration.
+/// Makes every file of a small release 17. `de` lacks audio clip 7, and the duration of audio clip 9.
 fn release() -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for (locale, train, dev) in LOCALES {
@@ -128,7 +128,7 @@ fn release() -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The bytes of the clips that `split` of the sample release has, in the TSVs' order.
+/// Returns the bytes of the audio clips of `train` of the sample release, in the TSVs' order.
 fn clips_of_train() -> Vec<Option<Vec<u8>>> {
     let clips = LOCALES.iter().flat_map(|(_, train, _)| train.clone());
     clips.map(|i| (i != 7).then(|| clip(i, 0.5 + i as f64))).collect()
