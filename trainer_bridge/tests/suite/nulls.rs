@@ -230,7 +230,7 @@ fn a_mask_needs_a_free_name() {
     writer.close().unwrap();
     let data = open(folder.path()).batch(BatchSize::global(2)).epochs(1);
     let message = refused(&data.clone().nulls_of("label", Nulls::Mask));
-    assert!(message.contains("'label_mask', which is there already"), "{message}");
+    assert!(message.contains("'label_mask', which already exists"), "{message}");
 }
 
 #[test]
