@@ -46,7 +46,7 @@ pub(crate) struct BufferLayout {
 }
 
 impl BufferLayout {
-    /// Lays out a batch whose mapped columns have these finishes, and leave these images to the device. `seed` is the ops' seed.
+    /// Lays out a batch whose mapped columns have these finishes and leave these images to the device. `seed` is the ops' seed.
     pub(crate) fn new(
         assembled: &Assembled,
         finishes: &[Option<Compiled>],
