@@ -59,7 +59,6 @@ fn damage_fails_the_query_or_gives_null() {
     let context = context(Arc::new(BinaryArray::from(rows)));
     let error = runtime.block_on(query(&context, "SELECT image_width(image) FROM t")).unwrap_err();
     assert!(error.contains("image_width") && error.contains("no JPEG, PNG or WebP"), "{error}");
-    let sql =
-        "SELECT try_image_width(image) IS NULL AND try_decode_image(image) IS NULL AS absent FROM t";
+    let sql = "SELECT try_image_width(image) IS NULL AND try_decode_image(image) IS NULL AS absent FROM t";
     assert!(runtime.block_on(query(&context, sql)).unwrap().column(0).as_boolean().value(0));
 }

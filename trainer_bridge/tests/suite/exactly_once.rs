@@ -192,8 +192,8 @@ fn batches_that_cannot_be_are_refused_at_once() {
     assert!(start(base().slots(1), 1).contains("slots"));
     assert!(start(base().threads(0), 1).contains("threads"));
     assert!(start(base().map("image", []), 1).contains("two maps have the output"));
-    let unknown = open(dir.path())
-        .map("photo", [feedstock_ops::decode_image(), feedstock_ops::random_resized_crop(8)]);
+    let unknown =
+        open(dir.path()).map("photo", [feedstock_ops::decode_image(), feedstock_ops::random_resized_crop(8)]);
     assert!(start(unknown.batch(BatchSize::global(4)), 1).contains("it does not exist"));
 }
 

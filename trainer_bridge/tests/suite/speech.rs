@@ -74,10 +74,7 @@ fn rows_are_padded_to_the_longest_of_their_batch_and_nothing_else_changes() {
             let padded = batch["features"].row(row);
             assert_eq!(batch["features"].lengths().unwrap()[row], length);
             assert_eq!(&padded[..bytes.len()], bytes);
-            assert!(
-                padded[bytes.len()..].iter().all(|byte| *byte == 0),
-                "padding is zero by default"
-            );
+            assert!(padded[bytes.len()..].iter().all(|byte| *byte == 0), "padding is zero by default");
             assert_eq!(batch["wave"].lengths().unwrap()[row], samples_of(i) as usize);
             let tokens = &batch["tokens"].as_i64().unwrap()[row * batch["tokens"].shape()[1]..]
                 [..batch["tokens"].shape()[1]];

@@ -204,7 +204,10 @@ mod tests {
         let error = pool.take(4 << 20).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::BadConfig);
         let text = error.to_string();
-        assert!(text.contains("4194304 bytes in addition to 8388608") && text.contains("ulimit -l"), "{text}");
+        assert!(
+            text.contains("4194304 bytes in addition to 8388608") && text.contains("ulimit -l"),
+            "{text}"
+        );
         drop(held);
         assert!(pool.take(usize::MAX).is_err());
     }

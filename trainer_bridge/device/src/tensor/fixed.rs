@@ -185,9 +185,7 @@ fn difference(then: &[Column], now: &[DeviceTensor]) -> Option<String> {
     let what = then
         .iter()
         .find(|column| now.iter().all(|tensor| tensor.column.name != column.name))
-        .map(|column| {
-            format!("the column of numbers '{}' is missing in this batch", column.name)
-        })
+        .map(|column| format!("the column of numbers '{}' is missing in this batch", column.name))
         .or_else(|| {
             let new =
                 now.iter().find(|tensor| then.iter().all(|column| column.name != tensor.column.name))?;

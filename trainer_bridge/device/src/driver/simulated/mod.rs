@@ -183,8 +183,7 @@ impl SimulatedDecoder {
         if let Some((stream, number)) = self.last.take()
             && state.known.get(&stream).is_none_or(|known| *known < number)
         {
-            state
-                .violation("a decoder is used, or dropped, before its earlier work has finished".to_owned());
+            state.violation("a decoder is used, or dropped, before its earlier work has finished".to_owned());
         }
     }
 }
