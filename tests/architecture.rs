@@ -1,10 +1,10 @@
-//! The directions of dependencies between the rooms, read from `cargo metadata`.
+//! Checks the directions of dependencies between the crates, with `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-/// Which crates of this workspace each one may use, outside tests.
+/// The crates of this workspace that each crate may use, outside tests.
 const ALLOWED: [(&str, &[&str]); 12] = [
     ("feedstock-base", &[]),
     ("feedstock-plan", &["feedstock-base"]),
@@ -18,7 +18,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ),
     ("feedstock-synth", &[]),
     ("feedstock-testkit", &[]),
-    // The last two for the feature `shared-build` only.
+    // The last two only for the feature `shared-build`.
     ("feedstock-python", &["feedstock", "feedstock-cli", "feedstock-device", "feedstock-testkit"]),
     ("feedstock", &["feedstock-dataset", "feedstock-ingest", "feedstock-ops", "feedstock-trainer-bridge"]),
     (
@@ -33,7 +33,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ),
 ];
 
-/// What a room must not contain (design: "must not contain"): crate → dependencies it must not have.
+/// By crate, the dependencies that it must not have.
 const FOREIGN: [(&str, &[&str]); 6] = [
     ("feedstock", &["clap", "indicatif", "png", "tracing-subscriber"]),
     ("feedstock-dataset", &["turbojpeg-sys", "fast_image_resize", "png", "image-webp", "cudarc", "pyo3"]),
@@ -43,12 +43,12 @@ const FOREIGN: [(&str, &[&str]); 6] = [
     ("feedstock-trainer-bridge", &["cudarc", "object_store", "parquet", "turbojpeg-sys", "pyo3"]),
 ];
 
-/// All that the plan may depend on: arithmetic needs no I/O, no runtime and no clock. `clippy.toml` of the crate forbids the
-/// standard library's.
+/// All dependencies that the plan may have: arithmetic needs no I/O, no runtime and no clock. The crate's `clippy.toml`
+/// forbids those of the standard library.
 const PLAN_USES: [&str; 6] = ["arrow-buffer", "base64", "feedstock-base", "flate2", "rand_xoshiro", "serde"];
 
 struct Package {
-    /// Dependencies that its library or program links; those of tests and build scripts left out.
+    /// The dependencies that its library or program links, without those of tests and build scripts.
     linked: BTreeSet<String>,
     has_bin: bool,
 }
@@ -78,7 +78,7 @@ fn packages() -> BTreeMap<String, Package> {
 fn dependencies_point_one_way() {
     let packages = packages();
     for (name, allowed) in ALLOWED {
-        let package = packages.get(name).unwrap_or_else(|| panic!("{name} is no member of the workspace"));
+        let package = packages.get(name).unwrap_or_else(|| panic!("{name} is not a member of the workspace"));
         let ours = package.linked.iter().filter(|dependency| packages.contains_key(*dependency));
         for dependency in ours {
             assert!(allowed.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
@@ -86,7 +86,7 @@ fn dependencies_point_one_way() {
     }
     let known: BTreeSet<&str> = ALLOWED.iter().map(|(name, _)| *name).collect();
     for name in packages.keys() {
-        assert!(known.contains(name.as_str()), "{name} is new: say here what it may depend on");
+        assert!(known.contains(name.as_str()), "{name} is new: list here what it may depend on");
     }
 }
 
@@ -117,7 +117,7 @@ fn only_the_command_line_and_the_test_kit_are_programs() {
     }
 }
 
-/// Debug assertions and overflow checks are on, in tests, in whatever reads bytes from outside.
+/// In tests, all crates that read bytes from outside have debug assertions and overflow checks.
 #[test]
 fn tests_check_the_decoders_of_outside_bytes() {
     let read =

@@ -1,13 +1,13 @@
-//! The graph of modules inside each crate, drawn from `use` lines and paths: how many files, and how many folders, import each
-//! other in circles. Folders without circles have an order in which no import points upwards.
+//! Counts the files and folders of each crate that import each other in circles, from `use` lines and paths. Folders without
+//! circles have an order in which no import points upwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
-/// Files in circles of imports, and folders (or files next to `lib.rs`) in circles, by source folder. The numbers may only fall:
-/// a circle makes its files one file to read.
+/// By source folder, the number of files in circles of imports, and of folders (or files next to `lib.rs`). The numbers may
+/// only fall: a reader must read a circle's files like one file.
 const CIRCLES: [(&str, usize, usize); 11] = [
     ("dataset/base/src", 0, 0),
     ("dataset/plan/src", 0, 0),
@@ -34,7 +34,7 @@ fn files_and_folders_do_not_import_each_other_in_circles() {
             let circles = graph.circles();
             let found: usize = circles.iter().map(BTreeSet::len).sum();
             if found != allowed {
-                let advice = if found < allowed { "lower the number" } else { "draw the imports one way" };
+                let advice = if found < allowed { "lower the number" } else { "let imports point one way" };
                 wrong += &format!(
                     "{folder}: {found} {what} in circles, {allowed} allowed; {advice}: {circles:?}\n"
                 );
@@ -89,19 +89,19 @@ fn a_module_imports_the_child_that_it_names() {
     assert_eq!(Graph::from_modules(&modules).circles().len(), 1);
 }
 
-/// A module's place in its crate; empty for the root.
+/// A module's path in its crate. It is empty for the root.
 type ModulePath = Vec<String>;
 
 fn path(text: &str) -> ModulePath {
     text.split("::").filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }
 
-/// What one file names.
+/// The names in one file.
 #[derive(Default)]
 struct Module {
     /// Paths that are used, as written.
     used: Vec<Vec<String>>,
-    /// Names that it re-exports, with the paths that they stand for.
+    /// Names that it re-exports, with their paths.
     exported: Vec<(String, Vec<String>)>,
 }
 
@@ -154,7 +154,7 @@ impl<'ast> Visit<'ast> for Module {
     }
 }
 
-/// The paths of a `use`, each with the name that it brings.
+/// Collects the paths of a `use`, each with the name that it imports.
 fn flatten(tree: &syn::UseTree, before: &mut Vec<String>, leaves: &mut Vec<(String, Vec<String>)>) {
     match tree {
         syn::UseTree::Path(path) => {
@@ -178,7 +178,7 @@ fn with(before: &[String], last: &syn::Ident) -> Vec<String> {
         .collect()
 }
 
-/// Which file imports which, by module path.
+/// The imports of each file, by module path.
 struct Graph(BTreeMap<String, BTreeSet<String>>);
 
 impl Graph {
@@ -195,14 +195,14 @@ impl Graph {
     fn from_modules(modules: &BTreeMap<ModulePath, Module>) -> Self {
         let imports = modules.iter().map(|(name, module)| {
             let targets = module.used.iter().filter_map(|used| target(modules, name, used));
-            // The root declares all modules; names that it re-exports were followed to their files.
+            // The root declares all modules. Names that it re-exports were resolved to their files.
             let targets = targets.filter(|target| target != name && !target.is_empty());
             (name.join("::"), targets.map(|target| target.join("::")).collect())
         });
         Self(imports.collect())
     }
 
-    /// The same graph with the files of each folder as one.
+    /// Returns the same graph with the files of each folder as one node.
     fn of_folders(&self) -> Self {
         let folder = |name: &str| name.split("::").next().unwrap_or_default().to_owned();
         let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -213,7 +213,7 @@ impl Graph {
         Self(folders)
     }
 
-    /// Sets of more than one file of which each imports all others, directly or through others.
+    /// Returns the sets of more than one file in which each file imports all others, directly or indirectly.
     fn circles(&self) -> Vec<BTreeSet<String>> {
         let reached: BTreeMap<&str, BTreeSet<&str>> =
             self.0.keys().map(|name| (name.as_str(), self.reached(name))).collect();
@@ -237,7 +237,7 @@ impl Graph {
     }
 }
 
-/// The module that defines what `used` names in module `from`; `None` for names of other crates.
+/// Returns the module that defines the name `used` in module `from`, or `None` for names of other crates.
 fn target(modules: &BTreeMap<ModulePath, Module>, from: &[String], used: &[String]) -> Option<ModulePath> {
     const HOPS: usize = 8; // re-exports of re-exports
     let (mut from, mut used) = (from.to_vec(), used.to_vec());
@@ -256,7 +256,7 @@ fn target(modules: &BTreeMap<ModulePath, Module>, from: &[String], used: &[Strin
         if module_of(modules, &module, &path)
             .is_none_or(|(to, rest)| to == module && rest.len() == path.len() - 1)
         {
-            return Some(module); // of another crate
+            return Some(module); // a name of another crate
         }
         path.extend_from_slice(&rest[1..]);
         (from, used) = (module, path);
@@ -264,8 +264,8 @@ fn target(modules: &BTreeMap<ModulePath, Module>, from: &[String], used: &[Strin
     None
 }
 
-/// The deepest module on a path that begins with `crate`, `self`, `super` or a module inside `from`, and what is left of the
-/// path.
+/// Returns the deepest module on a path that begins with `crate`, `self`, `super` or a module inside `from`, and the rest of
+/// the path.
 fn module_of(
     modules: &BTreeMap<ModulePath, Module>,
     from: &[String],
@@ -290,7 +290,7 @@ fn module_of(
     Some((full[..deepest].to_vec(), full[deepest..].to_vec()))
 }
 
-/// `a/b.rs` and `a/b/mod.rs` are `a::b`; `lib.rs` and `main.rs` are the root, and one of them suffices.
+/// Returns the module of a file: `a::b` for `a/b.rs` and `a/b/mod.rs`, and the root for `lib.rs` and `main.rs`.
 fn module_path(file: &Path) -> Option<ModulePath> {
     let segments = file.with_extension("");
     let mut segments: ModulePath =

@@ -3,7 +3,6 @@
 //! The libraries' errors spell options as Rust and Python do (`shard_bytes`, `on_error="skip"`), but the command line
 //! has flags. A flag's id is the option's name in Rust, so the flags of the subcommand are the dictionary.
 //! [`OTHER_NAMES`] has the exceptions.
-//! those that differ.
 
 use clap::ArgMatches;
 

@@ -1,9 +1,9 @@
-//! The fused chain beside its bare parts: `cargo bench -p feedstock-ops --bench decode_chain --profile dev`
-//! (the dev profile builds everything a sample passes through at -O3).
+//! Compares the fused chain with its bare parts: `cargo bench -p feedstock-ops --bench decode_chain --profile dev`
+//! (the dev profile builds everything that a sample passes through at -O3).
 //!
 //! One thread, 400×350 px 4:2:0 JPEGs of about 110 KB, random_resized_crop(224) and a flip, u8. The contenders take
-//! turns picture by picture and are measured in CPU time, so that a busy machine disturbs all alike; the outputs are
-//! compared bit for bit. `FEEDSTOCK_BENCH_ROUNDS` sets how often each picture is run (default 20).
+//! turns at each image and are measured in CPU time, so that a busy machine disturbs all alike. The outputs are
+//! compared bit for bit. `FEEDSTOCK_BENCH_ROUNDS` sets how often each image is run (default 20).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -89,7 +89,7 @@ impl Bare {
 }
 
 fn main() {
-    // `cargo test --benches` only wants to know that it runs.
+    // `cargo test --benches` only checks that it runs.
     let test = std::env::args().any(|argument| argument == "--test");
     let rounds =
         std::env::var("FEEDSTOCK_BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
@@ -155,9 +155,9 @@ fn main() {
             ];
             assert!(
                 bare_out[..bytes] == chain_out[..bytes] && chain_out[..bytes] == marked_out[..bytes],
-                "picture {id}, round {round}: not bit-identical"
+                "image {id}, round {round}: not bit-identical"
             );
-            // The first round warms caches and buffers up.
+            // The first round warms up caches and buffers.
             if round > 0 || test {
                 for (spent, pair) in spent.iter_mut().zip(times.windows(2)) {
                     *spent += pair[1] - pair[0];
@@ -167,7 +167,7 @@ fn main() {
     }
     let count = photos.len() as f64 * rounds as f64;
     let per = |spent: Duration| (count / spent.as_secs_f64(), spent.as_secs_f64() / count * 1e3);
-    println!("{PICTURES} pictures of {WIDTH}×{HEIGHT}, {kib:.0} KiB, {rounds} rounds, one thread, CPU time");
+    println!("{PICTURES} images of {WIDTH}×{HEIGHT}, {kib:.0} KiB, {rounds} rounds, one thread, CPU time");
     let line = |name: &str, spent: Duration| {
         let (rate, each) = per(spent);
         println!("{name:<58} {rate:>7.0} images/s  {each:.3} ms");
@@ -181,6 +181,6 @@ fn main() {
     line("  the same, normalize,to_chw (f32)", ours_f32);
     line("decode_image,resize:256,center_crop:224", ours_center);
     line("random_resized_crop:224, restart markers every 4 MCUs", ours_marked);
-    println!("with markers, pictures have {:.3} times the bytes", marked_kib / kib);
+    println!("with markers, images have {:.3} times the bytes", marked_kib / kib);
     println!("ratio chain / bare parts: {:.2} (bit-identical)", per(ours).0 / per(decode + resize).0);
 }

@@ -1,10 +1,10 @@
-//! Speech chains beside decoding alone: `cargo bench -p feedstock-ops --bench speech_chain --profile dev` (the dev
-//! profile builds everything a sample passes through at -O3).
+//! Compares speech chains with decoding alone: `cargo bench -p feedstock-ops --bench speech_chain --profile dev` (the dev
+//! profile builds everything that a sample passes through at -O3).
 //!
-//! One thread; 5 s of 48 kHz mono MP3 at 64 kb/s, to 16 kHz log-mel of 80 bins; `FEEDSTOCK_BENCH_CLIPS` names a folder
-//! of other clips, whose costs are scaled to 5 s. The contenders take turns clip by clip and are measured in CPU time,
-//! so that a busy machine disturbs all alike. The goal is a chain that costs less than symphonia's decoding alone,
-//! where a part of the decoder suffices for what is heard. `FEEDSTOCK_BENCH_ROUNDS` sets how often each clip is run
+//! One thread, 5 s of 48 kHz mono MP3 at 64 kb/s, to 16 kHz log-mel of 80 bins. `FEEDSTOCK_BENCH_CLIPS` names a folder of
+//! other audio clips, whose costs are scaled to 5 s. The contenders take turns at each one and are measured in CPU time, so
+//! that a busy machine disturbs all alike. The goal is a chain that costs less than symphonia's decoding alone, if a part
+//! of the decoder suffices for the frequencies that are kept. `FEEDSTOCK_BENCH_ROUNDS` sets how often each one is run
 //! (default 60).
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Decoding with symphonia as its documentation shows it, into one buffer.
+/// Decodes with symphonia as its documentation shows it, into one buffer.
 fn symphonia(clip: &[u8], out: &mut Vec<f32>) {
     let stream = MediaSourceStream::new(Box::new(Cursor::new(clip)), Default::default());
     let probe = symphonia::default::get_probe();
@@ -73,7 +73,7 @@ const CHAINS: [(&str, &str); 7] = [
 ];
 
 fn main() {
-    // `cargo test --benches` only wants to know that it runs.
+    // `cargo test --benches` only checks that it runs.
     let test = std::env::args().any(|argument| argument == "--test");
     let rounds =
         std::env::var("FEEDSTOCK_BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
@@ -98,7 +98,7 @@ fn main() {
                         chains[chain].apply_ragged(clip, seed, &mut scratch, &mut row).unwrap();
                     }
                 }
-                // The first round warms caches and buffers up.
+                // The first round warms up caches and buffers.
                 if round > 0 || test {
                     *spent += cpu_time() - start;
                 }
@@ -108,7 +108,7 @@ fn main() {
     let each = spent.map(|spent| spent.as_secs_f64() * 1e3 / rounds as f64 / seconds * 5.0);
     let bytes = clips.iter().map(Vec::len).sum::<usize>() as f64;
     println!(
-        "{} clips, {seconds:.1} s, {:.0} kb/s, {rounds} rounds, one thread, CPU ms for 5 s",
+        "{} audio clips, {seconds:.1} s, {:.0} kb/s, {rounds} rounds, one thread, CPU ms for 5 s",
         clips.len(),
         bytes * 8e-3 / seconds
     );
@@ -116,7 +116,7 @@ fn main() {
     let line = |name: &str, ms: f64| println!("{name:<62} {ms:>6.2}");
     line("symphonia alone", bare);
     line("decode_audio", decode);
-    // Decoded at half its rate, where decode_audio alone is not.
+    // Decoded at half its rate, unlike with decode_audio alone.
     line("decode_audio,resample:16000", resample);
     line("  + log_mel:80", mel - resample);
     line("  or mfcc:40", mfcc - resample);

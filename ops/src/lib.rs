@@ -48,9 +48,9 @@
 //! chain makes compared with bare libjpeg-turbo; 5 s of 80 log-mel bins every 10 ms are 156 KiB, `--bench speech_chain`
 //! prints the chain compared with bare symphonia.
 
-/// The version of the ops. Raise it when the pixels, samples or tokens that any op makes change, or what it draws: a rank
-/// and a worker of different versions would put different bytes into one batch, so they refuse each other. Cursors hold it
-/// in the hash of their ops, so a run that resumes with other ops logs it.
+/// The version of the ops. Raise it when any op's pixels, samples, tokens or random draws change: a rank and a worker of
+/// different versions would put different bytes into one batch, so they refuse each other. Cursors contain it in the
+/// hash of their ops, so a run that resumes with different ops logs that.
 ///
 /// Releases without a version count as 1.
 pub const OPS_VERSION: u32 = 3;

@@ -1,4 +1,4 @@
-//! What a compiled chain is to the rest of the crate, whatever it makes: an output and a function of a sample's bytes.
+//! The interface of a compiled chain of any kind: its output, and a function of a sample's bytes.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 /// The result of a ragged chain for one sample: a dense row-major tensor as long as the sample, aligned for any
 /// element.
 ///
-/// Keep and reuse it: its memory grows to the longest row that it held, and no further.
+/// Keep it and reuse it: its memory grows only to that of the longest row it has held.
 #[derive(Default, Debug, Clone)]
 pub struct RaggedRow {
     words: Vec<u64>, // 8-byte alignment
@@ -12,7 +12,7 @@ pub struct RaggedRow {
 }
 
 impl RaggedRow {
-    /// Empty; memory comes with the first sample.
+    /// Creates an empty row. It allocates with the first sample.
     pub fn new() -> Self {
         Self::default()
     }
@@ -50,8 +50,8 @@ impl RaggedRow {
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<i64>(), elements) }
     }
 
-    /// Makes it a row of `length` along its ragged axis, of `bytes` bytes of unspecified content, and lends them: for
-    /// rows that were made elsewhere.
+    /// Makes it a row of `length` along its ragged axis, with `bytes` bytes of unspecified content, and returns them. Use
+    /// it for rows that were made elsewhere.
     ///
     /// # Panics
     /// As [`f32s`](Self::f32s).
@@ -61,7 +61,7 @@ impl RaggedRow {
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) }
     }
 
-    /// As [`raw`](Self::raw); what was written up to the row's bytes so far stays.
+    /// As [`raw`](Self::raw), but the row's present content is kept.
     ///
     /// # Panics
     /// As [`f32s`](Self::f32s).
@@ -80,7 +80,7 @@ impl RaggedRow {
         };
         let words = bytes.div_ceil(8);
         if self.words.len() < words {
-            // Nothing of the old content is kept, so it goes first, and fresh pages need no zeroing.
+            // The old content is not kept: freeing it first saves memory, and fresh pages need no zeroing.
             self.words = Vec::new();
             self.words = vec![0; words];
         }

@@ -22,13 +22,13 @@ pub enum Need {
     Noise {
         /// The data set.
         uri: String,
-        /// Samples a second of the decoded audio clips.
+        /// Samples per second of the decoded audio clips.
         sample_rate: u32,
     },
 }
 
 impl Need {
-    /// Where it is.
+    /// Returns its URI.
     pub fn uri(&self) -> &str {
         match self {
             Self::File(uri) | Self::Noise { uri, .. } => uri,
@@ -72,14 +72,14 @@ impl Needs {
 /// Decoded noise audio clips, mono.
 #[derive(Debug, Clone, Default)]
 pub struct Noise {
-    /// Samples a second.
+    /// Samples per second.
     pub sample_rate: u32,
-    /// One waveform an audio clip, none of them empty.
+    /// One waveform per audio clip, none of them empty.
     pub clips: Vec<Vec<f32>>,
 }
 
 impl Resources {
-    /// Nothing.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }

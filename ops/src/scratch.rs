@@ -1,4 +1,4 @@
-//! What one thread keeps between samples: buffers and codec handles, and the working memory that it may take for one.
+//! What one thread keeps between samples (buffers and codec handles), and the working memory that one sample may take.
 
 use std::any::Any;
 
@@ -33,7 +33,7 @@ pub(crate) trait Part: Any + Send {
 struct Memory {
     /// `u64::MAX`: only the limits of ops apply.
     most_bytes: u64,
-    /// What the sample at hand takes at most.
+    /// What the current sample takes at most.
     most_of_sample: u64,
     /// What the last sample needs, if it was given up because that is more than `most_bytes`.
     needed: Option<u64>,
@@ -51,7 +51,7 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// Nothing allocated yet.
+    /// Creates it without allocating buffers.
     pub fn new() -> Self {
         Self::default()
     }
@@ -62,7 +62,7 @@ impl Scratch {
         self.trim();
     }
 
-    /// Sets the working memory of each of the next samples: with the buffers that are kept, at most `bytes`.
+    /// Limits the working memory of each further sample, including the buffers that are kept, to `bytes`.
     ///
     /// A chain predicts what a sample takes from its header, before it decodes anything. If that is more, the chain gives
     /// up the sample with an error, and [`take_needed`](Self::take_needed) returns the bytes that it needs. `u64::MAX`, the
@@ -73,8 +73,8 @@ impl Scratch {
 
     /// Returns and forgets the working memory that the last sample needs, if it was given up for lack of it.
     ///
-    /// With that much a chain may get further and find that the header is not true or the data are damaged; then it needs more
-    /// once more, which is the most that the limits of ops allow for such a header.
+    /// Even with that much, a chain may then find that the header is wrong or the data are damaged. It then asks once more,
+    /// for the most that the limits of ops allow for such a header.
     pub fn take_needed(&mut self) -> Option<u64> {
         self.memory.needed.take()
     }

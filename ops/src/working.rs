@@ -2,16 +2,16 @@
 //! is allocated for it.
 //!
 //! Working memory is the decoder's buffers, the decoded image or waveform, and what ops make between the decoder and the
-//! row. The encoded bytes and the row belong to the caller. A prediction takes all of them as alive at once, so it is an upper
-//! bound; `tests/working_memory.rs` measures.
+//! row. The encoded bytes and the row belong to the caller. A prediction assumes that all of it is alive at once, so it is
+//! an upper bound; `tests/working_memory.rs` compares it with measurements.
 
 use feedstock_base::Error;
 
 /// What a prediction assumes about a sample's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// The header is true and the data are intact. A decoder that finds otherwise stops with [`exceeds`] before it allocates
-    /// more.
+    /// The header is correct and the data are intact. A decoder that finds otherwise stops with [`exceeds`] before it
+    /// allocates more.
     Stated,
     /// The most that the op's limits allow for such a header.
     Most,

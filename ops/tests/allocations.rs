@@ -1,4 +1,4 @@
-//! What ops allocate once their buffers have grown.
+//! Counts the allocations of ops once their buffers have grown.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,22 +25,22 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: it hands everything to the system's allocator.
+// SAFETY: it passes everything to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of a chain's 21st … 40th clip.
+/// Returns the number of a chain's allocations for its 21st … 40th audio clip.
 fn allocations(text: &str, bytes: &[u8]) -> usize {
     let clips = vec![tone(16_000, 9000, 700.0, 0.3), tone(16_000, 90_000, 1900.0, 0.1)];
     let resources = Resources::new().with_noise("noise", Noise { sample_rate: 16_000, clips });
@@ -68,20 +68,20 @@ fn allocations(text: &str, bytes: &[u8]) -> usize {
 fn ops_add_no_allocation_to_the_decoders() {
     let bytes = golden("five_seconds.mp3");
     let decoding = allocations("decode_audio,resample:16000", &bytes);
-    assert_eq!(decoding, 0, "at half its rate a clip is decoded in buffers that stay");
+    assert_eq!(decoding, 0, "at half its rate, an audio clip is decoded in reused buffers");
     for ops in [
         "log_mel:80,spec_augment,utterance_mvn,global_mvn:0:1",
         "mfcc:40,feature_major",
         "trim_silence,random_crop_seconds:3,pad_seconds:3.5,volume,add_noise:noise,speed_perturb,utterance_mvn",
     ] {
         let all = allocations(&format!("decode_audio,resample:16000,{ops}"), &bytes);
-        // speed_perturb may meet its longest clip late: its buffers grow once more.
+        // speed_perturb may draw its longest result late: its buffers then grow once more.
         let growth = if ops.contains("speed_perturb") { 4 } else { 0 };
         assert!(all <= decoding + growth, "{ops}: {all}, {decoding} of them by the decoder");
     }
 }
 
-/// The library's truncation makes an encoding of each part that it cuts off: here one for each token.
+/// The library's truncation would make an encoding of each part that it cuts off: here one for each token.
 #[test]
 fn what_is_cut_off_of_a_text_is_not_allocated() {
     const URI: &str = "s3://models/small/tokenizer.json";

@@ -1,4 +1,4 @@
-//! Measures the memory that chains take while they run, and compares it with what they predict from the header.
+//! Measures the memory that chains take while they run, and compares it with their prediction from the header.
 //!
 //! The test replaces `malloc` itself, because codecs in C do not use Rust's allocator.
 
@@ -60,22 +60,22 @@ extern "C" fn calloc(number: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
     forget(pointer);
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     count(unsafe { __libc_realloc(pointer, size) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(pointer: *mut c_void) {
     forget(pointer);
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { __libc_free(pointer) }
 }
 
-/// Above this, a prediction is at most [`FACTOR`] times what was measured: below it the decoders' fixed parts weigh more.
+/// Above this, a prediction is at most [`FACTOR`] times the measurement. Below it, the decoders' fixed parts dominate.
 const LARGE_BYTES: u64 = 12 << 20;
 const FACTOR: f64 = 2.5;
 
-/// What it takes to read a header and to refuse it.
+/// The memory that it takes to read a header and to reject the file.
 const REFUSAL_BYTES: u64 = 256 << 10;
 
 struct Checked {
@@ -84,8 +84,8 @@ struct Checked {
 }
 
 impl Checked {
-    /// Runs the chain on `bytes` with the memory that it asks for, and compares what it takes. An earlier run makes the row
-    /// as long as it must be, so that working memory alone is measured.
+    /// Runs the chain on `bytes` with the memory that it requests, and compares the memory that it takes. An earlier run
+    /// allocates the row, so that only working memory is measured.
     fn check(&mut self, name: &str, ops: &str, bytes: &[u8]) {
         let chain = Chain::parse(ops).unwrap();
         let seed = SampleSeed::new(7, 0, bytes.len() as u64);
@@ -120,11 +120,11 @@ impl Checked {
         assert_eq!(text(&outcome), text(&unbounded), "{name}, {ops}");
     }
 
-    /// Compares what was measured with what was predicted, and so allowed. `is_usual`: the header told the truth.
+    /// Compares the measurement with the prediction, which was allowed. `is_usual` is true if the header is right.
     fn compare(&mut self, what: &str, measured: u64, allowed: u64, is_usual: bool) {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!("{what}: {:.1} of {:.1} MiB", mib(measured), mib(allowed));
-        // Groups of Huffman codes count with their worst case, six times what these have.
+        // Groups of Huffman codes count with their worst case, six times the size of these.
         let is_large = measured > LARGE_BYTES && is_usual && !what.contains("groups");
         self.large += usize::from(is_large);
         let is_loose = is_large && allowed as f64 > FACTOR * measured as f64;
@@ -144,7 +144,7 @@ const IMAGE_CHAINS: [&str; 7] = [
     "decode_image,center_crop:3000,rand_augment",
 ];
 
-/// A PNG of these pixels.
+/// Returns a PNG of these pixels.
 fn png(pixels: &[u8], size: (u32, u32), color: png::ColorType, depth: png::BitDepth) -> Vec<u8> {
     let mut out = Vec::new();
     let mut encoder = png::Encoder::new(&mut out, size.0, size.1);
@@ -198,7 +198,7 @@ fn images() -> Vec<(String, Vec<u8>)> {
     made.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }
 
-/// All files of a folder of golden ones.
+/// Returns all files of a golden folder.
 fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(format!("tests/golden/{folder}")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -239,12 +239,12 @@ fn clips() -> Vec<(String, Vec<u8>)> {
     clips
 }
 
-/// One test, as others would allocate at the same time.
+/// One test, since others would allocate at the same time.
 #[test]
 fn no_chain_takes_more_than_was_predicted_of_it() {
     let mut checked = Checked { failures: Vec::new(), large: 0 };
     for (name, bytes) in images().into_iter().chain(files("decode")) {
-        // Hostile files take seconds, whatever the chain does with the image.
+        // Hostile files take seconds with any chain.
         let is_slow = ["hostile", "groups"].iter().any(|word| name.contains(word));
         let chains = &IMAGE_CHAINS[..if is_slow { 2 } else { IMAGE_CHAINS.len() }];
         chains.iter().for_each(|ops| checked.check(&name, ops, &bytes));

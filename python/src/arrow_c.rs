@@ -39,7 +39,7 @@ fn capsule<'py, T>(py: Python<'py>, value: T, name: &'static CStr) -> PyResult<B
         }
     }
     let value = Box::into_raw(Box::new(value));
-    // SAFETY: the pointer is not null, the name lives for ever, and `free` fits both.
+    // SAFETY: the pointer is not null, the name is static, and `free` fits both.
     unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(value.cast(), name.as_ptr(), Some(free::<T>)))
     }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Dataset(Own<feedstock::Dataset>);
 
-/// Waits for I/O, which feedstock's threads do.
+/// Waits for I/O, which runs on feedstock's threads.
 fn wait<T>(future: impl Future<Output = feedstock::Result<T>>) -> feedstock::Result<T> {
     futures::executor::block_on(future)
 }
@@ -83,7 +83,7 @@ impl Dataset {
             Arc::new(move |now: Progress| {
                 Python::attach(|py| {
                     if let Err(error) = callback.call1(py, (now.stage, now.done, now.total)) {
-                        error.write_unraisable(py, Some(callback.bind(py))); // opening goes on
+                        error.write_unraisable(py, Some(callback.bind(py))); // opening continues
                     }
                 });
             }) as _
@@ -143,7 +143,7 @@ impl Dataset {
         Ok(Table(call_long(py, move || wait(dataset.sql(&query)))?))
     }
 
-    /// Decodes all or `samples` of the samples; returns the report as JSON.
+    /// Decodes all samples or `samples` of them, and returns the report as JSON.
     fn doctor(
         &self,
         py: Python<'_>,
@@ -154,7 +154,7 @@ impl Dataset {
         let dataset = self.0.get(py)?.clone();
         let mut options = DoctorOptions { samples, listed, ..DoctorOptions::default() };
         options.threads = threads.unwrap_or(options.threads);
-        // Ctrl-C ends the wait, and so the work, too.
+        // Ctrl-C ends the wait, and thereby the work.
         let _stop = StopOnDrop(options.stop.clone());
         let report = call_long(py, move || examine(&dataset, &options))?;
         serde_json::to_string(&report)
@@ -205,7 +205,7 @@ pub(crate) struct Table(Vec<RecordBatch>);
 
 impl Table {
     fn schema(&self) -> SchemaRef {
-        self.0.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema) // there is a first
+        self.0.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema) // there is at least one batch
     }
 }
 

@@ -1,8 +1,8 @@
 //! DLPack: a tensor's memory for numpy, torch, JAX and others, without a copy.
 //!
 //! Follows the C header of DLPack 1.0 (<https://dmlc.github.io/dlpack/latest/c_api.html>) and its Python protocol: a
-//! capsule named `dltensor` or, for consumers that ask for version 1, `dltensor_versioned`. The consumer renames the
-//! capsule and calls the deleter when it is done; a capsule without a consumer frees the tensor itself.
+//! capsule named `dltensor` or, for consumers that request version 1, `dltensor_versioned`. The consumer renames the
+//! capsule and calls the deleter when it is done. A capsule without a consumer frees the tensor when it is dropped.
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -146,7 +146,7 @@ pub(crate) fn capsule<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (context, tensor) = Context::new(lent)?;
     let context = context.cast();
-    // SAFETY: the pointers are boxes just made, named as their destructors expect, which free what was not consumed.
+    // SAFETY: the pointers are boxes just made, with the names that their destructors expect. These free unconsumed boxes.
     let capsule = unsafe {
         if max_version.is_some_and(|(major, _)| major >= 1) {
             let managed = ManagedVersioned {

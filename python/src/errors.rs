@@ -19,7 +19,7 @@ pub(crate) fn call<T: Send>(py: Python<'_>, f: impl FnOnce() -> feedstock::Resul
     done.map_err(|error| raise(py, &error))
 }
 
-/// Like [`call`], for calls that may take long: responds to Ctrl-C; the call then runs to its end in the background.
+/// Like [`call`], for calls that may take long. It responds to Ctrl-C; the call then runs to its end in the background.
 pub(crate) fn call_long<T: Send + 'static>(
     py: Python<'_>,
     f: impl FnOnce() -> feedstock::Result<T> + Send + 'static,

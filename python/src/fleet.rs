@@ -22,7 +22,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     fn running(&self, py: Python<'_>) -> PyResult<Arc<feedstock::workers::Worker>> {
-        let worker = self.worker.get(py)?.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
+        let worker = self.worker.get(py)?.lock().unwrap_or_else(PoisonError::into_inner); // a single store
         worker.clone().ok_or_else(|| config(py, "the worker was stopped"))
     }
 }
@@ -107,7 +107,7 @@ fn advertised(host: &str, bound: SocketAddr) -> String {
     }
 }
 
-/// The list of workers, shared by all loaders that were given it.
+/// The list of workers, shared by all loaders that use it.
 #[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Members(feedstock::Workers);
 
@@ -182,7 +182,7 @@ impl Members {
     }
 }
 
-/// Addresses of workers: in one text, or a list, which may be empty.
+/// Addresses of workers, in one string or a list, which may be empty.
 #[derive(FromPyObject)]
 enum Named {
     Text(String),

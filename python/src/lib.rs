@@ -4,7 +4,7 @@
 //! feedstock/*.py  (recipes, iteration, adapters)  ──▶  this module  ──▶  the façade
 //! ```
 //! This module decides nothing that the Rust API lacks. Invariants: no call that may wait holds the interpreter's lock;
-//! objects opened in one process are never touched in another (see [`process`]); the memory of a batch is freed together
+//! objects opened in one process are never used in another (see [`process`]); the memory of a batch is freed together
 //! with its last view.
 
 mod arguments;

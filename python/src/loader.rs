@@ -103,8 +103,8 @@ impl Loader {
         }
     }
 
-    /// Returns (True, what `next` would return) if that is there within `seconds`, else (False, None). The caller works on
-    /// earlier batches meanwhile, so this does not count as a separate wait.
+    /// Returns (True, the result of `next`) if it is ready within `seconds`, else (False, None). The caller works on earlier
+    /// batches meanwhile, so this does not count as a separate wait.
     fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<(bool, Option<Batch>)> {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Ok(match self.with(py, |loader| loader.next_ahead(timeout))? {
@@ -123,12 +123,12 @@ impl Loader {
         })
     }
 
-    /// Begins to fetch and decode. Delivers nothing.
+    /// Starts fetching and decoding. Delivers nothing.
     fn start_prefetch(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, feedstock::Loader::start_prefetch)
     }
 
-    /// Goes on to the next epoch if the last batch of an epoch was delivered.
+    /// Continues with the next epoch if the last batch of an epoch was delivered.
     fn begin_epoch(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(py, |loader| Ok(loader.begin_epoch()))
     }

@@ -12,8 +12,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Messages kept for the next call. Further ones are only counted: between two calls, which are seconds apart at most while a
-/// loader is used, 256 are more than a person reads.
+/// Messages kept for the next call. Further ones are only counted. Two calls are at most seconds apart while a loader is
+/// used, so 256 messages are more than a person reads.
 const MOST: usize = 256;
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { messages: VecDeque::new(), dropped: 0 });
@@ -43,7 +43,7 @@ pub(crate) fn flush(py: Python<'_>) {
     };
     let Err(error) = pass_on(py, messages, dropped) else { return };
     match error.is_instance_of::<PyKeyboardInterrupt>(py) {
-        // SAFETY: the interpreter's lock is held. Python raises it again where it checks signals next.
+        // SAFETY: the interpreter's lock is held. Python raises it again when it next checks signals.
         true => unsafe { pyo3::ffi::PyErr_SetInterrupt() },
         false => error.write_unraisable(py, None),
     }

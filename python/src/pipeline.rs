@@ -26,7 +26,7 @@ pub(crate) fn finish_from(py: Python<'_>, json: &str) -> PyResult<Finish> {
     serde_json::from_str(json).map_err(|e| config(py, format!("finish: {e}")))
 }
 
-/// Converts the Python value that states what nulls become.
+/// Converts the Python value that states how nulls are represented.
 fn nulls_from(to: &Bound<'_, PyAny>) -> PyResult<Nulls> {
     if let Ok(flag) = to.cast::<PyBool>() {
         return Ok(Nulls::Value(NullValue::Flag(flag.is_true())));
@@ -145,7 +145,7 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.on_error(policy))
     }
 
-    /// Sets what nulls in `column` become; None sets it for all other columns. `to` is "list", "mask" or a value.
+    /// Sets how nulls in `column` are represented; None means all other columns. `to` is "list", "mask" or a value.
     #[pyo3(signature = (column, to))]
     fn nulls(&self, py: Python<'_>, column: Option<&str>, to: &Bound<'_, PyAny>) -> PyResult<Self> {
         let nulls = nulls_from(to)?;
@@ -198,14 +198,14 @@ impl Pipeline {
         serde_json::to_string(&spec).map_err(|e| config(py, format!("cannot write the recipe: {e}")))
     }
 
-    /// Has workers on other machines prepare the rows.
+    /// Lets workers on other machines make the rows.
     fn workers(&self, py: Python<'_>, members: &Members) -> PyResult<Self> {
         let workers = members.workers();
         self.with(py, |pipeline| pipeline.workers(workers))
     }
 
-    /// Has batches go to a device: CUDA's `ordinal`, or host memory for None. `finish` holds (output, JSON) for each
-    /// column; `nvjpeg` is the share of JPEGs that the device decodes, 0 to 1.
+    /// Delivers batches on a device: CUDA's `ordinal`, or host memory for None. `finish` has (output, JSON) for each column.
+    /// `nvjpeg` is the fraction of JPEGs that the device decodes, 0 to 1.
     #[pyo3(signature = (ordinal, depth, fixed, finish, nvjpeg))]
     fn device(
         &self,

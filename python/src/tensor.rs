@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// A column of a batch as a tensor on the CPU, or on the loader's device: rows first.
 ///
 /// `numpy()`, `torch()` and `__dlpack__` return views of the batch's memory and copy nothing. The memory is not used for
-/// another batch while a view is alive; memory of a device not before the streams that used it have passed that point.
+/// another batch while a view is alive. Memory of a device is reused only after the streams that used it have passed that
+/// point.
 #[pyclass(frozen, module = "feedstock")]
 pub(crate) struct Tensor {
     name: String,
@@ -73,7 +74,7 @@ impl Tensor {
         Ok(this)
     }
 
-    /// Makes a tensor of a column of a batch that was made for a device.
+    /// Makes a tensor of a column of a batch on a device.
     pub(crate) fn of_device(tensor: &feedstock::device::DeviceTensor) -> PyResult<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
         let start = std::ptr::with_exposed_provenance_mut(tensor.address() as usize);
@@ -134,8 +135,8 @@ impl Tensor {
         self.lent.device == dlpack::HOST
     }
 
-    /// Has the consumer's stream wait for the data, and the memory's next use wait for the stream. `stream` is as in DLPack's
-    /// protocol.
+    /// Makes the consumer's stream wait for the data, and the memory's next use wait for the stream. `stream` is that of
+    /// DLPack's protocol.
     fn hand_to_stream(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(tensor) = &self.on_device else { return Ok(()) };
         let tensor = tensor.get(py)?;

@@ -1,4 +1,4 @@
-"""Sample data, made once for all tests by the package's own command."""
+"""Sample data, made once for all tests by the package's command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synthetic import synth
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Catalogs of sample data stay out of the user's cache, in child processes too."""
+    """Keeps catalogs of sample data out of the user's cache, also in child processes."""
     before = os.environ.get("FEEDSTOCK_CACHE")
     os.environ["FEEDSTOCK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     yield
@@ -24,7 +24,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 pictures in Parquet: columns image (bytes, path) and label."""
+    """Returns 200 images in Parquet: columns image (bytes, path) and label."""
     folder = tmp_path_factory.mktemp("imagenet")
     synth("imagenet", folder, "--samples", 200, "--seed", 1, "--layout", "parquet")
     return folder
@@ -32,7 +32,7 @@ def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def common_voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """80 clips as Mozilla ships Common Voice: the train table's audio, sentence, duration …"""
+    """Returns 80 audio clips as Mozilla ships Common Voice: the train table's audio, sentence, duration …"""
     folder = tmp_path_factory.mktemp("common_voice")
     synth("common-voice", folder, "--samples", 80, "--seed", 1, "--layout", "mozilla")
     return folder

@@ -8,7 +8,7 @@ from feedstock import _feedstock
 
 
 def worker(data: Path, **options: object) -> _feedstock.Worker:
-    """A worker on a free port of 127.0.0.1 that may read ``data``."""
+    """Starts a worker on a free port of 127.0.0.1 that may read ``data``."""
     chosen = {
         "advertise": None,
         "allow": [str(data)],

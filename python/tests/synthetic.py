@@ -1,4 +1,4 @@
-"""Sample data by the package's own command."""
+"""Sample data, made by the package's command."""
 
 from __future__ import annotations
 

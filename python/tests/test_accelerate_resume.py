@@ -1,4 +1,4 @@
-"""Accelerate: `prepare` leaves the loader alone, `save_state` keeps its place."""
+"""Accelerate: `prepare` leaves the loader unchanged, and `save_state` keeps its position."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""AdaptDL's own elastic runs on one machine: stopped, checkpointed and started with other replicas, counting
-samples.
-"""
+"""Elastic runs of AdaptDL on one machine: stopped, checkpointed and restarted with other replicas, counting samples."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture
 def run(nursery: Nursery) -> Run:
-    """Runs a job in so many replicas, started so many times before, and asserts how they ended."""
+    """Returns a function that runs a job in `replicas` replicas after `restarts` starts, and asserts the exit codes."""
 
     def run(job: Job, replicas: int, restarts: int, expected: int) -> None:
         codes = nursery.launch(job, replicas, restarts)
@@ -113,7 +111,7 @@ def test_adaptdl_scales_the_batch_within_an_epoch_and_restarts_in_the_midst_of_a
     run(job, 3, 1, 0)
     done = results(job, 3)[0]
     assert max(steps for _, steps in done["sizes"]) == 2  # 64 rows of three replicas, at most 8 at a time
-    # What the first run took and did not bring into the model came again: some of a step's four batches.
+    # Batches that the first run took and did not apply to the model came again: some of a step's four batches.
     count = counted(job)
     again = sum(count.values()) - SAMPLES * job.epochs
     assert len(count) == SAMPLES
@@ -135,7 +133,7 @@ def test_by_progress_passes_over_the_data_stay_whole(run: Run, imagenet: Path, t
 
 
 def test_what_cannot_work_is_told_at_once(imagenet: Path) -> None:
-    """In a process of its own, since importing AdaptDL takes over the signals."""
+    """Runs in a separate process, since importing AdaptDL takes over the signals."""
     program = f"""
 import os
 import feedstock as fs

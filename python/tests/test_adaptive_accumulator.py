@@ -75,7 +75,7 @@ def numbers(count: int) -> list[float]:
 def test_a_sum_is_the_rounded_true_sum_in_any_order() -> None:
     values = numbers(300)
     truth = float(sum(map(Fraction, values)))
-    assert sum(values) != truth  # plain floats get it wrong, so this means something
+    assert sum(values) != truth  # plain floats are inexact, so this test proves something
     for seed in range(5):
         random.Random(seed).shuffle(values)
         total = ExactSum()
@@ -199,7 +199,7 @@ def test_tensors_and_numpy_scalars_are_numbers_and_text_is_not() -> None:
     for wrong in ("1.0", None, [1.0]):
         with pytest.raises(ConfigError, match="x must be an int, a float or a tensor of one element; got "):
             sums.add(y=1, x=wrong)
-    assert "y" not in sums.totals()  # refused whole
+    assert "y" not in sums.totals()  # rejected as a whole
 
 
 def test_a_state_of_another_version_is_refused() -> None:

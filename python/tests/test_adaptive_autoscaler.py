@@ -86,7 +86,7 @@ def test_accumulation_is_chosen_where_memory_forbids_larger_micro_batches() -> N
     decision = one.decide(here._replace(accumulation_steps=2))
     assert decision is not None
     assert decision.local_bsz == 8
-    assert decision.accumulation_steps == 4  # twice what was measured
+    assert decision.accumulation_steps == 4  # twice the measured size
 
 
 def test_one_disturbed_measurement_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The best batch size against a search that tries everything, one by one."""
+"""Compares the best batch size with a search that tries all sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedstock.adaptive.throughput import Configuration, ThroughputModel
 def brute_force(
     model: ThroughputModel, statistics: GradientStatistics, nodes: int, ranks: int, limits: Limits
 ) -> Choice | None:
-    """Plain loops over the definition, in Python floats."""
+    """Computes the definition with plain loops, in Python floats."""
     low, high = limits.local_bsz_bounds
     options = [
         (ranks * size * steps, steps, size)

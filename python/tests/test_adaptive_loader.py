@@ -32,7 +32,7 @@ SAMPLES = 200
 
 
 class Clock:
-    """Seconds that only pass when a test says so."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Chorus:
-    """Plays a job of several processes that all say the same."""
+    """Simulates a job of several processes that all send the same values."""
 
     rank = 0
 
@@ -75,10 +75,10 @@ def model() -> torch.nn.Module:
 def train(
     loader: AdaptiveLoader, net: torch.nn.Module, clock: Clock, count: Counter[int], stop: int = 10**9
 ) -> None:
-    """One pass over the loader; each optimizer step takes 1 s and 1 ms a row."""
+    """Makes one pass over the loader. Each optimizer step takes 1 s plus 1 ms per row."""
     for done, batch in enumerate(loader, 1):
         count.update(batch["sample_ids"][batch["valid"]].tolist())
-        # A target that has nothing to do with the picture: a gradient of noise.
+        # A target that does not depend on the image: the gradient is noise.
         loss = torch.nn.functional.cross_entropy(net(batch["image"].float() / 255), batch["sample_ids"] % 10)
         (loss / loader.accumulation_steps).backward()
         if loader.is_optimizer_step:
@@ -133,7 +133,7 @@ def test_an_epoch_in_its_midst_goes_on(pipeline: fs.Pipeline) -> None:
     with adaptive(pipeline) as loader:
         loader.load_state_dict(state)
         loader.start_prefetch()
-        assert loader.loader.stats()  # runs before a batch is asked for
+        assert loader.loader.stats()  # runs before a batch is requested
         for epoch in loader.remaining_epochs_until(1):
             assert epoch == 0
             for batch in loader:
@@ -209,7 +209,7 @@ def test_the_last_step_of_an_epoch_may_have_fewer_batches(imagenet: Path) -> Non
 
 def test_a_batch_size_that_would_end_the_epoch_waits_for_the_next(pipeline: fs.Pipeline) -> None:
     clock = Clock()
-    # 25 steps of 8 rows: after 24 only 8 rows are left, and 16 are wanted.
+    # 25 steps of 8 rows: after 24, only 8 rows are left, but the batch size is 16.
     with adaptive(pipeline, interval=24, clock=clock) as loader:
         loader.autoscale_batch_size(64)
         net = model_of(loader)

@@ -1,4 +1,4 @@
-"""The noise scale read from real backward passes, against gradients with a known mean and covariance."""
+"""The noise scale of real backward passes, for gradients with a known mean and covariance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def moments() -> tuple[float, float]:
 @pytest.mark.parametrize("accumulation_steps", [1, 4])
 @pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
 def test_one_rank_finds_the_known_moments(accumulation_steps: int, loss_scale: float) -> None:
-    """With several micro-batches from their gradients, with one from successive steps."""
+    """Several micro-batches give moments from their gradients, and one gives them from successive steps."""
     torch.manual_seed(0)
     model = Linear()
     meter = GradientMeter(model.parameters(), world_size=1)

@@ -1,4 +1,4 @@
-"""The gradient noise scale against gradients whose mean and covariance are known."""
+"""The gradient noise scale, for gradients with a known mean and covariance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_parts_of_a_step_estimate_both_moments_without_bias(ranks: int, rows: in
     for estimates, truth in ((sqr, sqr_true), (var, var_true)):
         error = np.std(estimates) / math.sqrt(len(estimates))
         assert abs(np.mean(estimates) - truth) < 4.0 * error, (np.mean(estimates), truth, error)
-        assert 4.0 * error < 0.1 * truth  # the check has teeth
+        assert 4.0 * error < 0.1 * truth  # the check is strict
 
 
 def test_the_mean_of_the_ranks_shares_is_the_estimate_of_the_mean_norm() -> None:
@@ -49,7 +49,7 @@ def test_gain_and_efficiency_follow_the_formulas() -> None:
 
 
 def test_the_ends_of_the_range() -> None:
-    only_noise = GradientStatistics(sqr=-0.1, var=5.0)  # an estimate may come out negative
+    only_noise = GradientStatistics(sqr=-0.1, var=5.0)  # an estimate may be negative
     assert only_noise.noise_scale == math.inf
     assert only_noise.efficiency(800, 100) == 1.0
     assert only_noise.gain(800, 100) == 8.0

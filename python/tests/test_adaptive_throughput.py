@@ -1,6 +1,4 @@
-"""The throughput model: its formula, its fit to synthetic times, and what it assumes of what was not
-measured.
-"""
+"""The throughput model: its formula, its fit to synthetic times, and its assumptions where nothing was measured."""
 
 from __future__ import annotations
 

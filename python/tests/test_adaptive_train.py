@@ -1,5 +1,5 @@
-"""Real training on gloo ranks: the batch size changes, ranks die and come back as others, and every sample
-counts once.
+"""Real training on gloo ranks: the batch size changes, ranks die and return in another number, and every sample counts
+once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def assert_every_sample_once(records: list[Record], epochs: int) -> None:
 
 
 def assert_in_step(records: list[Record], ranks: int) -> None:
-    """At every place all ranks took a batch of the same size."""
+    """Checks that at every position all ranks took a batch of the same size."""
     steps: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for record in records:
         steps[record.attempt, record.epoch, record.position].append(len(record.ids))
@@ -114,8 +114,8 @@ def test_a_rank_is_killed_and_others_go_on_where_the_checkpoint_was(
         bounds=(1, 4) if accumulation else (1, 32),
         save_every=3,
     )
-    # Batch 13 is past the first change of the batch size and, with accumulation, the first of an optimizer
-    # step's two.
+    # Batch 13 is after the first change of the batch size. With accumulation, it is the first of an optimizer step's
+    # two batches.
     killed = replace(job, kill=(1, 13))
     codes = torch_ranks.launch(adaptive_train.train, 2, tmp_path, killed)
     assert codes[1] == -9, torch_ranks.printed(tmp_path)
@@ -126,11 +126,11 @@ def test_a_rank_is_killed_and_others_go_on_where_the_checkpoint_was(
     records = torch_records.read(tmp_path / "records")
     begun = starts(job)
     assert begun[0] == (0, 0)
-    assert begun[1] > (0, 0), "it began anew instead of resuming"
+    assert begun[1] > (0, 0), "it started from the beginning instead of resuming"
     committed = torch_records.committed(records, begun)
     assert_every_sample_once(committed, job.epochs)
     again = len(records) - len(committed)
-    assert again > 0, "nothing was lost by the kill, so nothing was tested"
+    assert again > 0, "the kill lost nothing, so nothing was tested"
     assert_totals(results[0], records, job.epochs)
     first = results[0]["sizes"][0]
     total = ranks_after * first[0] * first[1]

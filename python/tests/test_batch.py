@@ -1,4 +1,4 @@
-"""A batch: its columns as tensors and lists, without copies, and how long their memory lives."""
+"""A batch: its columns as tensors and lists, without copies, and the lifetime of their memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_numpy_torch_and_arrow_view_one_memory(batch):
     frame = polars.DataFrame(batch)
     assert frame["label"].to_list() == batch["label"].numpy().tolist()
     assert (frame["image"].to_numpy().reshape(array.shape) == array).all()
-    array[0] = 7  # the batch is the caller's until it is let go
+    array[0] = 7  # the batch is the caller's until it is dropped
     assert (other[0] == 7).all()
 
 
@@ -77,7 +77,7 @@ def test_pixels_are_pillows(imagenet):
             for row, sample in zip(batch["image"].numpy(), batch.sample_ids, strict=True):
                 picture = Image.open(io.BytesIO(encoded[sample])).convert("RGB")
                 expected = np.asarray(picture.resize((32, 24), Image.Resampling.BILINEAR)).astype(int)
-                assert abs(expected - row).max() <= 3  # two libjpegs and two resizers, a level or so each
+                assert abs(expected - row).max() <= 3  # two libjpegs and two resizers, about one level each
 
 
 def test_metadata_columns(batch, imagenet):

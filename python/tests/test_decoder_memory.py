@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 PNGs of 1000 × 1000 random pixels, which Pillow wrote: 3 MB each, encoded and decoded."""
+    """Returns 12 PNGs of 1000 × 1000 random pixels, written by Pillow: 3 MB each, encoded and decoded."""
     folder = tmp_path_factory.mktemp("noise")
     (folder / "class").mkdir()
     random = np.random.default_rng(1)
@@ -42,7 +42,7 @@ def test_large_samples_borrow_from_the_budget_and_no_pixel_changes(noise: Path) 
 
 
 def test_a_sample_that_no_loan_could_hold_is_bad(tmp_path: Path) -> None:
-    """A file of a few kB, decoded 12 MB: more than 1 MiB of ``decoder_memory`` and half of 8 MiB."""
+    """A file of a few kB takes 12 MB decoded: more than 1 MiB of ``decoder_memory`` plus half of 8 MiB."""
     (tmp_path / "class").mkdir()
     Image.new("RGB", (2000, 2000)).save(tmp_path / "class" / "flat.png")
     data = fs.Dataset(tmp_path).map("image", fs.decode_image(), fs.resize((16, 16))).batch(1)

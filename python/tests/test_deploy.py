@@ -1,11 +1,12 @@
-"""What lies in deploy/ is what its readers take: Kubernetes, KubeRay, cert-manager, `ray up`, EC2, and our own command.
+"""Checks the files in deploy/ with the schemas and programs that read them: Kubernetes, KubeRay, cert-manager,
+`ray up`, EC2, and the feedstock command.
 
-| what | against |
+| files | checked with |
 |---|---|
-| objects of Kubernetes, every pod template | Kubernetes' own JSON schemas, old and new (kubernetes-validate) |
+| objects of Kubernetes, every pod template | Kubernetes' JSON schemas, old and new (kubernetes-validate) |
 | RayCluster, RayJob; Certificate, Issuer | their CRDs, as crates.io publishes them (`published`) |
-| cluster.yaml | ray's own schema and checks; its instances: EC2's RunInstances as botocore describes it |
-| how many nodes a fleet brings up | Ray's own autoscaler, given the manifests and the fleet's demand |
+| cluster.yaml | Ray's schema and checks; its instances: EC2's RunInstances as botocore describes it |
+| the number of nodes that a fleet starts | Ray's autoscaler, given the manifests and the fleet's demand |
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Object = dict[str, Any]
 
 
 class StrictLoader(yaml.SafeLoader):
-    """As kubectl reads: a key that stands twice is an error, not the last one's."""
+    """Reads like kubectl: a duplicate key is an error, instead of the last one winning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -71,7 +72,7 @@ def one(path: Path, kind: str) -> Object:
 
 
 def below(value: Any) -> Iterator[Object]:
-    """Every mapping in a document."""
+    """Yields every mapping in a document."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
@@ -89,9 +90,10 @@ def pod_templates(document: Object) -> list[Object]:
 # ---- schemas
 
 
-# Types of Rust that a generator wrote from the published CRDs: every field's name and type, whether it is required,
-# and closed sets of words. Bounds, patterns and rules between fields are lost; none of the registries that this
-# project builds from has the CRDs themselves. 150 KB each, under 0BSD, kept by cargo and not by us.
+# Rust types that a generator wrote from the published CRDs. They have every field's name and type, whether it is
+# required, and closed sets of words. Bounds, patterns and rules between fields are lost. None of the registries that
+# this project builds from has the CRDs themselves. The crates have 150 KB each, are under 0BSD, and stay in cargo's
+# cache.
 CRATES = {
     "ray.io/v1": ("kcr_ray_io", "3.20260602.235623"),  # KubeRay 1.6
     "cert-manager.io/v1": ("kcr_cert_manager_io", "3.20260606.152110"),
@@ -99,7 +101,7 @@ CRATES = {
 
 
 def published(api: str) -> Path:
-    """The unpacked source of an API's crate; `cargo info` fetches and checks it, without building anything."""
+    """Returns the unpacked source of an API's crate. `cargo info` fetches and checks it, without building anything."""
     name, version = CRATES[api]
     registry = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"), "registry", "src")
     if not (found := list(registry.glob(f"*/{name}-{version}"))):
@@ -151,8 +153,8 @@ def type_schema(rust: str) -> Object:
 
 @cache
 def custom_resource(api: str, kind: str) -> jsonschema.Draft202012Validator:
-    """The JSON schema of a custom resource. A line that is not understood is an error, lest it be a field that is not
-    checked."""
+    """Returns the JSON schema of a custom resource. A line that cannot be parsed is an error, since it might be a field
+    that would stay unchecked."""
     definitions: Object = {}
     for block, name, body in BLOCK.findall((published(api) / f"{kind.lower()}s.rs").read_text()):
         properties: Object = {}
@@ -193,7 +195,7 @@ def custom_resource(api: str, kind: str) -> jsonschema.Draft202012Validator:
 
 
 def check(document: Object, version: str) -> None:
-    """Raises what is wrong with one object of Kubernetes `version`."""
+    """Raises an error if an object is wrong for Kubernetes `version`."""
     if document["apiVersion"] in CRATES:
         custom_resource(document["apiVersion"], document["kind"]).validate(document)
         metadata = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": document["metadata"]}
@@ -206,7 +208,7 @@ def check(document: Object, version: str) -> None:
         )
 
 
-VERSIONS = ["1.27", kubernetes.latest_version()]  # before 1.27, budgets for disruptions know less
+VERSIONS = ["1.27", kubernetes.latest_version()]  # before 1.27, disruption budgets have fewer fields
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -272,13 +274,13 @@ def test_the_published_schemas_refuse_what_is_wrong(path: Path, kind: str, place
 
 
 def flags(command: list[str]) -> dict[str, str]:
-    """--name=value, as all manifests write them."""
+    """Returns flags of the form --name=value, which all manifests use."""
     found = [argument.removeprefix("--").partition("=") for argument in command if argument.startswith("-")]
     return {name: value for name, _, value in found}
 
 
 def worker() -> tuple[Object, Object, dict[str, str], list[dict[str, str]]]:
-    """The Deployment's pod and container, the worker's flags, and its probes'."""
+    """Returns the Deployment's pod and container, the worker's flags, and those of its probes."""
     pod = one(WORKER, "Deployment")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     probes = [container[probe]["exec"]["command"] for probe in ("readinessProbe", "livenessProbe")]
@@ -343,7 +345,7 @@ def certificates() -> list[Object]:
 
 
 def secrets() -> dict[str, set[str]]:
-    """The Secrets that deploy/ makes, with their keys."""
+    """Returns the Secrets that deploy/ makes, with their keys."""
     made = {c["secretName"]: {"tls.crt", "tls.key", "ca.crt"} for c in certificates()}
     plain = [p.values[0] for p in OBJECTS if p.values[0]["kind"] == "Secret"]
     return made | {secret["metadata"]["name"]: set(secret["stringData"]) for secret in plain}
@@ -413,7 +415,7 @@ def groups(path: Path, kind: str) -> dict[str, Object]:
 
 
 def autoscaling_config(path: Path) -> Object:
-    """What Ray's autoscaler makes of a manifest, with Ray's own code and checks."""
+    """Returns the configuration that Ray's autoscaler makes from a manifest, with Ray's code and checks."""
     pytest.importorskip("ray")
     if path == RAY_UP:
         from ray.autoscaler._private.util import prepare_config, validate_config
@@ -430,7 +432,7 @@ def autoscaling_config(path: Path) -> Object:
 
 
 def launched(config: Object, demands: list[dict[str, float]]) -> dict[str, int]:
-    """The nodes that Ray's autoscaler adds beside the head for actors with these demands."""
+    """Returns the nodes that Ray's autoscaler adds to the head for actors with these demands."""
     from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
     from ray.autoscaler.v2.utils import ResourceRequestUtil
@@ -474,7 +476,7 @@ def test_ec2_takes_the_instances() -> None:
     shape, types = service.operation_model("RunInstances").input_shape, service.shape_for("InstanceType").enum
     for name, node in documents(RAY_UP)[0]["available_node_types"].items():
         assert node["node_config"]["InstanceType"] in types
-        asked = node["node_config"] | {"MinCount": 1, "MaxCount": 1}  # Ray's own
+        asked = node["node_config"] | {"MinCount": 1, "MaxCount": 1}  # as Ray adds them
         report = ParamValidator().validate(asked, shape)
         assert not report.has_errors(), f"{name}: {report.generate_report()}"
     wrong = {"InstancType": "m7i.xlarge", "MinCount": 1, "MaxCount": 1}
@@ -491,7 +493,7 @@ def test_the_resource_is_the_one_that_the_fleet_asks_for(path: Path) -> None:
         for name, node in autoscaling_config(path)["available_node_types"].items()
         if WORKER_RESOURCE in node["resources"]
     }
-    assert holders == {"ingest": 1}  # one worker a node, which has all its CPUs
+    assert holders == {"ingest": 1}  # one worker per node, which has all its CPUs
 
 
 @pytest.mark.parametrize("path", RAY)
@@ -619,5 +621,5 @@ def test_the_page_names_files_that_exist() -> None:
     texts = [ROOT / "docs" / "deploy.md", *DEPLOY.glob("*/*.yaml"), DOCKERFILE]
     named = {name for path in texts for name in re.findall(r"\b(?:deploy|docs)/[\w./-]*\w", path.read_text())}
     assert len(named) > 8
-    made = {"deploy/ray/wheels"}  # by the command beside it
+    made = {"deploy/ray/wheels"}  # by the command next to it
     assert not {name for name in named - made if not (ROOT / name).exists()}

@@ -1,4 +1,4 @@
-"""Batches for a device. Without a GPU: host memory, finished all the same; with one, the tests at the end run too."""
+"""Batches for a device. Without a GPU, they are finished in host memory; with one, the tests at the end also run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bytes_only(imagenet):
 
 @pytest.fixture(scope="module")
 def on_cpu(imagenet):
-    """The same, finished by the chain's own ops."""
+    """Returns the same pipeline, finished by the chain's ops."""
     ops = (
         fs.decode_image(),
         fs.random_resized_crop(24),
@@ -84,7 +84,7 @@ def test_finished_speech_is_the_chains_own(common_voice):
     expected = tensors(chain.loader())
     for ours, theirs in zip(tensors(bare.loader(device="cpu", finish=how)), expected, strict=True):
         assert torch.equal(ours["audio_length"], theirs["audio_length"])
-        # Doubles are added in another order; a mask's mean is 0 here, and 4e-10 where it is summed up.
+        # Doubles are added in another order: a mask's mean is 0 here, and 4e-10 if it is summed up.
         apart = (ours["audio"] - theirs["audio"]).abs()
         assert apart.max() < 1e-5
         assert (apart > 1e-7).float().mean() < 0.01
@@ -113,7 +113,7 @@ def test_mixed_rows_come_with_both_labels(bytes_only):
     weights = {
         float(batch["mix_weight"][0]) for batch in tensors(bytes_only.loader(device="cpu", finish=mixup))
     }
-    assert len(weights) == 20, "one a batch"
+    assert len(weights) == 20, "one per batch"
 
 
 def test_only_what_was_handed_out_counts(bytes_only):
@@ -151,7 +151,7 @@ def test_a_static_batch_is_where_the_last_one_was(bytes_only):
 def test_static_addresses_stay_wherever_the_loader_goes(bytes_only):
     expected = tensors(bytes_only.loader(device="cpu", finish=finish()))
     with bytes_only.loader(device="cpu", finish=finish(), static=True) as loader:
-        kept = []  # so that no other memory could come to lie there
+        kept = []  # so that no other memory is allocated there
 
         def taken(step):
             batch = next(iter(loader))
@@ -221,7 +221,7 @@ def test_functions_on_batches_get_device_batches(bytes_only):
 
 
 def test_functions_work_on_the_callers_stream(bytes_only, monkeypatch):
-    """The pool's threads would have streams of their own."""
+    """The pool's threads would use their own current streams."""
     entered, here = [], threading.current_thread()
 
     class Stream:
@@ -234,7 +234,7 @@ def test_functions_work_on_the_callers_stream(bytes_only, monkeypatch):
     streams = {"now": Stream()}
 
     def consumer_stream(ordinal):
-        assert threading.current_thread() is here, "asked on the caller's thread"
+        assert threading.current_thread() is here, "queried on the caller's thread"
         return streams["now"]
 
     @contextlib.contextmanager
@@ -251,7 +251,7 @@ def test_functions_work_on_the_callers_stream(bytes_only, monkeypatch):
     second_began = threading.Event()
 
     def position(batch):
-        """The first batch waits for the second: both were begun when ``next`` returns."""
+        """The first batch waits for the second: both have started when ``next`` returns."""
         if batch.position > 0:
             second_began.set()
         assert second_began.wait(60)
@@ -264,9 +264,9 @@ def test_functions_work_on_the_callers_stream(bytes_only, monkeypatch):
         assert not first.waited
         assert not used
         other = streams["now"] = Stream()
-        second = next(results)  # it was begun before the caller went to another stream
-        assert other.waited == [first], "what was begun for the old stream is waited for by the new one"
-        assert used == [(second, other)], "and its memory is not used again before the new one has passed"
+        second = next(results)  # it started before the caller changed to another stream
+        assert other.waited == [first], "the new stream waits for work that started for the old one"
+        assert used == [(second, other)], "and the memory is not used again before the new stream has passed"
         for _ in range(5):
             next(results)
         assert set(entered) == {first, other}
@@ -282,7 +282,7 @@ def test_a_dict_of_tensors_names_further_streams(bytes_only):
             fs.record_stream([batch["image"][3:], {"and": batch["label"]}], 7)
             with pytest.raises(fs.ConfigError, match="per-thread default"):
                 fs.record_stream(batch["image"][5:], 2)
-            fs.record_stream({"image": batch["image"].clone()}, 2)  # is nobody's but torch's
+            fs.record_stream({"image": batch["image"].clone()}, 2)  # belongs to torch alone
     with bytes_only.loader(device="cpu", finish=finish()) as loader:
         batch = next(iter(loader))
         fs.record_stream(batch, 7)
@@ -292,7 +292,7 @@ def test_a_dict_of_tensors_names_further_streams(bytes_only):
                 refuse(batch, 2)
 
     class Elsewhere:
-        """A tensor of torch's own on a GPU."""
+        """A tensor of torch on a GPU."""
 
         is_cuda, device, streams = True, "cuda:0", ()
 
@@ -307,11 +307,11 @@ def test_a_dict_of_tensors_names_further_streams(bytes_only):
 
     stranger = Elsewhere()
     fs.record_stream([batch["image"], stranger], Side())
-    assert stranger.streams == (7,), "torch knows of it as well"
+    assert stranger.streams == (7,), "torch records it, too"
 
 
 def test_without_a_finish_batches_stay_in_their_slots(bytes_only):
-    """The same columns as on a GPU, and nothing is copied."""
+    """The columns are the same as on a GPU, and nothing is copied."""
     plain = tensors(bytes_only.loader())
     with bytes_only.loader(device="cpu") as loader:
         for batch, wanted in zip(loader, plain, strict=True):
@@ -418,11 +418,11 @@ def test_cuda_alone_is_the_processs_own_device(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
     assert _device.ordinal_of("cuda") == _device.ordinal_of(torch.device("cuda")) == 5
     Cuda.count = 1
-    assert _device.ordinal_of("cuda") == 0, "the launcher shows this process only its own"
+    assert _device.ordinal_of("cuda") == 0, "the launcher shows this process only its device"
     Cuda.initialized, Cuda.count = True, 8
-    assert _device.ordinal_of("cuda") == 5, "torch was not told of another device than the first"
+    assert _device.ordinal_of("cuda") == 5, "torch's current device is still the first"
     Cuda.count = 1
-    assert _device.ordinal_of("cuda") == 0, "the launcher shows this process only its own"
+    assert _device.ordinal_of("cuda") == 0, "the launcher shows this process only its device"
     Cuda.count, Cuda.current = 8, 3
     assert _device.ordinal_of("cuda") == 3, "torch.cuda.set_device"
     Cuda.initialized = False
@@ -453,7 +453,7 @@ for finish in None, {{"image": fs.finish_pictures("float16")}}:
                 assert batch["image"].device.type == "cpu" and batch["label"].device.type == "cpu"
                 assert batch["image"].dtype == (torch.uint8 if finish is None else torch.float16)
 """
-    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # where there is a GPU after all
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # hides a GPU, if there is one
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env=hidden
     )
@@ -463,7 +463,7 @@ for finish in None, {{"image": fs.finish_pictures("float16")}}:
 
 
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
-    """NVIDIA's compiler needs no GPU; torch brings it."""
+    """NVIDIA's compiler, which comes with torch, needs no GPU."""
     _device.find_libraries()
     program = f"""
 import os
@@ -524,7 +524,7 @@ def test_gpu_mixing_and_speech_equal_host_memory(bytes_only, common_voice):
 
 @needs_gpu
 def test_gpu_memory_waits_for_every_stream(bytes_only):
-    """A slow reader on a stream of its own finds the batch whole, though its tensors were dropped long before."""
+    """A slow reader on a separate stream reads the whole batch, although its tensors were dropped long before."""
     expected = [batch["image"] for batch in tensors(bytes_only.loader(device="cpu", finish=finish()))]
     side = torch.cuda.Stream()
     with bytes_only.loader(device="cuda:0", finish=finish(), depth=1) as loader:
@@ -560,7 +560,7 @@ def test_gpu_static_batches_feed_a_graph(bytes_only):
             assert batch["image"].torch().data_ptr() == image.data_ptr()
             graph.replay()
             sums.append(total.item())
-        loader.load_state_dict(start)  # the graph is good for every run of the loader
+        loader.load_state_dict(start)  # the graph is valid for every run of the loader
         next(iter(loader))
         graph.replay()
         assert total.item() == sums[0]
@@ -618,6 +618,6 @@ def test_mix_is_a_deprecated_name_of_mixup_cutmix():
     with pytest.warns(DeprecationWarning, match=r"fs\.Mix was renamed to fs\.MixupCutmix"):
         assert fs.Mix is fs.MixupCutmix
     with pytest.warns(DeprecationWarning, match=r"fs\.MixupCutmix"):
-        assert fs.finish.Mix is fs.MixupCutmix  # where earlier releases pickled it
+        assert fs.finish.Mix is fs.MixupCutmix  # the name in pickles of earlier releases
     with pytest.raises(AttributeError, match="Mox"):
         _ = fs.Mox

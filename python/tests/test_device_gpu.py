@@ -1,4 +1,4 @@
-"""What only a GPU shows: nvJPEG, further streams, captures beside the loader, and the end of the process."""
+"""Tests that need a GPU: nvJPEG, further streams, captures while the loader runs, and the end of the process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nvjpeg_makes_nearly_the_cpus_pictures(pictures, share):
 
 @needs_gpu
 def test_damaged_pictures_beside_nvjpeg(tmp_path):
-    """Cut off within the data, with an end marker: nvJPEG or the CPU notices, or the rest of the picture is grey."""
+    """Images are cut off within the data, with an end marker. nvJPEG or the CPU detects it, or the rest is grey."""
     command = [sys.executable, "-m", "feedstock", "synth", "imagenet", str(tmp_path / "data")]
     subprocess.run([*command, "--samples", "40", "--seed", "1", "--layout", "folder", "--quiet"], check=True)
     files = sorted((tmp_path / "data").rglob("*.JPEG"))
@@ -79,7 +79,7 @@ def test_damaged_pictures_beside_nvjpeg(tmp_path):
     with data.loader(device="cuda:0", nvjpeg=1.0) as loader:
         valid = [bool(valid) for batch in loader for valid in batch.valid]
         assert len(valid) == 40
-        print(f"{valid.count(False)} of 3 damaged pictures were noticed")
+        print(f"{valid.count(False)} of 3 damaged images were detected")
         assert valid.count(False) <= 3
         assert loader.ledger()["exact"]
 
@@ -103,7 +103,7 @@ def test_tensors_of_dicts_may_be_used_on_further_streams(pictures):
 @needs_gpu
 @pytest.mark.parametrize("nvjpeg", [0.0, 0.5, 1.0])
 def test_batches_come_while_another_thread_captures(pictures, nvjpeg):
-    """In the mode that forbids every other thread what may disturb a capture."""
+    """The capture uses the mode that forbids every other thread calls that may disturb it."""
     begun, end = threading.Event(), threading.Event()
     failures = []
 

@@ -43,7 +43,7 @@ def _documented() -> Iterator[tuple[str, str]]:
         for name in module.__all__:
             try:
                 value = getattr(module, name)
-            except ImportError:  # of a framework that is not installed
+            except ImportError:  # a framework is not installed
                 continue
             yield name, inspect.getdoc(value) or ""
             if inspect.isclass(value) and value.__module__.startswith("feedstock"):
@@ -66,7 +66,7 @@ def test_the_main_entry_points_have_examples():
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What examples use: ``fs``, and the folders ``images`` and ``damaged``."""
+    """Returns the names that examples use: ``fs``, and the folders ``images`` and ``damaged``."""
     images, damaged = (tmp_path_factory.mktemp(name) for name in ("images", "damaged"))
     synth("imagenet", images, "--samples", 8, "--seed", 1, "--layout", "parquet")
     synth("imagenet", damaged, "--samples", 8, "--seed", 1, "--layout", "folder")

@@ -1,4 +1,4 @@
-"""What `Dataset.doctor` reports of files that other programs read or refuse."""
+"""The reports of `Dataset.doctor` about files that other programs read or reject."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ import feedstock as fs
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two classes of images that Pillow wrote: JPEG, PNG and WebP."""
+    """Returns two classes of images written by Pillow: JPEG, PNG and WebP."""
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
         for index, suffix in enumerate(("jpg", "png", "webp")):

@@ -1,4 +1,4 @@
-"""Errors: found before anything runs, in Python's words, with the sample that they are about."""
+"""Errors: raised before anything runs, with Python's spellings and the sample that they concern."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_messages_have_pythons_names(imagenet: Path) -> None:
 
 @pytest.fixture(scope="module")
 def one_broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder of 40 pictures, one of which is cut off, and that one."""
+    """Returns a folder of 40 images, one of which is cut off, and the path of that one."""
     folder = tmp_path_factory.mktemp("broken")
     synth("imagenet", folder, "--samples", 40, "--seed", 1, "--layout", "folder")
     victim = sorted(folder.rglob("*.JPEG"))[17]

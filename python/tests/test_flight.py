@@ -1,4 +1,4 @@
-"""Any client of Arrow Flight reads a worker's lanes: here pyarrow's own."""
+"""Any client of Arrow Flight can read a worker's lanes. Here it is pyarrow's."""
 
 from __future__ import annotations
 

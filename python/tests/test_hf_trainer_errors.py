@@ -1,4 +1,4 @@
-"""What Trainer cannot do with a pipeline is said, before anything is lost."""
+"""Trainer reports what it cannot do with a pipeline, before anything is lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_loaders_get_the_options_that_trainer_does_not_decide(job: Job) -> None:
     )
     for loader in (made.get_train_dataloader().loader, made.get_eval_dataloader().loader):
         batches = iter(loader)
-        held = [next(batches), next(batches)]  # as many as Trainer holds without accumulation
+        held = [next(batches), next(batches)]  # the number that Trainer holds without accumulation
         assert [str(batch["image"].dtype) for batch in held] == ["torch.float16"] * 2
     with pytest.raises(fs.ConfigError, match="must not have output, static, which Trainer decides"):
         FeedstockTrainer(
@@ -88,8 +88,7 @@ def test_a_checkpoint_without_a_place_is_refused(job: Job) -> None:
 
 
 def test_an_epoch_that_trainer_computes_wrong_is_refused(job: Job) -> None:
-    """Half the batch size is twice the steps: Trainer would take the middle of the epoch for its
-    beginning."""
+    """Half the batch size gives twice the steps, so Trainer would mistake the middle of the epoch for its start."""
     FeedstockTrainer(Model(), arguments(job), train_dataset=pipeline(job)).train()
     more: Any = {
         "data": job.data,

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: killed in the middle of an epoch, it goes on with the next sample."""
+"""Hugging Face's Trainer: after a kill in the middle of an epoch, it resumes with the next sample."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def done(folder: Path, name: str) -> dict[str, Any]:
 
 
 def test_killed_in_mid_epoch_equals_an_unbroken_run_to_the_last_bit(imagenet: Path, tmp_path: Path) -> None:
-    # 10 batches an epoch by 3 are 4 updates, of 3, 3, 3 and 1 batches; the checkpoint of update 6 is in the
-    # middle of the second epoch, whose last, shorter accumulation Trainer would otherwise miss
+    # 10 batches per epoch in groups of 3 give 4 updates, of 3, 3, 3 and 1 batches. The checkpoint of update 6 is in the
+    # middle of the second epoch. Trainer would otherwise miss that epoch's last, shorter accumulation.
     shape: dict[str, Any] = {"batch": {"batch_size": 20}, "per_device": 20, "accumulate": 3}
     assert launch(1, job(imagenet, tmp_path / "whole", "whole", **shape)) == [0], torch_ranks.printed(
         tmp_path / "whole"
@@ -76,7 +76,7 @@ def test_another_world_size_after_the_kill(imagenet: Path, tmp_path: Path) -> No
 
 
 def test_evaluation_has_each_sample_once_on_two_ranks(imagenet: Path, tmp_path: Path) -> None:
-    # 200 samples in steps of 2 × 12: the last step has 8 samples and 16 padded rows
+    # 200 samples in steps of 2 × 12: the last step has 8 samples and 16 rows of padding.
     evaluated = job(imagenet, tmp_path, "ids", batch={}, per_device=12)
     assert launch(2, evaluated, "evaluate") == [0, 0], torch_ranks.printed(tmp_path)
     for attempt in range(2):

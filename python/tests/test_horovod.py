@@ -1,19 +1,16 @@
 """The loader in Elastic Horovod's state, against a stand-in for Horovod.
 
-Horovod does not build against current torch, so nothing here runs it. The stand-in states the facts of its
-interface that the handler rests on (`horovod.torch.elastic`, 0.20 to 0.28):
+Horovod does not build against current torch, so nothing here runs it. The stand-in has the properties of its interface
+that the handler needs (`horovod.torch.elastic`, 0.20 to 0.28):
 
-- `TorchState(**objects)` makes a handler of each object whose type stands in a registry of (type, handler
-class), read
-  by `get_handler_registry()` and replaced by `set_handler_registry()`; it keeps them in `_handlers` by name.
-- A handler is made with the object, and has `value`, `save()`, `restore()`, `sync()` and `set_value()`. -
-`commit()` saves; then, if hosts changed, all workers raise `HostsUpdatedInterrupt(skip_sync)`, where
-`skip_sync` says
-  that workers were only removed.
-- `@hvd.elastic.run` syncs; calls the function; after `HorovodInternalError` restores; after either exception
-makes new
-  ranks, calls the state's reset callbacks, and syncs, unless `skip_sync`. Rank 0 is a worker that was there
-  before.
+- `TorchState(**objects)` makes a handler for each object whose type is in a registry of (type, handler class). The
+  registry is read by `get_handler_registry()` and replaced by `set_handler_registry()`. Handlers are kept in
+  `_handlers` by name.
+- A handler is made with the object, and has `value`, `save()`, `restore()`, `sync()` and `set_value()`.
+- `commit()` saves. Then, if hosts changed, all workers raise `HostsUpdatedInterrupt(skip_sync)`. `skip_sync` is true if
+  workers were only removed.
+- `@hvd.elastic.run` syncs and calls the function. After `HorovodInternalError` it restores. After either exception it
+  makes new ranks, calls the state's reset callbacks, and syncs, unless `skip_sync`. Rank 0 is a worker from before.
 """
 
 from __future__ import annotations
@@ -40,9 +37,7 @@ SAMPLES = 200
 
 
 class Cluster:
-    """Workers that take turns in one thread, in the order of their ranks: so rank 0 speaks before others
-    listen.
-    """
+    """Workers that take turns in one thread in the order of their ranks, so that rank 0 sends before others receive."""
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
@@ -73,7 +68,7 @@ class StandInHorovod:
 
 
 class StandInModelHandler:
-    """Keeps and restores a model and its optimizer, as Horovod's own handlers do."""
+    """Keeps and restores a model and its optimizer, as Horovod's handlers do."""
 
     def __init__(self, value: Any, hvd: StandInHorovod) -> None:
         self.value, self.hvd = value, hvd
@@ -119,9 +114,7 @@ class StandInState:
 
 
 class Network(torch.nn.Module):  # type: ignore[misc]
-    """A model that counts, in a buffer, how often each sample changed it: the count is undone and restored
-    with it.
-    """
+    """A model that counts, in a buffer, how often each sample changed it. The count is undone and restored with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +161,7 @@ class Worker:
 
 
 def step(workers: list[Worker]) -> None:
-    """One step of all workers: gradients averaged, as Horovod's optimizer does."""
+    """Makes one step of all workers, with averaged gradients, as Horovod's optimizer does."""
     ids: list[int] = []
     for worker in workers:
         worker.gradient(ids)
@@ -183,7 +176,7 @@ def step(workers: list[Worker]) -> None:
 
 
 def reset(workers: list[Worker]) -> None:
-    """New ranks, as Horovod gives them, then the reset callbacks."""
+    """Assigns new ranks, as Horovod does, and calls the reset callbacks."""
     for rank, worker in enumerate(workers):
         worker.hvd.place = (rank, len(workers))
     for worker in workers:
@@ -191,7 +184,7 @@ def reset(workers: list[Worker]) -> None:
 
 
 def sync(workers: list[Worker]) -> None:
-    # A handler at a time over all workers, rank 0 first, since a broadcast is one word in the stand-in.
+    # One handler at a time over all workers, rank 0 first, since a broadcast is a single value in the stand-in.
     for name in ("model", "optimizer", "loader"):
         for worker in workers:
             worker.state._handlers[name].sync()
@@ -246,7 +239,7 @@ def test_workers_are_lost_added_and_removed_and_every_sample_changes_the_model_o
         step(workers)
     commit(workers)
 
-    # Two hosts are added: HostsUpdatedInterrupt; the new workers' loaders stand at the beginning.
+    # Two hosts are added: HostsUpdatedInterrupt. The new workers' loaders are at the beginning.
     workers += [Worker(cluster, pipeline, adaptive, rank, 4) for rank in (2, 3)]
     assert workers[3].loader.position == 0
     reset(workers)

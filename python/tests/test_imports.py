@@ -1,4 +1,4 @@
-"""The graph of imports inside the package: how many modules import each other in circles."""
+"""Counts the modules of the package that import each other in circles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import feedstock
 
 PACKAGE = Path(feedstock.__file__).parent
 
-#: Modules in circles. The numbers may only fall: a circle makes its modules one module to read.
+#: Modules in circles. The numbers may only fall: a reader must read a circle's modules like one module.
 AT_RUN_TIME = 0  # imports inside functions included
 WITH_TYPES = 4  # imports for type checkers included: a loader has its pipeline, and a pipeline its data set
 
@@ -80,7 +80,7 @@ def _sources() -> dict[str, ast.Module]:
     return {
         ".".join(("feedstock", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(path.read_text())
         for path in PACKAGE.rglob("*.py*")
-        if path.suffix in (".py", ".pyi")  # that of the native module
+        if path.suffix in (".py", ".pyi")  # the native module has a .pyi
     }
 
 

@@ -1,4 +1,4 @@
-"""Lightning's loops draw every sample once an epoch: over epochs, after checkpoints, beside validation."""
+"""Lightning's loops draw every sample once per epoch: over epochs, after checkpoints, and with validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checkpoint(job: Job, epoch: int, step: int) -> str:
 
 
 def assert_each_sample_once(folder: Path, epochs: int, start: tuple[int, int] = (0, 0)) -> list[Record]:
-    """Of what counts: all attempts' steps, less those that a later attempt did again."""
+    """Checks the steps that count: those of all attempts, without those that a later attempt did again."""
     found, starts = torch_records.read(folder / "records"), torch_records.starts(folder)
     assert max(starts.values()) == start, "training did not begin where it should"
     records = torch_records.committed(found, starts)
@@ -45,7 +45,7 @@ def assert_epochs_agree(module: Module) -> None:
 
 
 def test_two_epochs_and_validation(imagenet: Path, tmp_path: Path) -> None:
-    """The sanity check draws two batches first; each validation after it still sees each sample once."""
+    """The sanity check draws two batches first. Each later validation still sees each sample once."""
     module = lightning_train.fit(Job(str(imagenet), str(tmp_path), val=True))
     records = assert_each_sample_once(tmp_path, epochs=2)
     assert_epochs_agree(module)
@@ -69,8 +69,8 @@ def test_a_loader_without_the_data_module(imagenet: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("scheduler", [False, True])
 def test_resume_in_the_middle_of_an_epoch(imagenet: Path, tmp_path: Path, scheduler: bool) -> None:
-    """Three of five steps are saved, the fourth is lost. With a scheduler that wants the number of steps, Lightning
-    asks for the loader before it has restored anything, and does not ask again."""
+    """Three of five steps are saved, the fourth is lost. With a scheduler that needs the number of steps, Lightning
+    requests the loader once, before it has restored anything."""
     job = Job(str(imagenet), str(tmp_path), save_every=3, fault=4, scheduler=scheduler)
     lightning_train.fit(job)
     resumed = replace(job, attempt=1, fault=None)
@@ -80,7 +80,7 @@ def test_resume_in_the_middle_of_an_epoch(imagenet: Path, tmp_path: Path, schedu
 
 
 def test_resume_at_the_end_of_an_epoch(imagenet: Path, tmp_path: Path) -> None:
-    """Lightning keeps the loader's state in such a checkpoint but does not restore it: epoch 1 would be epoch 0."""
+    """Lightning stores the loader's state in such a checkpoint but does not restore it: epoch 1 would be epoch 0."""
     job = Job(str(imagenet), str(tmp_path / "cut"), fault=6)
     lightning_train.fit(job)
     module = lightning_train.fit(replace(job, attempt=1, fault=None), checkpoint(job, epoch=0, step=5))
@@ -95,7 +95,7 @@ def test_resume_at_the_end_of_an_epoch(imagenet: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(20, 40), (40, 10), (40, 16)])
 def test_resume_with_another_batch_size(imagenet: Path, tmp_path: Path, before: int, after: int) -> None:
-    """Epochs end where the data does, though Lightning counted the first steps in other batches."""
+    """Epochs end with the data, although Lightning counted the first steps in other batches."""
     sizes = [{"global_batch_size": rows, "tail": "pad"} for rows in (before, after)]
     job = Job(str(imagenet), str(tmp_path), batch=sizes[0], save_every=2, fault=3)
     lightning_train.fit(job)
@@ -106,7 +106,7 @@ def test_resume_with_another_batch_size(imagenet: Path, tmp_path: Path, before: 
 
 
 def test_resume_with_a_batch_larger_than_what_is_left(imagenet: Path, tmp_path: Path) -> None:
-    """160 of 200 samples are done, and the next batch has 60: the epoch is over, and the next is a whole one."""
+    """160 of 200 samples are done, and the next batch has 60 rows: the epoch is over, and the next one is whole."""
     job = Job(str(imagenet), str(tmp_path), save_every=4, fault=4)
     lightning_train.fit(job)
     resumed = replace(job, batch={"global_batch_size": 60}, attempt=1, fault=None)
@@ -128,12 +128,12 @@ def test_fitting_on_with_the_same_trainer(imagenet: Path, tmp_path: Path) -> Non
 
     another = replace(job, attempt=1, folder=str(tmp_path / "another"))
     module = Module(another)
-    lightning_train.trainer(another).fit(module, datamodule=data)  # its own training, from the start
+    lightning_train.trainer(another).fit(module, datamodule=data)  # a separate training, from the start
     assert_each_sample_once(tmp_path / "another", epochs=1)
 
 
 def test_limited_epochs_leave_nothing_out(imagenet: Path, tmp_path: Path) -> None:
-    """`limit_train_batches` cuts Lightning's epochs, not the data's: the next one goes on where it stopped."""
+    """`limit_train_batches` cuts Lightning's epochs, not the data's: the next one continues where it stopped."""
     options = {"limit_train_batches": 3, "max_epochs": 4, "reload_dataloaders_every_n_epochs": 1}
     lightning_train.fit(Job(str(imagenet), str(tmp_path), trainer=options))
     records = assert_each_sample_once(tmp_path, epochs=2)
@@ -141,7 +141,7 @@ def test_limited_epochs_leave_nothing_out(imagenet: Path, tmp_path: Path) -> Non
 
 
 def test_an_endless_mix(imagenet: Path, tmp_path: Path) -> None:
-    """Lightning needs to be told a number of steps; then a mix is resumed at the next sample, too."""
+    """Lightning needs a number of steps. Then a mix also resumes at the next sample."""
     job = Job(str(imagenet), str(tmp_path), endless=True)
     with pytest.raises(fs.ConfigError, match="limit_train_batches"):
         lightning_train.trainer(job).fit(Module(job), datamodule=lightning_train.data(job))
@@ -157,7 +157,7 @@ def test_an_endless_mix(imagenet: Path, tmp_path: Path) -> None:
 
 
 def test_two_ranks_then_one(imagenet: Path, tmp_path: Path) -> None:
-    """DDP on two ranks fails in the middle of an epoch and goes on with one."""
+    """DDP on two ranks fails in the middle of an epoch and resumes with one."""
     two = {"strategy": "ddp", "devices": 2, "use_distributed_sampler": True}
     job = Job(str(imagenet), str(tmp_path), save_every=3, fault=4, trainer=two, batch={"batch_size": 20})
     codes = torch_ranks.launch(lightning_train.fit_rank, 2, tmp_path, job, modules=MODULES)

@@ -26,7 +26,7 @@ def data(imagenet):
 
 @pytest.fixture(scope="module")
 def raw(data):
-    """Without decoding: the order is what is tested here."""
+    """Returns a pipeline without decoding, to test the order."""
     return data.columns(["label"]).shuffle(seed=3, window=64)
 
 
@@ -206,7 +206,7 @@ def test_at_an_epochs_end_the_state_is_the_next_epochs_start(raw):
 
 
 def test_who_counts_batches_gets_full_epochs_too(raw):
-    """Frameworks that know the length never ask for the batch behind the last."""
+    """Frameworks that know the length never request a batch after the last."""
     loader = raw.batch(50).loader()
     epochs = []
     for _ in range(3):
@@ -468,7 +468,7 @@ def test_a_bad_sample_fails_every_try_and_never_makes_an_empty_epoch(data):
 
 
 def two_of(batches):
-    """The first batches, which may take longer than a deadline: a machine that does much else starts slowly."""
+    """Returns the first two batches, which may take longer than a deadline on a busy machine."""
 
     def one():
         for _ in range(10):
@@ -500,11 +500,11 @@ def test_the_loaders_of_a_process_share_one_pool(data):
                     found.add(task)
         return found
 
-    many = len(workers()) + 3  # more than earlier tests' loaders have left
+    many = len(workers()) + 3  # more than earlier tests' loaders started
     few, more = base.options(threads=2).loader(), base.options(threads=many).loader()
     next(iter(few))
     next(iter(more))
-    deadline = time.monotonic() + 20  # threads take their names themselves, once they run
+    deadline = time.monotonic() + 20  # threads set their names once they run
     while len(workers()) < many and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.2)
@@ -651,7 +651,7 @@ def test_two_loaders_in_two_threads(data):
 
 
 def test_other_threads_run_while_one_waits(data):
-    """All slots are held, so next() waits; the interpreter's lock is free meanwhile, and stats() answers."""
+    """All slots are held, so next() waits. Meanwhile the interpreter's lock is free, and stats() answers."""
     loader = data.map("image", fs.decode_image(), fs.resize((8, 8))).batch(2).options(slots=2).loader()
     batches = iter(loader)
     held = [next(batches), next(batches)]
@@ -681,7 +681,7 @@ def test_hoarding_is_told_and_then_an_error(data):
 
 
 def test_a_dropped_loader_gives_its_memory_back(data):
-    """Each holds 4 slots of 19 MB while it lives: kept, 15 of them would be more than a gigabyte."""
+    """Each loader holds 4 slots of 19 MB while it lives, so 15 leaked ones would take more than a gigabyte."""
 
     def resident():
         with open("/proc/self/statm") as statm:

@@ -16,7 +16,7 @@ from served import worker
 import feedstock as fs
 from feedstock._options import DEFAULTS, documentation
 
-#: Every function that makes a loader: its module, its name, what it lacks, and its default of ``output``.
+#: Every function that makes a loader: its module, its name, the options that it lacks, and its default of ``output``.
 FUNCTIONS = [
     ("feedstock", "Loader.__init__", (), "batch"),
     ("feedstock", "Pipeline.loader", (), "batch"),
@@ -97,7 +97,7 @@ def test_torch_loader_takes_workers(imagenet):
 
 
 class Source:
-    """A ``WorkerSource`` that is none of feedstock's classes."""
+    """A ``WorkerSource`` that is not one of feedstock's classes."""
 
     def __init__(self, address: str) -> None:
         self.watched: list[fs.Loader] = []
@@ -163,7 +163,7 @@ def test_slots_and_threads_are_those_of_the_native_pipeline(imagenet):
 
 
 def test_a_pipeline_pickled_without_names_of_arguments_is_the_same(imagenet):
-    """As releases before 0.2 pickled it."""
+    """Releases before 0.2 pickled pipelines in this form."""
     chain = f"{fs.decode_image().to_json()}, {fs.resize((8, 8)).to_json()}"
     data = fs.Dataset(imagenet)
     steps = (

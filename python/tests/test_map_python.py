@@ -1,4 +1,4 @@
-"""Functions of the caller's on batches: order, threads, state, failures."""
+"""The caller's functions on batches: order, threads, state, failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_functions_run_beside_each_other_on_their_threads(raw):
 
 
 def test_functions_run_while_the_caller_works(raw):
-    """What has come is worked on before it is asked for: the next function is done when the step is."""
+    """Batches that have arrived are processed before they are requested: the next function ends with the step."""
     running = threading.Event()
 
     def function(batch):
@@ -50,17 +50,17 @@ def test_functions_run_while_the_caller_works(raw):
 
     results = iter(raw.map_python(function).loader())
     assert next(results) == 0
-    if not running.wait(0):  # the second batch had not come yet: it is taken with the next result
+    if not running.wait(0):  # the second batch has not arrived yet: it is taken with the next result
         assert next(results) == 10
     assert running.wait(30)
 
 
 def test_a_function_of_one_thread_runs_serially_and_in_order(raw):
-    """Whatever number of threads the functions around it asked for."""
+    """This holds for any number of threads of the functions around it."""
     running, most, seen, names = set(), [], [], set()
 
     def spread(batch):
-        time.sleep(0.001 * ((batch.position * 7) % 50) / 10)  # ends in another order than it begins
+        time.sleep(0.001 * ((batch.position * 7) % 50) / 10)  # ends in another order than it starts
         return batch.position
 
     def serial(position):
@@ -81,7 +81,7 @@ def test_a_function_of_one_thread_runs_serially_and_in_order(raw):
 
 
 def test_every_function_has_the_threads_that_it_asked_for(raw):
-    """Both meet at their barriers at the same time: 2 + 3 batches are in functions, so slots suffice for the sum."""
+    """Both functions meet at their barriers at the same time: 2 + 3 batches are in functions, so the slots suffice."""
     first, second = threading.Barrier(2, timeout=60), threading.Barrier(3, timeout=60)
 
     def pairs(batch):
@@ -161,7 +161,7 @@ def test_the_state_counts_results_handed_out(raw):
 
 
 def test_the_state_counts_results_of_two_functions(raw):
-    """At every step: what either function has seen and the caller has not is not delivered."""
+    """At every step, batches that a function has seen but the caller has not do not count as delivered."""
 
     def pipeline():
         return raw.map_python(lambda b: b.sample_ids.tolist(), num_threads=3).map_python(list, num_threads=2)
@@ -261,14 +261,14 @@ def test_a_forked_child_gets_none_of_the_parents_batches(imagenet):
             try:
                 print("child", next(results), flush=True)
             except fs.ForkError:
-                print("child told", flush=True)
+                print("child got a ForkError", flush=True)
             os._exit(0)
         os.wait()
         print("parent", list(results), flush=True)
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(imagenet)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines() == ["child told", f"parent {list(range(10, 200, 10))}"]
+    assert done.stdout.splitlines() == ["child got a ForkError", f"parent {list(range(10, 200, 10))}"]
 
 
 def test_moving_drops_what_was_ahead(raw):

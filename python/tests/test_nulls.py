@@ -1,4 +1,4 @@
-"""Missing values in columns of numbers: one form in every batch. The files are pyarrow's."""
+"""Missing values in columns of numbers: one form in every batch. pyarrow writes the files."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def write(folder: Path, statistics: bool) -> Path:
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its footer counts the nulls."""
+    """Returns a file whose footer counts the nulls."""
     return write(tmp_path_factory.mktemp("counted"), True)
 
 
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its footer does not."""
+    """Returns a file whose footer does not count the nulls."""
     return write(tmp_path_factory.mktemp("silent"), False)
 
 

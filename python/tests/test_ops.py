@@ -1,4 +1,4 @@
-"""Ops' descriptions: what Python says is what the native library does."""
+"""The ops' descriptions in Python agree with the native library."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def functions():
 
 @pytest.mark.parametrize(("module", "name", "function"), list(functions()))
 def test_every_op_is_known_with_all_its_parameters(module, name, function):
-    """The native library refuses unknown ops and parameters, so a slip in any name fails here."""
+    """The native library rejects unknown ops and parameters, so an error in any name fails here."""
     assert name in fs.__all__
     op = function(**CALLS.get(name, {}))
     before = [] if name.startswith("decode") else list(BEFORE[module])
@@ -55,7 +55,7 @@ def test_every_op_is_known_with_all_its_parameters(module, name, function):
     "schema", json.loads(_feedstock.op_schema())["oneOf"], ids=lambda schema: schema["title"]
 )
 def test_signatures_are_those_of_the_native_table(schema):
-    """Names, order and defaults; a parameter that may be left out is None, so that the native default counts."""
+    """Names, order and defaults are equal. An optional parameter is None, so that the native default applies."""
     parameters = inspect.signature(getattr(fs, schema["title"])).parameters.values()
     assert {p.name for p in parameters} == set(schema["properties"]) - {"op"}
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == schema["positional"]

@@ -1,4 +1,4 @@
-"""The process around it: Ctrl-C, fork, exit, memory."""
+"""The process around a loader: Ctrl-C, fork, exit, memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def run(code: str, *arguments: object, timeout: float = 120, **options) -> subpr
 def test_ctrl_c_is_answered_soon(imagenet, functions):
     code = f"""
         import signal, sys, time, feedstock as fs
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
         pipeline = fs.Dataset(sys.argv[1]).columns(["label"]).batch(2){functions}
         hoard = []
         print("waiting", flush=True)
         try:
             for batch in pipeline.loader():
-                hoard.append(batch)  # waits for ever once all slots are held
+                hoard.append(batch)  # waits forever once all slots are held
         except KeyboardInterrupt:
             print(time.monotonic(), flush=True)
     """
@@ -47,7 +47,7 @@ def test_ctrl_c_is_answered_soon(imagenet, functions):
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
-    time.sleep(1.0)  # into the wait; too short makes the test easier, not wrong
+    time.sleep(1.0)  # until it waits; a shorter sleep makes the test weaker, not wrong
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
     answered, _ = process.communicate(timeout=60)
@@ -104,13 +104,13 @@ def test_ctrl_c_is_answered_while_a_data_set_opens():
         except KeyboardInterrupt:
             print(time.monotonic(), flush=True)
     """
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and sends nothing
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         command = [sys.executable, "-c", textwrap.dedent(code), endpoint]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
-        silent.accept()  # it asks
+        silent.accept()  # it sends a request
         sent = time.monotonic()
         process.send_signal(signal.SIGINT)
         answered, _ = process.communicate(timeout=60)
@@ -177,7 +177,7 @@ def test_no_file_stays_open(imagenet):
     def files():
         links = []
         for fd in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # the listing's own
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
                 links.append(os.readlink(f"/proc/self/fd/{fd}"))
         return Counter(links)
 
@@ -226,7 +226,7 @@ def test_a_panic_is_an_internal_error():
 
 
 def test_what_the_library_says_is_logged(imagenet, caplog):
-    """Changed ops are no error, but told."""
+    """Changed ops are not an error, but logged."""
     data = fs.Dataset(imagenet)
     state = data.map("image", fs.decode_image(), fs.resize((8, 8))).batch(2).loader().state_dict()
     with caplog.at_level("WARNING", logger="feedstock"):
@@ -236,7 +236,7 @@ def test_what_the_library_says_is_logged(imagenet, caplog):
 
 
 def test_a_failing_logger_undoes_nothing(imagenet, monkeypatch):
-    """The call that it follows is done, whatever becomes of the message."""
+    """The call that logs succeeds, even if its message fails."""
 
     class Broken(logging.Handler):
         def emit(self, record):
@@ -281,7 +281,7 @@ def test_a_stored_catalog_is_listed_or_rebuilt_on_request(imagenet, tmp_path):
             imagenet, catalog=tmp_path / "catalogs", progress=lambda *now: reported.add(now[0]), **options
         )
         assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset)
-        return reported - {"listing"}  # which a stored catalog is compared with
+        return reported - {"listing"}  # a stored catalog is compared with it
 
     assert stages()
     assert not stages()

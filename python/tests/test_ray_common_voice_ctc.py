@@ -1,4 +1,4 @@
-"""The example: speech from S3, checkpoints in S3, a worker killed, and the losses of an unbroken run."""
+"""The example with speech and checkpoints in S3: after a worker is killed, losses equal those of an unbroken run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "feedstock-test-s3"
-PATIENCE_S = 900  # beyond what an overloaded machine needs
+PATIENCE_S = 900  # enough for an overloaded machine
 
 
 def s3_server() -> Path:
-    """The S3 server of the Rust tests, built if it is not up to date."""
+    """Returns the S3 server of the Rust tests, and builds it if it is not up to date."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    if not target.exists():  # as scripts/common.sh chooses it
+    if not target.exists():  # the choice of scripts/common.sh
         target = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "feedstock", "target")
-    # With the features of all tests, or the crates that it shares with them would be built once more.
+    # With the features of all tests. Otherwise the crates that it shares with them would be built again.
     features = ["--workspace", "--exclude", "feedstock-python", "--all-features"]
     build = ["cargo", "build", "--quiet", "--locked", *features, "--bin", PROGRAM]
     subprocess.run([*build, "--target-dir", str(target)], cwd=ROOT, check=True, timeout=PATIENCE_S)

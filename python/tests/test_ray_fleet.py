@@ -1,4 +1,4 @@
-"""The fleet on a real cluster, with workers that serve nothing: what lives, where, how many, and until when."""
+"""The fleet on a real cluster, with workers that serve nothing: their number, nodes and lifetimes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from feedstock.ray.fleet.spec import Identity, Native, Timing
 
 TOKEN = "a-token-that-nobody-may-see"
 
-#: As by default, in less time; silence is judged with an overloaded machine in mind.
+#: The defaults with shorter times. The limit for silence allows for an overloaded machine.
 QUICK = Timing(tick=0.1, beat=0.3, worker=60.0, renew=0.3, rank=3.0, adopt=60.0, place=60.0, backoff=0.3)
 QUICK_SCALING = Scaling(out_seconds=1.0, in_seconds=2.0, in_seconds_most=8.0)
 
 
 class FakeWorker:
-    """The face of the native worker."""
+    """Has the API of the native worker."""
 
     def __init__(self, **options: Any) -> None:
         assert options["token"] == TOKEN
@@ -62,7 +62,7 @@ class FakeWorker:
 
 
 class FakeMembers:
-    """The face of the native list of workers."""
+    """Has the API of the native list of workers."""
 
     def __init__(self, workers: list[str], **options: Any) -> None:
         assert (options["token"], options["client"]) == (TOKEN, ("client certificate", "client key"))
@@ -95,7 +95,7 @@ class Refusing(FakeNative):
 
 
 class FakeLoader:
-    """A loader whose ranks wait for ``share`` of their time."""
+    """A loader whose ranks wait for the fraction ``share`` of their time."""
 
     def __init__(self, share: float) -> None:
         self.share, self.waited, self.samples, self.at = share, 0.0, 0, time.monotonic()
@@ -120,7 +120,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture(scope="module")
 def nodes(cluster: RayCluster) -> Iterator[dict[str, Any]]:
-    """Two nodes with room for two workers each; the head has none."""
+    """Returns two nodes with room for two workers each. The head has room for none."""
     added = [cluster.add_node(**{WORKER_RESOURCE: 2}) for _ in range(2)]
     yield {node.node_id: node for node in added}
     for node in added:
@@ -134,7 +134,7 @@ def pipeline(imagenet: Path) -> fs.Pipeline:
 
 @pytest.fixture
 def start(cluster: RayCluster, nodes: Any, pipeline: fs.Pipeline) -> Iterator[Callable[..., Fleet]]:
-    """Fleets that are gone, with all their workers, when the test ends."""
+    """Returns a function that starts fleets. They and all their workers end with the test."""
     started: list[Fleet] = []
 
     def start(*bounds: int, **options: Any) -> Fleet:
@@ -165,7 +165,7 @@ def until(what: str, condition: Callable[[], Any]) -> Any:
 
 
 def workers_by_name() -> list[str]:
-    """Of all jobs."""
+    """Returns the names of the workers of all jobs."""
     named = ray.util.list_named_actors(all_namespaces=True)
     return [actor["name"] for actor in named if actor["name"].startswith("feedstock:")]
 
@@ -178,7 +178,7 @@ def places(fleet: Any) -> list[str]:
     return sorted(worker["node"] for worker in serving(fleet))
 
 
-# Where they go, and what replaces them
+# Placement and replacement
 
 
 def test_spread_and_replaced_on_the_other_node(start: Any, nodes: dict[str, Any]) -> None:
@@ -238,7 +238,7 @@ def test_a_lost_node(start: Any, cluster: RayCluster, nodes: dict[str, Any]) -> 
         cluster.remove_node(spare)
 
 
-# How many there are
+# The number of workers
 
 
 def test_grows_while_ranks_wait_and_shrinks_when_they_do_not(start: Any, nodes: dict[str, Any]) -> None:
@@ -257,13 +257,13 @@ def test_grows_while_ranks_wait_and_shrinks_when_they_do_not(start: Any, nodes: 
     numbers = {worker["number"] for worker in serving(fleet)}
     loader.share = 0.0
     until("one worker", lambda: len(fleet.status()["workers"]) == 1)
-    assert {worker["number"] for worker in serving(fleet)} < numbers, "those that are left were there before"
+    assert {worker["number"] for worker in serving(fleet)} < numbers, "the remaining ones existed before"
     until("idle nodes", lambda: len(workers_by_name()) == 2)  # one worker and the controller
     del loader
     until("no rank", lambda: fleet.status()["ranks"] == 0)
 
 
-# Until when
+# Lifetimes
 
 
 def test_the_controller_restarts_and_finds_its_workers(start: Any) -> None:
@@ -319,7 +319,7 @@ if sys.argv[4] == "hang":
 
 @pytest.mark.parametrize("end", ["hang", "exit"])
 def test_the_fleet_of_a_job_that_ended(cluster: RayCluster, nodes: Any, imagenet: Path, end: str) -> None:
-    """Killed or through with its program, without a word to the fleet."""
+    """The job is killed, or its program ends, without a message to the fleet."""
     command = [
         sys.executable,
         "-c",
@@ -343,7 +343,7 @@ def test_the_fleet_of_a_job_that_ended(cluster: RayCluster, nodes: Any, imagenet
         assert owner.returncode == 0
 
 
-# Who finds it, and what is said
+# Finding a fleet, and messages
 
 
 @ray.remote(num_cpus=0)

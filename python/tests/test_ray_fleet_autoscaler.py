@@ -1,4 +1,4 @@
-"""Ray's own autoscaler adds nodes because the fleet asks for workers, and takes them because the fleet let go."""
+"""Ray's autoscaler adds nodes when the fleet requests workers, and removes them when the fleet releases them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CONFIG = {
 
 @pytest.fixture
 def autoscaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A head without room for workers, beside which up to three nodes come and go."""
+    """Starts a head without room for workers, to which the autoscaler adds up to three nodes."""
     folder = tempfile.mkdtemp(prefix="fs-ray-")  # short: the paths of unix sockets end at 107 bytes
     with socket.socket() as free:
         free.bind(("", 0))
@@ -120,7 +120,7 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Alive, without the head."""
+    """Returns the nodes that are alive, without the head."""
     return [n for n in ray.nodes() if n["Alive"] and WORKER_RESOURCE in n["Resources"]]
 
 

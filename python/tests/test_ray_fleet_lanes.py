@@ -1,4 +1,4 @@
-"""Batches made by a fleet are those of the rank's own machine, byte for byte, whatever happens to its workers."""
+"""Batches made by a fleet are byte-identical to those of the rank's machine, even when workers fail, join or leave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from test_ray_fleet import QUICK, FakeLoader, serving, until, workers_by_name
 
 from feedstock.ray import WORKER_RESOURCE, Fleet, Scaling
 
-EPOCHS = 4  # 100 steps: what happens in the middle does happen in the middle
+EPOCHS = 4  # 100 steps: enough that a change in the middle takes effect in the middle
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def nodes(cluster: RayCluster) -> Iterator[list[Any]]:
-    """Two nodes, with room for three workers each."""
+    """Returns two nodes with room for three workers each."""
     added = [cluster.add_node(**{WORKER_RESOURCE: 3}) for _ in range(2)]
     yield added
     until("no worker", lambda: not workers_by_name())
@@ -47,13 +47,13 @@ def nodes(cluster: RayCluster) -> Iterator[list[Any]]:
 
 @pytest.fixture(scope="module")
 def pipeline(imagenet: Path) -> fs.Pipeline:
-    """25 steps an epoch; two slots, so that little is made ahead."""
+    """Returns a pipeline of 25 steps per epoch, with two slots, so that little is made ahead."""
     pictures = fs.Dataset(imagenet).map("image", fs.decode_image(), fs.random_resized_crop(16))
     return pictures.shuffle(seed=7, window=64).batch(global_batch_size=8).options(threads=1, slots=2)
 
 
 def fleet_of(pipeline: fs.Pipeline, *bounds: int, **options: Any) -> Fleet:
-    """One without help from this machine, so that what comes, comes from workers."""
+    """Starts a fleet without help from this machine, so that all rows come from workers."""
     given = {
         "cpus_per_worker": 0.1,
         "resources": {WORKER_RESOURCE: 1},
@@ -70,7 +70,7 @@ def epochs(loader: Any) -> Iterator[dict[str, Any]]:
 
 
 def digest(batches: Iterable[dict[str, Any]]) -> str:
-    """Of all bytes of all columns, in order."""
+    """Returns the digest of all bytes of all columns, in order."""
     found = hashlib.sha256()
     for batch in batches:
         for name, column in batch.items():
@@ -83,7 +83,7 @@ def digest(batches: Iterable[dict[str, Any]]) -> str:
 
 @pytest.fixture(scope="module")
 def quiet(pipeline: fs.Pipeline) -> str:
-    """The digest of a run on this machine alone."""
+    """Returns the digest of a run on this machine alone."""
     with pipeline.loader(output="numpy") as loader:
         return digest(epochs(loader))
 
@@ -100,7 +100,7 @@ def test_the_same_bytes(nodes: list[Any], pipeline: fs.Pipeline, quiet: str) -> 
                 assert sum(1 for _ in loader) == 25
                 return len(before) == 2 and all(before.values())
 
-            # a worker that was slow to answer at first is asked again, later than these epochs end
+            # A worker that was slow to answer at first gets the next request only after these epochs.
             until("samples from both workers", another_epoch_was_read_from_both)
         until("their counts", lambda: sum(w["samples"] for w in serving(fleet)) >= 200 * EPOCHS)
 
@@ -108,7 +108,7 @@ def test_the_same_bytes(nodes: list[Any], pipeline: fs.Pipeline, quiet: str) -> 
 def test_from_an_address_and_files(
     nodes: list[Any], pipeline: fs.Pipeline, quiet: str, tmp_path: Path
 ) -> None:
-    """As a trainer outside of Ray does it."""
+    """A trainer outside of Ray finds workers like this."""
     with fleet_of(pipeline, 1) as fleet:
         fleet.wait(timeout=PATIENCE_S)
         fleet.credentials.save(tmp_path / "fleet")
@@ -156,7 +156,7 @@ def test_from_one_worker_to_five_to_two_in_mid_epoch(
     nodes: list[Any], pipeline: fs.Pipeline, quiet: str
 ) -> None:
     scaling = Scaling(out_share=0.5, out_seconds=0.5, in_share=0.3, in_seconds=0.5, in_seconds_most=0.5)
-    others: list[Any] = [FakeLoader(share=0.4) for _ in range(30)]  # as of other ranks: they decide the mean
+    others: list[Any] = [FakeLoader(share=0.4) for _ in range(30)]  # like other ranks: they dominate the mean
 
     def all_wait(share: float) -> None:
         for other in others:
@@ -184,7 +184,7 @@ def test_from_one_worker_to_five_to_two_in_mid_epoch(
 
 
 def train(config: dict[str, Any]) -> dict[str, Any]:
-    """Each rank's digest, by rank; of the loader that the fleet gives, and of the one that finds the fleet."""
+    """Returns each rank's digest, by rank, for the fleet's loader or for one that finds the fleet by name."""
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     if config["found"]:

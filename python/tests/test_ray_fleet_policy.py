@@ -1,4 +1,4 @@
-"""What a fleet decides, without a cluster: how many workers, where, and what happens next."""
+"""The decisions of a fleet, without a cluster: the number of workers, their nodes, and the next actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from feedstock.ray.fleet.waited import HOLD_SECONDS, WaitedShare
 
 
 class Sizes:
-    """A policy asked twice a second; what it orders is there ``delay`` seconds later."""
+    """A policy that is queried twice a second. Workers that it orders are ready ``delay`` seconds later."""
 
     def __init__(self, least: int, most: int, scaling: Scaling | None = None, delay: float = 0.0) -> None:
         self.policy = Policy(least, most, scaling or Scaling())
@@ -28,7 +28,7 @@ class Sizes:
         self.ordered: list[float] = []
 
     def run(self, seconds: float, waited: Sequence[float] | Callable[[int], float]) -> list[int]:
-        """The sizes that were answered, each once in a row; ``waited`` may depend on how many are ready."""
+        """Returns the policy's sizes without repeats. ``waited`` may depend on the number of ready workers."""
         sizes = [self.policy.size]
         end = self.now + seconds
         while self.now < end:
@@ -48,7 +48,7 @@ class Sizes:
 
 
 def needs(workers: float) -> Callable[[int], float]:
-    """Ranks that take what so many workers make: with fewer, they wait for the rest."""
+    """Returns the waiting share of ranks that need ``workers`` workers. With fewer, they wait for the rest."""
     return lambda ready: max(0.0, 1 - ready / workers)
 
 
@@ -103,11 +103,11 @@ def test_shrinks_by_one_after_a_minute_without_waiting() -> None:
     sizes.policy, sizes.ready = Policy(2, 8, Scaling(), size=5), 5
     for _ in range(10):
         assert sizes.run(50, [0.0]) == [5]
-        assert sizes.run(2, [0.006]) == [5], "one look above 0.5 % and the minute begins again"
+        assert sizes.run(2, [0.006]) == [5], "one value above 0.5 % restarts the minute"
 
 
 def test_between_two_sizes_it_comes_to_rest() -> None:
-    """5 workers are too few, 6 never wait: each time that it comes back to 6 it stays twice as long."""
+    """5 workers are too few, and with 6 no rank waits. Each time it returns to 6, it stays twice as long."""
     sizes = Sizes(1, 8)
     sizes.run(60, needs(5.5))
     changes = [len(sizes.run(1000, needs(5.5))) - 1 for _ in range(4)]
@@ -140,19 +140,21 @@ def test_settings_are_checked() -> None:
             Scaling(**wrong)
 
 
-# The share that a rank waited
+# A rank's waiting share
 
 
 def test_shares_of_a_rank() -> None:
     waited = WaitedShare()
     assert waited.look(-2, {}) is None
     assert waited.look(0, {"waited_seconds": 0.0, "samples": 4}) is None, (
-        "prefetching: no batch was asked for"
+        "prefetching: no batch was requested"
     )
     assert waited.look(2, {"waited_seconds": 1.0, "samples": 8}) == 0.5
     assert waited.look(4, {"waited_seconds": 1.0, "samples": 16}) == 0.0
     assert waited.look(6, {"waited_seconds": 1.0, "samples": 16}) == 0.0, "held"
-    assert waited.look(14, {"waited_seconds": 11.0, "samples": 24}) == 1.0, "one long wait, told at its end"
+    assert waited.look(14, {"waited_seconds": 11.0, "samples": 24}) == 1.0, (
+        "one long wait, counted at its end"
+    )
     assert waited.look(14 + HOLD_SECONDS + 1, {"waited_seconds": 11.0, "samples": 24}) is None
     assert waited.look(60, {"waited_seconds": 0.1, "samples": 8}) is None, "a new run"
     assert waited.look(62, {"waited_seconds": 0.2, "samples": 16}) == pytest.approx(0.05)
@@ -160,7 +162,7 @@ def test_shares_of_a_rank() -> None:
     assert waited.look(64, slow_function) == pytest.approx(0.05), "workers do not run map_python's functions"
 
 
-# Where
+# Placement
 
 
 def cpus(**free: float) -> dict[str, dict[str, float]]:
@@ -191,7 +193,7 @@ def test_no_room_is_rays_business() -> None:
     assert choose(left, {"CPU": 2}, {}, "SPREAD") is None
 
 
-# What happens next
+# The next actions
 
 
 def state(least: int = 2, most: int = 8, **options: float) -> FleetState:
@@ -205,7 +207,7 @@ def numbers(actions: Sequence[Action], kind: type) -> list[int]:
 
 
 def serving(fleet: FleetState, nodes: str, now: float = 0.0) -> None:
-    """Starts what is asked for, on these nodes."""
+    """Starts the requested workers on these nodes."""
     for number, node in zip(numbers(fleet.tick(now), Start), nodes, strict=True):
         fleet.placed(now, number, node)
         fleet.started(now, number, node, f"{node}:{number}")
@@ -229,7 +231,7 @@ def test_a_lost_worker_is_replaced_elsewhere() -> None:
     assert fleet.version != version
     fleet.renew(100, None, ())
     (start,) = fleet.tick(100)
-    assert start == Start(3, frozenset("a"), False), "it had proved itself, so at once"
+    assert start == Start(3, frozenset("a"), False), "it had served before, so it is replaced at once"
     assert fleet.failure == "worker 1: killed"
 
 
@@ -353,7 +355,7 @@ def test_workers_of_before_a_restart_are_taken_over_or_replaced() -> None:
     assert (kill.number, start.number) == (7, 10)
 
 
-# What is shown
+# Metrics
 
 
 def test_gauges(monkeypatch: pytest.MonkeyPatch) -> None:

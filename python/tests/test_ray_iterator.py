@@ -33,7 +33,7 @@ def pipeline(imagenet: Path) -> fs.Pipeline:
 
 @pytest.fixture
 def labels(imagenet: Path) -> fs.Pipeline:
-    """Undecoded, where pictures do not matter."""
+    """Returns a pipeline without decoding, for tests that need no images."""
     return fs.Dataset(imagenet, columns=["label"]).shuffle(seed=3, window=64).batch(16)
 
 
@@ -128,7 +128,7 @@ def test_iterating_goes_on_and_every_iterable_starts_anew(labels: fs.Pipeline) -
     assert it.epoch == 2
     next(iter(batches))
     it.close()
-    assert (it.epoch, it.steps_left) == (2, 9)  # and goes on from there
+    assert (it.epoch, it.steps_left) == (2, 9)  # continues from there
     assert len(ids(batches)) == 180
 
 
@@ -136,11 +136,11 @@ def test_the_loaders_face(labels: fs.Pipeline) -> None:
     it = DataIterator(labels.batch(20), 1, 2)
     it.seek(2)
     it.start_prefetch()
-    assert it.loader.stats()  # runs before a batch is asked for
+    assert it.loader.stats()  # runs before a batch is requested
     planned = it.samples_in(2)
     batch = next(iter(it))
     assert batch["sample_ids"].tolist() == planned[1].tolist()
-    it.set_epoch(0)  # where it is: nothing happens
+    it.set_epoch(0)  # the current epoch: nothing happens
     assert it.position == 120
     it.set_epoch(3)
     assert (it.epoch, it.position, it.global_batch_size) == (3, 0, 40)
@@ -150,7 +150,7 @@ def test_the_loaders_face(labels: fs.Pipeline) -> None:
     assert ledger["exact"]
 
 
-# DataIterator: Ray's face
+# DataIterator: Ray's API
 
 
 def test_torch_batches(pipeline: fs.Pipeline) -> None:

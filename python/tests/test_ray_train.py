@@ -1,5 +1,4 @@
-"""Ray Train: workers are killed, nodes come and go, and every committed sample was trained on exactly
-once."""
+"""Ray Train: workers are killed, nodes join and leave, and every committed sample was trained on exactly once."""
 
 from __future__ import annotations
 
@@ -31,21 +30,21 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture(scope="module")
 def pipeline(imagenet: Path) -> fs.Pipeline:
-    """10 steps an epoch, the same for any number of ranks."""
+    """Returns a pipeline of 10 steps per epoch, the same for any number of ranks."""
     pictures = fs.Dataset(imagenet).map("image", fs.decode_image(), fs.random_resized_crop(16))
     return pictures.shuffle(seed=7, window=64).batch(global_batch_size=20).options(threads=1)
 
 
 def assert_every_sample_committed_once(result: Any, found: list[Attempt]) -> None:
-    """By the count that is saved and restored with the weights, so that it holds what was committed."""
+    """Checks the count that is saved and restored with the weights, so that it only has committed samples."""
     assert result.return_value["seen"] == [EPOCHS] * SAMPLES
     assert max(deliveries(found).values()) > EPOCHS, (
-        "nothing was lost and done again: the fault tested nothing"
+        "nothing was lost and repeated, so the fault tested nothing"
     )
 
 
 def groups(found: list[Attempt]) -> list[list[Attempt]]:
-    """Workers by the group that they started in: a rank comes once in each."""
+    """Returns workers by the group in which they started. Each group has a rank once."""
     made: list[list[Attempt]] = []
     for attempt in found:
         if not made or attempt.start["rank"] in {other.start["rank"] for other in made[-1]}:
@@ -59,8 +58,8 @@ def test_ddp_worker_killed_in_mid_epoch(cluster: RayCluster, pipeline: fs.Pipeli
     found = attempts(tmp_path)
     _, second = groups(found)
     assert [a.start["loader"] for a in sorted(second, key=lambda a: a.start["rank"])] == [[0, 2], [1, 2]]
-    # registered are the checkpoints after 3 steps and, if Ray's controller was quick, after 6: both are
-    # mid-epoch
+    # The checkpoint after 3 steps is registered, and also the one after 6 if Ray's controller was quick. Both are in
+    # mid-epoch.
     assert second[0].start["resumed"]["position"] in (60, 120)
     assert_every_sample_committed_once(result, found)
 
@@ -68,7 +67,7 @@ def test_ddp_worker_killed_in_mid_epoch(cluster: RayCluster, pipeline: fs.Pipeli
 def test_fsdp2_worker_killed_while_it_writes_a_checkpoint(
     cluster: RayCluster, pipeline: fs.Pipeline, tmp_path: Path
 ) -> None:
-    """A checkpoint's directory on disk is not a registered one: the run goes on from the one before."""
+    """A checkpoint's directory on disk is not a registered checkpoint: the run resumes from the previous one."""
     result = fit(fsdp2, pipeline, tmp_path, epochs=EPOCHS, every=3, kill_upload=[1, 6])
     found = attempts(tmp_path)
     first, second = groups(found)
@@ -86,10 +85,10 @@ def test_fsdp2_worker_killed_while_it_writes_a_checkpoint(
 def test_elastic_training_with_a_node_lost_and_another_gained(
     cluster: RayCluster, pipeline: fs.Pipeline, tmp_path: Path
 ) -> None:
-    """num_workers=(1, 3) on a node with one place; one with two goes, another comes."""
+    """Runs num_workers=(1, 3) on a node with room for one. A node with room for two leaves, and another joins."""
 
     def reached(world_size: int, step: int) -> bool:
-        """Whether the newest worker is of a group of this size, which has begun this step."""
+        """Whether the newest worker's group has this size and has started this step."""
         newest = attempts(tmp_path)[-1:]
         return any(
             worker.start["world_size"] == world_size and any(line["step"] >= step for line in worker.steps)
@@ -97,7 +96,7 @@ def test_elastic_training_with_a_node_lost_and_another_gained(
         )
 
     allowed = tmp_path / "limit"
-    allowed.write_text("5")  # what the first group may do before its node goes
+    allowed.write_text("5")  # the last step of the first group before its node is lost
     nodes = [cluster.add_node(elastic=1), cluster.add_node(elastic=2)]
     run = Run(ddp, pipeline, tmp_path, workers=(1, 3), resource="elastic", epochs=EPOCHS, every=3)
     try:
@@ -122,7 +121,7 @@ def test_elastic_training_with_a_node_lost_and_another_gained(
     for attempt in found:
         assert attempt.start["loader"] == [attempt.start["rank"], attempt.start["world_size"]]
     later = [attempt.start["resumed"] for attempt in found[3:]]
-    assert all(place["position"] > 0 for place in later), "a restart began the epoch anew"
+    assert all(place["position"] > 0 for place in later), "a restart began the epoch from its start"
     assert_every_sample_committed_once(result, found)
 
 
@@ -130,7 +129,7 @@ def test_elastic_training_with_a_node_lost_and_another_gained(
 def test_lightning_under_rays_strategies(
     cluster: RayCluster, pipeline: fs.Pipeline, tmp_path: Path, strategy: str
 ) -> None:
-    """Two epochs, a worker killed in the middle of the first, a resume there."""
+    """Trains two epochs. A worker is killed in the middle of the first, and training resumes there."""
     pytest.importorskip("lightning")
     import ray
     from programs import ray_lightning

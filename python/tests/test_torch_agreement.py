@@ -1,4 +1,4 @@
-"""Ranks that are about to load different batches: all of them raise the same error before the first batch."""
+"""If ranks would load different batches, all of them raise the same error before the first batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from feedstock._agreement import TIMEOUT_SECONDS, _Ballot
 
 @pytest.fixture(scope="module")
 def fewer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """190 of the samples of `imagenet`: what an older catalog of a growing data set knows."""
+    """Returns 190 of the samples of `imagenet`, like an older catalog of a growing data set."""
     folder = tmp_path_factory.mktemp("fewer")
     synth("imagenet", folder, "--samples", 190, "--seed", 1, "--layout", "parquet")
     return folder

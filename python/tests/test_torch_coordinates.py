@@ -1,4 +1,4 @@
-"""Which data-parallel rank a process is. Meshes of many ranks without their processes, by PyTorch's fake backend."""
+"""The data-parallel rank of a process. PyTorch's fake backend provides meshes of many ranks without their processes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_mesh(dims: dict[str, int], expected: tuple[int, int]) -> None:
 
 
 def test_peers_share_and_the_rest_partition() -> None:
-    """Over all 16 ranks: every data-parallel rank has exactly its 4 tensor- and context-parallel peers."""
+    """Among all 16 ranks, every data-parallel rank has exactly 4 tensor- and context-parallel peers."""
     found: dict[Coordinates, list[int]] = {}
     for rank in range(16):
         with process(rank, 16):

@@ -1,4 +1,4 @@
-"""What makes ranks fall out of step elsewhere: too few samples, a corrupt one. And the protocols of PyTorch."""
+"""Cases in which ranks could fall out of step: too few samples, or a corrupt one. Also the protocols of PyTorch."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def synth(folder: Path, samples: int, layout: str) -> Path:
 def test_seven_samples_on_eight_ranks_are_an_error(tmp_path: Path) -> None:
     data = synth(tmp_path / "seven", 7, "parquet")
     pipeline = torch_train.pipeline(torch_train.Job(str(data), "", batch={"batch_size": 1}))
-    for rank in range(8):  # every rank raises, so none is left waiting for the others
+    for rank in range(8):  # every rank raises, so none waits for the others
         with pytest.raises(fs.ConfigError, match=r"7.*8|8.*7"):
             next(iter(pipeline.loader(rank, 8, output="torch")))
 
 
 def test_seven_samples_on_eight_ranks_padded(tmp_path: Path) -> None:
-    """One step, in which the eighth row is marked as padding: no rank has an empty epoch."""
+    """There is one step, in which the eighth row is marked as padding. No rank has an empty epoch."""
     data = synth(tmp_path / "seven", 7, "parquet")
     job = torch_train.Job(str(data), str(tmp_path), batch={"batch_size": 1, "tail": "pad"}, epochs=2)
     codes = torch_ranks.launch(torch_train.train, 8, tmp_path, job)
@@ -50,7 +50,7 @@ def test_seven_samples_on_eight_ranks_padded(tmp_path: Path) -> None:
 
 
 def test_one_corrupt_sample_keeps_ranks_in_step(tmp_path: Path) -> None:
-    """The rank that has it gets a stand-in row, marked, and takes its step with the others."""
+    """The rank with the bad sample gets a marked substitute row, and takes its step with the others."""
     data = synth(tmp_path / "pictures", 60, "folder")
     victim = sorted(data.rglob("*.JPEG"))[31]
     victim.write_bytes(victim.read_bytes()[:40])
@@ -76,7 +76,7 @@ def test_meets_the_stateful_protocols(imagenet: Path) -> None:
 
 
 def test_state_survives_torch_save_with_weights_only(imagenet: Path, tmp_path: Path) -> None:
-    """What trainers keep in an ordinary checkpoint file, and load as they are advised to."""
+    """Trainers store the state in an ordinary checkpoint file, and load it in the recommended way."""
     pipeline = torch_train.pipeline(torch_train.Job(str(imagenet), ""))
     loader = torch_loader(pipeline)
     batches = iter(loader)

@@ -1,4 +1,4 @@
-"""Ranks that train together see every sample exactly once an epoch, whatever their number and parallelism."""
+"""Ranks that train together see every sample exactly once per epoch, for any number of ranks and any parallelism."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trained(job: torch_train.Job, world_size: int) -> list[Record]:
 
 
 def global_batches(records: list[Record]) -> dict[tuple[int, int], Counter[int]]:
-    """The samples of each step over all ranks, by (epoch, position)."""
+    """Returns the samples of each step over all ranks, by (epoch, position)."""
     steps: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
     for record in records:
         steps[record.epoch, record.position].update(record.ids)
@@ -65,7 +65,7 @@ def test_global_batches_and_pictures_do_not_depend_on_the_world_size(imagenet: P
 
 
 def test_tensor_parallel_peers_get_identical_batches(imagenet: Path, tmp_path: Path) -> None:
-    """A mesh of 2 × 2: ranks 0 and 1 are peers, and 2 and 3; data is split in two, not in four."""
+    """In a mesh of 2 × 2, ranks 0 and 1 are peers, and so are 2 and 3. The data is split in two, not in four."""
     records = trained(
         torch_train.Job(str(imagenet), str(tmp_path), parallel="fsdp2+tp", batch={"batch_size": 10}), 4
     )

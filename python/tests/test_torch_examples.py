@@ -1,4 +1,4 @@
-"""The ImageNet examples, started as their first lines say."""
+"""The ImageNet examples, started with the commands in their first lines."""
 
 from __future__ import annotations
 

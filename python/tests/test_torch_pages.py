@@ -17,7 +17,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "python"
 def test_page(imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     if page == "lightning.md":
         pytest.importorskip("lightning")
-    monkeypatch.chdir(tmp_path)  # of what it saves
+    monkeypatch.chdir(tmp_path)  # for the files that it saves
     assert torch_ranks.launch(torch_pages.run, 1, tmp_path, str(PAGES / page), str(imagenet)) == [0], (
         torch_ranks.printed(tmp_path)
     )

@@ -1,4 +1,4 @@
-"""A rank is killed in the middle of an epoch; the job goes on from its last checkpoint, in another shape."""
+"""A rank is killed in the middle of an epoch. The job resumes from its last checkpoint, in another shape."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def assert_each_sample_committed_once(folder: Path, epochs: int) -> None:
     records = torch_records.read(folder / "records")
     starts = torch_records.starts(folder)
     assert len(starts) == 2
-    assert starts[1] > (0, 0), "the second attempt began at the very start: nothing was resumed"
+    assert starts[1] > (0, 0), "the second attempt began at the start: nothing was resumed"
     committed = torch_records.committed(records, starts)
-    assert len(committed) < len(records), "nothing was lost and done again, so the kill tested nothing"
+    assert len(committed) < len(records), "nothing was lost and repeated, so the kill tested nothing"
     counts = torch_records.counts(committed)
     assert sorted(counts) == list(range(epochs))
     for epoch, count in counts.items():
@@ -40,7 +40,7 @@ def assert_each_sample_committed_once(folder: Path, epochs: int) -> None:
 def test_killed_rank_then_another_world_size_and_batch_size(
     imagenet: Path, tmp_path: Path, parallel: str, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
-    # tail="pad": the rows left over by a change of batch size belong to the epoch, too
+    # With tail="pad", the rows left over by a change of batch size also belong to the epoch.
     job = torch_train.Job(
         str(imagenet),
         str(tmp_path),
@@ -48,7 +48,7 @@ def test_killed_rank_then_another_world_size_and_batch_size(
         batch={"global_batch_size": before[1], "tail": "pad"},
         epochs=2,
         save_every=3,
-        kill=(0, 1, 4),  # a step after the checkpoint at step 3 is done, and another has begun
+        kill=(0, 1, 4),  # one step after the checkpoint at step 3 is done, and another has started
     )
     codes = torch_ranks.launch(torch_train.train, before[0], tmp_path, job)
     assert codes[1] == SIGKILLED, torch_ranks.printed(tmp_path)
@@ -63,13 +63,13 @@ def test_killed_rank_then_another_world_size_and_batch_size(
 def test_torchrun_restarts_a_killed_rank(
     imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torchrun's own agent starts the ranks, sees one die, and starts all of them again."""
+    """torchrun's agent starts the ranks, detects that one died, and starts all of them again."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")  # the agent sets it; undone after the test
-    # else restarted ranks meet in the store of the killed ones, and may read a dead peer's address there
+    # Otherwise restarted ranks would use the store of the killed ones, and might read a dead peer's address there.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     job = torch_train.Job(
         str(imagenet), str(tmp_path), batch={"batch_size": 20}, save_every=2, kill=(0, 0, 3)

@@ -1,4 +1,4 @@
-"""The wheel, as a user gets it: installed by pip into a clean virtual environment."""
+"""The wheel, installed by pip into a clean virtual environment, as by a user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not WHEEL, reason="FEEDSTOCK_WHEEL does not name
 
 def test_a_clean_environment_streams_batches_with_nothing_but_the_wheel(tmp_path, imagenet):
     environment = tmp_path / "environment"
-    # Other tests' child processes find the package by PYTHONPATH; here pip would take it for installed.
+    # Other tests' child processes find the package by PYTHONPATH. Here, pip would consider it installed.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     subprocess.run([sys.executable, "-m", "venv", environment], check=True, env=clean)
     binaries = environment / "bin"

@@ -12,7 +12,7 @@ pub(crate) struct Written {
     pub(crate) bytes: u64,
 }
 
-/// A folder that holds only files of this crate.
+/// A folder with only files of this crate.
 pub(crate) struct Target {
     root: PathBuf,
 }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 /// Mapped columns are [`Tensor`]s in the batch's slot (`batch["image"]`); all others are Arrow arrays
 /// ([`Batch::columns`]). Dropping the batch, and every view taken from it, frees the slot.
 ///
-/// Where the pipeline has a device, mapped columns and all numeric ones are [`DeviceTensor`]s
-/// ([`Batch::device_tensor`]) instead; the Arrow arrays stay in host memory, too.
+/// If the pipeline has a device, mapped columns and all columns of numbers are [`DeviceTensor`]s
+/// ([`Batch::device_tensor`]) instead. The Arrow arrays also stay in host memory.
 pub struct Batch {
     pub(crate) epoch: u64,
     pub(crate) position: Position,
@@ -34,62 +34,63 @@ pub struct Batch {
     pub(crate) valid: Vec<bool>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) columns: RecordBatch,
-    /// By mapped column, elements along the padded axis that are samples' own, and all.
+    /// By mapped column, the elements along the padded axis: those of samples, and all.
     pub(crate) padded: Vec<(u64, u64)>,
-    /// Held even where nothing is mapped: a batch is the credit for one step. Gone once the batch is on a device.
+    /// Held even if nothing is mapped, since a batch is the credit for one step. `None` once the batch is on a device.
     pub(crate) lease: Option<Arc<Lease>>,
     pub(crate) device: Option<Box<DeviceBatch>>,
 }
 
 impl Batch {
-    /// Rows, padding and substitutes included.
+    /// Returns the number of rows, including padding and substitutes.
     #[expect(clippy::len_without_is_empty, reason = "a batch has at least one row")]
     pub fn len(&self) -> usize {
         self.sample_ids.len()
     }
 
-    /// The epoch it belongs to.
+    /// Returns its epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The first global position of its step.
+    /// Returns the first global position of its step.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// The first global position of the step after it.
+    /// Returns the first global position of the next step.
     pub fn next_position(&self) -> Position {
         self.next
     }
 
-    /// The sample that each row stands for, in row order.
+    /// Returns the sample that each row represents, in row order.
     pub fn sample_ids(&self) -> &[SampleId] {
         &self.sample_ids
     }
 
-    /// False for padding and for substitutes of unusable samples: leave such rows out of losses and counts.
+    /// Returns a flag for each row. It is false for padding and for substitutes of unusable samples: leave such rows out of
+    /// losses and counts.
     pub fn valid(&self) -> &[bool] {
         &self.valid
     }
 
-    /// The mapped column `name`.
+    /// Returns the mapped column `name`.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The column `name` on the device: a mapped one, one of numbers that rides along, `sample_ids` (i64) or `valid` (bool).
+    /// Returns the column `name` on the device: a mapped column, a column of numbers, `sample_ids` (i64) or `valid` (bool).
     pub fn device_tensor(&self, name: &str) -> Option<&DeviceTensor> {
         self.device_tensors().iter().find(|tensor| tensor.name() == name)
     }
 
-    /// All columns on the device; none where the pipeline has no device.
+    /// Returns all columns on the device; none if the pipeline has no device.
     pub fn device_tensors(&self) -> &[DeviceTensor] {
         self.device.as_ref().map_or(&[], |device| device.tensors())
     }
 
-    /// To be called before `stream` is given work that uses the batch: see [`DeviceTensor::use_on`]. Nothing where the
-    /// pipeline has no device.
+    /// Prepares `stream` for work that uses the batch: see [`DeviceTensor::use_on`]. Does nothing if the pipeline has no
+    /// device.
     ///
     /// # Errors
     /// As [`DeviceTensor::use_on`].
@@ -97,53 +98,53 @@ impl Batch {
         self.device.as_ref().map_or(Ok(()), |device| device.use_on(stream))
     }
 
-    /// As [`use_on`](Self::use_on); with [fixed addresses](crate::DeviceOptions::fixed_addresses) it also copies the batch
-    /// there, in the order of `stream`, over the one before it. To be called once a batch, before its tensors are taken.
+    /// As [`use_on`](Self::use_on). With [fixed addresses](crate::DeviceOptions::fixed_addresses), it also copies the batch
+    /// over the previous one, in the order of `stream`. Call it once per batch, before taking its tensors.
     ///
     /// # Errors
-    /// As `use_on`; `BadConfig` where addresses are fixed and the shapes are not.
+    /// As `use_on`. `BadConfig` if addresses are fixed and the shapes differ from the first batch's.
     pub fn settle(&mut self, stream: StreamHandle) -> Result<()> {
         self.device.as_mut().map_or(Ok(()), |device| device.settle(stream))
     }
 
-    /// All mapped columns, in the order of the maps; none where the pipeline has a device.
+    /// Returns all mapped columns, in the order of the maps; none if the pipeline has a device.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// The columns that ride along: labels, paths, whatever the data set has.
+    /// Returns the unmapped columns of the data set, such as labels and paths.
     pub fn columns(&self) -> &RecordBatch {
         &self.columns
     }
 
-    /// The column `name` that rides along.
+    /// Returns the unmapped column `name`.
     pub fn column(&self, name: &str) -> Option<&ArrayRef> {
         self.columns.column_by_name(name)
     }
 
-    /// The column `name` that rides along, as a tensor takes it; `None` where it is a list, or there is none.
+    /// Returns the unmapped column `name` in the form of a tensor, or `None` if it is a list or does not exist.
     pub fn numbers(&self, name: &str) -> Option<Numbers> {
         let (place, field) = self.columns.schema_ref().column_with_name(name)?;
         Numbers::of(field, self.columns.column(place))
     }
 
-    /// The batch as Arrow: `sample_id` (UInt64), `valid` (Boolean), the tensors as `arrow.fixed_shape_tensor`
-    /// columns that view the slot without a copy, then the columns that ride along.
+    /// Returns the batch as Arrow: `sample_id` (UInt64), `valid` (Boolean), the tensors as `arrow.fixed_shape_tensor`
+    /// columns, then the unmapped columns. The tensors are views of the slot, without a copy.
     ///
     /// The views keep the slot busy until they are dropped.
     ///
     /// # Errors
-    /// `BadConfig` where the data set has a column of one of those names, or the pipeline has a device.
+    /// `BadConfig` if the data set has a column of one of those names, or the pipeline has a device.
     pub fn to_record_batch(&self) -> Result<RecordBatch> {
         if self.device.is_some() {
-            let message = "the batch was made for a device, and Arrow is about host memory: take its columns (device_tensor, \
+            let message = "the batch is on a device, and Arrow batches are in host memory: take its columns (device_tensor, \
                            columns), or make the loader without a device";
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         let taken = |name: &&str| self.column(name).is_some() || self.tensor(name).is_some();
         if let Some(name) = ["sample_id", "valid"].iter().find(|name| taken(name)) {
             let message = format!(
-                "the data set has a column '{name}', which Arrow batches need for feedstock's own; leave it out with \
+                "the data set has a column '{name}', a name that Arrow batches of feedstock need; leave it out with \
                  Dataset::columns, or give the map's result another name"
             );
             return Err(Error::new(ErrorKind::BadConfig, message));
@@ -169,10 +170,10 @@ impl Batch {
 impl Index<&str> for Batch {
     type Output = Tensor;
 
-    /// The mapped column `name`.
+    /// Returns the mapped column `name`.
     ///
     /// # Panics
-    /// If no map has that name; [`Batch::tensor`] asks.
+    /// If no map has that name. [`Batch::tensor`] does not panic.
     fn index(&self, name: &str) -> &Tensor {
         match self.tensor(name) {
             Some(tensor) => tensor,
@@ -197,8 +198,8 @@ impl fmt::Debug for Batch {
 
 /// A mapped column of a batch: rows × the shape of one row, row-major, contiguous, the first row on a page.
 ///
-/// Rows of different lengths (waveforms, features, tokens) are padded to the longest of the batch;
-/// [`lengths`](Self::lengths) are their own.
+/// Rows of different lengths (waveforms, features, tokens) are padded to the longest of the batch.
+/// [`lengths`](Self::lengths) returns their lengths.
 #[derive(Clone)]
 pub struct Tensor {
     pub(crate) name: String,
@@ -210,47 +211,46 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// The column's name.
+    /// Returns the column's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The type of its elements.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Rows first: `[256, 224, 224, 3]`, or `[32, 512, 80]` for a batch whose longest row has 512 frames.
+    /// Returns its shape, rows first: `[256, 224, 224, 3]`, or `[32, 512, 80]` if the batch's longest row has 512 frames.
     pub fn shape(&self) -> Vec<usize> {
         std::iter::once(self.rows).chain(self.placed.shape.iter().copied()).collect()
     }
 
-    /// The rows' own lengths along [`padded_axis`](Self::padded_axis) (samples, frames, tokens); `None` where all
-    /// rows are equal by nature. Also in the batch's column `<name>_length`.
+    /// Returns the length of each row along [`padded_axis`](Self::padded_axis) (samples, frames, tokens), or `None` if all
+    /// rows have a fixed length. The batch's column `<name>_length` has them, too.
     pub fn lengths(&self) -> Option<&[usize]> {
         self.placed.lengths.as_deref()
     }
 
-    /// The axis of [`shape`](Self::shape) along which short rows are padded.
+    /// Returns the axis of [`shape`](Self::shape) along which short rows are padded.
     pub fn padded_axis(&self) -> Option<usize> {
         self.ragged_axis.map(|axis| axis + 1)
     }
 
-    /// All bytes, row-major, in the machine's byte order.
+    /// Returns all bytes, row-major, in the machine's byte order.
     pub fn bytes(&self) -> &[u8] {
         let start = self.lease.at(self.placed.part, self.placed.offset);
         // SAFETY: the lease holds a finished slot, whose rows no task writes, for as long as `self` lives.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.rows * self.row_bytes()) }
     }
 
-    /// Where its memory begins: `rows × bytes of a row` bytes, which the slot lends to this batch alone for as long as a
-    /// clone of the tensor lives. Who writes there, or lets others write, must not use [`bytes`](Self::bytes) and its
-    /// kin meanwhile.
+    /// Returns the start of its memory: `rows × bytes of a row` bytes. The slot lends them to this batch alone while a clone
+    /// of the tensor lives. While anything writes there, do not use [`bytes`](Self::bytes) or the other views.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.lease.at(self.placed.part, self.placed.offset)
     }
 
-    /// The bytes of one row, padding included.
+    /// Returns the bytes of one row, including padding.
     ///
     /// # Panics
     /// If there is no such row.
@@ -259,12 +259,12 @@ impl Tensor {
         &self.bytes()[row * bytes..(row + 1) * bytes]
     }
 
-    /// The elements, where they are `u8`.
+    /// Returns the elements, if they are `u8`.
     pub fn as_u8(&self) -> Option<&[u8]> {
         (self.dtype == DType::U8).then(|| self.bytes())
     }
 
-    /// The elements, where they are `f32`.
+    /// Returns the elements, if they are `f32`.
     pub fn as_f32(&self) -> Option<&[f32]> {
         let bytes = self.bytes();
         // SAFETY: page-aligned, initialised by the ops, and any bits are an f32.
@@ -272,7 +272,7 @@ impl Tensor {
         (self.dtype == DType::F32).then_some(floats)
     }
 
-    /// The elements, where they are `i64`.
+    /// Returns the elements, if they are `i64`.
     pub fn as_i64(&self) -> Option<&[i64]> {
         let bytes = self.bytes();
         // SAFETY: page-aligned, initialised by the ops, and any bits are an i64.
@@ -280,15 +280,15 @@ impl Tensor {
         (self.dtype == DType::I64).then_some(integers)
     }
 
-    /// Has rows take the content, and the length, of the row that `sources` names for them; without one they become zeros, or
-    /// nothing.
+    /// Copies to each row the content and length of the row that `sources` names for it. A row without one becomes zeros, or
+    /// empty if it is ragged.
     ///
     /// # Safety
     /// Nothing else uses the slot.
     pub(crate) unsafe fn copy_rows(&mut self, sources: &[Option<usize>]) {
         let (start, bytes) = (self.as_ptr(), self.row_bytes());
         for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
-            // SAFETY: rows of the slot, two of which do not overlap; the caller's contract.
+            // SAFETY: the caller's contract. Two rows of the slot do not overlap.
             unsafe {
                 let target = start.add(row * bytes).as_ptr();
                 match from {
@@ -304,12 +304,12 @@ impl Tensor {
         }
     }
 
-    /// Bytes of all rows.
+    /// Returns the bytes of all rows.
     pub(crate) fn byte_len(&self) -> usize {
         self.rows * self.row_bytes()
     }
 
-    /// Elements along the padded axis that are samples' own, and all of them.
+    /// Returns the elements along the padded axis: those of samples, and all.
     pub(crate) fn padding(&self) -> (u64, u64) {
         match (self.lengths(), self.padded_axis()) {
             (Some(lengths), Some(axis)) => {
@@ -328,7 +328,7 @@ impl Tensor {
         self.row_elements() * self.dtype.bytes()
     }
 
-    /// The column as a `FixedSizeList`, a view of the slot.
+    /// Returns the column as a `FixedSizeList`, a view of the slot.
     fn to_arrow(&self) -> Result<ArrayRef> {
         match self.dtype {
             DType::U8 => self.list::<UInt8Type>(|values| Arc::new(UInt8Array::new(values, None))),

@@ -1,4 +1,4 @@
-//! A data set, as training uses it.
+//! A data set for training.
 
 use crate::pipeline::Pipeline;
 use crate::{BatchSize, Result};
@@ -14,15 +14,15 @@ pub fn audio_probe() -> AudioProbe {
     AudioProbe::new(AUDIO_HEADER_VERSION, seconds)
 }
 
-/// An opened data set: where a pipeline begins.
+/// An opened data set, the start of a pipeline.
 ///
-/// It adds maps, shuffling and batches to [`feedstock_dataset::Dataset`], to which it dereferences for the catalog,
-/// SQL and the plan.
+/// It adds maps, shuffling and batches to [`feedstock_dataset::Dataset`]. It dereferences to that type for the catalog, SQL
+/// and the plan.
 #[derive(Debug, Clone)]
 pub struct Dataset(feedstock_dataset::Dataset);
 
 impl Dataset {
-    /// Opens `uri` (`s3://…`, `gs://…`, `az://…`, `http(s)://…`, `file://…`, a path), recognising the layout.
+    /// Opens `uri` (`s3://…`, `gs://…`, `az://…`, `http(s)://…`, `file://…`, a path) and detects the layout.
     ///
     /// # Errors
     /// See [`feedstock_dataset::Dataset::open`].
@@ -30,8 +30,8 @@ impl Dataset {
         Self::open_with(uri, OpenOptions::default()).await
     }
 
-    /// Opens `uri` with options: credentials, the layout by name, where the catalog is kept. Headers of audio clips are read
-    /// for durations by [`audio_probe`] unless the options bring their own, or are [`Durations::Never`].
+    /// Opens `uri` with options, such as credentials, the layout by name and the catalog's folder. [`audio_probe`] reads
+    /// durations from the headers of audio clips, unless the options have another probe or [`Durations::Never`].
     ///
     /// [`Durations::Never`]: feedstock_dataset::Durations::Never
     ///
@@ -42,10 +42,10 @@ impl Dataset {
         Ok(Self(feedstock_dataset::Dataset::open_with(uri, options).await?))
     }
 
-    /// Mixes data sets by weight; `stop` sets when an epoch ends. See [`feedstock_dataset::Dataset::mix`].
+    /// Mixes data sets by weight. `stop` sets when an epoch ends. See [`feedstock_dataset::Dataset::mix`].
     ///
     /// # Errors
-    /// `BadConfig` for weights that are not finite numbers above zero, and for columns that do not go together.
+    /// `BadConfig` for weights that are not finite numbers above zero, and for incompatible columns.
     pub fn mix(parts: Vec<(Self, f64)>, stop: Stop) -> Result<Self> {
         let parts = parts.into_iter().map(|(part, weight)| (part.0, weight)).collect();
         Ok(Self(feedstock_dataset::Dataset::mix(parts, stop)?))
@@ -55,13 +55,13 @@ impl Dataset {
     /// [`feedstock_dataset::Dataset::concat`].
     ///
     /// # Errors
-    /// `BadConfig` for no parts, a part that is a mix, parts of one name, and columns that do not go together.
+    /// `BadConfig` for no parts, a part that is a mix, parts of the same name, and incompatible columns.
     pub fn concat(parts: Vec<Self>) -> Result<Self> {
         let parts = parts.into_iter().map(|part| part.0).collect();
         Ok(Self(feedstock_dataset::Dataset::concat(parts)?))
     }
 
-    /// What this data set is called in the column `dataset` of a mix or a concatenation; default its URI.
+    /// Sets the name of this data set in the column `dataset` of a mix or a concatenation. Default: its URI.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self(self.0.named(name))
@@ -106,10 +106,10 @@ impl Dataset {
         Pipeline::new(self.0).batch(size)
     }
 
-    /// A rank's share, or everything, as Arrow record batches in plan order, without decoding.
+    /// Returns a rank's share, or everything, as Arrow record batches in plan order, without decoding.
     ///
     /// # Errors
-    /// `BadConfig` where the plan or the budget does not fit.
+    /// `BadConfig` if the plan or the budget does not fit.
     pub fn record_batches(&self, options: &RawOptions) -> Result<RawBatches> {
         RawBatches::start(&self.0, options)
     }

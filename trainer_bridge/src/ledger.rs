@@ -1,22 +1,22 @@
-//! The proof of exactly-once: what was planned, compared with what was delivered.
+//! The proof of exactly-once delivery: the planned samples, compared with the delivered ones.
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Digest, SampleId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What one rank was to deliver in one epoch, and what it did; ledgers of several ranks add up.
+/// What one rank was to deliver in one epoch, and what it delivered. Ledgers of several ranks can be merged.
 ///
-/// `planned` is computed by walking the plan anew, `delivered` by looking at the batches that were handed out.
+/// `planned` is computed by walking the plan again, `delivered` from the batches that were delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The epoch.
     pub epoch: u64,
-    /// The samples that the plan gives these ranks, padding left out.
+    /// The samples that the plan assigns to these ranks, without padding.
     pub planned: Digest,
-    /// The samples that were handed out, substituted ones included, padding left out.
+    /// The samples that were delivered, with substituted ones, without padding.
     pub delivered: Digest,
-    /// Rows of padding handed out.
+    /// Rows of padding that were delivered.
     pub padded: u64,
     /// Samples that were replaced because they could not be decoded.
     pub substituted: u64,
@@ -42,12 +42,12 @@ impl Ledger {
         self.substituted += other.substituted;
     }
 
-    /// Whether every planned sample was handed out exactly once.
+    /// Whether every planned sample was delivered exactly once.
     pub fn is_exact(&self) -> bool {
         self.planned == self.delivered
     }
 
-    /// An error unless [`is_exact`](Self::is_exact).
+    /// Returns an error unless [`is_exact`](Self::is_exact).
     pub fn check(&self) -> Result<()> {
         match self.is_exact() {
             true => Ok(()),

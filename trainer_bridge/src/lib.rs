@@ -1,12 +1,12 @@
-//! Hands batches to a rank: slots, batch assembly, rank iterators and their state.
+//! Delivers batches to a rank: slots, batch assembly, rank iterators and their state.
 //!
 //! ```text
 //! Pipeline ──start──▶ RankIterator ──next──▶ Batch ──drop──▶ slot free ──▶ the engine decodes into it again
 //!                          └─ state(): a Cursor, the samples delivered so far
 //! ```
-//! Start with [`Dataset::open`]. Memory is bounded by `slots` batches and the byte budget; a batch that is held
-//! holds its slot, and with it, in the end, the storage reads. With a device, batches are copied there and
-//! finished there ahead of the caller (`staging/`).
+//! Start with [`Dataset::open`]. Memory is bounded by `slots` batches and the byte budget. A held batch keeps its slot, so
+//! holding all slots eventually stops the storage reads. With a device, batches are copied and finished there ahead of the
+//! caller (`staging/`).
 
 mod batch;
 mod batch_size;

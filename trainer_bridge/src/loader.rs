@@ -1,11 +1,10 @@
-//! A rank's batches for a trainer that jumps, is resized, and saves its state.
+//! A rank's batches for a trainer that seeks, is resized, and saves its state.
 //!
 //! ```text
-//! Loader ──first batch──▶ RankIterator ──jump or resize──▶ dropped; the next batch starts another at the new place
+//! Loader ──first batch──▶ RankIterator ──seek or resize──▶ dropped; the next batch starts another at the new position
 //! ```
-//! A loader is a place in the order and, once a batch was asked for (or prefetching was), the run that delivers from
-//! there. Whatever moves the place or changes the share ends that run: what it had prefetched is fetched again where it is
-//! needed.
+//! A loader is a position in the order and, once a batch or prefetching was requested, the run that delivers from there. A
+//! new position or share ends that run. Data that it had prefetched is fetched again if it is needed.
 
 use crate::batch_size::BatchSize;
 use crate::ledger::Ledger;
@@ -23,19 +22,18 @@ use feedstock_device::open::OpenedDevice;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What [`Loader::load_state_with`] does where the data changed since the state was saved.
+/// What [`Loader::load_state_with`] does if the data changed since the state was saved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnChange {
-    /// An error that names what changed.
+    /// Returns an error that names what changed.
     #[default]
     Error,
-    /// Begins the next epoch, of the data as they are now: samples of the saved epoch that were not delivered are left
-    /// out. A state at an epoch's start loses nothing.
+    /// Begins the next epoch, with the current data. Samples of the saved epoch that were not delivered are left out. A state
+    /// at an epoch's start loses nothing.
     NextEpoch,
-    /// Finishes the epoch with those of its samples that were left and are still there, in the order that they had; the
-    /// next epoch is of the data as they are now. Samples are the same where they lie at the same place in a file of the
-    /// same name and size. Needs the catalog of the data as they were, which is kept for 30 days, and 14 bytes of memory
-    /// for each sample that is left.
+    /// Finishes the epoch with its remaining samples that still exist, in their old order. The next epoch has the current data.
+    /// A sample still exists if a file of the same name and size has it at the same place. Needs the catalog of the old data,
+    /// which is kept for 30 days, and 14 bytes of memory for each remaining sample.
     Remap,
 }
 
@@ -52,25 +50,24 @@ impl FromStr for OnChange {
     }
 }
 
-/// One rank's share of a pipeline, as trainers use it.
+/// One rank's share of a pipeline, for trainers.
 ///
-/// Iterating yields the batches of one epoch, then `None`; iterating again goes on with the next epoch. Nothing runs
-/// before the first batch is asked for, so that state can be loaded first, unless [`start_prefetch`](Self::start_prefetch)
-/// begins earlier.
+/// Iterating yields the batches of one epoch, then `None`. Iterating again continues with the next epoch. Nothing runs before
+/// the first batch is requested, so that state can be loaded first. [`start_prefetch`](Self::start_prefetch) begins earlier.
 #[derive(Debug)]
 pub struct Loader {
     pipeline: Pipeline,
     rank: Rank,
-    /// The order as it is delivered: with the groups of a saved cursor, where one was loaded.
+    /// The order of delivery, with the groups of the saved cursor if one was loaded.
     plan: Plan,
     shape: StepShape,
     ops: u64,
-    /// Where the next run begins; meaningless while one runs.
+    /// Where the next run begins. Meaningless during a run.
     from: Cursor,
     run: Option<RankIterator>,
-    /// Opened once, so that fixed addresses stay from run to run.
+    /// Opened once, so that fixed addresses stay the same from run to run.
     device: Option<OpenedDevice>,
-    /// An epoch was handed out whole by a run that was ended, and its end was not returned yet.
+    /// Whether a run that was ended had delivered a whole epoch, whose end was not returned yet.
     end_untold: bool,
     /// Samples skipped by runs that were ended.
     skips: SkipReport,
@@ -78,7 +75,7 @@ pub struct Loader {
 }
 
 impl Pipeline {
-    /// One rank's share of it, for a trainer that jumps, is resized and saves its state: see [`Loader`].
+    /// Returns one rank's share, for a trainer that seeks, is resized and saves its state: see [`Loader`].
     ///
     /// # Errors
     /// As [`RankBuilder::start`](crate::RankBuilder::start).
@@ -92,7 +89,7 @@ impl Loader {
         Self::with_device(pipeline, rank, DevicePlan::open)
     }
 
-    /// With the device as `open` opens it.
+    /// Returns a loader whose device `open` opens.
     pub(crate) fn with_device(
         pipeline: Pipeline,
         rank: Rank,
@@ -117,24 +114,23 @@ impl Loader {
         })
     }
 
-    /// The next batch, waiting no longer than `timeout`: see [`RankIterator::next_within`].
+    /// Returns the next batch and waits at most `timeout`: see [`RankIterator::next_within`].
     ///
     /// # Errors
-    /// As the iterator's. After one, the next call tries again from the batch that could not be delivered.
+    /// As the iterator's. After an error, the next call tries again from the batch that could not be delivered.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Next> {
         self.next_by(|run| run.next_within(timeout))
     }
 
-    /// The next batch for a caller that takes batches ahead: see [`RankIterator::next_ahead`].
+    /// Returns the next batch for a caller that takes batches ahead: see [`RankIterator::next_ahead`].
     ///
     /// # Errors
-    /// As [`next_within`](Self::next_within), but for the deadline.
+    /// As [`next_within`](Self::next_within), except the deadline.
     pub fn next_ahead(&mut self, timeout: Duration) -> Result<Next> {
         self.next_by(|run| run.next_ahead(timeout))
     }
 
-    /// Counts `time` as waited for the caller's own functions: see [`RankIterator::add_function_wait`]. Nothing happens
-    /// where nothing runs.
+    /// Counts `time` as a wait for the caller's functions: see [`RankIterator::add_function_wait`]. Does nothing without a run.
     pub fn add_function_wait(&mut self, time: Duration) {
         if let Some(run) = &mut self.run {
             run.add_function_wait(time);
@@ -153,8 +149,8 @@ impl Loader {
         next
     }
 
-    /// Begins to fetch and decode, for a caller that has other work before it asks for the first batch, such as building
-    /// its model. Nothing is handed out, and the state stays; where batches are made already, nothing happens.
+    /// Starts fetching and decoding, for a caller that has other work before the first batch, such as building its model.
+    /// Delivers nothing and does not change the state. Does nothing during a run.
     ///
     /// # Errors
     /// As [`next_within`](Self::next_within).
@@ -162,7 +158,7 @@ impl Loader {
         self.running().map(|_| ())
     }
 
-    /// The run, started if there is none; `None` at the pipeline's end.
+    /// Returns the run, and starts it if there is none; `None` at the pipeline's end.
     fn running(&mut self) -> Result<Option<&mut RankIterator>> {
         if self.run.is_none() && !self.is_over(self.from.epoch) {
             let share = self.pipeline.rank(self.rank).resume(self.from.clone());
@@ -178,53 +174,52 @@ impl Loader {
         self.pipeline.epochs.is_some_and(|end| epoch >= end)
     }
 
-    /// After an epoch's last batch, goes on to the next epoch without yielding `None` first: see
+    /// After an epoch's last batch, continues with the next epoch without yielding `None` first: see
     /// [`RankIterator::begin_epoch`].
     pub fn begin_epoch(&mut self) -> bool {
         let ended = self.run.as_mut().is_some_and(RankIterator::begin_epoch);
         std::mem::take(&mut self.end_untold) || ended
     }
 
-    /// Leaves out what is left of `epoch`: the next batch is the first of the epoch after it, if there is one.
+    /// Skips the rest of `epoch`. The next batch is the first of the following epoch, if there is one.
     pub fn abandon_epoch(&mut self, epoch: u64) {
         let next = self.plan.cursor(epoch + 1, Position(0)).with_ops(self.ops);
         self.end_run();
         (self.from, self.end_untold) = (next, false);
     }
 
-    /// The cursor after the batches that were handed out.
+    /// Returns the cursor after the batches that were delivered.
     pub fn state(&self) -> Cursor {
         self.run.as_ref().map_or_else(|| self.from.clone(), RankIterator::state)
     }
 
-    /// The cursor after `position` positions of `epoch`, as after the batch whose
-    /// [`next_position`](crate::Batch::next_position) that is: for callers who hand batches on later than they took
-    /// them.
+    /// Returns the cursor after `position` positions of `epoch`: that after the batch with this
+    /// [`next_position`](crate::Batch::next_position). For callers that take batches before they pass them on.
     pub fn state_at(&self, epoch: u64, position: Position) -> Cursor {
         let (epoch, position) = next_step(&self.plan, &self.shape, epoch, position);
         self.plan.cursor(epoch, position).with_ops(self.ops)
     }
 
-    /// Goes on where `cursor` was taken, with any rank, world size or batch size.
+    /// Continues where `cursor` was taken, with any rank, world size or batch size.
     ///
     /// # Errors
-    /// `BadConfig` for a cursor of another order, naming the field that differs; the loader stays where it was.
+    /// `BadConfig` for a cursor of another order, naming the field that differs. The loader then keeps its position.
     pub fn load_state(&mut self, cursor: Cursor) -> Result<()> {
         self.load_state_with(cursor, OnChange::Error)
     }
 
     /// As [`load_state`](Self::load_state), with a choice for data that changed since `cursor` was saved: files added,
-    /// removed or replaced. A copy of the data, or other times and inodes, are no change.
+    /// removed or replaced. A copy of the data, or other times and inodes, do not count as a change.
     ///
     /// # Errors
-    /// As [`load_state`](Self::load_state); with [`OnChange::NextEpoch`] and [`OnChange::Remap`] for what a change of the
-    /// data does not explain: another seed, shuffle, mix or bucketing. `Gone` where the catalog of data that the epoch was
-    /// begun with is not kept: with [`OnChange::Remap`], and for a state that was saved after such a remap in its epoch.
+    /// As [`load_state`](Self::load_state). [`OnChange::NextEpoch`] and [`OnChange::Remap`] still reject what changed data
+    /// do not explain: another seed, shuffle, mix or bucketing. `Gone` if the catalog of the data with which the epoch began
+    /// is no longer kept. That applies to [`OnChange::Remap`], and to a state saved later in an epoch that was remapped.
     pub fn load_state_with(&mut self, cursor: Cursor, on_change: OnChange) -> Result<()> {
         let has_other_lengths = self.plan.fingerprint().has_other_lengths(&cursor.fingerprint);
         let cursor = match self.plan.is_of_same_data(&cursor) {
             true if has_other_lengths && on_change == OnChange::NextEpoch => {
-                self.after_change(cursor, on_change)? // of the same files, whose durations another release reads differently
+                self.after_change(cursor, on_change)? // the same files, whose durations another release reads differently
             }
             true => cursor,
             false => self.after_change(cursor, on_change)?,
@@ -235,7 +230,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The pipeline whose order `cursor` is of: with what is left of its epoch, if that began with other data.
+    /// Returns the pipeline with the order of `cursor`. It includes the rest of an epoch that began with other data.
     fn pipeline_of(&self, cursor: &Cursor) -> Result<Pipeline> {
         let known = self.pipeline.rest().map(|rest| (rest.epoch(), rest.carried()));
         match cursor.carried.is_empty() {
@@ -246,7 +241,7 @@ impl Loader {
         }
     }
 
-    /// The cursor to go on from, for one of data that changed since.
+    /// Returns the cursor to continue from, for a cursor of data that have changed since.
     fn after_change(&self, cursor: Cursor, on_change: OnChange) -> Result<Cursor> {
         let dataset = self.pipeline.dataset();
         let changes = || {
@@ -257,7 +252,7 @@ impl Loader {
             OnChange::Error => {
                 let error = self.plan.check(&cursor).err();
                 let message = error.map_or_else(String::new, |error| error.to_string());
-                let advice = "to finish its epoch with the samples that were left and are still there, load it with \
+                let advice = "to finish its epoch with the remaining samples that still exist, load it with \
                               on_change=remap; to leave them out, with on_change=next_epoch";
                 Err(Error::new(ErrorKind::BadConfig, format!("{message}{}; {advice}", changes())))
             }
@@ -278,13 +273,13 @@ impl Loader {
                 Ok(next)
             }
             OnChange::Remap if cursor.position == Position(0) && cursor.carried.is_empty() => {
-                Ok(self.plan.next_epoch_of(&cursor)?) // of which nothing was delivered
+                Ok(self.plan.next_epoch_of(&cursor)?) // nothing of it was delivered
             }
             OnChange::Remap => {
                 self.plan.fingerprint().check_settings(&cursor.fingerprint)?;
                 tracing::warn!(
-                    "the data set changed since the state was saved{}: epoch {} goes on with the samples that were left and \
-                     are still there",
+                    "the data set changed since the state was saved{}: epoch {} continues with the remaining samples that \
+                     still exist",
                     changes(),
                     cursor.epoch
                 );
@@ -295,11 +290,11 @@ impl Loader {
         }
     }
 
-    /// Goes to the start of `epoch`, unless the next batch belongs to it anyway: so a resumed loader stays in place, and
-    /// what is prefetched over an epoch's end is kept.
+    /// Moves to the start of `epoch`, unless the next batch already belongs to it. So a resumed loader keeps its position, and
+    /// data prefetched across an epoch's end are kept.
     ///
     /// # Errors
-    /// `BadConfig` for an epoch at or beyond the pipeline's last.
+    /// `BadConfig` for an epoch at or after the pipeline's end.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
         if let Some(end) = self.pipeline.epochs.filter(|end| epoch >= *end) {
             let message = format!("there is no epoch {epoch}: the run ends before epoch {end}");
@@ -311,18 +306,18 @@ impl Loader {
         }
     }
 
-    /// Goes to step `step` of `epoch`.
+    /// Moves to step `step` of `epoch`.
     ///
     /// # Errors
-    /// `BadConfig` for a step that the epoch does not have; the loader stays where it was.
+    /// `BadConfig` for a step that the epoch does not have. The loader then keeps its position.
     pub fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
         self.load_state(self.plan.cursor(epoch, self.position_of(epoch, step)?))
     }
 
-    /// Takes another share, from the same place in the order: after the world was resized, or for another batch size.
+    /// Takes another share from the same position in the order, after a change of the world size or for another batch size.
     ///
     /// # Errors
-    /// As [`Pipeline::loader`]; the loader stays as it was.
+    /// As [`Pipeline::loader`]. The loader then stays unchanged.
     pub fn reconfigure(&mut self, rank: Rank, batch: Option<BatchSize>) -> Result<()> {
         let mut pipeline = self.pipeline.clone();
         if let Some(batch) = batch {
@@ -342,8 +337,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends what runs, and gives its memory back but that of batches still held, and the place of fixed addresses, which
-    /// stay; the next batch starts it again, where it was.
+    /// Ends the run and frees its memory, except that of held batches and of fixed addresses. The next batch starts a new run
+    /// at the same position.
     pub fn stop(&mut self) {
         self.end_run();
         if let Some(device) = &self.device {
@@ -360,7 +355,7 @@ impl Loader {
         }
     }
 
-    /// The sample ids of every rank's batch at step `step` of `epoch`, padding included.
+    /// Returns the sample ids of every rank's batch at step `step` of `epoch`, including padding.
     ///
     /// # Errors
     /// `BadConfig` for a step that the epoch does not have.
@@ -395,17 +390,18 @@ impl Loader {
             let steps = self.plan.steps_left(epoch, Position(0), &self.shape);
             Error::new(
                 ErrorKind::BadConfig,
-                format!("epoch {epoch} has {steps} steps, so none of number {step}"),
+                format!("epoch {epoch} has {steps} steps, so step {step} does not exist"),
             )
         })
     }
 
-    /// Batches in the whole of `epoch`, the same on all ranks; in all epochs as many, unless bounded by a total.
+    /// Returns the number of batches in `epoch`, the same on all ranks. It is the same in all epochs, unless a total bounds
+    /// batches.
     pub fn steps_in(&self, epoch: u64) -> u64 {
         self.steps_after(&self.plan.cursor(epoch, Position(0)))
     }
 
-    /// Batches from the place of `cursor` to the end of its epoch.
+    /// Returns the number of batches from `cursor` to the end of its epoch.
     pub fn steps_after(&self, cursor: &Cursor) -> u64 {
         match self.is_over(cursor.epoch) {
             true => 0,
@@ -413,47 +409,47 @@ impl Loader {
         }
     }
 
-    /// Whether an epoch never ends: a mix without end.
+    /// Whether an epoch never ends, as in a mix without end.
     pub fn is_endless(&self) -> bool {
         self.plan.is_endless()
     }
 
-    /// Whose share it is.
+    /// Returns the rank whose share it is.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// How an epoch is cut into steps.
+    /// Returns how an epoch is divided into steps.
     pub fn shape(&self) -> &StepShape {
         &self.shape
     }
 
-    /// Where batches arrive: host memory, too, where a device was asked for and there is none.
+    /// Returns where batches arrive. This is host memory if the requested device does not exist.
     pub fn place(&self) -> Place {
         self.device.as_ref().map_or(Place::Host, OpenedDevice::place)
     }
 
-    /// The pipeline, with the current batch size.
+    /// Returns the pipeline, with the current batch size.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
 
-    /// The current run, for its ledger and reports; `None` before anything was asked for and after a jump.
+    /// Returns the current run, for its ledger and reports; `None` before the first request and after a seek.
     pub fn run(&self) -> Option<&RankIterator> {
         self.run.as_ref()
     }
 
-    /// The ledger of the run under way: see [`RankIterator::ledger`].
+    /// Returns the ledger of the current run: see [`RankIterator::ledger`].
     pub fn ledger(&self) -> Option<Ledger> {
         self.run.as_ref().map(RankIterator::ledger)
     }
 
-    /// What the run under way has done.
+    /// Returns the statistics of the current run.
     pub fn stats(&self) -> Option<RankStats> {
         self.run.as_ref().map(RankIterator::stats)
     }
 
-    /// Samples skipped since the loader was made.
+    /// Returns the samples skipped since the loader was made.
     pub fn skip_report(&self) -> SkipReport {
         let mut report = self.skips.clone();
         if let Some(run) = &self.run {
@@ -462,7 +458,7 @@ impl Loader {
         report
     }
 
-    /// What decoders warned of in the samples delivered since the loader was made.
+    /// Returns the decoders' warnings about the samples delivered since the loader was made.
     pub fn warning_report(&self) -> WarningReport {
         let mut report = self.warnings.clone();
         if let Some(run) = &self.run {

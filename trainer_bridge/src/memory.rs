@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// Page-aligned bytes of unspecified content.
 pub(crate) enum Memory {
-    /// A mapping, which the system gets back.
+    /// A mapping, returned to the system.
     Plain(Pages),
-    /// A block of the device's pool, which it gets back.
+    /// A block of the device's pool, returned to the pool.
     Locked(Locked),
 }
 
 impl Memory {
-    /// How many bytes there are.
+    /// Returns its size in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Plain(pages) => pages.size(),
@@ -23,7 +23,7 @@ impl Memory {
         }
     }
 
-    /// The address of byte `offset`.
+    /// Returns the address of byte `offset`.
     ///
     /// # Panics
     /// If `offset` exceeds the size.
@@ -32,7 +32,7 @@ impl Memory {
             Self::Plain(pages) => pages.at(offset),
             Self::Locked(block) => {
                 assert!(offset <= block.size(), "byte {offset} is outside of {} bytes", block.size());
-                // SAFETY: just checked to lie inside the block or at its end.
+                // SAFETY: just checked to be inside the block or at its end.
                 unsafe { block.start().add(offset) }
             }
         }
@@ -50,7 +50,7 @@ unsafe impl SlabMemory for Memory {
     }
 }
 
-/// Where memory comes from.
+/// The source of memory.
 #[derive(Clone, Default)]
 pub(crate) enum Allocator {
     /// The system.
@@ -61,10 +61,10 @@ pub(crate) enum Allocator {
 }
 
 impl Allocator {
-    /// At least `bytes` bytes.
+    /// Allocates at least `bytes` bytes.
     ///
     /// # Errors
-    /// `BadConfig` where there is no memory for them, or no more can be page-locked.
+    /// `BadConfig` if there is not enough memory, or no more can be page-locked.
     pub(crate) fn memory(&self, bytes: usize) -> Result<Arc<Memory>> {
         match self {
             Self::Locked(pool) if bytes > 0 => pool.take(bytes).map(Memory::Locked).map(Arc::new),
@@ -75,7 +75,7 @@ impl Allocator {
     }
 }
 
-/// A batch for which there is no memory.
+/// Returns the error for a slot for which there is no memory.
 pub(crate) fn no_memory(bytes: usize) -> Error {
     Error::new(
         ErrorKind::BadConfig,

@@ -1,20 +1,20 @@
-//! What a wait for the next batch brings.
+//! The result of a wait for the next batch.
 
 use crate::Result;
 use crate::batch::Batch;
 
-/// What a bounded wait for a batch brought.
+/// The result of a bounded wait for a batch.
 #[derive(Debug)]
 pub enum Next {
     /// The next batch.
     Batch(Batch),
-    /// The epoch is over; the next call is about the next one.
+    /// The epoch is over. The next call continues with the next epoch.
     EpochEnd,
-    /// Nothing yet: ask again.
+    /// Nothing yet: call again.
     Pending,
 }
 
-/// Waits on, however often nothing has come yet; `None` at an epoch's end.
+/// Waits until a batch comes; `None` at an epoch's end.
 pub(crate) fn block(mut next: impl FnMut() -> Result<Next>) -> Option<Result<Batch>> {
     loop {
         match next() {

@@ -3,8 +3,8 @@
 //! ```text
 //! Pipeline::nulls ─▶ one rule per column, before anything runs ─▶ each batch: bad rows, then the columns' form
 //! ```
-//! A column is a tensor if its field in the batch is not nullable, and a list otherwise. Rules are applied where batches
-//! are put together, so rows of workers get the same form.
+//! A column is a tensor if its field in the batch is not nullable, and a list otherwise. Rules are applied when batches are
+//! assembled, so rows of workers get the same form.
 
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
@@ -20,18 +20,18 @@ use feedstock_device::Element;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What becomes of missing values in a column of numbers or flags.
+/// How missing values are represented in a column of numbers or flags.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Nulls {
     /// The column is a list with nulls in every batch, not a tensor.
     List,
-    /// A tensor in which this value stands for them.
+    /// A tensor in which this value replaces them.
     Value(NullValue),
-    /// A tensor with 0 for them, and a second one of flags, `<column>_mask`: true where a value is present.
+    /// A tensor in which 0 replaces them, and a second one of flags, `<column>_mask`: true where a value is present.
     Mask,
 }
 
-/// A value that stands for missing ones. Flags take flags, whole numbers take whole numbers in their range.
+/// A value that replaces missing ones. Flags take flags, and whole numbers take whole numbers in their range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NullValue {
     /// For flags.
@@ -69,12 +69,12 @@ enum Form {
 }
 
 impl NullRule {
-    /// The rules for the columns of `along`, those that ride along; `is_taken` returns whether the batch has another column
-    /// of that name. Without a setting, a column is a list if statistics prove nulls.
+    /// Returns the rules for `along`, the unmapped columns. `is_taken` returns whether the batch has another column of that
+    /// name. Without a setting, a column is a list if statistics prove nulls.
     ///
     /// # Errors
-    /// `BadConfig` for a setting of a column that is unknown or not of numbers, a value that its type does not hold,
-    /// and a mask whose name is taken.
+    /// `BadConfig` for a setting of a column that is unknown or not of numbers, a value that its type cannot represent, and a
+    /// mask whose name is taken.
     pub(crate) fn of_columns(
         settings: &NullSettings,
         dataset: &Dataset,
@@ -88,7 +88,7 @@ impl NullRule {
         for field in along {
             let Some(leaf) = leaf_of(field.data_type()) else { continue };
             let (column, own) = (field.name(), settings.columns.get(field.name()));
-            // Columns that cannot have nulls need no flags, unless someone asked for theirs.
+            // Columns that cannot have nulls need no flags, unless their own setting requests them.
             let all = settings.all.filter(|nulls| *nulls != Nulls::Mask || field.is_nullable());
             let zero = || value_of(column, zero_of(leaf), leaf);
             let form = match own.copied().or(all) {
@@ -100,7 +100,7 @@ impl NullRule {
                     let mask = mask_column(column);
                     if is_taken(&mask) {
                         return Err(Error::config(format!(
-                            "the flags of '{column}' go into the column '{mask}', which is there already; leave that column \
+                            "the flags of '{column}' go into the column '{mask}', which already exists; leave that column \
                              out with Dataset::columns, or choose another nulls for '{column}'"
                         )));
                     }
@@ -117,7 +117,7 @@ impl NullRule {
         matches!(self.form, Form::List)
     }
 
-    /// The name of the column of flags, if there is one.
+    /// Returns the name of the column of flags, if there is one.
     pub(crate) fn mask(&self) -> Option<&str> {
         match &self.form {
             Form::Masked(_, mask) => Some(mask),
@@ -125,7 +125,7 @@ impl NullRule {
         }
     }
 
-    /// The rows of a batch whose null makes them bad samples.
+    /// Returns the rows of a batch that are bad samples because of a null.
     pub(crate) fn bad_rows(&self, columns: &RecordBatch) -> Vec<usize> {
         let Some(array) =
             columns.column_by_name(&self.column).filter(|_| matches!(self.form, Form::Required(_)))
@@ -139,7 +139,7 @@ impl NullRule {
             .collect()
     }
 
-    /// What is wrong with a bad row.
+    /// Returns the message about a bad row.
     pub(crate) fn problem(&self) -> String {
         format!(
             "column '{}' is null, and no nulls were expected; set nulls=\"list\" | value | \"mask\" for it, or set \
@@ -149,10 +149,10 @@ impl NullRule {
     }
 }
 
-/// The batch's columns in the form of their rules.
+/// Returns the batch's columns in the form of their rules.
 ///
 /// # Errors
-/// `Bug` where Arrow refuses it.
+/// `Bug` if Arrow rejects them.
 pub(crate) fn with_rules(columns: RecordBatch, rules: &[NullRule]) -> Result<RecordBatch> {
     let schema = columns.schema();
     let (mut fields, mut arrays, mut masks) = (Vec::new(), Vec::new(), Vec::new());
@@ -182,7 +182,7 @@ pub(crate) fn with_rules(columns: RecordBatch, rules: &[NullRule]) -> Result<Rec
     RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options).map_err(bug)
 }
 
-/// The name of the column that is true where `column` has values.
+/// Returns the name of the column that is true where `column` has values.
 fn mask_column(column: &str) -> String {
     format!("{column}_mask")
 }
@@ -207,7 +207,7 @@ fn check_column(name: &str, along: &[&Field]) -> Result<()> {
     }
 }
 
-/// The type of the numbers in a column; `None` if it is not a tensor.
+/// Returns the type of the numbers in a column, or `None` if it is not a tensor.
 fn leaf_of(data_type: &DataType) -> Option<&DataType> {
     Element::of_nested(data_type)?;
     match data_type {
@@ -220,7 +220,7 @@ fn zero_of(leaf: &DataType) -> NullValue {
     if *leaf == DataType::Boolean { NullValue::Flag(false) } else { NullValue::Whole(0) }
 }
 
-/// One value of the column's type.
+/// Returns one value of the column's type.
 fn value_of(column: &str, value: NullValue, leaf: &DataType) -> Result<ArrayRef> {
     let refused = |wanted: &str, got: &dyn std::fmt::Display| {
         Error::config(format!("nulls: the value for '{column}' ({leaf}) must be {wanted}; got {got}"))
@@ -257,12 +257,13 @@ fn value_of(column: &str, value: NullValue, leaf: &DataType) -> Result<ArrayRef>
         DataType::Float32 => cast.as_primitive::<Float32Type>().value(0).is_finite(),
         _ => true,
     };
-    // NaN and infinity may be asked for; a number may not become one.
+    // NaN and infinity may be requested, but a finite number must not become one.
     let may_be = is_finite || matches!(value, NullValue::Real(number) if !number.is_finite());
     if may_be { Ok(cast) } else { Err(refused(range, &shown())) }
 }
 
-/// For each number of a column, all axes flattened, whether it and every list around it is there; `None`: all are.
+/// Returns, for each number of a column with all axes flattened, whether it and every list around it is present. `None` if
+/// all are.
 fn present(array: &ArrayRef) -> Option<BooleanBuffer> {
     let Some(list) = array.as_fixed_size_list_opt() else {
         return array.nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| nulls.inner().clone());
@@ -274,14 +275,14 @@ fn present(array: &ArrayRef) -> Option<BooleanBuffer> {
     Some(inner.map_or_else(|| outer.clone(), |inner| &inner & &outer))
 }
 
-/// Numbers in each value of a column.
+/// Returns the number of numbers in each value of a column.
 fn leaf_len(array: &ArrayRef) -> usize {
     array
         .as_fixed_size_list_opt()
         .map_or(1, |list| usize::try_from(list.value_length()).unwrap_or(0) * leaf_len(list.values()))
 }
 
-/// The column without nulls: `value` stands for them.
+/// Returns the column with `value` in place of nulls.
 fn filled(array: &ArrayRef, value: &ArrayRef) -> Result<ArrayRef> {
     let Some(present) = present(array) else { return Ok(array.clone()) };
     with_leaf(array, &|leaf| {
@@ -290,7 +291,7 @@ fn filled(array: &ArrayRef, value: &ArrayRef) -> Result<ArrayRef> {
     })
 }
 
-/// Flags in the shape of the column: true where it has a value.
+/// Returns flags in the shape of the column: true where it has a value.
 fn flags_like(array: &ArrayRef) -> Result<ArrayRef> {
     let present = present(array);
     with_leaf(array, &|leaf| {
@@ -299,7 +300,7 @@ fn flags_like(array: &ArrayRef) -> Result<ArrayRef> {
     })
 }
 
-/// The column with its numbers replaced by as many others, and no null lists.
+/// Returns the column with its numbers replaced by the same number of others, and without null lists.
 fn with_leaf(array: &ArrayRef, leaf: &dyn Fn(&ArrayRef) -> Result<ArrayRef>) -> Result<ArrayRef> {
     let Some(list) = array.as_fixed_size_list_opt() else { return leaf(array) };
     let values = with_leaf(list.values(), leaf)?;

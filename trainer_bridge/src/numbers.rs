@@ -1,11 +1,11 @@
-//! Columns of numbers, as tensors take them.
+//! Columns of numbers, in the form of tensors.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::Field;
 use feedstock_device::Element;
 use std::borrow::Cow;
 
-/// A column of numbers or flags, none of them missing; lists of a fixed size are further axes.
+/// A column of numbers or flags without nulls. Lists of a fixed size are further axes.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     element: Element,
@@ -14,7 +14,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Of a batch's column; `None` where it is something else, or its field may have nulls
+    /// Returns a batch's column in this form, or `None` if it has other values or its field may have nulls
     /// ([`Nulls::List`](crate::Nulls::List)).
     pub fn of(field: &Field, array: &ArrayRef) -> Option<Self> {
         if field.is_nullable() {
@@ -33,17 +33,17 @@ impl Numbers {
         Some(Self { element, shape, values })
     }
 
-    /// The type of the numbers; flags are [`Element::Bool`].
+    /// Returns the type of the numbers. Flags are [`Element::Bool`].
     pub fn element(&self) -> Element {
         self.element
     }
 
-    /// Lengths of the axes, rows first.
+    /// Returns the lengths of the axes, rows first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// All of them, row-major: in place, but flags, which become one byte each.
+    /// Returns all numbers, row-major. They are viewed in place, except flags, which become one byte each.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         if let Some(flags) = self.values.as_boolean_opt() {
             return Cow::Owned(flags.values().iter().map(u8::from).collect());
@@ -52,7 +52,7 @@ impl Numbers {
         let (start, bytes) = (data.offset() * self.element.bytes(), data.len() * self.element.bytes());
         let buffer = data.buffers()[0].clone();
         let start = buffer.as_ptr().wrapping_add(start);
-        // SAFETY: inside of the column's buffer, which `self` keeps unchanged.
+        // SAFETY: inside the column's buffer, which `self` keeps unchanged.
         Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, bytes) })
     }
 }

@@ -15,12 +15,12 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    /// `value` as an element; `None` where the type cannot hold it.
+    /// Returns `value` as an element, or `None` if the type cannot represent it.
     pub(crate) fn new(value: f64, dtype: DType) -> Option<Self> {
         let mut fill = Self { bytes: [0; 8], len: dtype.bytes() };
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "checked to come back as it was, but for f32's rounding"
+            reason = "checked to convert back to the same value, except for f32's rounding"
         )]
         match dtype {
             DType::F32 => fill.bytes[..4].copy_from_slice(&(value as f32).to_ne_bytes()),
@@ -39,7 +39,7 @@ impl Fill {
     }
 }
 
-/// Writes `row` into `out`, the memory of a row that is `longest` long.
+/// Writes `row` into `out`, the memory of a row of length `longest`.
 pub(crate) fn pad(spec: &TensorSpec, fill: Fill, row: &RaggedRow, longest: usize, out: &mut [u8]) {
     let axis = spec.ragged_axis.unwrap_or(0);
     let inner: usize = spec.shape[axis + 1..].iter().product::<usize>() * spec.dtype.bytes();

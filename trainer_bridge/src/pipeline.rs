@@ -1,4 +1,4 @@
-//! The description of a pipeline: everything but the rank and the place to start.
+//! The description of a pipeline: everything except the rank and the position to start from.
 
 use crate::batch_size::BatchSize;
 use crate::nulls::{NullRule, NullSettings, Nulls};
@@ -18,13 +18,14 @@ use std::time::Duration;
 /// 2 ready, 1 being written, 1 with the caller.
 const SLOTS: usize = 4;
 
-/// Twice the default shuffle window: the window's blocks, those that reach over its edges, and reads ahead.
+/// Twice the default shuffle window: the window's blocks, those that cross its edges, and reads ahead.
 const BUDGET_BYTES: u64 = 1 << 30;
 
-/// Longer than any retry of storage, shorter than the time-out of a collective (10 min in torch.distributed).
+/// Longer than any retry of storage, shorter than the timeout of a collective (10 min in torch.distributed).
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// What is done to which samples, in which order and batches. Cheap to clone; clones have one share of the process's CPU threads.
+/// Describes which samples are processed, how, and in which order and batches. Cheap to clone. Clones use one share of the
+/// process's CPU threads.
 #[derive(Clone)]
 pub struct Pipeline {
     pub(crate) recipe: Recipe,
@@ -63,8 +64,8 @@ impl Pipeline {
         }
     }
 
-    /// Runs each sample's encoded bytes or text in `column` through a chain of ops; the result is the batch's tensor
-    /// of the same name. Columns without a map ride along as they are, encoded bytes included.
+    /// Runs each sample's encoded bytes or text in `column` through a chain of ops. The result is the batch's tensor of the
+    /// same name. Columns without a map stay unchanged, encoded bytes included.
     #[must_use]
     pub fn map(self, column: &str, ops: impl Into<ChainSpec>) -> Self {
         self.map_as(column, column, ops)
@@ -93,9 +94,9 @@ impl Pipeline {
         self
     }
 
-    /// Names the random draws of the tensor `output` of an earlier map. Maps with equal keys draw the same for a sample,
-    /// whatever columns they read: the same crop of an image and of its mask. Another key draws other values. Default: see
-    /// [`map_as`](Self::map_as). An empty key is an error when a rank starts.
+    /// Names the random draws of the tensor `output` of an earlier map. Maps with equal keys draw the same for a sample, even
+    /// if they read different columns: the same crop of an image and of its mask. Another key draws other values. Default:
+    /// see [`map_as`](Self::map_as). An empty key is an error when a rank starts.
     ///
     /// # Panics
     /// If no map has that output.
@@ -105,7 +106,7 @@ impl Pipeline {
         self
     }
 
-    #[expect(clippy::panic, reason = "a slip in the caller's own chain of calls, seen at its first run")]
+    #[expect(clippy::panic, reason = "an error in the caller's chain of calls, found at its first run")]
     fn map_of(&mut self, output: &str, setting: &str) -> &mut MapSpec {
         match self.recipe.maps.iter_mut().find(|map| map.output == output) {
             Some(map) => map,
@@ -113,8 +114,8 @@ impl Pipeline {
         }
     }
 
-    /// What the ops refer to by URI (tokenizers, noise), loaded already; whatever is not in here is read from storage
-    /// when a rank starts. Default: nothing.
+    /// Sets loaded resources that the ops refer to by URI (tokenizers, noise). All others are read from storage when a rank
+    /// starts. Default: none.
     #[must_use]
     pub fn resources(mut self, resources: Resources) -> Self {
         self.recipe.give(resources);
@@ -142,72 +143,72 @@ impl Pipeline {
         self
     }
 
-    /// Puts samples of like length into one batch: inside windows of many batches they are sorted by the numeric
-    /// `column` of the catalog (`duration`), cut into global batches, and the batches shuffled. The order stays a pure
-    /// function of (data set, seed, epoch), and all ranks get the same bucket at a step. Default: no bucketing.
+    /// Puts samples of similar length into one batch. Inside windows of many batches, samples are sorted by the numeric
+    /// `column` of the catalog (`duration`) and cut into global batches, which are shuffled. The order stays a pure function
+    /// of (data set, seed, epoch), and all ranks get the same bucket at a step. Default: no bucketing.
     #[must_use]
     pub fn bucket_by(mut self, column: &str) -> Self {
         (self.recipe.by_length.column, self.recipe.by_length.bucketed) = (Some(column.to_owned()), true);
         self
     }
 
-    /// Samples of a bucketing window. Default: the shuffle's window, or what 512 MiB of encoded bytes span.
+    /// Sets the samples of a bucketing window. Default: the shuffle's window, or the samples of 512 MiB of encoded bytes.
     #[must_use]
     pub fn bucket_window(mut self, samples: u64) -> Self {
         self.recipe.by_length.window = Some(samples);
         self
     }
 
-    /// The numeric column of lengths that batches of a total go by, where they are not bucketed.
+    /// Sets the numeric column of lengths for batches that a total bounds, if they are not bucketed.
     #[must_use]
     pub fn lengths_from(mut self, column: &str) -> Self {
         self.recipe.by_length.column = Some(column.to_owned());
         self
     }
 
-    /// What becomes of the epoch's last, incomplete global batch. Default: dropped.
+    /// Sets what happens to the epoch's last, incomplete global batch. Default: it is dropped.
     #[must_use]
     pub fn tail(mut self, tail: Tail) -> Self {
         self.tail = tail;
         self
     }
 
-    /// What to do about samples that cannot be decoded. Default: raise.
+    /// Sets what happens to samples that cannot be decoded. Default: raise.
     #[must_use]
     pub fn on_error(mut self, policy: OnError) -> Self {
         self.on_error = policy;
         self
     }
 
-    /// What becomes of missing values in columns of numbers or flags that ride along, all but those with a separate
-    /// setting ([`nulls_of`](Self::nulls_of)).
+    /// Sets how missing values are represented in all unmapped columns of numbers or flags without a separate setting
+    /// ([`nulls_of`](Self::nulls_of)).
     ///
     /// Default: a column is a list in every batch if statistics prove nulls among the selected samples
     /// ([`feedstock_dataset::Dataset::proves_nulls`]). Any other is a tensor in every batch, and a sample with a null in it
-    /// is a bad sample ([`on_error`](Self::on_error)). [`Nulls::Mask`] for all columns makes flags for those that may have
-    /// nulls by their schema.
+    /// is a bad sample ([`on_error`](Self::on_error)). [`Nulls::Mask`] for all columns makes flags for those whose schema
+    /// allows nulls.
     #[must_use]
     pub fn nulls(mut self, nulls: Nulls) -> Self {
         self.nulls.all = Some(nulls);
         self
     }
 
-    /// What becomes of missing values in `column`. A column that is not one of numbers or flags, and a value that its type
-    /// does not hold, is an error when a rank starts.
+    /// Sets how missing values are represented in `column`. A column without numbers or flags, or a value that its type cannot
+    /// represent, is an error when a rank starts.
     #[must_use]
     pub fn nulls_of(mut self, column: &str, nulls: Nulls) -> Self {
         self.nulls.columns.insert(column.to_owned(), nulls);
         self
     }
 
-    /// Ends after epoch `epochs − 1`, so that nothing is prefetched beyond it. Default: goes on until dropped.
+    /// Ends after epoch `epochs − 1`, so that nothing is prefetched beyond it. Default: no end.
     #[must_use]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = Some(epochs);
         self
     }
 
-    /// Batches in memory for each rank, at least 2. Default 4: 2 ready, 1 being written, 1 with the caller.
+    /// Sets the number of batches in memory for each rank, at least 2. Default 4: 2 ready, 1 being written, 1 with the caller.
     #[must_use]
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
@@ -220,10 +221,10 @@ impl Pipeline {
         self.slots
     }
 
-    /// CPU threads that work for this pipeline at once, at most, at least 1: all its ranks in this process share them.
-    /// They belong to the one pool of the process, which has as many threads as its largest pipeline. Default: the CPUs
-    /// that the process may use (affinity, cgroup quota), divided by the environment's `LOCAL_WORLD_SIZE`. Another number
-    /// than before makes another share, which earlier clones do not count in.
+    /// Limits the CPU threads that work for this pipeline at once, at least 1. All its ranks in this process share them. They
+    /// belong to the process's only pool, which has the number of threads of its largest pipeline. Default: the CPUs that the
+    /// process may use (affinity, cgroup quota), divided by the environment's `LOCAL_WORLD_SIZE`. A different number starts a
+    /// new share, to which earlier clones do not belong.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         if self.threads != Some(threads) {
@@ -233,40 +234,40 @@ impl Pipeline {
         self
     }
 
-    /// Returns the number that [`threads`](Self::threads) set; `None` if the default applies.
+    /// Returns the number that [`threads`](Self::threads) set, or `None` if the default applies.
     #[must_use]
     pub fn thread_limit(&self) -> Option<usize> {
         self.threads
     }
 
-    /// Bytes of blocks held in memory for each rank of this process, as they lie in memory: decompressed, images and audio
-    /// still encoded. Default 1 GiB, twice the default shuffle window; less than the window makes blocks be read twice.
+    /// Limits the bytes of blocks in memory for each rank of this process. Blocks count decompressed, with images and audio
+    /// still encoded. Default 1 GiB, twice the default shuffle window. With less than the window, blocks are read twice.
     ///
-    /// A process grows by at most `budget_bytes` + slots + 200 MB + `threads` × [`decoder_memory`](Self::decoder_memory): with the
-    /// defaults and 8 threads 1 GiB + 4 batches + 200 MB + 512 MiB. Of the 200 MB, 64 MiB are for blocks that are being
-    /// decompressed and 32 MiB for idle blocks; the rest is the program. A block over 32 MiB takes room of the budget while it
-    /// is made. A step that needs more than the budget is an error that states how much it needs.
+    /// A process grows by at most `budget_bytes` + slots + 200 MB + `threads` × [`decoder_memory`](Self::decoder_memory). With
+    /// the defaults and 8 threads, that is 1 GiB + 4 batches + 200 MB + 512 MiB. Of the 200 MB, 64 MiB are for blocks that are
+    /// being decompressed and 32 MiB for idle blocks; the rest is the program. A block over 32 MiB counts towards the budget
+    /// while it is made. A step that needs more than the budget is an error that states how much it needs.
     #[must_use]
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = bytes;
         self
     }
 
-    /// Bytes of working memory that each CPU thread may take for one sample: the decoded image or waveform, what the decoder keeps
-    /// in addition, and what ops make of it. Default 64 MiB, a 22-megapixel RGB image.
+    /// Limits the working memory of each CPU thread for one sample, in bytes. It covers the decoded image or waveform, the
+    /// decoder's buffers and the ops' results. Default 64 MiB, a 22-megapixel RGB image.
     ///
-    /// A sample that needs more borrows the rest from `budget_bytes` until it is decoded. What it needs is known from its header:
-    /// a PNG of 50 megapixels needs 150 MB. A sample that needs more than `decoder_memory` + `budget_bytes` / 2 is bad, subject
-    /// to [`on_error`](Self::on_error); the other half of the budget is for the blocks of its batch. The sum follows from
-    /// options alone, so all ranks and workers find the same samples bad. If the blocks of a batch leave too little room for
-    /// what one of its samples borrows, the run ends with an error that states the sizes.
+    /// A sample that needs more borrows the rest from `budget_bytes` until it is decoded. Its header states what it needs: 150
+    /// MB for a PNG of 50 megapixels. A sample that needs more than `decoder_memory` + `budget_bytes` / 2 is bad, subject to
+    /// [`on_error`](Self::on_error). The other half of the budget is for the blocks of its batch. The sum follows from options
+    /// alone, so all ranks and workers find the same samples bad. If the blocks of a batch leave too little room for what one
+    /// of its samples borrows, the run ends with an error that states the sizes.
     #[must_use]
     pub fn decoder_memory(mut self, bytes: u64) -> Self {
         self.decoder_memory = bytes;
         self
     }
 
-    /// The longest wait for a batch, after which the iterator yields an error that states what it waited for.
+    /// Sets the longest wait for a batch, after which the iterator yields an error that states what it waited for.
     /// Default 5 min.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
@@ -274,49 +275,47 @@ impl Pipeline {
         self
     }
 
-    /// Has other machines do the work: workers (`feedstock worker`) make the rows, this process only puts batches
-    /// together. The batches are the same bytes. Default: this machine does it all.
+    /// Moves the work to other machines. Workers (`feedstock worker`) make the rows, and this process only assembles batches.
+    /// The batches stay byte-identical. Default: this machine does all work.
     #[must_use]
     pub fn workers(mut self, workers: Workers) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// Has batches arrive in a GPU's memory: slots are page-locked, batches are copied on a separate stream while the
-    /// caller computes, and finished there. What was only copied ahead does not count as delivered. Default: batches stay in
-    /// host memory. Without CUDA they do so, too, finished all the same, and a warning is logged once.
+    /// Delivers batches in a GPU's memory. Slots are page-locked, and batches are copied on a separate stream while the caller
+    /// computes, and finished there. Batches that were only copied ahead do not count as delivered. Without CUDA, batches are
+    /// finished in host memory, and a warning is logged once. Default: batches stay in host memory.
     #[must_use]
     pub fn device(mut self, options: DeviceOptions) -> Self {
         self.device = Some(options);
         self
     }
 
-    /// What is done to which samples, in which order, as a description for other processes: ranks send it to workers, and
-    /// Flight clients may.
+    /// Returns the pipeline's description for other processes. Ranks send it to workers, and Flight clients can, too.
     pub fn spec(&self) -> RecipeSpec {
         self.recipe.spec()
     }
 
-    /// The data set, with its filter.
+    /// Returns the data set, with its filter.
     pub fn dataset(&self) -> &Dataset {
         &self.recipe.dataset
     }
 
-    /// The order, as ranks of this world size have it: only bucketed batches for each rank depend on that. Reads the
-    /// column of lengths, if one was named.
+    /// Returns the order for ranks of this world size. It depends on the world size only for bucketed batches per rank. Reads
+    /// the column of lengths, if one was named.
     ///
     /// # Errors
-    /// `BadConfig` where lanes or window are out of range, a sample has no length, or one exceeds the total of a batch:
-    /// it is named.
+    /// `BadConfig` if lanes or window are out of range, or a sample, which is named, has no length or exceeds a batch's total.
     pub fn plan(&self, rank: Rank) -> Result<Plan> {
         self.recipe.plan(&self.shape(rank)?)
     }
 
-    /// The compiled chain whose results go into the column `output`, what it refers to loaded: for running it outside
-    /// the pipeline, as previews and measurements do.
+    /// Returns the compiled chain of the column `output`, with its resources loaded. Previews and measurements run it outside
+    /// the pipeline.
     ///
     /// # Errors
-    /// `BadConfig` where no map has this output, or a chain does not compile.
+    /// `BadConfig` if no map has this output, or a chain does not compile.
     pub fn chain(&self, output: &str) -> Result<Chain> {
         let (maps, _) = self.compile()?;
         let map = maps.into_iter().find(|map| map.output == output);
@@ -325,20 +324,20 @@ impl Pipeline {
         Ok(Chain::clone(&map.chain))
     }
 
-    /// The same with what is left of `epoch`, which began with other data.
+    /// Returns the same pipeline with the rest of `epoch`, which began with other data.
     pub(crate) fn carrying(&self, epoch: u64, carried: Vec<Carried>, rank: Rank) -> Result<Self> {
         let recipe = self.recipe.carrying(epoch, carried, &self.shape(rank)?)?;
         Ok(Self { recipe, ..self.clone() })
     }
 
-    /// The same with whole epochs of the data as they are.
+    /// Returns the same pipeline with whole epochs of the current data.
     pub(crate) fn carrying_nothing(&self) -> Self {
         let mut pipeline = self.clone();
         pipeline.recipe.rest = None;
         pipeline
     }
 
-    /// What is left of an epoch that began with other data, if the order has that.
+    /// Returns the rest of an epoch that began with other data, if the order has one.
     pub(crate) fn rest(&self) -> Option<&Rest> {
         self.recipe.rest.as_deref()
     }
@@ -356,7 +355,7 @@ impl Pipeline {
         }
     }
 
-    /// The chains, compiled, and the columns that they make.
+    /// Returns the compiled chains and the columns that they make.
     pub(crate) fn compile(&self) -> Result<(Vec<Map>, Vec<Column>)> {
         let config = |message: String| Error::new(ErrorKind::BadConfig, message);
         let maps = self.recipe.compile()?;
@@ -372,7 +371,7 @@ impl Pipeline {
             columns.push(Column { name: map.output.clone(), spec, fill, is_deferred: false });
         }
         let taken = |name: &str| {
-            let reader = self.recipe.dataset.block_reader(); // of the chosen columns only
+            let reader = self.recipe.dataset.block_reader(); // reads only the chosen columns
             let schema = reader.schema();
             maps.iter().any(|map| map.output == name) || schema.field_with_name(name).is_ok()
         };
@@ -380,7 +379,7 @@ impl Pipeline {
             let lengths = length_column(&column.name);
             if taken(&lengths) {
                 return Err(config(format!(
-                    "the lengths of '{}' go into the column '{lengths}', which is there already; name the result otherwise \
+                    "the lengths of '{}' go into the column '{lengths}', which already exists; give the result another name \
                      with map_as, or leave that column out with Dataset::columns",
                     column.name
                 )));
@@ -389,7 +388,7 @@ impl Pipeline {
         Ok((maps, columns))
     }
 
-    /// The forms of the columns of numbers that ride along.
+    /// Returns the forms of the unmapped columns of numbers.
     pub(crate) fn null_rules(&self, maps: &[Map], columns: &[Column]) -> Result<Vec<NullRule>> {
         let along = self.recipe.unmapped(maps)?;
         let along: Vec<&Field> = along.fields().iter().map(AsRef::as_ref).collect();
@@ -402,7 +401,7 @@ impl Pipeline {
         NullRule::of_columns(&self.nulls, &self.recipe.dataset, &along, &is_taken)
     }
 
-    /// The device's part, checked against the columns that the chains make.
+    /// Returns the device's part, checked against the columns that the chains make.
     pub(crate) fn prepare_device(
         &self,
         options: &DeviceOptions,
@@ -411,7 +410,7 @@ impl Pipeline {
         nulls: &[NullRule],
     ) -> Result<DevicePlan> {
         if options.nvjpeg > 0.0 && self.workers.is_some() {
-            let message = "nvjpeg: workers decode on their CPUs; leave out one of both";
+            let message = "nvjpeg: workers decode on their CPUs; leave out nvjpeg or the workers";
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         let mapped: Vec<MappedColumn<'_>> = columns
@@ -425,7 +424,7 @@ impl Pipeline {
                 chain: &map.chain,
             })
             .collect();
-        let reader = self.recipe.dataset.block_reader(); // of the chosen columns only
+        let reader = self.recipe.dataset.block_reader(); // reads only the chosen columns
         let along = reader.schema();
         let is_taken = |name: &str| {
             mapped.iter().any(|column| column.name == name)
@@ -439,7 +438,7 @@ impl Pipeline {
         DevicePlan::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
     }
 
-    /// The hash of the ops that cursors keep, of what finishes and decodes on a device among them.
+    /// Returns the hash of the ops for cursors, including finishing and decoding on a device.
     pub(crate) fn ops_hash(&self) -> Result<u64> {
         let ops = self.recipe.ops_hash()?;
         match self.device.as_ref().filter(|options| !options.finish.is_empty() || options.nvjpeg > 0.0) {
@@ -459,7 +458,7 @@ impl Pipeline {
     }
 
     pub(crate) fn engine(&self) -> Result<Engine> {
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner); // a single store
         let engine = match &mut *engine {
             Some(engine) => engine,
             none => none.insert(Engine::new(self.threads.unwrap_or_else(default_threads))?),

@@ -5,10 +5,10 @@ use feedstock_dataset::SampleId;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// Skipped samples that a report lists; further ones are only counted (8,192 × about 200 bytes = 1.6 MiB).
+/// The skipped samples that a report lists. Further ones are only counted (8,192 × about 200 bytes = 1.6 MiB).
 const LISTED_SKIPS: usize = 8192;
 
-/// What to do about a sample that cannot be decoded.
+/// What happens to a sample that cannot be decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
@@ -18,13 +18,13 @@ pub enum OnError {
     /// Fill its row with a copy of the batch's nearest good row, mark it `valid = false`, and list it in the
     /// [`SkipReport`].
     Skip {
-        /// Stop once more than this share of the rank's samples of an epoch was skipped, 0.0 to 1.0.
+        /// Stop once more than this fraction of the rank's samples of an epoch was skipped, 0.0 to 1.0.
         max_fraction: f64,
     },
 }
 
 impl OnError {
-    /// Skip up to one sample in a hundred: more is a broken data set, not broken samples.
+    /// Skips up to one sample in a hundred. More would be a broken data set, not broken samples.
     pub const fn skip() -> Self {
         Self::Skip { max_fraction: 0.01 }
     }
@@ -54,14 +54,14 @@ pub struct Skipped {
 /// Samples skipped by a rank so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SkipReport {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// The first 8,192 of them, in delivery order.
     pub samples: Vec<Skipped>,
 }
 
 impl SkipReport {
-    /// Adds what a later run of the same loader skipped; samples that it was given again count once.
+    /// Adds the samples that a later run of the same loader skipped. Samples in both count once.
     pub(crate) fn merge(&mut self, later: Self) {
         let unlisted = later.count - later.samples.len() as u64;
         let known: HashSet<(u64, SampleId)> = self.samples.iter().map(|s| (s.epoch, s.sample)).collect();
@@ -69,7 +69,7 @@ impl SkipReport {
         self.count += unlisted;
     }
 
-    /// Listed samples of `epoch`.
+    /// Returns the number of listed samples of `epoch`.
     pub(crate) fn listed_in(&self, epoch: u64) -> u64 {
         self.samples.iter().filter(|skipped| skipped.epoch == epoch).count() as u64
     }
@@ -81,7 +81,8 @@ impl SkipReport {
     }
 }
 
-/// By row, the row whose content it takes: its own, for a bad row its nearest good neighbour, `None` without any.
+/// Returns, for each row, the row whose content it takes: itself, or for a bad row its nearest good neighbour. `None` if no
+/// row is good.
 pub(crate) fn sources(rows: usize, bad: &[usize]) -> Vec<Option<usize>> {
     let is_good = |row: &usize| bad.binary_search(row).is_err();
     let good: Vec<usize> = (0..rows).filter(is_good).collect();

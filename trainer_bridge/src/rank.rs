@@ -1,4 +1,4 @@
-//! The rank's iterator: batches in step order, epoch by epoch, and the state to go on from.
+//! The rank's iterator: batches in step order, epoch by epoch, and the state to resume from.
 
 use crate::batch::Batch;
 use crate::ledger::Ledger;
@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 /// A wait this long is logged, once for each batch.
 pub(crate) const SLOW_WAIT: Duration = Duration::from_secs(10);
 
-/// In a mix without end, a fraction of skipped samples is one of those delivered so far and of this many: early ones
-/// must not count for more than they would in an epoch of 10,000.
+/// In a mix without end, the fraction of skipped samples is relative to the samples so far plus this number. Early skips must
+/// not count for more than they would in an epoch of 10,000.
 const ENDLESS_GRACE: u64 = 10_000;
 
 /// One rank's batches: a blocking iterator and a `Stream`.
 ///
-/// It yields the batches of one epoch, then `None`; iterating again goes on with the next epoch. Every rank yields
-/// the same number of batches. An error ends the epoch: it is yielded once, then `None`, and again if iterated again;
-/// all but a wait past the deadline, after which the batch may still come.
+/// It yields the batches of one epoch, then `None`. Iterating again continues with the next epoch. Every rank yields the same
+/// number of batches. An error ends the epoch: it is yielded once, then `None`, and again if iterated again. Only after a
+/// wait past the deadline can the batch still come.
 pub struct RankIterator {
-    /// Before the run, so that it ends first: it holds slots.
+    /// Declared before the run, so that it is dropped first: it holds slots.
     stage: Option<Stage>,
     run: Run<Slot>,
     assembler: Arc<Assembler>,
@@ -43,12 +43,12 @@ pub struct RankIterator {
     end_epoch: Option<u64>,
     ops: u64,
     ledger: Ledger,
-    /// The positions that the ledger covers: an epoch from 0 on, unless resumed in its middle.
+    /// The positions that the ledger covers: from the epoch's start, unless it was resumed in its middle.
     ledger_range: Range<Position>,
     phase: Phase,
     skips: SkipReport,
     warnings: WarningReport,
-    /// By mapped column: elements along the padded axis that are samples' own, and all.
+    /// By mapped column, the elements along the padded axis: those of samples, and all.
     padding: Vec<(u64, u64)>,
     on_error: OnError,
     skipped_before: (u64, u64),
@@ -57,9 +57,9 @@ pub struct RankIterator {
     waited: Duration,
     /// The part of the caller's waits that [`add_function_wait`](Self::add_function_wait) recorded.
     waited_for_functions: Duration,
-    /// Of the batch that is waited for: the time inside calls so far, not that between them.
+    /// The time spent inside calls for the pending batch, without the time between calls.
     waiting: Duration,
-    /// The same for the stream, which is polled.
+    /// The start of the current wait of the stream, which is polled.
     polled_since: Option<Instant>,
     has_warned_of_slow_wait: bool,
 }
@@ -67,48 +67,48 @@ pub struct RankIterator {
 /// Where the iteration is.
 #[derive(Debug)]
 enum Phase {
-    /// Batches of the epoch are left, or the epoch was not begun.
+    /// The epoch was not begun, or has batches left.
     Batches,
-    /// The epoch's last batch was handed out; its end was not.
+    /// The epoch's last batch was delivered, but not its end.
     EpochEnd,
-    /// The run has failed. `None` and the error are returned in turns.
+    /// The run has failed. Calls return `None` and the error alternately.
     Failed { error: Error, is_none_next: bool },
 }
 
-/// What can be returned without a wait.
+/// A result that needs no wait.
 enum Settled {
     EpochEnd,
     Failed(Error),
 }
 
-/// What a rank keeps of its pipeline's settings.
+/// The settings of its pipeline that a rank needs.
 pub(crate) struct Settings {
     pub(crate) slots: usize,
     pub(crate) on_error: OnError,
     pub(crate) deadline: Duration,
-    /// The hash of the chains, kept in cursors.
+    /// The hash of the chains, stored in cursors.
     pub(crate) ops: u64,
     /// The forms of columns of numbers.
     pub(crate) nulls: Arc<[NullRule]>,
-    /// An epoch, and samples skipped in it by earlier runs of the same loader: they count towards its limit.
+    /// An epoch, and the number of samples that earlier runs of the same loader skipped in it. They count towards its limit.
     pub(crate) skipped: (u64, u64),
 }
 
-/// What a rank's pipeline has done so far.
+/// The statistics of a rank's pipeline so far.
 #[derive(Debug, Clone, Copy)]
 pub struct RankStats {
     /// The engine's counts.
     pub engine: Stats,
-    /// Time that the caller waited for batches, the wait under way included.
+    /// The time that the caller waited for batches, including the current wait.
     pub waited: Duration,
-    /// The part of it that the caller waited for its own functions on batches that it had taken already: see
+    /// The part of that time in which the caller waited for its own functions on batches that it had already taken: see
     /// [`RankIterator::add_function_wait`]. More workers do not shorten it.
     pub waited_for_functions: Duration,
-    /// Batches ready now.
+    /// The number of batches that are ready now.
     pub ready: usize,
-    /// Slots held by the caller now; with a device, its buffers.
+    /// The number of slots (with a device, of its buffers) that the caller holds now.
     pub held: usize,
-    /// Slots in all; with a device, its buffers.
+    /// The number of all slots (with a device, of its buffers).
     pub slots: usize,
 }
 
@@ -139,10 +139,10 @@ impl RankIterator {
             StepSize::Total { .. } => 0, // slots grow to the largest step
         };
         let rows = usize::try_from(rows).map_err(|_| {
-            Error::new(ErrorKind::BadConfig, "a batch has more rows than memory has addresses")
+            Error::new(ErrorKind::BadConfig, "a batch has more rows than the address space allows")
         })?;
         let BatchRoute { allocator, stage } = route;
-        // All of them before any is offered: page-locked memory may not suffice for as many.
+        // Make all slots before offering any: page-locked memory may not suffice for this number.
         let made = make_slots(&columns, &allocator, rows, slots)?;
         let slots = made.len();
         let run = run(job, assembler.clone() as Arc<dyn Sink<Slot>>)?;
@@ -177,7 +177,7 @@ impl RankIterator {
         })
     }
 
-    /// The cursor after the batches that were handed out; those only prefetched do not count.
+    /// Returns the cursor after the batches that were delivered. Batches that were only prefetched do not count.
     ///
     /// At an epoch's end it points at the next epoch, so that no run resumes into an empty one.
     pub fn state(&self) -> Cursor {
@@ -185,13 +185,13 @@ impl RankIterator {
         self.plan.cursor(epoch, position).with_ops(self.ops)
     }
 
-    /// The epoch that the next batch belongs to (at an epoch's end: the one just finished).
+    /// Returns the epoch of the next batch (at an epoch's end, the epoch just finished).
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Batches left in this epoch; 0 once the last of all epochs is over. Where batches are bounded by a total, the
-    /// first call in an epoch walks its plan: about 0.2 µs a sample.
+    /// Returns the number of batches left in this epoch, 0 after the last epoch. If a total bounds batches, the first call in
+    /// an epoch walks its plan, which takes about 0.2 µs per sample.
     pub fn steps_left(&self) -> u64 {
         match self.end_epoch.is_some_and(|end| self.epoch >= end) {
             true => 0,
@@ -199,13 +199,13 @@ impl RankIterator {
         }
     }
 
-    /// Batches in the whole of this epoch; all epochs have as many, unless batches are bounded by a total.
+    /// Returns the number of batches in this epoch. It is the same in all epochs, unless a total bounds batches.
     pub fn steps_per_epoch(&self) -> u64 {
         self.plan.steps_left(self.epoch, Position(0), &self.shape)
     }
 
-    /// The ledger of the current epoch up to the last batch, or of the epoch just finished. Computing the planned
-    /// side walks the plan: about 0.1 µs a sample.
+    /// Returns the ledger of the current epoch up to the last batch, or of the epoch just finished. Computing the planned side
+    /// walks the plan, which takes about 0.1 µs per sample.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;
         let mut order = self.plan.epoch(self.ledger.epoch);
@@ -216,25 +216,25 @@ impl RankIterator {
         ledger
     }
 
-    /// Samples skipped so far.
+    /// Returns the samples skipped so far.
     pub fn skip_report(&self) -> &SkipReport {
         &self.skips
     }
 
-    /// What decoders warned of in the batches so far.
+    /// Returns the decoders' warnings about the batches so far.
     pub fn warning_report(&self) -> &WarningReport {
         &self.warnings
     }
 
-    /// The share of tensor `output` that was padding in the batches so far, 0.0 to 1.0; `None` where its rows are equal
-    /// by nature, or nothing was delivered. What bucketing by length is for.
+    /// Returns the fraction of tensor `output` that was padding in the batches so far, 0.0 to 1.0. `None` if its rows have a
+    /// fixed length, or nothing was delivered. Bucketing by length reduces it.
     pub fn padding_share(&self, output: &str) -> Option<f64> {
         let index = self.assembler.columns.iter().position(|column| column.name == output)?;
         let (own, all) = self.padding[index];
         (all > 0).then(|| 1.0 - own as f64 / all as f64)
     }
 
-    /// What has been done so far.
+    /// Returns the statistics so far.
     pub fn stats(&self) -> RankStats {
         let ready = self.ready().len();
         let lent = self.stage.as_ref().and_then(Stage::lent);
@@ -245,18 +245,18 @@ impl RankIterator {
         RankStats { engine: self.run.stats(), waited, waited_for_functions, ready, held, slots }
     }
 
-    /// Batches as the caller gets them, in step order.
+    /// Returns the batches for the caller, in step order.
     fn ready(&self) -> &Ready<Assembled> {
         self.stage.as_ref().map_or(&self.assembler.ready, Stage::output)
     }
 
-    /// What the next batch waits for.
+    /// Returns what the next batch waits for.
     pub fn waiting(&self) -> Waiting {
         self.run.waiting()
     }
 
-    /// Once an epoch's last batch was handed out, goes on to the next epoch without yielding the `None` that marks its
-    /// end, for callers who count batches; true if it did.
+    /// After an epoch's last batch, continues with the next epoch without yielding the `None` that marks the end. For callers
+    /// that count batches. Returns whether it did.
     pub fn begin_epoch(&mut self) -> bool {
         if !self.is_epoch_done() {
             return false;
@@ -267,8 +267,8 @@ impl RankIterator {
         true
     }
 
-    /// As [`Iterator::next`], but waits no longer than `timeout`: for callers who have to look up now and then, at
-    /// signals for instance. Successive calls are one wait, to which the deadline applies.
+    /// As [`Iterator::next`], but waits at most `timeout`, for callers that must check for signals, for example. Successive
+    /// calls are one wait, to which the deadline applies.
     ///
     /// # Errors
     /// As the iterator's.
@@ -298,10 +298,10 @@ impl RankIterator {
     }
 
     /// As [`next_within`](Self::next_within), for a caller that takes batches ahead while its own functions run on earlier
-    /// ones: the wait is not one for this batch, so it counts neither as waited nor towards the deadline.
+    /// ones. The caller does not need this batch yet, so the wait counts neither as waited nor towards the deadline.
     ///
     /// # Errors
-    /// As the iterator's, but for the deadline.
+    /// As the iterator's, except the deadline.
     pub fn next_ahead(&mut self, timeout: Duration) -> Result<Next> {
         match self.settled() {
             Some(Settled::EpochEnd) => return Ok(Next::EpochEnd),
@@ -312,7 +312,7 @@ impl RankIterator {
         self.taken(popped)
     }
 
-    /// Counts `time` as waited: the caller waited so long for its own functions on batches that it had taken ahead.
+    /// Counts `time` as waited: the time that the caller waited for its own functions on batches that it had taken ahead.
     pub fn add_function_wait(&mut self, time: Duration) {
         self.waited_for_functions += time;
     }
@@ -329,17 +329,17 @@ impl RankIterator {
         }
     }
 
-    /// Whether it failed for good: it only returns the error again.
+    /// Whether it failed permanently: it only returns the error again.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.phase, Phase::Failed { .. })
     }
 
-    /// Whether the epoch's last batch was handed out, and its end not yet.
+    /// Whether the epoch's last batch was delivered, but not yet its end.
     pub(crate) fn is_epoch_done(&self) -> bool {
         matches!(self.phase, Phase::EpochEnd)
     }
 
-    /// Returns what needs no wait, if the iteration is there.
+    /// Returns the result of the next call if it needs no wait.
     fn settled(&mut self) -> Option<Settled> {
         if let Phase::Failed { error, is_none_next } = &mut self.phase {
             return Some(match std::mem::replace(is_none_next, !*is_none_next) {
@@ -393,7 +393,7 @@ impl RankIterator {
         }
         let last = skipped.last().map_or("", |skipped| &skipped.reason);
         let message = format!(
-            "{count} of this rank's {planned} samples of epoch {} could not be decoded, over on_error=skip's \
+            "{count} of this rank's {planned} samples of epoch {} could not be decoded, more than on_error=skip's \
              max_fraction of {max_fraction}; repair the data or raise it. The last: {last}",
             self.epoch
         );
@@ -452,8 +452,8 @@ impl Iterator for RankIterator {
     }
 }
 
-/// Where the next step begins: here, or at the next epoch's start where nothing is left of this one, so that no run
-/// begins with an empty epoch.
+/// Returns the start of the next step: here, or at the next epoch's start if this one has no steps left. So no run begins
+/// with an empty epoch.
 pub(crate) fn next_step(plan: &Plan, shape: &StepShape, epoch: u64, position: Position) -> (u64, Position) {
     match shape.has_step(plan.len_of(epoch), position) {
         true => (epoch, position),
@@ -464,7 +464,7 @@ pub(crate) fn next_step(plan: &Plan, shape: &StepShape, epoch: u64, position: Po
 impl Stream for RankIterator {
     type Item = Result<Batch>;
 
-    /// As [`Iterator::next`]; the deadline is the caller's (`tokio::time::timeout`).
+    /// As [`Iterator::next`], but the caller sets the deadline (`tokio::time::timeout`).
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         match this.settled() {

@@ -1,4 +1,4 @@
-//! One rank's share of a pipeline: checked, then started.
+//! Checks and starts one rank's share of a pipeline.
 
 use crate::pipeline::Pipeline;
 use crate::rank::{RankIterator, Settings, next_step};
@@ -11,13 +11,13 @@ use feedstock_ingest::{Job, sample_bytes};
 use feedstock_ops::OPS_VERSION;
 
 impl Pipeline {
-    /// One rank's share of it.
+    /// Returns a builder of one rank's share.
     pub fn rank(&self, rank: Rank) -> RankBuilder {
         RankBuilder { pipeline: self.clone(), rank, from: None, epoch: 0 }
     }
 }
 
-/// What a rank's run is started with.
+/// The checked parts from which a rank's run is started.
 pub(crate) struct PreparedRank {
     pub(crate) job: Job,
     pub(crate) columns: Vec<Column>,
@@ -25,7 +25,7 @@ pub(crate) struct PreparedRank {
     pub(crate) device: Option<DevicePlan>,
 }
 
-/// A rank's share of a pipeline, and where to begin.
+/// A rank's share of a pipeline, and the position to begin at.
 #[derive(Debug, Clone)]
 pub struct RankBuilder {
     pipeline: Pipeline,
@@ -35,7 +35,7 @@ pub struct RankBuilder {
 }
 
 impl RankBuilder {
-    /// Begins with this epoch, at its start; a cursor overrides it. Default 0.
+    /// Begins at the start of this epoch. A cursor overrides it. Default 0.
     #[must_use]
     pub fn epoch(mut self, epoch: u64) -> Self {
         self.epoch = epoch;
@@ -68,7 +68,7 @@ impl RankBuilder {
         self.run(prepared, opened)
     }
 
-    /// Starts the run; `opened` is the device, if there is one.
+    /// Starts the run. `opened` is the device, if there is one.
     pub(crate) fn run(&self, prepared: PreparedRank, opened: Option<OpenedDevice>) -> Result<RankIterator> {
         let PreparedRank { mut job, mut columns, settings, device } = prepared;
         let (pipeline, settings) = (&self.pipeline, &settings);
@@ -86,7 +86,7 @@ impl RankBuilder {
         })
     }
 
-    /// Everything that can be wrong is found here.
+    /// Checks everything that can be wrong.
     pub(crate) fn prepare(&self) -> Result<PreparedRank> {
         let pipeline = &self.pipeline;
         pipeline.on_error.check()?;
@@ -116,7 +116,7 @@ impl RankBuilder {
         if let Some(saved) = self.from.as_ref().and_then(|cursor| cursor.ops).filter(|saved| *saved != ops) {
             tracing::warn!(
                 "the ops differ from those of the saved run ({saved:016x} there, {ops:016x} here): a chain or its keys \
-                 changed, or a release saved it whose ops do not have version {OPS_VERSION}"
+                 changed, or it was saved by a release whose ops do not have version {OPS_VERSION}"
             );
         }
         let (maps, columns) = pipeline.compile()?;

@@ -1,4 +1,4 @@
-//! From a finished step to a batch: the error policy is applied here, on the thread that finished the step.
+//! Turns a finished step into a batch. The error policy is applied here, on the thread that finished the step.
 
 use crate::batch::{Batch, Tensor};
 use crate::nulls::{NullRule, with_rules};
@@ -15,25 +15,25 @@ use feedstock_ingest::{Finished, Ready, SampleContext, Sink, row_seed};
 use feedstock_ops::SampleSeed;
 use std::sync::Arc;
 
-/// A batch, the samples that it had to replace, and those that a person should know of.
+/// A batch, the samples that were replaced in it, and those that a person should know of.
 pub(crate) struct Assembled {
     pub(crate) batch: Batch,
     pub(crate) skipped: Vec<Skipped>,
-    /// The samples that are in it although something is unusual about them.
+    /// The unusual samples that it nevertheless contains.
     pub(crate) warned: Vec<Warned>,
-    /// By row, the seed that its ops had: for what is finished on a device, and empty without one.
+    /// By row, the seed of its ops, for finishing on a device. Empty without a device.
     pub(crate) seeds: Vec<SampleSeed>,
 }
 
 impl Assembled {
-    /// As the assembler does with rows that fail: rows that turn out to be bad on their way are marked and listed, and take
-    /// the nearest good row's content, its columns included.
+    /// Replaces rows that turn out to be bad later, as the assembler does with rows that fail. They are marked and listed, and
+    /// take the content and columns of the nearest good row.
     ///
     /// # Errors
-    /// The first of them, where the policy allows no bad rows or there is no good one.
+    /// The first error, if the policy allows no bad rows or no row is good.
     ///
     /// # Safety
-    /// Nothing uses the slot but this batch.
+    /// Only this batch uses the slot.
     pub(crate) unsafe fn substitute(&mut self, on_error: OnError, bad: Vec<(usize, Error)>) -> Result<()> {
         let (batch, mut rows): (_, Vec<usize>) = (&mut self.batch, bad.iter().map(|(row, _)| *row).collect());
         rows.sort_unstable();
@@ -62,20 +62,20 @@ fn refuse(on_error: OnError, failures: &[(usize, Error)]) -> Result<()> {
     if on_error == OnError::Raise {
         return Err(first_of(first, failures.len()));
     }
-    // Only the data can be skipped, not our faults or a bad chain.
+    // Only bad data can be skipped, not feedstock's own defects or a bad chain.
     let ours = failures.iter().find(|(_, error)| error.kind() != ErrorKind::BadSample);
     ours.map_or(Ok(()), |(_, error)| Err(error.clone()))
 }
 
-/// What is drawn for a row that takes another's content is what was drawn for that.
+/// Returns the seed of each row. A row that takes another row's content also takes its seed.
 fn seeds_of(seeds: &[SampleSeed], sources: &[Option<usize>]) -> Vec<SampleSeed> {
     seeds.iter().zip(sources).map(|(own, from)| from.map_or(*own, |from| seeds[from])).collect()
 }
 
-/// The rows that `sources` names, each row itself where it names none.
+/// Returns the rows that `sources` names. A row without a source stays itself.
 fn take_rows(columns: &RecordBatch, sources: &[Option<usize>]) -> Result<RecordBatch> {
     if columns.num_columns() == 0 {
-        return Ok(columns.clone()); // it has its number of rows, and arrow takes none of a batch without columns
+        return Ok(columns.clone()); // arrow takes no rows of a batch without columns
     }
     let rows = sources.iter().enumerate().map(|(row, from)| from.unwrap_or(row) as u64);
     take_record_batch(columns, &rows.collect::<UInt64Array>())
@@ -93,7 +93,7 @@ pub(crate) struct Assembler {
     pub(crate) nulls: Arc<[NullRule]>,
     /// Names samples in errors.
     pub(crate) catalog: Arc<Catalog>,
-    /// Of the ops' randomness, where a device is to draw from it, too.
+    /// The seed of the ops' randomness, if a device also draws from it.
     pub(crate) device_seed: Option<u64>,
 }
 
@@ -164,7 +164,7 @@ impl Assembler {
 }
 
 impl Assembler {
-    /// Adds the rows in which a null is a bad sample, but those that have failed.
+    /// Adds the rows that a null makes bad samples, except those that have failed already.
     fn add_nulls(&self, step: &Step, columns: &RecordBatch, failures: &mut Vec<(usize, Error)>) {
         for rule in &*self.nulls {
             for row in rule.bad_rows(columns) {
@@ -206,7 +206,7 @@ fn with_lengths<'a>(
         .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot add the rows' lengths: {e}")))
 }
 
-/// The column that holds the rows' own lengths of ragged tensor `name`.
+/// Returns the name of the column with the row lengths of the ragged tensor `name`.
 pub(crate) fn length_column(name: &str) -> String {
     format!("{name}_length")
 }

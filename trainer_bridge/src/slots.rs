@@ -3,10 +3,10 @@
 //! ```text
 //! free ──offer──▶ being written (rows lent to tasks) ──▶ ready ──▶ leased by a Batch ──drop──▶ free
 //! ```
-//! One block of memory holds all fixed columns of a slot and another all padded ones, each column starting on a page, so
-//! that both can be page-locked as a whole and Arrow can view them without a copy; where they come from is `memory.rs`.
+//! One block of memory has all fixed columns of a slot, and another all padded ones. Each column starts on a page. So both
+//! blocks can be page-locked as a whole, and Arrow can view them without a copy. `memory.rs` provides them.
 //! Memory grows to the largest step that the slot held. A slot is never cleared: each row is written whole before it is
-//! read. It comes home when its lease is dropped: a copy to a device holds it until it has ended (`staging/stage.rs`).
+//! read. It returns when its lease is dropped. A copy to a device holds the lease until it has ended (`staging/stage.rs`).
 
 use crate::memory::{Allocator, Memory, no_memory};
 use crate::padding::{Fill, pad};
@@ -18,29 +18,29 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Steps of a slot after which its padded memory is compared with what they needed: rare enough that giving memory back
-/// and asking for it again costs nothing compared with decoding, even where every 16th batch is a large one.
+/// The number of steps of a slot after which its padded memory is compared with their needs. That is rare enough that freeing
+/// and allocating memory costs nothing compared with decoding, even if every 16th batch is a large one.
 const STEPS_REMEMBERED: u32 = 16;
 
-/// Padded memory is given back if the steps needed less than this part of it: a quarter. Batches of one data set differ by
-/// less: the longest of 32 audio clips of 1 to 12 s is 12 s in nearly all, and buckets differ by a factor of 12 at most, whose
-/// larger ones come often.
+/// Padded memory is freed if the steps needed less than a quarter of it. Batches of one data set differ by less: the longest
+/// of 32 audio clips of 1 to 12 s is 12 s in nearly all. Buckets differ by a factor of at most 12, and the larger ones come
+/// often.
 const SHRINK_FACTOR: usize = 4;
 
-/// Padded memory up to this stays: less is not worth a call.
+/// Padded memory up to this size is kept, because freeing it is not worth a call.
 const PADDED_KEPT_BYTES: usize = 1 << 20;
 
-/// A mapped column: its name, the tensor of one sample, and what short rows are padded with.
+/// A mapped column: its name, the tensor of one sample, and the padding of short rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) spec: TensorSpec,
     pub(crate) fill: Fill,
-    /// Its rows become images on a device, so the batch has no lengths of them.
+    /// Whether its rows become images on a device, so that the batch has no lengths for them.
     pub(crate) is_deferred: bool,
 }
 
-/// Which of a slot's two memories.
+/// One of a slot's two blocks of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotPart {
     /// Rows written in place.
@@ -56,27 +56,27 @@ pub(crate) struct PlacedColumn {
     pub(crate) offset: usize,
     /// The shape of one row.
     pub(crate) shape: Vec<usize>,
-    /// The rows' own lengths, where the column is ragged.
+    /// The length of each row, if the column is ragged.
     pub(crate) lengths: Option<Vec<usize>>,
 }
 
 /// How large a slot's padded memory should be: a state machine without memory.
 ///
-/// Grows when a step needs more. After every 16 steps it shrinks to what the largest of them needed, if that was less
-/// than a quarter. Whatever it has was hence needed, to a quarter, within the last 31 steps.
+/// It grows when a step needs more. After every 16 steps it shrinks to the need of the largest of them, if that was less than
+/// a quarter. So at least a quarter of the memory was needed within the last 31 steps.
 #[derive(Debug, Default)]
 struct PaddedSize {
-    /// The most that a step needed since the last comparison, and the steps since.
+    /// The largest need of a step since the last comparison, and the number of steps since.
     most: usize,
     steps: u32,
 }
 
 impl PaddedSize {
-    /// The size to have instead of `bytes` for a step that needs `needed`; `None` to keep what there is.
+    /// Returns the new size for a step that needs `needed` bytes, or `None` to keep `bytes`.
     fn step(&mut self, bytes: usize, needed: usize) -> Option<usize> {
         self.most = self.most.max(needed);
         self.steps += 1;
-        // A quarter more than asked, so that a rising longest batch does not allocate at every step.
+        // A quarter more than needed, so that a growing maximum does not allocate at every step.
         let room = |needed: usize| needed.saturating_add(needed / 4);
         if needed > bytes {
             *self = Self::default();
@@ -94,14 +94,14 @@ impl PaddedSize {
 pub(crate) struct Slot {
     columns: Arc<[Column]>,
     allocator: Allocator,
-    /// The rows: those of fixed columns in place, those of ragged ones in buffers.
+    /// The rows: fixed columns in place, ragged columns in buffers.
     rows: RowSlab<Memory>,
     padded: Arc<Memory>,
     padded_size: PaddedSize,
 }
 
 impl Slot {
-    /// A slot with room for `rows` rows of the fixed columns; it grows when a step is larger.
+    /// Makes a slot with room for `rows` rows of the fixed columns. It grows when a step is larger.
     pub(crate) fn new(
         columns: Arc<[Column]>,
         buffers: Arc<RowBuffers>,
@@ -115,10 +115,10 @@ impl Slot {
         Ok(Self { columns, allocator, rows: fixed, padded, padded_size: PaddedSize::default() })
     }
 
-    /// Makes every row whole: rows take the content of the row that `sources` names for them (their own, unless they
-    /// are substituted), ragged columns are padded. Rows without a good source become zeros, or nothing.
+    /// Completes every row. A row takes the content of the row that `sources` names: itself, unless it is substituted. Ragged
+    /// columns are padded. Rows without a good source become zeros, or empty if they are ragged.
     ///
-    /// Only while no row is lent.
+    /// Call it only while no row is lent.
     pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<PlacedColumn>> {
         let rows = sources.len();
         let mut placed = Vec::with_capacity(self.columns.len());
@@ -134,7 +134,7 @@ impl Slot {
             }
             let lengths: Vec<usize> =
                 sources.iter().map(|from| self.written(*from, index).map_or(0, RaggedRow::length)).collect();
-            // A model can work with a step of padding, not with no step at all.
+            // A model can process one step of padding, but not zero steps.
             let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
             let bytes = column.spec.bytes_at(longest).and_then(|row| row.checked_mul(rows));
             let end =
@@ -149,7 +149,7 @@ impl Slot {
             padded_bytes = end.ok_or_else(|| no_memory(usize::MAX))?;
         }
         if let Some(bytes) = self.padded_size.step(self.padded.size(), padded_bytes) {
-            self.padded = self.allocator.memory(0)?; // the old memory goes before the new one comes
+            self.padded = self.allocator.memory(0)?; // free the old memory before allocating the new
             self.padded = self.allocator.memory(bytes)?;
         }
         for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == SlotPart::Padded)
@@ -166,8 +166,8 @@ impl Slot {
         let bytes = placed.shape.iter().product::<usize>() * spec.dtype.bytes();
         let nothing = RaggedRow::new();
         for (row, from) in sources.iter().enumerate() {
-            // SAFETY: rows are disjoint ranges inside `padded`, which was sized for them; no row is lent and no batch
-            // holds this slot, so nothing else touches it.
+            // SAFETY: rows are disjoint ranges inside `padded`, which was sized for them. No row is lent and no batch holds
+            // this slot, so nothing else uses it.
             let out = unsafe {
                 std::slice::from_raw_parts_mut(self.padded.at(placed.offset + row * bytes).as_ptr(), bytes)
             };
@@ -201,10 +201,10 @@ impl Destination for Slot {
     }
 }
 
-/// The fewest slots of a pipeline: one is read while one is written.
+/// The fewest slots of a pipeline, so that one is read while one is written.
 const LEAST_SLOTS: usize = 2;
 
-/// `slots` slots with room for `rows` rows, or fewer where no more memory can be page-locked.
+/// Makes `slots` slots with room for `rows` rows, or fewer if no more memory can be page-locked.
 pub(crate) fn make_slots(
     columns: &Arc<[Column]>,
     allocator: &Allocator,
@@ -221,10 +221,10 @@ pub(crate) fn make_slots(
                     && error.kind() == ErrorKind::BadConfig
                     && matches!(allocator, Allocator::Locked(_)) =>
             {
-                // One slot's memory is left for what is page-locked later: staging memory, padded rows.
+                // Leave one slot's memory for later page-locking: staging memory and padded rows.
                 made.truncate(LEAST_SLOTS.max(number - 1));
                 let fewer = made.len();
-                tracing::warn!("going on with {fewer} slots instead of {slots}: {error}");
+                tracing::warn!("continuing with {fewer} slots instead of {slots}: {error}");
                 break;
             }
             Err(error) => return Err(error),
@@ -233,11 +233,11 @@ pub(crate) fn make_slots(
     Ok(made)
 }
 
-/// Where slots go when their batch is dropped.
+/// The place where slots return when their batch is dropped.
 pub(crate) struct Home {
     offers: OnceLock<Offers<Slot>>,
     leased: AtomicUsize,
-    /// The process that runs it. A child of it, after `fork`, has copies of the batches and none of the threads.
+    /// The process that runs it. After `fork`, its child has copies of the batches but not the threads.
     process: u32,
 }
 
@@ -248,7 +248,7 @@ impl Default for Home {
 }
 
 impl Home {
-    /// Connects the home to a run; slots that come home before are not reused.
+    /// Connects the home to a run. Slots that returned before are not reused.
     pub(crate) fn open(&self, offers: Offers<Slot>) {
         assert!(self.offers.set(offers).is_ok(), "a home belongs to one run");
     }
@@ -259,13 +259,13 @@ impl Home {
         }
     }
 
-    /// Slots that finished batches hold, delivered or ready.
+    /// Returns the number of slots that finished batches hold, delivered or ready.
     pub(crate) fn leased(&self) -> usize {
         self.leased.load(Ordering::Acquire)
     }
 }
 
-/// A finished slot; dropping the last handle frees it.
+/// A finished slot. Dropping the last handle frees it.
 pub(crate) struct Lease {
     slot: Option<Slot>,
     home: Arc<Home>,
@@ -277,7 +277,7 @@ impl Lease {
         Self { slot: Some(slot), home }
     }
 
-    /// The address of byte `offset` of a part of the finished slot.
+    /// Returns the address of byte `offset` in a part of the finished slot.
     pub(crate) fn at(&self, part: SlotPart, offset: usize) -> NonNull<u8> {
         #[expect(clippy::expect_used, reason = "taken in Drop only")]
         self.slot.as_ref().expect("a lease holds its slot").memory(part).at(offset)
@@ -287,7 +287,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.home.process != std::process::id() {
-            // The parent's lock may be held for ever here, and its memory may be page-locked.
+            // In a forked child, the parent's lock may be held forever and its memory may be page-locked.
             std::mem::forget((self.slot.take(), self.home.clone()));
             return;
         }
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn rows_are_disjoint_and_columns_start_on_pages() {
         let mut slot = slot(vec![bytes(5), bytes(4096)], 2).unwrap();
-        slot.begin(3).unwrap(); // more than there was room for
+        slot.begin(3).unwrap(); // more than it had room for
         (0..3).for_each(|row| fill(&mut slot, usize::from(row), row));
         let placed = slot.finish(&[Some(2), None, Some(2)]).unwrap();
         assert_eq!(
@@ -392,14 +392,14 @@ mod tests {
             slot.finish(&[Some(0)]).unwrap();
             slot.padded.size()
         };
-        let (speech, talk) = (300_000, 20 * 300_000); // 1.2 MB, as of a batch; 24 MB, of one with an audio clip of 10 min
+        let (speech, talk) = (300_000, 20 * 300_000); // 1.2 MB, a usual batch; 24 MB, one with an audio clip of 10 min
         let usual = run(speech);
         let large = run(talk);
         assert!(large >= 4 * talk, "{large}");
         let after: Vec<usize> = (0..31).map(|_| run(speech)).collect();
-        assert_eq!(after[0], large, "the next batch may be as long again");
-        assert_eq!(after[30], usual, "given back when 31 steps did not need it");
-        // What a data set's own lengths need is not given back and asked for again.
+        assert_eq!(after[0], large, "the next batch may be as long");
+        assert_eq!(after[30], usual, "freed when 31 steps did not need it");
+        // Memory that a data set's usual lengths need is not freed and allocated again.
         let mixed = (0..200).map(|step| run(if step % 15 == 0 { talk } else { speech }));
         let sizes: std::collections::BTreeSet<usize> = mixed.collect();
         assert_eq!(sizes.len(), 1, "{sizes:?}");
@@ -411,7 +411,7 @@ mod tests {
     fn padded_memory_is_at_most_four_times_what_was_needed_lately() {
         let (mut size, mut bytes, mut needs) = (PaddedSize::default(), 0usize, Vec::new());
         for step in 0..5_000usize {
-            // Rarely large, in no rhythm with the comparisons.
+            // Rarely large, out of step with the comparisons.
             let needed = if step % 97 == 0 { 900 << 20 } else { (1 + step * 7919 % 40) << 20 };
             needs.push(needed);
             bytes = size.step(bytes, needed).unwrap_or(bytes);

@@ -1,10 +1,10 @@
-//! Samples that are delivered although something is unusual about them.
+//! Unusual samples that are nevertheless delivered.
 
 use feedstock_dataset::SampleId;
 use feedstock_ops::{Warning, Warnings};
 use std::collections::{BTreeMap, HashSet};
 
-/// Samples that a report lists; further ones are only counted (8,192 × 24 bytes = 192 KiB).
+/// The samples that a report lists. Further ones are only counted (8,192 × 24 bytes = 192 KiB).
 const LISTED: usize = 8192;
 
 /// A sample that was delivered, and what is unusual about it.
@@ -14,15 +14,14 @@ pub struct Warned {
     pub sample: SampleId,
     /// The epoch.
     pub epoch: u64,
-    /// What decoders said.
+    /// The decoders' warnings.
     pub warnings: Warnings,
 }
 
-/// What decoders warned of in the samples that a rank has delivered so far. Padding does not count, and neither do samples
-/// that were skipped.
+/// The decoders' warnings about the samples that a rank has delivered so far. Padding and skipped samples do not count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WarningReport {
-    /// Number of samples by kind of warning; kinds that did not occur are absent. A sample counts in each of its epochs.
+    /// The number of samples by kind of warning. Kinds that did not occur are absent. A sample counts in each of its epochs.
     pub counts: BTreeMap<Warning, u64>,
     /// The first 8,192 of the samples, in delivery order.
     pub samples: Vec<Warned>,
@@ -37,7 +36,7 @@ impl WarningReport {
         self.samples.extend(warned.into_iter().take(room));
     }
 
-    /// Adds what a later run of the same loader delivered; samples that it delivered again count once.
+    /// Adds the samples that a later run of the same loader delivered. Samples in both count once.
     pub(crate) fn merge(&mut self, later: Self) {
         let known: HashSet<(u64, SampleId)> = self.samples.iter().map(|s| (s.epoch, s.sample)).collect();
         let (again, new): (Vec<_>, Vec<_>) =

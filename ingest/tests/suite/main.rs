@@ -1,6 +1,6 @@
-//! The public face of `feedstock-ingest`.
+//! Tests of the public API of `feedstock-ingest`.
 //!
-//! One program, since each would compile and link the same libraries anew.
+//! They are one program, since several would each compile and link the same libraries again.
 
 mod memory_bound;
 mod memory_files;

@@ -1,7 +1,7 @@
-//! What a run takes in memory, measured: its budget, its batches and a fixed rest, whatever the files are made of.
+//! Measures the memory of a run: at most its budget, its batches and a fixed rest, for any files.
 //!
-//! Each data set is read by a separate process (this program, asked for [`reader`]), whose peak of resident memory counts:
-//! blocks lie in mappings, which no allocator sees.
+//! A separate process (this program, running [`reader`]) reads each data set. Its peak of resident memory counts, since blocks
+//! are in mappings, which no allocator sees.
 
 use crate::memory_files as files;
 use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
@@ -12,15 +12,15 @@ use std::process::Command;
 use std::time::Duration;
 
 const BUDGET_BYTES: u64 = 64 << 20;
-/// Beyond budget and batches: 64 MiB of blocks in the making, 32 MiB of idle blocks, an eighth of the budget, and what the
-/// program itself takes.
+/// Memory beyond budget and batches: 64 MiB of blocks being made, 32 MiB of idle blocks, an eighth of the budget, and the
+/// program.
 const REST_BYTES: u64 = 200_000_000;
-/// Batches of [`RawBatches`]: four in the making and one in use.
+/// The batches of [`RawBatches`]: four being made and one in use.
 const SLOTS: u64 = 5;
 const FOLDER: &str = "FEEDSTOCK_MEMORY_FOLDER";
 const BATCH_ROWS: u64 = 8;
 
-/// What a reader reported.
+/// The report of a reader.
 #[derive(Debug)]
 struct Read {
     rows: u64,
@@ -34,19 +34,19 @@ fn open(folder: &str) -> Dataset {
     futures::executor::block_on(Dataset::open_with(folder, options)).unwrap()
 }
 
-/// A line of `/proc/self/status`, in bytes.
+/// Returns a line of `/proc/self/status`, in bytes.
 fn status(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Reads the data set that the environment names and prints what it took.
+/// Reads the data set that the environment names, and prints the memory that it took.
 #[test]
-#[ignore = "the other tests of this file run it in a process of its own"]
+#[ignore = "the other tests of this file run it in a separate process"]
 fn reader() {
     let dataset = open(&std::env::var(FOLDER).unwrap());
-    std::fs::write("/proc/self/clear_refs", "5").unwrap(); // the peak begins anew
+    std::fs::write("/proc/self/clear_refs", "5").unwrap(); // resets the peak
     let before = status("VmRSS");
     let options = RawOptions { batch_rows: BATCH_ROWS, budget_bytes: BUDGET_BYTES, ..RawOptions::default() };
     let batches = match RawBatches::start(&dataset, &options) {
@@ -60,14 +60,14 @@ fn reader() {
         rows += batch.num_rows();
         largest = largest.max(batch.get_array_memory_size());
         if step < 4 {
-            std::thread::sleep(Duration::from_millis(250)); // whatever may be read ahead is there by then
+            std::thread::sleep(Duration::from_millis(250)); // by then, everything that may be read ahead is read
         }
     }
     let growth = status("VmHWM").saturating_sub(before);
     println!("read: {rows} {growth} {}", largest as u64 * SLOTS);
 }
 
-/// Reads `folder` in a separate process; `Err` is why it was refused.
+/// Reads `folder` in a separate process. `Err` is the reason for a rejection.
 fn read(folder: &Path) -> Result<Read, String> {
     let program = std::env::current_exe().unwrap();
     let child = Command::new(program)
@@ -93,13 +93,13 @@ fn is_bounded(what: &str, read: &Read) {
     println!("{what}: {} MiB, at most {}", mib(read.growth), mib(most));
     assert!(
         read.growth <= most,
-        "{what}: memory grew by {} MiB, over {} MiB: {read:?}",
+        "{what}: memory grew by {} MiB, more than {} MiB: {read:?}",
         mib(read.growth),
         mib(most)
     );
 }
 
-/// 512 MiB of values in a few MB of files, and each kind that takes another path.
+/// 512 MiB of values in a few MB of files, of each kind that takes another code path.
 #[test]
 fn files_that_take_far_more_memory_than_bytes_stay_within_the_budget() {
     for (what, write, rows) in files::HOSTILE {
@@ -111,7 +111,7 @@ fn files_that_take_far_more_memory_than_bytes_stay_within_the_budget() {
     }
 }
 
-/// What alone is larger than the budget is refused before anything is decompressed, with what it takes.
+/// A block that alone exceeds the budget is rejected before anything is decompressed. The error states its size.
 #[test]
 fn a_block_larger_than_the_budget_when_decompressed_is_refused() {
     for (what, write) in files::TOO_LARGE {

@@ -1,4 +1,4 @@
-//! Made-up files of every format, among them such as take a thousand times their bytes in memory.
+//! Synthetic files of every format. Some take a thousand times their bytes in memory.
 
 use arrow::array::{ArrayRef, BinaryArray, FixedSizeListArray, Float32Array, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field};
@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 
 type Write = fn(&Path);
 
-/// What each is, how it is written, and its rows.
+/// The description of each data set, the function that writes it, and its number of rows.
 pub(crate) const HOSTILE: &[(&str, Write, u64)] = &[
     ("masks of zeros in LZ4", |at| ipc(at, CompressionType::LZ4_FRAME, 32, 16, 0), 512),
     ("masks of zeros in Zstandard", |at| ipc(at, CompressionType::ZSTD, 32, 16, 0), 512),
@@ -33,7 +33,7 @@ pub(crate) const HOSTILE: &[(&str, Write, u64)] = &[
     ("values that repeat prefixes", |at| prefixes(at, 16), 512),
 ];
 
-/// Single blocks over the budget of 64 MiB.
+/// Single blocks that exceed the budget of 64 MiB.
 pub(crate) const TOO_LARGE: &[(&str, Write)] = &[
     ("one batch of zeros", |at| ipc(at, CompressionType::LZ4_FRAME, 1, 100, 0)),
     ("one row group of prefixes", |at| prefixes(at, 512)),
@@ -44,11 +44,11 @@ pub(crate) const TOO_LARGE: &[(&str, Write)] = &[
 #[derive(Debug, Clone)]
 pub(crate) struct MadeUp {
     kind: Kind,
-    /// Row groups or batches, and rows of each.
+    /// The number of row groups or batches, and the rows of each.
     groups: usize,
     rows: usize,
     value_bytes: usize,
-    /// Random bytes of each value; the rest is zeros.
+    /// The random bytes of each value. The rest is zeros.
     noise_bytes: usize,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn any_file() -> impl Strategy<Value = MadeUp> {
         1 => Just(Kind::Folder),
         1 => Just(Kind::Tar),
     ];
-    // 300 MB at most, in groups of up to 40 MB.
+    // At most 300 MB, in groups of up to 40 MB.
     (kind, 1..20usize, 1..40usize, 1_000..1_000_000usize, 0..1000usize)
         .prop_filter("too much", |(_, groups, rows, bytes, _)| groups * rows * bytes < 300_000_000)
         .prop_map(|(kind, groups, rows, value_bytes, noise_bytes)| {
@@ -145,7 +145,7 @@ fn binary(values: &[Vec<u8>]) -> ArrayRef {
     Arc::new(BinaryArray::from_iter_values(values))
 }
 
-/// The values and a label.
+/// Returns a batch of the values and a label.
 fn columns(values: ArrayRef) -> RecordBatch {
     let labels = Int64Array::from_iter_values(0..values.len() as i64);
     RecordBatch::try_from_iter([("value", values), ("label", Arc::new(labels) as ArrayRef)]).unwrap()
@@ -170,7 +170,7 @@ fn write_ipc(folder: &Path, codec: Option<CompressionType>, batches: &[RecordBat
     writer.finish().unwrap();
 }
 
-/// Each batch a row group, or all of them one.
+/// Writes each batch as one row group, or all of them as one.
 fn write_parquet(
     folder: &Path,
     properties: WriterPropertiesBuilder,
@@ -190,14 +190,14 @@ fn write_parquet(
     writer.close().unwrap();
 }
 
-/// One value of 1 MiB in `rows` rows of one row group.
+/// Writes one value of 1 MiB in `rows` rows of one row group.
 fn repeated(folder: &Path, rows: usize, array: fn(Vec<&[u8]>) -> ArrayRef) {
     let value = vec![b'x'; MIB];
     let properties = WriterProperties::builder().set_dictionary_page_size_limit(4 * MIB);
     write_parquet(folder, properties, true, (0..rows / 100).map(|_| columns(array(vec![&value; 100]))));
 }
 
-/// Lists of 262,144 zeros: 1 MiB a row, a few bytes in the file.
+/// Writes lists of 262,144 zeros: 1 MiB per row, a few bytes in the file.
 fn runs(folder: &Path) {
     let zeros = Float32Array::from(vec![0.0; 4 * MIB / 4]);
     let item = Arc::new(Field::new("item", DataType::Float32, false));
@@ -205,8 +205,8 @@ fn runs(folder: &Path) {
     write_parquet(folder, WriterProperties::builder(), false, vec![columns(Arc::new(list)); 128]);
 }
 
-/// One row group of 64 MiB that does not compress and 512 MiB that do, in pages of one value. By the mean of both, a page of the
-/// latter has 7 times its stored bytes: `noise_bytes`, and the rest zeros.
+/// Writes one row group of 64 MiB that does not compress and 512 MiB that do, in pages of one value. By the mean of both, a
+/// page of the latter (`noise_bytes`, the rest zeros) seems to have 7 times its stored bytes.
 fn uneven_pages(folder: &Path, noise_bytes: usize) {
     let value = |row: usize| {
         let mut value = vec![0; MIB];
@@ -222,7 +222,7 @@ fn uneven_pages(folder: &Path, noise_bytes: usize) {
     write_parquet(folder, properties, true, (0..72).map(batch));
 }
 
-/// 512 values that are all alike, each of which the file states as the prefix of the one before, in row groups of `rows`.
+/// Writes 512 equal values in row groups of `rows` rows. The file states each value as a prefix of the previous one.
 fn prefixes(folder: &Path, rows: usize) {
     let properties = WriterProperties::builder()
         .set_dictionary_enabled(false)

@@ -1,4 +1,4 @@
-//! A mix of data sets, run: every draw of the plan is delivered with its own bytes, within a tight budget.
+//! Runs a mix of data sets: every draw of the plan is delivered with the right bytes, within a tight budget.
 
 use arrow::array::AsArray;
 use arrow::datatypes::UInt64Type;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A folder of `samples` files, each of 2 KiB that name it, in blocks of eight.
+/// Makes a folder of `samples` files in blocks of eight. Each has 2 KiB, which repeat its name.
 async fn folder(root: &Path, name: &str, samples: u64) -> Dataset {
     for sample in 0..samples {
         let bytes = format!("{name} {sample} ").repeat(300).into_bytes();
@@ -28,7 +28,7 @@ async fn folder(root: &Path, name: &str, samples: u64) -> Dataset {
     Dataset::open_with(root.to_str().unwrap(), options).await.unwrap().named(name)
 }
 
-/// The samples of one rank's batches, after checking that each brought its own bytes.
+/// Returns the samples of one rank's batches, and checks that each has the right bytes.
 fn run(dataset: &Dataset, options: &RawOptions, large: u64) -> Vec<Vec<u64>> {
     RawBatches::start(dataset, options)
         .unwrap()
@@ -87,7 +87,7 @@ fn a_mixed_epoch_is_delivered_draw_by_draw() {
     }
 }
 
-/// A place and a sink without memory: counts are all that is asked.
+/// A destination and sink without memory: the tests only need counts.
 struct Nothing;
 
 impl Destination for Nothing {
@@ -135,7 +135,7 @@ fn job(dataset: &Dataset, shuffle: &Shuffle, size: StepSize, budget_bytes: u64) 
     }
 }
 
-/// Reading a part again because it repeats is no sign of too small a budget.
+/// Reading a part again because it repeats does not mean that the budget is too small.
 #[test]
 fn passes_are_not_counted_as_second_fetches() {
     let (large, small) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -146,7 +146,7 @@ fn passes_are_not_counted_as_second_fetches() {
         ];
         Dataset::mix(parts, Stop::AllExhausted).unwrap()
     });
-    // In the catalog's order a block is needed by a few steps in a row, then by the next pass.
+    // In the catalog's order, a few consecutive steps need a block, then the next pass does.
     let job = job(&dataset, &Shuffle::none(), StepSize::Rows(16), 80 << 10);
     let sink = Arc::new(Counted::default());
     let run = Engine::new(1).unwrap().run(job, sink.clone() as Arc<dyn Sink<Nothing>>).unwrap();
@@ -174,7 +174,7 @@ fn a_budget_too_small_names_the_rows_of_the_step() {
     let sink = Arc::new(Counted::default()) as Arc<dyn Sink<Nothing>>;
     let Err(error) = Engine::new(1).unwrap().run(job.clone(), sink.clone()) else { panic!("it fits") };
     assert!(error.to_string().contains("the blocks of its 24 rows take 0.0 MiB"), "{error}");
-    // Nor may the plan's clock run over.
+    // The plan's clock must not overflow either.
     job.epoch = u64::MAX - 1;
     job.end_epoch = None;
     let Err(error) = Engine::new(1).unwrap().run(job, sink) else { panic!("it starts") };

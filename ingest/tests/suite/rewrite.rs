@@ -1,4 +1,4 @@
-//! Rewriting any layout into shards: the same samples, resumable, checked.
+//! Rewriting any layout into shards: the same samples, resumed and checked.
 
 use crate::rewrite_common::{
     SAMPLES, columns_of, find, open, parquet_with_nulls, rows, shard_files, small, synth, text,
@@ -38,7 +38,7 @@ fn every_layout_becomes_shards_with_the_same_samples() {
             assert_eq!(written.catalog().objects().len() as u64, report.shards);
             assert!(written.catalog().blocks() as u64 > report.shards, "several groups a shard");
             assert_eq!(written.catalog().class_names("label"), source.catalog().class_names("label"));
-            assert!(rows(&written, &columns) == expected, "{layout} as {format:?} holds other rows");
+            assert!(rows(&written, &columns) == expected, "{layout} as {format:?} has other rows");
         }
     }
 }
@@ -91,7 +91,7 @@ fn shuffles_filters_and_columns_are_those_of_the_data_set() {
     assert!(open(&to).catalog().schema().field_with_name("width").is_err(), "width was not chosen");
 }
 
-/// Both look at the empty destination before either has written there.
+/// Both runs see the empty destination before either has written there.
 #[test]
 fn of_two_runs_that_begin_at_the_same_time_one_writes() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,14 +116,14 @@ fn of_two_runs_that_begin_at_the_same_time_one_writes() {
         assert_eq!(written.len(), 1, "round {round}: {results:?}");
         let error = results.iter().find_map(|result| result.as_ref().err()).unwrap();
         assert_eq!(error.kind(), ErrorKind::BadConfig);
-        // A listing that began before the other run and ended after it has only the other's shards.
+        // A listing that began before the other run and ended after it only has the other run's shards.
         let reasons = ["holds another rewrite: its name is", "is not empty"];
         assert!(reasons.iter().any(|reason| error.to_string().contains(reason)), "{error}");
         assert!(shard_files(&to).keys().all(|file| file.starts_with(written[0])), "round {round}");
     }
 }
 
-/// The child of the test below: writes until two shards stand, then waits to be killed.
+/// The child of the test below: it writes until two shards exist, then waits to be killed.
 #[test]
 fn child_that_is_killed() {
     let (Ok(from), Ok(to)) = (std::env::var("REWRITE_FROM"), std::env::var("REWRITE_TO")) else { return };
@@ -158,7 +158,7 @@ fn a_killed_run_goes_on_and_ends_as_an_unbroken_one() {
     child.kill().unwrap(); // SIGKILL
     assert!(!child.wait().unwrap().success());
     let unbroken = rewrite(&open(&from), text(&whole), &small()).unwrap();
-    // What a kill in the middle of a write leaves, and a shard that the state does not know yet.
+    // A kill in the middle of a write leaves the first file. The state does not have the second one, a shard, yet.
     std::fs::write(to.join("train-00003.parquet.feedstock-tmp-1-1"), b"half").unwrap();
     let unknown = shard_files(&whole).keys().last().unwrap().clone();
     std::fs::write(to.join(unknown), b"half a shard").unwrap();
@@ -179,7 +179,7 @@ fn large_pictures_are_shrunk_and_small_ones_copied() {
     let metadata: Vec<String> = columns_of(&source).into_iter().filter(|name| name != "image").collect();
     let image = ["image".to_owned()];
     let before = rows(&source, &image);
-    let limit = 96; // longer sides stray around 96
+    let limit = 96; // longer sides vary around 96
     for threads in [1, 3] {
         let to = dir.path().join(threads.to_string());
         let recode = Some(Recode { max_side: limit, quality: 90 });
@@ -229,7 +229,7 @@ fn restart_markers_come_without_loss_and_beside_shrinking() {
     let one = dir.path().join("one");
     rewrite(&source, text(&one), &RewriteOptions { threads: 1, ..options(None) }).unwrap();
     assert!(shard_files(&one) == shard_files(&three), "threads change bytes");
-    // Those that have them stay.
+    // Images that have markers stay unchanged.
     let again = dir.path().join("again");
     let report = rewrite(&open(&to), text(&again), &options(None)).unwrap();
     assert_eq!((report.restarted, report.unmarked), (0, BTreeMap::from([(Unmarked::HasMarkers, SAMPLES)])));
@@ -292,7 +292,7 @@ fn a_damaged_shard_is_found() {
         let error = rewrite(&open(&from), text(&to), &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
         assert!(error.to_string().contains(&name), "{error}");
-        std::fs::remove_file(to.join(&name)).unwrap(); // as the message says
+        std::fs::remove_file(to.join(&name)).unwrap(); // as the message states
         let repaired = rewrite(&open(&from), text(&to), &options).unwrap();
         assert_eq!((repaired.resumed_shards, repaired.verified), (1, true));
     }

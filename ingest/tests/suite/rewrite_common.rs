@@ -28,14 +28,14 @@ pub(crate) fn synth(dir: &Path, layout: Layout) {
     options.write(dir, &mut |_| {}).unwrap();
 }
 
-/// Opens without touching the user's cache folder.
+/// Opens a data set without the user's cache folder.
 pub(crate) fn open(dir: &Path) -> Dataset {
     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
     let options = OpenOptions { catalog, block_bytes: 32 << 10, ..OpenOptions::default() };
     futures::executor::block_on(Dataset::open_with(text(dir), options)).unwrap()
 }
 
-/// Shards of a dozen pictures, groups of four.
+/// Returns options for shards of a dozen images, in groups of four.
 pub(crate) fn small() -> RewriteOptions {
     RewriteOptions { shard_bytes: 96 << 10, group_bytes: 32 << 10, threads: 2, ..RewriteOptions::default() }
 }
@@ -44,12 +44,12 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// All columns of the data set.
+/// Returns all columns of the data set.
 pub(crate) fn columns_of(dataset: &Dataset) -> Vec<String> {
     dataset.catalog().schema().fields().iter().map(|field| field.name().clone()).collect()
 }
 
-/// Every row in catalog order, its `columns` as bytes.
+/// Returns every row in catalog order, its `columns` as bytes.
 pub(crate) fn rows(dataset: &Dataset, columns: &[String]) -> Vec<Vec<Vec<u8>>> {
     let mut rows = Vec::new();
     for batch in RawBatches::start(dataset, &RawOptions { batch_rows: 17, ..RawOptions::default() }).unwrap()
@@ -69,7 +69,7 @@ pub(crate) fn rows(dataset: &Dataset, columns: &[String]) -> Vec<Vec<Vec<u8>>> {
     rows
 }
 
-/// The shards in `dir` and their bytes.
+/// Returns the shards in `dir` and their bytes.
 pub(crate) fn shard_files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let Ok(entries) = std::fs::read_dir(dir) else { return BTreeMap::new() };
     entries
@@ -82,7 +82,7 @@ pub(crate) fn shard_files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// The file of this name below `dir`.
+/// Returns the file of this name below `dir`.
 pub(crate) fn find(dir: &Path, name: &str) -> PathBuf {
     let found = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).find_map(|path| {
         let file = path.join(name);
@@ -91,7 +91,7 @@ pub(crate) fn find(dir: &Path, name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("no {name} below {}", dir.display()))
 }
 
-/// Three pictures: null, empty, broken.
+/// Writes three images: null, empty, broken.
 pub(crate) fn parquet_with_nulls(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
     let schema = Arc::new(Schema::new(vec![

@@ -1,4 +1,4 @@
-//! One audio clip on its way through the ops on waveforms.
+//! One audio clip while it passes through the ops on waveforms.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::parameters::MAX_ELEMENTS;
 use super::resample::Resampler;
 use feedstock_base::{Error, Result};
 
-/// A decoded audio clip, of which `view` is left.
+/// A decoded audio clip. `view` is the remaining part.
 pub(crate) struct Clip<'a> {
     wave: &'a mut Vec<f32>,
     view: Range<usize>,
@@ -14,7 +14,7 @@ pub(crate) struct Clip<'a> {
     buffers: Buffers<'a>,
 }
 
-/// What ops may use besides the waveform.
+/// Buffers that ops may use in addition to the waveform.
 pub(super) struct Buffers<'a> {
     pub(super) resampler: &'a mut Resampler,
     /// Takes the place of the waveform when it is resampled.
@@ -28,32 +28,32 @@ impl<'a> Clip<'a> {
         Self { wave, view, sample_rate, buffers }
     }
 
-    /// What is left, as a range of the waveform.
+    /// Returns the remaining part, as a range of the waveform.
     pub(super) fn into_view(self) -> Range<usize> {
         self.view
     }
 
-    /// Samples that are left.
+    /// Returns the number of remaining samples.
     pub(crate) fn len(&self) -> usize {
         self.view.len()
     }
 
-    /// Samples a second.
+    /// Returns the samples per second.
     pub(crate) fn sample_rate(&self) -> u32 {
         self.sample_rate
     }
 
-    /// States another sample rate, and returns the one before. The samples stay the same.
+    /// Sets another sample rate, and returns the previous one. The samples stay the same.
     pub(crate) fn set_sample_rate(&mut self, sample_rate: u32) -> u32 {
         std::mem::replace(&mut self.sample_rate, sample_rate)
     }
 
-    /// The samples that are left.
+    /// Returns the remaining samples.
     pub(crate) fn wave(&mut self) -> &mut [f32] {
         &mut self.wave[self.view.clone()]
     }
 
-    /// The samples that are left, and a buffer for statistics.
+    /// Returns the remaining samples, and a buffer for statistics.
     pub(crate) fn wave_and_sums(&mut self) -> (&[f32], &mut Vec<f64>) {
         (&self.wave[self.view.clone()], self.buffers.sums)
     }
@@ -64,12 +64,12 @@ impl<'a> Clip<'a> {
         self.narrow(0..self.view.len().min(samples));
     }
 
-    /// Keeps a part of what is left.
+    /// Keeps a part of the remaining samples.
     pub(crate) fn narrow(&mut self, kept: Range<usize>) {
         self.view = self.view.start + kept.start..self.view.start + kept.end;
     }
 
-    /// Resamples what is left, from one rate to another. Only their ratio counts: the audio clip's own rate stays.
+    /// Resamples the remaining samples from one rate to another. Only the ratio counts; the stored sample rate stays.
     ///
     /// # Errors
     /// `BadSample` for a result that is too long, and for rates that differ too much.
@@ -91,7 +91,7 @@ impl<'a> Clip<'a> {
         Ok(())
     }
 
-    /// Lets `change` lengthen or shorten what is left.
+    /// Lets `change` lengthen or shorten the remaining samples.
     pub(crate) fn rewrite(&mut self, change: impl FnOnce(&mut Vec<f32>)) {
         self.wave.truncate(self.view.end);
         if self.view.start > 0 {

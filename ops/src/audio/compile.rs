@@ -1,4 +1,4 @@
-//! What an op on audio has to implement, and how a chain of them is compiled.
+//! The interface of an op on audio, and the compilation of a chain of such ops.
 
 use super::decode::DecodeAudio;
 use super::parameters::{MAX_ELEMENTS, samples};
@@ -12,7 +12,7 @@ use feedstock_base::{Error, Result};
 
 /// An op on audio.
 pub(crate) trait AudioOp {
-    /// Checks the parameters, and adds what the op does to the chain.
+    /// Checks the parameters, and adds the op's steps to the chain.
     ///
     /// # Errors
     /// `BadConfig` with the reason.
@@ -23,16 +23,16 @@ pub(crate) trait AudioOp {
         None
     }
 
-    /// True if the op takes a sample's bytes, so that a chain can start with it.
+    /// Whether the op takes a sample's bytes, so that a chain can start with it.
     fn takes_bytes(&self) -> bool {
         self.decoder().is_some()
     }
 
-    /// Lists what the op refers to, and follows the sample rate.
+    /// Lists the op's resources, and follows the sample rate.
     fn refer(&self, _: &mut Needs) {}
 }
 
-/// Samples that an audio clip can have at one place of the chain.
+/// The range of samples that an audio clip can have at one point of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lengths {
     least: usize,
@@ -45,7 +45,7 @@ impl Lengths {
     }
 }
 
-/// The ops before the one that is added.
+/// The state of a chain after the ops added so far.
 pub(crate) struct Compiler<'a> {
     index: usize,
     resources: &'a Resources,
@@ -58,7 +58,7 @@ pub(crate) struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    /// What the chain is compiled with.
+    /// Returns the resources that the chain is compiled with.
     pub(crate) fn resources(&self) -> &'a Resources {
         self.resources
     }
@@ -66,7 +66,7 @@ impl<'a> Compiler<'a> {
     /// Returns the sample rate that every audio clip has here.
     ///
     /// # Errors
-    /// `BadConfig` if audio clips have different rates, which is wrong because of `why`.
+    /// `BadConfig` if audio clips have different rates. `why` is the reason why that is wrong.
     pub(crate) fn rate(&self, why: &str) -> Result<u32> {
         self.sample_rate.ok_or_else(|| {
             Error::config(format!(
@@ -75,7 +75,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// True after the op that makes features.
+    /// Whether an op that makes features was added.
     pub(crate) fn has_features(&self) -> bool {
         self.extractor.is_some()
     }
@@ -89,7 +89,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// Adds an op on features; `op` gets the number of features.
+    /// Adds an op on features. `op` gets the number of features.
     pub(crate) fn feature<T: FeatureOp + 'static>(
         &mut self,
         op: impl FnOnce(usize) -> Result<T>,
@@ -112,7 +112,7 @@ impl<'a> Compiler<'a> {
         width.ok_or_else(|| Error::config("works on features; put it after log_mel or mfcc"))
     }
 
-    /// Adds the op that makes features; `extractor` gets the sample rate.
+    /// Adds the op that makes features. `extractor` gets the sample rate.
     pub(crate) fn extract<T: Extractor + 'static>(
         &mut self,
         extractor: impl FnOnce(u32) -> Result<T>,
@@ -125,7 +125,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// Returns `seconds` in samples here, if the rate is known.
+    /// Returns `seconds` in samples at this point, if the rate is known.
     pub(crate) fn samples(&self, seconds: f64) -> Result<Option<usize>> {
         let count = self.sample_rate.map(|rate| samples(seconds, rate));
         match count {
@@ -136,7 +136,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Audio clips have the sample rate `to` from here on.
+    /// Notes that audio clips have the sample rate `to` from here on.
     pub(crate) fn resample(&mut self, to: u32) {
         let from = self.sample_rate.replace(to);
         let map = |length: usize| -> Option<usize> {
@@ -146,17 +146,17 @@ impl<'a> Compiler<'a> {
             Lengths { least: map(self.lengths.least).unwrap_or(1), most: self.lengths.most.and_then(map) };
     }
 
-    /// Audio clips become shorter by numbers of samples that differ.
+    /// Notes that audio clips become shorter, by different numbers of samples.
     pub(crate) fn shortens(&mut self) {
         self.lengths.least = 1;
     }
 
-    /// Audio clips become longer or shorter; `longest` returns the longest result of that number of samples.
+    /// Notes that audio clips become longer or shorter. `longest` returns the longest result of a number of samples.
     pub(crate) fn stretches(&mut self, longest: impl FnOnce(usize) -> Option<usize>) {
         self.lengths = Lengths { least: 1, most: self.lengths.most.and_then(longest) };
     }
 
-    /// Audio clips become `count` samples long if they are longer (`crop`) or shorter (`pad`).
+    /// Notes that audio clips become `count` samples long if they are longer (`crop`) or shorter (`pad`).
     pub(crate) fn crop_or_pad(&mut self, count: Option<usize>, crop: bool, pad: bool) {
         let Lengths { least, most } = self.lengths;
         self.lengths = match count {
@@ -166,7 +166,7 @@ impl<'a> Compiler<'a> {
                 let pad = |length: usize| if pad { length.max(n) } else { length };
                 Lengths { least: pad(least), most: most.map(pad) }
             }
-            // In samples it depends on the audio clip's rate.
+            // The number of samples depends on the audio clip's rate.
             None => Lengths { least: 1, most: None },
         };
     }
@@ -257,7 +257,7 @@ mod tests {
             ("resample:16000,pad_seconds:1:truncate=true,resample:24000", (vec![24_000], t, None)),
             ("resample:16000,pad_seconds:1:truncate=true,speed_perturb", (vec![0], t, Some(0))),
             ("resample:16000,pad_seconds:1:truncate=true,trim_silence", (vec![0], t, Some(0))),
-            // The audio clip's own rate: lengths differ.
+            // Audio clips keep their own rates, so lengths differ.
             ("pad_seconds:1:truncate=true", (vec![0], t, Some(0))),
             ("pad_seconds:1:truncate=true,resample:16000", (vec![0], t, Some(0))),
             ("resample:16000,log_mel:80", (vec![0, 80], tf, Some(0))),

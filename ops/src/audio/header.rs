@@ -1,15 +1,15 @@
-//! What an audio clip's first bytes state, without decoding.
+//! Reads the properties of an audio clip from its first bytes, without decoding.
 //!
 //! | format | samples | from |
 //! |---|---|---|
-//! | MP3 | exact with a Xing, Info or VBRI tag, less LAME's delay and padding; else an estimate | the first 4 KiB of audio |
+//! | MP3 | exact with a Xing, Info or VBRI tag, minus LAME's delay and padding; else an estimate | the first 4 KiB of audio |
 //! | FLAC, WAV | exact | the first bytes; a WAV may have other chunks before |
-//! | M4A | exact, where the header is in front of the audio and has an edit list or is followed by the first packet; else an estimate | the `moov` box, the first packet |
+//! | M4A | exact if the header is before the audio and has an edit list or is followed by the first packet; else an estimate | the `moov` box, the first packet |
 //! | ADTS | an estimate | the first 4 KiB |
 //! | Ogg | none: the last page has it | |
 //!
-//! With the whole audio clip, every length is exact. Megabytes of ID3 tags may be in front of an MP3:
-//! [`leading_tag_bytes`] returns how many, so that a reader can ask for the bytes after them.
+//! With the whole audio clip, every length is exact. Megabytes of ID3 tags may precede an MP3. [`leading_tag_bytes`] returns
+//! their size, so that a reader can request the bytes after them.
 
 use super::decode::DecodeAudio;
 use super::decode::adts::{AdtsHeader, FRAME_SAMPLES};
@@ -23,24 +23,24 @@ use super::decode::wav::WavHeader;
 use super::format::{AudioFormat, unknown};
 use feedstock_base::{Error, Result};
 
-/// What the header of an audio clip states.
+/// The content of an audio clip's header.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct AudioHeader {
-    /// The format of the content, whatever the file's name.
+    /// The format of the content, independent of the file's name.
     pub format: AudioFormat,
-    /// Samples a second; 0 if the first bytes do not state it (an MP4 whose header follows its audio).
+    /// Samples per second; 0 if the first bytes do not state it (an MP4 whose header follows its audio).
     pub sample_rate: u32,
     /// Channels, before mixing down; 0 as for `sample_rate`.
     pub channels: u32,
-    /// Samples a channel, after gapless trimming; `None` if the first bytes do not state them.
+    /// Samples per channel, after gapless trimming; `None` if the first bytes do not state them.
     pub samples: Option<u64>,
-    /// Whether `samples` is what decoding gives, not an estimate from the bit rate.
+    /// Whether `samples` is the result of decoding, not an estimate from the bit rate.
     pub exact: bool,
 }
 
 impl AudioHeader {
-    /// The audio clip's length in seconds.
+    /// Returns the audio clip's length in seconds.
     pub fn seconds(&self) -> Option<f64> {
         self.samples
             .filter(|_| self.sample_rate > 0)
@@ -54,14 +54,14 @@ pub fn leading_tag_bytes(head: &[u8]) -> u64 {
     id3_bytes(head)
 }
 
-/// Raised when [`read_audio_header`] returns another duration for the same audio clip: durations in stored catalogs are read again. 2:
-/// AAC of the encoder FAAC is shorter by the encoder's delay.
+/// Raised when [`read_audio_header`] returns another duration for the same audio clip. Durations in stored catalogs are then
+/// read again. 2: AAC of the encoder FAAC is shorter by the encoder's delay.
 pub const AUDIO_HEADER_VERSION: u32 = 2;
 
-/// Reads what `head`, the first bytes of an audio clip of `total_bytes`, states. Nothing is decoded.
+/// Reads the header in `head`, the first bytes of an audio clip of `total_bytes`. Nothing is decoded.
 ///
-/// Give it at least 4 KiB after the [`leading_tag_bytes`] (with `total_bytes` less what was left out), or the whole
-/// audio clip. A claim is not checked against what is there: decoding does that.
+/// `head` must have at least 4 KiB after the [`leading_tag_bytes`] (with `total_bytes` minus the bytes left out), or the whole
+/// audio clip. The header is not checked against the content: decoding does that.
 ///
 /// # Errors
 /// `BadSample` for bytes in another format, or if the header is damaged or not within `head`.
@@ -122,7 +122,7 @@ fn mp3(head: &[u8], start: usize, total_bytes: u64, whole: bool) -> Result<Audio
         u64::from(frames)
     } else if whole {
         let mut frames = Vec::new();
-        let op = DecodeAudio::new().max_packets(u64::MAX); // limits are the decoder's
+        let op = DecodeAudio::new().max_packets(u64::MAX); // the decoder checks limits
         let walk = Walk::new(&op, head, start, &mut frames)?;
         frames.iter().map(|frame| 1 + frame.lost_before).sum::<u64>() + walk.lost_at_end
     } else {
@@ -150,7 +150,7 @@ fn adts(head: &[u8], total_bytes: u64, whole: bool) -> Result<AudioHeader> {
     })
 }
 
-/// How many whole frames follow each other from `at` on, and their bytes.
+/// Returns the number of consecutive whole frames from `at` on, and their bytes.
 fn frames_in(head: &[u8], mut at: usize, length: impl Fn(&[u8]) -> Option<usize>) -> (u64, u64) {
     let start = at;
     let mut frames = 0;
@@ -163,7 +163,7 @@ fn frames_in(head: &[u8], mut at: usize, length: impl Fn(&[u8]) -> Option<usize>
     (frames, (at - start) as u64)
 }
 
-/// As many frames as fit `bytes`, if all are as long as those seen.
+/// Returns the number of frames that fit in `bytes`, if all are as long as those seen.
 fn estimate((frames, seen): (u64, u64), bytes: u64, first: usize) -> u64 {
     let (frames, seen) = if frames == 0 { (1, first as u64) } else { (frames, seen) };
     u64::try_from(u128::from(bytes) * u128::from(frames) / u128::from(seen.max(1))).unwrap_or(u64::MAX)

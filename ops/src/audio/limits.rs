@@ -1,4 +1,4 @@
-//! What an audio clip may cost at most: the defaults of the options with the same names.
+//! The limits of an audio clip's cost: the defaults of the options with the same names.
 
 /// Ten minutes: the longest utterances of speech corpora are below one, and at 48 kHz it is 115 MB of f32.
 pub(crate) const MAX_SECONDS: f64 = 600.0;
@@ -22,9 +22,8 @@ pub(crate) const MAX_LOST_SHARE: f64 = 0.02;
 /// Packets of an audio clip: [`MAX_SAMPLES`] in FLAC's smallest blocks of 16 samples are 3.6 million.
 pub(crate) const MAX_PACKETS: u64 = 1 << 22;
 
-/// Steps of looking for an audio clip's packets beyond one pass over its bytes, about a nanosecond each. Of the files
-/// that we know none needs more than 0.4 % of them, but for an MP4 of ten minutes that states the duration of each
-/// packet: 40 %.
+/// Steps of looking for an audio clip's packets beyond one pass over its bytes, about a nanosecond each. Known files need at
+/// most 0.4 % of them, except an MP4 of ten minutes that states the duration of each packet: 40 %.
 pub(crate) const MAX_STEPS: u64 = 1 << 28;
 
 /// Bytes of a Vorbis audio clip's codebooks, once unpacked. libvorbis' largest are below 3 MB.

@@ -29,7 +29,7 @@ pub enum MelNorm {
     None,
 }
 
-/// Hz a mel below Slaney's corner, the corner in Hz, and the growth per mel above it: 27 mel for a factor of 6.4.
+/// Hz per mel below Slaney's corner, the corner in Hz, and the growth per mel above it: 27 mel for a factor of 6.4.
 const SLANEY_STEP: f64 = 200.0 / 3.0;
 const SLANEY_CORNER: f64 = 1000.0;
 const SLANEY_GROWTH: [f64; 2] = [6.4, 27.0];
@@ -59,7 +59,7 @@ impl MelScale {
     }
 }
 
-/// Which filters.
+/// The parameters of a bank of filters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MelBands {
     pub(crate) n_mels: usize,
@@ -69,11 +69,11 @@ pub(crate) struct MelBands {
     pub(crate) norm: MelNorm,
 }
 
-/// A bank of filters, of which only the bins that they touch are kept: (first bin, weights).
+/// A bank of filters, each with only the bins that it uses: (first bin, weights).
 pub(crate) struct MelFilters(Vec<(usize, Vec<f32>)>);
 
 impl MelFilters {
-    /// For a spectrum of n_fft / 2 + 1 bins. A filter narrower than a bin can miss all of them; it is 0 then.
+    /// Makes filters for a spectrum of n_fft / 2 + 1 bins. A filter narrower than a bin can miss all of them, and is then 0.
     pub(crate) fn new(bands: MelBands, sample_rate: u32, n_fft: usize) -> Self {
         let [low, high] = bands.range_hz.map(|hz| bands.scale.mel(hz));
         let step = (high - low) / (bands.n_mels + 1) as f64;
@@ -93,7 +93,7 @@ impl MelFilters {
         Self(filters.collect())
     }
 
-    /// Weighs [`LANES`] spectra, bin by bin, into as many mel spectra, filter by filter.
+    /// Weights [`LANES`] spectra, bin by bin, into the same number of mel spectra, filter by filter.
     #[inline(always)]
     pub(crate) fn run(&self, spectra: &[[f32; LANES]], out: &mut [[f32; LANES]]) {
         for ((first, weights), out) in self.0.iter().zip(out) {

@@ -1,14 +1,14 @@
-//! Log-mel spectra of an audio clip: what `log_mel` and `mfcc` compute.
+//! Log-mel spectra of an audio clip, which `log_mel` and `mfcc` compute.
 
 use super::logarithm::Logarithm;
 use super::mel::MelFilters;
 use super::spectrum::{Frames, LANES, SpectrumScratch};
 use feedstock_base::Result;
 
-/// Whisper keeps this many powers of ten below the loudest.
+/// The powers of ten below the loudest value that Whisper keeps.
 const WHISPER_RANGE: f32 = 8.0;
 
-/// What follows once all frames are known, as their greatest value counts.
+/// The last step, once all frames are known, since it depends on their greatest value.
 pub(crate) enum Range {
     All,
     Below(f32),
@@ -23,18 +23,18 @@ pub(crate) struct MelSpectrogram {
     pub(crate) magnitude: bool,
     pub(crate) drop_last_frame: bool,
     pub(crate) log: Option<Logarithm>,
-    /// (added, least): x + added, at least `least`.
+    /// (added, least): the result is x + added, at least `least`.
     pub(crate) floor: (f32, f32),
     pub(crate) range: Range,
 }
 
 impl MelSpectrogram {
-    /// Frames of an audio clip of `samples`; 0 where it has none.
+    /// Returns the number of frames of an audio clip of `samples`, which may be 0.
     pub(crate) fn count(&self, samples: usize) -> usize {
         self.frames.count(samples).saturating_sub(usize::from(self.drop_last_frame))
     }
 
-    /// The samples that the first frame takes, for messages.
+    /// Returns the samples that the first frame takes, for messages.
     pub(crate) fn least_samples(&self) -> usize {
         match (self.frames.center, self.drop_last_frame) {
             (true, true) => self.frames.hop_length + self.frames.n_fft % 2,
@@ -43,7 +43,7 @@ impl MelSpectrogram {
         }
     }
 
-    /// All frames of `wave` into `out`, [`count`](Self::count) × `n_mels`.
+    /// Writes all frames of `wave` into `out`, [`count`](Self::count) × `n_mels`.
     pub(crate) fn run(&self, wave: &[f32], out: &mut [f32], scratch: &mut SpectrumScratch) -> Result<()> {
         scratch.mels.resize(self.n_mels, [0.0; LANES]);
         for (block, out) in out.chunks_mut(LANES * self.n_mels).enumerate() {
@@ -65,7 +65,7 @@ impl MelSpectrogram {
         self.mel_and_log_portable(scratch, out);
     }
 
-    /// The same additions in wider registers: the same bits.
+    /// Does the same additions in wider registers, with the same bits as a result.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     pub(crate) fn mel_and_log_avx2(&self, scratch: &mut SpectrumScratch, out: &mut [f32]) {
@@ -79,7 +79,7 @@ impl MelSpectrogram {
         if let Some(log) = self.log {
             let (added, least) = self.floor;
             for x in mels.as_flattened_mut() {
-                // max before min: a NaN, of a spectrum past f32, becomes the floor.
+                // max before min, so that NaN, from a spectrum beyond f32, becomes the floor.
                 *x = log.of((*x + added).max(least).min(f32::MAX));
             }
         }
@@ -90,7 +90,7 @@ impl MelSpectrogram {
         }
     }
 
-    /// What depends on the audio clip's greatest value.
+    /// Applies the step that depends on the audio clip's greatest value.
     fn spread(&self, out: &mut [f32]) {
         let greatest = || {
             let mut lanes = [f32::MIN; LANES];

@@ -1,7 +1,7 @@
 //! Audio: decoding, waveforms and features.
 //!
 //! An audio clip between ops is one channel of f32 in −1 … 1 and its sample rate, until `log_mel` or `mfcc` makes
-//! frames of features of it (`plan.rs`). The ops are in `op/audio/`, a file each.
+//! frames of features from it (`plan.rs`). The ops are in `op/audio/`, one file each.
 //!
 //! ```text
 //! op/audio/*.rs ── compile.rs: AudioOp ──▶ step.rs: kinds of steps ──▶ stages.rs ──▶ plan.rs ─▶ row

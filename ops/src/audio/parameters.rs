@@ -1,10 +1,10 @@
-//! How parameters of speech ops are read and checked.
+//! Reads and checks parameters of speech ops.
 
 use serde::{Deserialize, Deserializer};
 
 use feedstock_base::{Error, Result};
 
-/// The longest time that a parameter may name: an hour, six times `decode_audio`'s default limit.
+/// The longest time that a parameter may have: an hour, six times `decode_audio`'s default limit.
 const MAX_SECONDS: f64 = 3600.0;
 
 /// Samples of one waveform, and elements of one row: 1 GiB of f32, 18 hours at 16 kHz.
@@ -46,7 +46,7 @@ pub(crate) fn check_seconds(seconds: f64) -> Result<()> {
     Err(Error::config(format!("seconds {seconds} must be above 0 and at most {MAX_SECONDS}")))
 }
 
-/// The number of samples nearest to `seconds` (checked), at least one.
+/// Returns the number of samples nearest to `seconds` (checked), at least one.
 pub(crate) fn samples(seconds: f64, sample_rate: u32) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -57,8 +57,8 @@ pub(crate) fn samples(seconds: f64, sample_rate: u32) -> usize {
     samples.max(1)
 }
 
-/// To single precision, where f64 was a parameter's or an intermediate result's type.
-#[expect(clippy::cast_possible_truncation, reason = "rounding is meant")]
+/// Rounds a parameter or an intermediate result from f64 to single precision.
+#[expect(clippy::cast_possible_truncation, reason = "rounding is intended")]
 pub(crate) fn single(value: f64) -> f32 {
     value as f32
 }

@@ -1,13 +1,13 @@
-//! How one audio clip runs through a compiled chain of ops on audio.
+//! Runs one audio clip through a compiled chain of ops on audio.
 //!
 //! ```text
 //! decode ─▶ waveform, its rate ─▶ resample, trim, crop, pad, speed, volume, noise ─▶ row
 //!                                                     └─▶ log_mel or mfcc ─▶ masks, normalisation ─▶ row
 //! ```
-//! Trims and crops only narrow the range that later ops see. The op that makes features writes into the caller's row,
-//! where those after it work in place; `feature_major` turns them on the way into the row. A thread keeps two
-//! waveforms, the decoder's and the resampler's, and one audio clip's features where they are not made in the row: 1.3
-//! MB for 5 s at 48 kHz.
+//! Trims and crops only narrow the range that later ops see. The op that makes features writes into the caller's row, where
+//! later ops work in place. `feature_major` transposes features while they are written to the row. A thread keeps two
+//! waveforms, the decoder's and the resampler's, and one audio clip's features if they are not made in the row: 1.3 MB for
+//! 5 s at 48 kHz.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl Plan for Stages {
 }
 
 impl Stages {
-    /// Runs the ops on the waveform; returns the part of it that is left.
+    /// Runs the ops on the waveform, and returns the remaining part of it.
     fn waves(
         &self,
         decoded: Decoded,
@@ -108,7 +108,7 @@ impl Stages {
         for (index, op) in &self.waves {
             op.run(&mut clip, &mut seed.op(*index))?;
             if let (Some(to), Some(samples)) = (op.resamples_to(), halved.take()) {
-                // Of an odd number of samples, half are half a sample more.
+                // Half of an odd number of samples is rounded up, so the result may be too long.
                 clip.shorten(resampled_length(samples, sample_rate, to));
             }
         }
@@ -116,7 +116,7 @@ impl Stages {
     }
 }
 
-/// Frames of an audio clip of `samples`, at least one.
+/// Returns the number of frames of an audio clip of `samples`, at least one.
 fn frames(extractor: &dyn Extractor, samples: usize) -> Result<usize> {
     let frames = extractor.count(samples);
     if frames == 0 {

@@ -4,7 +4,7 @@ use crate::buffer::fit;
 use crate::plan::Row;
 use feedstock_base::{Error, Result};
 
-/// Lets `fill` write a row of `length` that has `elements` in all, in `spare` where the row is not aligned.
+/// Lets `fill` write a row of `length` with `elements` elements, into `spare` if the row is not aligned.
 pub(super) fn write(
     row: Row<'_>,
     length: usize,

@@ -1,4 +1,4 @@
-//! What a thread keeps between audio clips.
+//! The buffers that a thread keeps between audio clips.
 
 use super::decode::AudioDecoder;
 use super::resample::Resampler;

@@ -3,7 +3,7 @@
 //! ```text
 //! wave ─▶ frame × window ─▶ real FFT ─▶ |X|², stored [bin][frame of 8] ─▶ mel filters ─▶ log
 //! ```
-//! With eight frames side by side every later loop fills vector registers without a change of the order of additions.
+//! With eight adjacent frames, every later loop fills vector registers without changing the order of additions.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 use super::window::Window;
 use feedstock_base::{Error, Result};
 
-/// Frames side by side: one AVX register of f32, two of SSE or NEON.
+/// Adjacent frames: one AVX register of f32, two of SSE or NEON.
 pub(crate) const LANES: usize = 8;
 
-/// What is beyond the audio clip's ends in the first and last frames.
+/// The samples beyond the audio clip's ends in the first and last frames.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PadMode {
-    /// The audio clip mirrored, its end sample not repeated; an audio clip shorter than half a frame is mirrored again
-    /// and again, as `numpy.pad` (and so librosa and transformers) does and torch refuses. Of one sample, that sample.
+    /// The mirrored audio clip, without repeating its end sample. An audio clip shorter than half a frame is mirrored
+    /// repeatedly, as `numpy.pad` (and so librosa and transformers) does; torch rejects it. A single sample is repeated.
     #[default]
     Reflect,
     /// Zeros.
@@ -34,7 +34,7 @@ pub enum PadMode {
 pub(crate) struct Frames {
     pub(crate) n_fft: usize,
     pub(crate) hop_length: usize,
-    /// Frame i has its middle at sample i · hop_length, instead of its start.
+    /// Whether frame i has its middle, instead of its start, at sample i · hop_length.
     pub(crate) center: bool,
     pub(crate) pad_mode: PadMode,
     window: Vec<f32>,
@@ -52,7 +52,7 @@ pub(crate) struct SpectrumScratch {
 }
 
 impl Frames {
-    /// Checked parameters.
+    /// Makes frames from checked parameters.
     pub(crate) fn new(
         (n_fft, win_length, hop_length): (usize, usize, usize),
         window: Window,
@@ -63,12 +63,12 @@ impl Frames {
         Self { n_fft, hop_length, center, pad_mode, window: window.values(win_length, n_fft), fft }
     }
 
-    /// Bins of a spectrum.
+    /// Returns the bins of a spectrum.
     pub(crate) fn bins(&self) -> usize {
         self.n_fft / 2 + 1
     }
 
-    /// Frames of an audio clip of `samples`; 0 where it has none.
+    /// Returns the number of frames of an audio clip of `samples`, which may be 0.
     pub(crate) fn count(&self, samples: usize) -> usize {
         let padding = if self.center { 2 * (self.n_fft / 2) } else { 0 };
         match (samples, (samples + padding).checked_sub(self.n_fft)) {
@@ -77,7 +77,7 @@ impl Frames {
         }
     }
 
-    /// |X| to the power of 2 or 1 of frames `first` … `first + count` (at most [`LANES`]) into `scratch.power`, whose
+    /// Writes |X| to the power of 2 or 1 of frames `first` … `first + count` (at most [`LANES`]) into `scratch.power`, whose
     /// other lanes become 0.
     pub(crate) fn power(
         &self,
@@ -108,7 +108,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Frame `index`, windowed.
+    /// Cuts out frame `index`, windowed.
     fn cut(&self, wave: &[f32], index: usize, frame: &mut [f32]) {
         let start = index * self.hop_length;
         let before = if self.center { self.n_fft / 2 } else { 0 };
@@ -124,7 +124,7 @@ impl Frames {
         }
     }
 
-    /// Sample `at` of the audio clip with `before` samples of padding in front.
+    /// Returns sample `at` of the audio clip after `before` samples of padding.
     fn padded(&self, wave: &[f32], at: usize, before: usize) -> f32 {
         if let Some(x) = at.checked_sub(before).and_then(|at| wave.get(at)) {
             return *x;
@@ -132,7 +132,7 @@ impl Frames {
         if self.pad_mode == PadMode::Constant {
             return 0.0;
         }
-        // Mirrored at both ends the audio clip repeats after 2 (n − 1) samples.
+        // Mirrored at both ends, the audio clip repeats after 2 (n − 1) samples.
         let period = 2 * (wave.len().max(2) - 1);
         let place = (at + period - before % period) % period;
         let place = if place < wave.len() { place } else { period - place };

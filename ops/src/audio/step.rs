@@ -1,4 +1,4 @@
-//! The kinds of steps that ops on audio become. A plan knows these kinds; it does not know the ops.
+//! The kinds of steps to which ops on audio are compiled. A plan knows these kinds, not the ops.
 
 use super::clip::Clip;
 use super::spectrum::SpectrumScratch;
@@ -14,11 +14,11 @@ pub(crate) trait WaveOp: Send + Sync {
     /// `BadSample` for an audio clip that the op cannot work on.
     fn run(&self, clip: &mut Clip<'_>, generator: &mut Generator) -> Result<()>;
 
-    /// Counts the working memory, and the length of what is left. An op that keeps the length and takes no memory does
-    /// nothing.
+    /// Counts the working memory, and the length of the remaining samples. An op that keeps the length and takes no memory
+    /// does nothing.
     fn count(&self, _: &mut WaveMemory) {}
 
-    /// Returns the sample rate that the op converts to: a decoder may decode less for it.
+    /// Returns the sample rate to which the op converts. A decoder may decode less for it.
     fn resamples_to(&self) -> Option<u32> {
         None
     }
@@ -30,15 +30,15 @@ pub(crate) trait FeatureOp: Send + Sync {
     fn run(&self, features: &mut [f32], width: usize, generator: &mut Generator, sums: &mut Vec<f64>);
 }
 
-/// The op that makes features of a waveform, for one sample rate.
+/// The op that makes features from a waveform, for one sample rate.
 pub(crate) trait Extractor: Send + Sync {
-    /// Features of a frame.
+    /// Returns the features of a frame.
     fn width(&self) -> usize;
 
-    /// Frames of an audio clip of `samples`; 0 where it has none.
+    /// Returns the number of frames of an audio clip of `samples`, which may be 0.
     fn count(&self, samples: usize) -> usize;
 
-    /// The samples that the first frame takes.
+    /// Returns the samples that the first frame takes.
     fn least_samples(&self) -> usize;
 
     /// Writes all frames of `wave` into `out`.
@@ -47,16 +47,16 @@ pub(crate) trait Extractor: Send + Sync {
     /// `Bug` only.
     fn run(&self, wave: &[f32], out: &mut [f32], scratch: &mut FeatureScratch) -> Result<()>;
 
-    /// Elements of [`FeatureScratch::mels`] for that number of frames.
+    /// Returns the elements of [`FeatureScratch::mels`] for a number of frames.
     fn between(&self, _frames: u64) -> u64 {
         0
     }
 }
 
-/// What a thread keeps for extractors.
+/// The buffers that a thread keeps for extractors.
 #[derive(Default)]
 pub(crate) struct FeatureScratch {
-    /// Features that others are made of.
+    /// Features from which others are made.
     pub(crate) mels: Vec<f32>,
     pub(crate) spectrum: SpectrumScratch,
 }

@@ -15,17 +15,17 @@ fn sum_of(wave: &[f32], term: impl Fn(f64) -> f64) -> f64 {
     lanes.iter().sum::<f64>() + rest
 }
 
-/// Σ x.
+/// Returns Σ x.
 pub(crate) fn sum(wave: &[f32]) -> f64 {
     sum_of(wave, |x| x)
 }
 
-/// Σ x².
+/// Returns Σ x².
 pub(crate) fn energy(wave: &[f32]) -> f64 {
     sum_of(wave, |x| x * x)
 }
 
-/// Σ (x − mean)².
+/// Returns Σ (x − mean)².
 pub(crate) fn squared_deviation(wave: &[f32], mean: f64) -> f64 {
     sum_of(wave, |x| (x - mean) * (x - mean))
 }

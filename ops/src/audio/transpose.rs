@@ -1,6 +1,6 @@
-//! Frames of features turned into features over frames.
+//! Transposes frames of features to features over frames.
 
-/// Frames whose features are moved together: a cache line of the result.
+/// The frames whose features are moved together: a cache line of the result.
 const TILE: usize = 16;
 
 /// Writes frames of `width` features into `out`, feature by feature.

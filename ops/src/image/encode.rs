@@ -267,10 +267,10 @@ mod tests {
     fn bad_pictures_and_bad_options_are_errors() {
         let mut shrinker = Shrinker::new(ShrinkImage::new(64)).unwrap();
         let whole = picture(300, 200);
-        for bad in [&whole[..whole.len() / 2], b"no picture", b""] {
+        for bad in [&whole[..whole.len() / 2], b"no image", b""] {
             assert_eq!(shrinker.shrink(bad).unwrap_err().kind(), crate::ErrorKind::BadSample);
         }
-        assert!(shrinker.shrink(&whole).unwrap().is_some(), "a good picture after bad ones");
+        assert!(shrinker.shrink(&whole).unwrap().is_some(), "a good image after bad ones");
         for bad in [ShrinkImage { max_side: 0, quality: 90 }, ShrinkImage { max_side: 9, quality: 101 }] {
             assert_eq!(Shrinker::new(bad).unwrap_err().kind(), crate::ErrorKind::BadConfig);
         }

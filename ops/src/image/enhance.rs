@@ -91,7 +91,7 @@ pub(crate) fn hue(pixels: &mut [u8], factor: f64) {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "Pillow's C code truncates and clips the same way"
+    reason = "Pillow's C code truncates and clamps the same way"
 )]
 fn to_hsv([r, g, b]: [u8; 3]) -> [u8; 3] {
     let (most, least) = (r.max(g).max(b), r.min(g).min(b));
@@ -116,7 +116,7 @@ fn to_hsv([r, g, b]: [u8; 3]) -> [u8; 3] {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "Pillow's C code truncates and clips the same way"
+    reason = "Pillow's C code truncates and clamps the same way"
 )]
 fn to_rgb([h, s, v]: [u8; 3]) -> [u8; 3] {
     if s == 0 {

@@ -1,7 +1,7 @@
 //! Images: decoding, geometry, colour and conversion.
 //!
-//! An image between ops is RGB, 8 bits a channel, height × width × 3. Geometry is lazy: crops only narrow a rectangle, and
-//! the first op that needs pixels decodes what is left of it (`run.rs`). The ops are in `op/image/`, a file each.
+//! Between ops, an image is RGB, 8 bits per channel, height × width × 3. Geometry is lazy: crops only narrow a rectangle,
+//! and the first op that needs pixels decodes what is left of it (`run.rs`). The ops are in `op/image/`, one file each.
 //!
 //! ```text
 //! op/image/*.rs ── compile.rs: ImageOp ──▶ step.rs: kinds of steps ──▶ stages.rs ──▶ plan.rs ─▶ run.rs ─▶ row

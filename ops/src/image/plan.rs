@@ -1,4 +1,4 @@
-//! A chain of ops on images, as the rest of the crate sees it.
+//! A compiled chain of image ops: the implementation of the crate's `Plan` trait.
 
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@
 //! source rows ── down the columns ──▶ two rows, in the L1 cache ── along the rows ──▶ two rows of the result
 //! ```
 //!
-//! The bits are those of fast_image_resize 6, with which the tests compare. It costs two or three times as much (`cargo
-//! bench -p feedstock-ops --bench decode_chain` has it among the bare parts): here nothing is allocated, between the
-//! passes there are only two rows, and four pixels of both are made at once. Each pass has two kernels, AVX2 and plain
-//! Rust, which give the same bits.
+//! The result is bit for bit that of fast_image_resize 6, which the tests compare with. That crate takes two to three
+//! times as long (`cargo bench -p feedstock-ops --bench decode_chain` measures it too). This code allocates nothing per
+//! call, keeps only two rows between the passes, and makes four pixels of both rows at once. Each pass has two kernels,
+//! AVX2 and plain Rust, which give the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,7 +19,7 @@ use self::weights::{Side, Weights, unpack};
 use super::geometry::{Filter, Rect, Size, Window};
 use crate::image::buffer::Buffer;
 
-/// RGB pixels with rows of a stride, of which a view is meant.
+/// A view of RGB pixels whose rows are a stride apart.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) pixels: &'a [u8],
@@ -32,11 +32,11 @@ pub(super) struct Source<'a> {
 pub(super) struct Resampler {
     columns: Weights,
     rows: Weights,
-    /// Rows between the passes, and one for results that are not used.
+    /// The rows between the passes, and one for results that are not used.
     between: Buffer,
 }
 
-/// Which kernels run; `Avx2` comes from [`Kernels::detect`] alone.
+/// Which kernels run; only [`Kernels::detect`] makes `Avx2`.
 #[derive(Clone, Copy, Debug)]
 enum Kernels {
     #[cfg(target_arch = "x86_64")]
@@ -59,7 +59,8 @@ impl Resampler {
         self.between.kept_bytes() + self.columns.kept_bytes() + self.rows.kept_bytes()
     }
 
-    /// Resamples `window` (relative to the view, whose pixels around it weigh in) into `out`, dense and of size `to`.
+    /// Resamples `window` into `out`, dense and of size `to`. The window is relative to the view, and the view's pixels
+    /// around it have weights too.
     pub(super) fn resample(
         &mut self,
         source: Source<'_>,
@@ -93,7 +94,7 @@ impl Resampler {
             }
             return;
         }
-        // Two source rows and a result row without a place.
+        // Room for two source rows, and for a result row that is not used.
         let length = columns.length * 3;
         let padded = columns.readable * 3 + ROW_PADDING;
         let (rows, spare) = between.take(padded * 2 + line).split_at_mut(padded * 2);
@@ -111,7 +112,7 @@ impl Resampler {
     }
 }
 
-/// The first source pixel that is needed; fills the weights where pixels are not just copied.
+/// Returns the first source pixel that is needed. Fills the weights unless pixels are just copied.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the source's pixels")]
 fn prepare(weights: &mut Weights, side: Side, filter: Filter) -> usize {
     if side.is_copied() {
@@ -121,7 +122,7 @@ fn prepare(weights: &mut Weights, side: Side, filter: Filter) -> usize {
     weights.start
 }
 
-/// Row `row` of the pass down the columns; without weights a source row.
+/// Computes row `row` of the pass down the columns; without weights, it is a source row.
 fn down(kernels: Kernels, source: Rows<'_>, weights: Option<&Weights>, row: usize, out: &mut [u8]) {
     let Some(weights) = weights else {
         let start = row * source.pitch;
@@ -135,14 +136,14 @@ fn down(kernels: Kernels, source: Rows<'_>, weights: Option<&Weights>, row: usiz
     };
     #[cfg(target_arch = "x86_64")]
     if matches!(kernels, Kernels::Avx2) && out.len() >= avx2::BYTES && taps.count > 0 {
-        // SAFETY: the feature is there.
+        // SAFETY: only `Kernels::detect` makes `Avx2`, if the CPU has the feature.
         return unsafe { avx2::down(source, taps, out) };
     }
     down_plain(source, taps, out);
 }
 
 fn down_plain(source: Rows<'_>, taps: RowTaps<'_>, out: &mut [u8]) {
-    const BLOCK: usize = 64; // sums that stay in registers or near
+    const BLOCK: usize = 64; // so few sums that they stay in registers or the L1 cache
     let mut start = taps.first * source.pitch;
     for out in out.chunks_mut(BLOCK) {
         let mut sums = [1_i32 << (taps.precision - 1); BLOCK];
@@ -159,11 +160,11 @@ fn down_plain(source: Rows<'_>, taps: RowTaps<'_>, out: &mut [u8]) {
     }
 }
 
-/// The pass along two rows, which are readable as the weights ask for.
+/// Runs the pass along two rows, which are readable as far as the weights require.
 fn across(kernels: Kernels, rows: [&[u8]; 2], weights: &Weights, out: [&mut [u8]; 2]) {
     #[cfg(target_arch = "x86_64")]
     if matches!(kernels, Kernels::Avx2) {
-        // SAFETY: the feature is there.
+        // SAFETY: only `Kernels::detect` makes `Avx2`, if the CPU has the feature.
         return unsafe { avx2::across(rows, weights, out) };
     }
     for (row, out) in rows.into_iter().zip(out) {
@@ -236,7 +237,7 @@ mod tests {
     }
 
     fn noise(generator: &mut Generator, bytes: usize) -> Vec<u8> {
-        // Mostly extremes, so that filters overshoot.
+        // Mostly the extreme values, so that filters overshoot.
         let byte =
             |word: u64| if word & 0x300 == 0 { word.to_le_bytes()[0] } else { 255 * (word >> 63) as u8 };
         (0..bytes).map(|_| byte(generator.next_u64())).collect()

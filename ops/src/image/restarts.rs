@@ -1,13 +1,13 @@
-//! Restart markers for stored JPEGs, without loss: crops of such images need not decode what they do not show.
+//! Adds restart markers to stored JPEGs, without loss: a crop of such an image need not decode what it does not show.
 //!
-//! The bits of a JPEG can be decoded from its beginning on or from a restart marker on (ITU-T T.81, E.1.4). The decoder
-//! of crops (`decode/baseline/`) jumps over intervals that lie outside: with a marker every 4 MCUs, 64 × 16 pixels of a
-//! 4:2:0 image, `random_resized_crop` costs about a quarter less CPU (`cargo bench -p feedstock-ops --bench
-//! decode_chain`). Crops so large that they are decoded at half their size gain nothing.
+//! Decoding of a JPEG can start at its beginning or at a restart marker (ITU-T T.81, E.1.4). The decoder of crops
+//! (`decode/baseline/`) skips the intervals outside the crop: with a marker every 4 MCUs, 64 × 16 pixels of a 4:2:0
+//! image, `random_resized_crop` costs about a quarter less CPU (`cargo bench -p feedstock-ops --bench decode_chain`).
+//! Crops so large that they are decoded at half their size gain nothing.
 //!
-//! libjpeg-turbo transcodes the coefficients, as `jpegtran -optimize -restart` does; Huffman tables of the image's own
-//! make up for the markers' bytes. What is written is decoded and compared with the image pixel by pixel. Comments,
-//! EXIF and colour profiles are carried over.
+//! libjpeg-turbo transcodes the coefficients, as `jpegtran -optimize -restart` does; Huffman tables made for the image
+//! save about as many bytes as the markers take. The result is decoded and compared with the image pixel by pixel.
+//! Comments, EXIF and colour profiles are kept.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -20,10 +20,10 @@ use super::turbo::Handle;
 use crate::image::limits::MAX_SCANS;
 use feedstock_base::{Error, Result};
 
-/// What the coefficients of one image may take, in MB: those of 89 megapixels (the limit of images) at 4:2:0.
+/// Limit on the coefficients of one image, in MB: those of 89 megapixels (the limit on images) at 4:2:0.
 const MAX_MEMORY: c_int = 300;
 
-/// What [`RestartMarkers::add`] makes of an image.
+/// The result of [`RestartMarkers::add`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Marked {
     /// The image with markers, baseline where it was progressive.
@@ -37,15 +37,15 @@ pub enum Marked {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Unmarked {
-    /// It has as many already.
+    /// It already has at least as many.
     HasMarkers,
     /// It is not a JPEG.
     NoJpeg,
-    /// It could not be decoded in part with them either: CMYK, RGB, 4:1:1, 12-bit …
+    /// Even with markers it could not be decoded in part: CMYK, RGB, 4:1:1, 12-bit …
     Kind,
-    /// Something follows the image, a second one or a film, which would be lost.
+    /// Something follows the image, such as a second image or a video, and would be lost.
     MoreBehind,
-    /// It has no end, libjpeg-turbo complains about it, or its pixels would not stay as they are.
+    /// It has no end, libjpeg-turbo warns about it, or its pixels would change.
     Damaged,
 }
 
@@ -61,14 +61,14 @@ impl fmt::Display for Unmarked {
     }
 }
 
-/// Adds restart markers; one a thread, as it keeps a codec handle.
+/// Adds restart markers. Use one per thread, because it keeps a codec handle.
 pub struct RestartMarkers {
     interval: u16,
     handle: Handle,
 }
 
 impl RestartMarkers {
-    /// A marker every `interval` MCUs, the blocks that are coded together; 1 … 65,535.
+    /// Adds a marker every `interval` MCUs (the blocks that are coded together); 1 … 65,535.
     ///
     /// # Errors
     /// `BadConfig` for 0.
@@ -80,16 +80,16 @@ impl RestartMarkers {
         handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS.cast_signed())?;
         handle.set(tj::TJPARAM_TJPARAM_STOPONWARNING, 1)?;
         handle.set(tj::TJPARAM_TJPARAM_MAXMEMORY, MAX_MEMORY)?;
-        // Tables of the image's own have words for all its coefficients; the standard's may lack some.
+        // Tables made for the image have codes for all its coefficients; the standard ones may lack some.
         handle.set(tj::TJPARAM_TJPARAM_OPTIMIZE, 1)?;
         handle.set(tj::TJPARAM_TJPARAM_RESTARTBLOCKS, c_int::from(interval))?;
         Ok(Self { interval, handle })
     }
 
-    /// The image with markers, or why it stays unchanged.
+    /// Returns the image with markers, or the reason why it stays unchanged.
     ///
     /// # Errors
-    /// `BadSample` where the bytes are no image, or its size is over [`DecodeImage`]'s limits.
+    /// `BadSample` if the bytes are not an image, or its size exceeds [`DecodeImage`]'s limits.
     pub fn add(&mut self, bytes: &[u8]) -> Result<Marked> {
         let op = DecodeImage::default();
         let opened = Opened::new(bytes, &op)?;
@@ -113,7 +113,7 @@ impl RestartMarkers {
         if same { Ok(Marked::Yes(marked)) } else { unmarked(Unmarked::Damaged) }
     }
 
-    /// The same coefficients with markers; `None` where the library complains.
+    /// Returns the same coefficients with markers; `None` if the library reports an error or a warning.
     fn transform(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         let transform = tj::tjtransform {
             r: tj::tjregion { x: 0, y: 0, w: 0, h: 0 },
@@ -123,7 +123,7 @@ impl RestartMarkers {
             customFilter: None,
         };
         let (mut start, mut length) = (std::ptr::null_mut(), 0);
-        // SAFETY: pointer and length are one slice's; the library allocates the one buffer that is asked for.
+        // SAFETY: pointer and length belong to one slice; the library allocates the one buffer that is requested.
         let status = unsafe {
             tj::tj3Transform(
                 self.handle.raw(),
@@ -142,7 +142,7 @@ impl RestartMarkers {
         // SAFETY: null, or allocated by the library and not freed yet.
         unsafe { tj::tj3Free(start.cast()) };
         if !done {
-            // It may hold a half-read image.
+            // The handle may hold a half-read image.
             *self = Self::new(self.interval)?;
         }
         Ok(jpeg)
@@ -168,7 +168,7 @@ mod tests {
     fn marked(markers: &mut RestartMarkers, picture: &[u8]) -> Vec<u8> {
         match markers.add(picture).unwrap() {
             Marked::Yes(marked) => marked,
-            Marked::No(why) => panic!("it stays as it is: {why:?}"),
+            Marked::No(why) => panic!("it stays unchanged: {why:?}"),
         }
     }
 
@@ -216,11 +216,11 @@ mod tests {
         assert_eq!(stays(&mut markers, &damaged), Unmarked::Damaged);
         // A good image after bad ones.
         marked(&mut markers, &[&whole[..], &[0; 7]].concat());
-        assert_eq!(markers.add(b"no picture").unwrap_err().kind(), crate::ErrorKind::BadSample);
+        assert_eq!(markers.add(b"no image").unwrap_err().kind(), crate::ErrorKind::BadSample);
         assert_eq!(RestartMarkers::new(0).unwrap_err().kind(), crate::ErrorKind::BadConfig);
     }
 
-    /// Crops jump over intervals, and show what they showed.
+    /// Crops skip intervals, and give the same pixels as before.
     #[test]
     fn crops_stay() {
         let text = "decode_image,random_resized_crop:24,horizontal_flip";

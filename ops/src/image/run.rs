@@ -4,9 +4,9 @@
 //! Undecoded(rect) ── crops narrow the rect ──▶ resize: decode what is left, resample ──▶ dense RGB ─▶ colour ops
 //!                                                             (in place)              ─▶ Convert: f32, CHW, flip
 //! ```
-//! Geometry is lazy, so that the decoder learns the region before it starts; `resize` followed by a crop resamples
-//! the crop only. The last op that moves pixels writes into the caller's row: the resize or copy for u8 HWC, the
-//! conversion otherwise. Buffers are three per thread and hold one decoded image and two intermediate ones.
+//! Geometry is lazy, so that the decoder knows the region before it starts; `resize` followed by a crop resamples
+//! only the crop. The last op that moves pixels writes into the caller's row: the resize or copy for u8 HWC, the
+//! conversion otherwise. Each thread has three buffers, for one decoded image and two intermediate ones.
 
 use super::augment::Augmenter;
 use super::buffer::Buffer;
@@ -23,14 +23,14 @@ use crate::warning::Warnings;
 use crate::working::Scope;
 use feedstock_base::{Error, Result};
 
-/// A thread's codec handles and buffers.
+/// The codec handles and buffers of a thread.
 #[derive(Default)]
 struct ImageScratch {
     jpeg: JpegDecoder,
     sampler: Sampler,
     buffers: [Buffer; 3],
     augmenter: Augmenter,
-    /// What the decoder found unusual about the sample.
+    /// The decoder's warnings about the sample.
     warnings: Warnings,
 }
 
@@ -46,15 +46,15 @@ impl Part for ImageScratch {
 /// Where the image is.
 #[derive(Clone, Copy)]
 enum Place {
-    /// In the encoded bytes; the rectangle (of the oriented image) is what is left of it.
+    /// In the encoded bytes; the rectangle (of the oriented image) is the part that is left of it.
     Undecoded(Rect),
-    /// In a scratch buffer, rows of `stride` pixels.
+    /// In a scratch buffer, in rows of `stride` pixels.
     Buffer { index: usize, stride: usize, view: Rect, window: Option<Window> },
     /// In the caller's row, dense and of the chain's size.
     Out,
 }
 
-/// One sample's way through the chain.
+/// One sample on its way through the chain.
 struct Run<'a> {
     stages: &'a Stages,
     opened: Opened<'a>,
@@ -98,7 +98,7 @@ impl Run<'_> {
         self.finish(false)
     }
 
-    /// Runs the step of the stage `at`; returns how many stages that took.
+    /// Runs the step of the stage `at`; returns the number of stages that are done with it.
     fn step(&mut self, step: &Step, generator: &mut Generator, at: usize) -> Result<usize> {
         match step {
             Step::Resize(op) => return self.resize(&**op, at),
@@ -131,7 +131,7 @@ impl Run<'_> {
         }
     }
 
-    /// Cuts `rect` out, by looking at less.
+    /// Cuts a rectangle out, without copying pixels.
     fn narrow(&mut self, inner: Rect) {
         match &mut self.at {
             Place::Undecoded(rect) => *rect = rect.narrow(inner),
@@ -140,7 +140,7 @@ impl Run<'_> {
         }
     }
 
-    /// Brings the image into a buffer, if it is still encoded.
+    /// Decodes the image into a buffer, unless that is done already.
     fn decode(&mut self, target: Option<Size>) -> Result<()> {
         if let Place::Undecoded(region) = self.at {
             let [first, second, _] = &mut self.scratch.buffers;
@@ -154,7 +154,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Resizes, together with the crop that may follow; returns how many stages that took.
+    /// Resizes, together with a crop that follows; returns the number of stages that are done with it.
     fn resize(&mut self, op: &dyn Resizing, at: usize) -> Result<usize> {
         let source = self.size();
         let target = op.target(source)?;
@@ -162,7 +162,7 @@ impl Run<'_> {
         let stages = if crop.is_some() { 2 } else { 1 };
         let last = at + stages == self.stages.geometry_end;
         let Some(crop) = crop.filter(|_| op.filter() != Filter::Nearest) else {
-            // Nearest has no filter to reach around the crop, and a box would shift its rounding.
+            // The nearest-pixel filter reads nothing around the crop, and a window would change its rounding.
             self.resample(target, op.filter(), None, last && stages == 1)?;
             return Ok(1);
         };
@@ -175,14 +175,14 @@ impl Run<'_> {
         Ok(stages)
     }
 
-    /// Resamples what is left of the image (or a `window` of it) to `to`: into the row, if this is the last
-    /// geometry and nothing is to be converted, else into a buffer.
+    /// Resamples what is left of the image (or a `window` of it) to the size `to`. The result goes into the row if this
+    /// is the last geometry op and no conversion follows, else into a buffer.
     fn resample(&mut self, to: Size, filter: Filter, window: Option<Window>, last: bool) -> Result<()> {
         let region = self.size();
         self.decode(Some(to))?;
         let Place::Buffer { index, stride, view, window: scaled } = self.at else {
-            // Two resizes in a row of which the first wrote into the row cannot be: only the last one does.
-            return Err(Error::bug("a image is resampled after it was written into its row"));
+            // Of several resizes, only the last one writes into the row.
+            return Err(Error::bug("an image is resampled after it was written into its row"));
         };
         let window = match (scaled, window) {
             (None, window) => window,
@@ -212,7 +212,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Pads with black to `size`, the image at `[y, x]`.
+    /// Pads with black to `size`, with the image at `[y, x]`.
     fn pad(&mut self, size: Size, [y, x]: [u32; 2]) -> Result<()> {
         let inner = self.size();
         if inner == size {
@@ -221,7 +221,7 @@ impl Run<'_> {
         size.check().map_err(|error| Error::bad_sample(format!("padding: {}", error.message())))?;
         self.decode(None)?;
         let Place::Buffer { index, stride, view, .. } = self.at else {
-            return Err(Error::bug("a image is padded after it was written into its row"));
+            return Err(Error::bug("an image is padded after it was written into its row"));
         };
         let (source, target, next) = pair(&mut self.scratch.buffers, index);
         let target = target.take(size.rgb_bytes());
@@ -236,8 +236,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Makes the image dense: in the row, if no geometry follows `stage` and nothing is to be converted, else in
-    /// a buffer.
+    /// Makes the image dense: in the row if no geometry op follows `stage` and no conversion follows, else in a buffer.
     fn dense(&mut self, stage: usize) -> Result<&mut [u8]> {
         let to_out = stage >= self.stages.geometry_end && self.stages.convert.is_identity();
         self.decode(None)?;
@@ -270,7 +269,7 @@ impl Run<'_> {
         result
     }
 
-    /// Writes the row, if it is not written yet, and runs the ops on f32 in it.
+    /// Writes the row, unless it is written already, and runs the f32 ops on it.
     fn finish(mut self, flip: bool) -> Result<()> {
         let (convert, size) = (self.stages.convert, self.stages.size);
         if convert.is_identity() {
@@ -278,7 +277,7 @@ impl Run<'_> {
         } else {
             self.dense(usize::MAX)?;
             let Place::Buffer { index, .. } = self.at else {
-                return Err(Error::bug("a image to convert is in its row already"));
+                return Err(Error::bug("an image to convert is in its row already"));
             };
             let rgb = &self.scratch.buffers[index].bytes()[..size.rgb_bytes()];
             convert.run(rgb, size.width as usize, flip, self.out);
@@ -290,7 +289,7 @@ impl Run<'_> {
     }
 }
 
-/// The buffer at `index`, another one, and the other one's index.
+/// Returns the buffer at `index`, another buffer, and that one's index.
 fn pair(buffers: &mut [Buffer; 3], index: usize) -> (&Buffer, &mut Buffer, usize) {
     let [a, b, c] = buffers;
     match index {

@@ -5,7 +5,7 @@ use super::geometry::{Filter, Rect, Size, Window};
 use super::resample::{Resampler, Source};
 use super::rows::copy_rows;
 
-/// Resamples images; keeps its weights' and intermediate buffers.
+/// Resamples images. It keeps the buffers for weights and intermediate images.
 #[derive(Default)]
 pub(crate) struct Sampler {
     resampler: Resampler,
@@ -19,9 +19,9 @@ impl Sampler {
 
     /// Resizes `view` of `pixels` (RGB, rows of `stride` pixels) into `out` (RGB, dense, `to` in size).
     ///
-    /// With a `window` (relative to `view`), the result shows the window only, yet reads the view around it where the
-    /// filter reaches there: that is what cutting the window out of the resized view gives. Without, the view's edge is
-    /// the image's edge, as when one crops first and resizes then.
+    /// With a `window` (relative to `view`), the result shows only the window, but the filter also reads the pixels of
+    /// the view around it: the same as cutting the window out of the resized view. Without a window, the view's edge is
+    /// the image's edge, as in a crop followed by a resize.
     pub(crate) fn resize(
         &mut self,
         pixels: &[u8],
@@ -47,10 +47,10 @@ impl Sampler {
         }
     }
 
-    /// In Pillow's order: along the rows first, unless the image becomes wider and lower.
+    /// Resamples in Pillow's order: along the rows first, unless the image becomes wider and lower.
     ///
-    /// The resampler always goes down the columns first, which is faster. With filters that overshoot, clipping between
-    /// the passes makes the order visible (up to 10 levels), so here each pass is a separate call.
+    /// The resampler itself always goes down the columns first, which is faster. With filters that overshoot, values
+    /// are clamped between the passes, so the order matters (up to 10 levels); therefore each pass is a separate call.
     fn two_passes(
         &mut self,
         source: Source<'_>,
@@ -80,7 +80,7 @@ impl Sampler {
     }
 }
 
-/// Pillow's nearest neighbour: positions are summed up step by step, which decides ties.
+/// Pillow's nearest neighbour. Positions are summed step by step, as in Pillow, because the rounding decides ties.
 fn nearest(source: Source<'_>, window: Window, (out, to): (&mut [u8], Size)) {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the view")]
     let positions = |start: f64, length: f64, count: u32, limit: u32| {

@@ -11,9 +11,9 @@ use crate::spec::TensorSpec;
 pub(super) struct Stages {
     pub(super) decode: DecodeImage,
     pub(super) list: Vec<Stage>,
-    /// Stages before this one include all geometry.
+    /// All geometry stages are before this one.
     pub(super) geometry_end: usize,
-    /// The last stage mirrors, and the conversion does it.
+    /// The last stage mirrors, and the conversion does that.
     pub(super) mirror_in_convert: bool,
     pub(super) convert: Convert,
     /// Ops after the conversion to f32, each with its index in the chain.
@@ -29,7 +29,7 @@ pub(super) struct Stage {
 }
 
 impl Stages {
-    /// What the stage `at` cuts out of an image of size `size`, if it is a crop that pads nothing.
+    /// Returns the rectangle that the stage `at` cuts out of an image of size `size`, if it is a crop without padding.
     pub(super) fn crop_at(&self, at: usize, size: Size, seed: SampleSeed) -> Option<Rect> {
         let Stage { index, step: Step::Crop(crop) } = self.list.get(at)? else { return None };
         let (padded, _) = crop.padded(size).ok()?;

@@ -36,7 +36,7 @@ pub(crate) trait Crop: Send + Sync {
 
 /// Resizes the whole image.
 pub(crate) trait Resizing: Send + Sync {
-    /// Returns the size that an image gets.
+    /// Returns the size after resizing.
     ///
     /// # Errors
     /// `BadSample` for a size that no image may have.
@@ -67,7 +67,7 @@ pub(crate) trait PixelOp: Send + Sync {
     /// Works on dense RGB.
     fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter);
 
-    /// True if it may copy the image into the buffer of `augmenter`: that counts as working memory.
+    /// True if it may copy the image into the buffer of `augmenter`, which counts as working memory.
     fn copies_image(&self) -> bool {
         false
     }

@@ -32,7 +32,7 @@ impl Handle {
         self.0.as_ptr()
     }
 
-    /// What went wrong in the call that returned `status`, if it is not 0.
+    /// Returns the error text of the call that returned `status`, if it is not 0.
     pub(super) fn check(&self, status: c_int) -> std::result::Result<(), String> {
         if status == 0 {
             return Ok(());

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::Size;
 
-/// How a warp reads between pixels.
+/// How a warp interpolates between pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -39,7 +39,7 @@ pub(crate) fn rotate(degrees: f64, size: Size) -> Matrix {
     [a, b, a * -x + b * -y + x, d, e, d * -x + e * -y + y]
 }
 
-/// Warps `source` into `out` (both dense RGB of `size`); what is outside becomes `fill`.
+/// Warps `source` into `out` (both dense RGB of `size`); pixels from outside the source become `fill`.
 pub(crate) fn affine(
     source: &[u8],
     size: Size,

@@ -1,8 +1,7 @@
-//! The working memory of an image chain: the same walk over its stages as in `run.rs`, with sizes instead of pixels.
+//! The working memory of an image chain: goes through its stages as `run.rs` does, with sizes instead of pixels.
 //!
-//! The region that the decoder is asked for follows from the sample's seed, so that a crop of a large JPEG counts what
-//! the crop takes. Each buffer counts with the largest image that it holds; the decoder's own memory counts in
-//! addition.
+//! The region to decode follows from the sample's seed, so for a crop of a large JPEG only the memory of the crop
+//! counts. Each buffer counts with the largest image that it holds, and the decoder's own memory is added.
 
 use super::decode::{Demand, Opened};
 use super::geometry::{Filter, Rect, Size, Window, needed};
@@ -12,7 +11,7 @@ use crate::seed::SampleSeed;
 use crate::working::Scope;
 use feedstock_base::Result;
 
-/// Weights of a resampling: at most 16 bytes for each tap, of which a filter has 6 for each source pixel that it reads; and
+/// The weights of a resampling (at most 16 bytes per tap, and 6 taps for each source pixel that the filter reads), and
 /// the rows between its passes.
 const SIDE_BYTES: u64 = 128;
 
@@ -24,7 +23,7 @@ pub(super) fn working_bytes(stages: &Stages, opened: &Opened<'_>, seed: SampleSe
     let at = At::Undecoded(Rect::of(opened.size()));
     let (buffers, augmented, bytes) = ([0; 3], 0, FIXED_BYTES);
     let mut walk = Walk { stages, opened, seed, scope, at, buffers, augmented, bytes };
-    // The chain stops where the walk does, with the same error.
+    // The chain stops at the same stage, with the same error.
     let _refused = walk.all();
     walk.bytes + walk.augmented + walk.buffers.iter().sum::<u64>()
 }
@@ -47,7 +46,7 @@ struct Walk<'a> {
     buffers: [u64; 3],
     /// The largest image that an augmentation copies.
     augmented: u64,
-    /// What is taken besides.
+    /// Other working memory.
     bytes: u64,
 }
 
@@ -159,7 +158,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A image that is a part of what the decoder made is copied.
+    /// Counts the copy of an image that is a part of the decoded one.
     fn dense(&mut self, stage: usize) {
         self.decode(None);
         let At::Buffer(index, size) = self.at else { return };
@@ -174,7 +173,7 @@ fn rgb(size: Size) -> u64 {
     size.rgb_bytes() as u64
 }
 
-/// The buffer that a image in the buffer `index` goes to.
+/// Returns the buffer that an image in the buffer `index` is written to next.
 fn next(index: usize) -> usize {
     if index == 1 { 2 } else { 1 }
 }

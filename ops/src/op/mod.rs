@@ -1,4 +1,4 @@
-//! The ops: a file each, and one table.
+//! The ops: one file for each, and one table.
 //!
 //! **To add an op**: write its file, with a struct of its parameters, its check and what it does (`ImageOp`, `AudioOp` or
 //! `TextOp`); then, here, declare the file and add a line to the table. The enum [`Op`], the op's name, constructor, JSON
@@ -93,8 +93,8 @@ pub(crate) mod text {
     pub use {tokenize::*, tokenize_chars::*};
 }
 
-/// Defines [`Op`] and what is known of each op. A line is `Type::constructor = name(parameters)`: those of the constructor may
-/// be given without a name on the command line, in that order.
+/// Defines [`Op`] and the description of each op. A line is `Type::constructor = name(parameters)`: the constructor's
+/// parameters may be given without a name on the command line, in that order.
 macro_rules! ops {
     ($(
         #[cfg(feature = $feature:literal)]
@@ -209,7 +209,7 @@ macro_rules! ops {
             None
         }
 
-        /// Functions that make ops, named like them.
+        /// Functions that make ops, with the same names.
         pub(crate) mod constructors {
             $(
                 #[cfg(feature = $feature)]

@@ -3,15 +3,15 @@
 use super::Op;
 use super::audio::LogMel;
 
-/// Log-mel spectrograms as those of Whisper's feature extractor: 80 filters. It pads to 30 s first and lays features out
-/// first; that is `pad_seconds(30)` with `truncate` before, and `feature_major()` after.
+/// Log-mel spectrograms like those of Whisper's feature extractor: 80 filters. Whisper also pads to 30 s before, and puts
+/// features before time: add `pad_seconds(30)` with `truncate` before this op, and `feature_major()` after it.
 ///
 /// See [`LogMel`].
 pub fn log_mel_whisper() -> Op {
     LogMel::default().into()
 }
 
-/// Log-mel spectrograms as those of torchaudio's `MelSpectrogram()` and `AmplitudeToDB(top_db=80)`: 128 filters, in
+/// Log-mel spectrograms like those of torchaudio's `MelSpectrogram()` and `AmplitudeToDB(top_db=80)`: 128 filters, in
 /// decibels.
 ///
 /// See [`LogMel::torchaudio`].
@@ -19,7 +19,7 @@ pub fn log_mel_torchaudio() -> Op {
     LogMel::torchaudio(128).into()
 }
 
-/// Log-mel spectrograms as those of librosa's `feature.melspectrogram` and `power_to_db`: 128 filters, in decibels.
+/// Log-mel spectrograms like those of librosa's `feature.melspectrogram` and `power_to_db`: 128 filters, in decibels.
 ///
 /// See [`LogMel::librosa`].
 pub fn log_mel_librosa() -> Op {

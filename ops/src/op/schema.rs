@@ -41,9 +41,9 @@ pub(super) fn one_of(ops: &[Value]) -> Value {
     json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "oneOf": ops })
 }
 
-/// Returns the parameters that `T` requires, with values that it takes, and the `T` that has all defaults besides.
+/// Returns the parameters that `T` requires, with values that it accepts, and the `T` made of them with all defaults.
 fn least<T: DeserializeOwned>() -> (Map<String, Value>, Option<T>) {
-    /// Of the types that required parameters have: numbers, lists of them, sizes, and words.
+    /// Values of the types that required parameters have: numbers, lists of them, sizes, and words.
     const VALUES: [fn() -> Value; 2] = [|| json!(1), || json!("x")];
     let read = |given: &Map<String, Value>| {
         serde_json::from_value::<T>(given.clone().into()).map_err(|error| error.to_string())

@@ -1,7 +1,8 @@
-//! What a text may cost at most: the defaults of the options with the same names.
+//! Limits on the cost of a text: the defaults of the options with the same names.
 
-/// Bytes of a text that `tokenize` takes: 400 pages. The library takes about a second for them, and 300 MB with a token a byte.
+/// The longest text for `tokenize`, in bytes: 400 pages. The library needs about a second for it, and 300 MB if every
+/// byte becomes a token.
 pub(crate) const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// Bytes of a text that `tokenize_chars` takes, some nanoseconds and 8 bytes each. Not an option.
+/// The longest text for `tokenize_chars`, in bytes; each costs a few nanoseconds and 8 bytes. Not an option.
 pub(crate) const MAX_CHARACTERS_BYTES: usize = 4 << 20;

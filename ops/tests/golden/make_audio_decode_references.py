@@ -1,14 +1,14 @@
-"""Makes `audio/`: small clips in every format and what ffmpeg decodes them to, and what soxr resamples a signal to.
+"""Makes `audio/`: small audio clips in every format, ffmpeg's decoding of them, and soxr's resampling of a signal.
 
     python -m venv v && v/bin/pip install numpy==2.4.* soxr==1.1.* && v/bin/python make_audio_decode_references.py
 
 needs ffmpeg (5.1 made the files here), mpg123, lame, flac, vorbis-tools and opus-tools. The signals are synthetic:
 voiced buzz with moving formants, noise bursts and a chirp, so that a shift of one sample shows everywhere.
 
-`audio/references.json` holds, for each clip, the sample rate, the number of samples and where in `audio/references.f32`
-every STRIDE-th sample lies, mixed down to one channel by the mean. mpg123's result is compared here, not stored.
+`audio/references.json` has, for each audio clip, the sample rate, the number of samples and the place of its samples in
+`audio/references.f32`: every STRIDE-th, mixed down to one channel by the mean. mpg123's result is compared here, not stored.
 
-`audio/soxr.f32` holds what soxr HQ makes of `tones` for each of RATIOS, every 7th sample.
+`audio/soxr.f32` has every 7th sample of soxr HQ's result for `tones`, for each of RATIOS.
 """
 
 import json
@@ -48,7 +48,7 @@ def run(*command: object, data: bytes | None = None) -> bytes:
 
 
 def pcm(seconds: float, rate: int, channels: int, seed: int) -> Path:
-    """A 16-bit WAV to encode from."""
+    """Writes a 16-bit WAV to encode from."""
     path = Path("/tmp/golden_source.wav")
     samples = signal(seconds, rate, channels, seed)
     run("ffmpeg", "-v", "error", "-y", "-f", "f32le", "-ar", rate, "-ac", channels, "-i", "-",
@@ -68,7 +68,7 @@ def decode(data: bytes) -> tuple[int, np.ndarray]:
     found = run("ffprobe", "-v", "error", "-select_streams", "a:0", "-show_entries", "stream=sample_rate,channels",
                 "-of", "csv=p=0", path).decode().strip().split(",")
     rate, channels = int(found[0]), int(found[1])
-    # ffmpeg's own Opus decoder makes other noise than the reference decoder's.
+    # ffmpeg's Opus decoder makes other noise than the reference decoder.
     if data[28:36] == b"OpusHead":
         run("opusdec", "--quiet", "--float", "--no-dither", "--rate", rate, path, "/tmp/golden_clip.wav")
         path = "/tmp/golden_clip.wav"
@@ -89,7 +89,7 @@ def against_mpg123(name: str, data: bytes, ours: np.ndarray) -> None:
 
 
 def vbri(data: bytes) -> bytes:
-    """`data`, an MP3 without a tag, behind a frame with Fraunhofer's: 26 bytes that count the frames."""
+    """Returns `data`, an MP3 without a tag, after a frame with Fraunhofer's tag: 26 bytes that count the frames."""
     frame = bytearray(144 * 64000 // 48000)
     frame[:4] = data[:4]
     frame[36:40] = b"VBRI"
@@ -99,7 +99,7 @@ def vbri(data: bytes) -> bytes:
 
 
 def tones(rate: int, band: float) -> np.ndarray:
-    """0.3 s of 40 tones up to 0.8 of `band`, faded in and out; the test computes the same."""
+    """Returns 0.3 s of 40 tones up to 0.8 of `band`, faded in and out. The test computes the same."""
     n = np.arange(int(0.3 * rate))
     t = n / rate
     x = sum(np.sin(2 * np.pi * (band * 0.8 * k / 40) * t + k * k) for k in range(1, 41)) / 40
@@ -113,7 +113,7 @@ def resampled() -> None:
         print(f"soxr HQ {source} to {target}: {len(out)} samples")
         kept.append(out[::7])
     np.concatenate(kept).astype("<f4").tofile(HERE / "soxr.f32")
-    # What soxr's band looks like from 48 to 16 kHz, beside the one stated in src/audio/resample/mod.rs.
+    # soxr's band from 48 to 16 kHz, to compare with the one stated in src/audio/resample/mod.rs.
     n = np.arange(48000)
     for hz in (6000, 7000, 7200, 7400, 7500, 7800, 8010, 8100, 8500, 9000, 12000, 20000):
         out = soxr.resample(np.sin(2 * np.pi * hz * n / 48000), 48000, 16000, quality="HQ")[4000:12000]

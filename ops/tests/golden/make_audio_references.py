@@ -4,10 +4,14 @@
         transformers==5.23.0 librosa==0.11.0 tokenizers==0.23.3
     /tmp/golden/bin/python ops/tests/golden/make_audio_references.py
 
-writes beside itself `speech/`: `clip.wav` (1.5 s, 16 kHz, 16 bits: the input of all), `five_seconds.mp3` (what
-`benches/speech_chain.rs` decodes; Debian's `lame` makes it), one `NAME.f32` a case (frames
-one after the other, some left out, little-endian), `tokenizer.json`, and `references.json`: a case's chain, the shape
-of what is compared, how many frames were left out between two kept, and the library and version that computed it.
+writes to `speech/` in its folder:
+
+- `clip.wav`, 1.5 s at 16 kHz and 16 bits: the input of all cases;
+- `five_seconds.mp3`, which `benches/speech_chain.rs` decodes; Debian's `lame` makes it;
+- one `NAME.f32` per case: its frames in order, some left out, little-endian;
+- `tokenizer.json`;
+- `references.json`: each case's chain, the shape of the compared values, the number of frames left out between two that
+  are kept, and the library and version that computed it.
 """
 
 import json
@@ -32,7 +36,7 @@ VERSIONS = {module.__name__: module.__version__ for module in (librosa, tokenize
 
 
 def clip(seconds, rate):
-    """A gliding voice with formants and hiss; a tenth of a second of digital silence before, a fade after 1 s."""
+    """Returns a gliding voice with formants and hiss, after 0.1 s of digital silence and with a fade after 1 s."""
     rng = np.random.default_rng(3)
     t = np.arange(int(seconds * rate)) / rate
     pitch = 110 + 40 * np.sin(2 * np.pi * 1.3 * t)
@@ -58,7 +62,7 @@ def write_wav(path, samples, rate):
 
 
 def write_mp3(path):
-    """The bench's clip, as Common Voice has them. LAME 3.100."""
+    """Writes the benchmark's audio clip, in the form of Common Voice. LAME 3.100."""
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
         write_wav(file.name, clip(5, 48_000), 48_000)
         subprocess.run(["lame", "--quiet", "-m", "m", "-b", "64", file.name, str(path)], check=True)
@@ -104,7 +108,7 @@ def features(x):
     case("torchaudio_ln", ln, mel, "torchaudio", 2)
     cmvn = Speech2TextFeatureExtractor.utterance_cmvn(mel.numpy(), len(mel))
     case("cmvn", ln + ",utterance_mvn", cmvn, "transformers", 5)
-    # torchaudio takes an odd n_fft's bins for those of the even one below; librosa has them right.
+    # For an odd n_fft, torchaudio uses the bins of the even one below; librosa is right.
     power = librosa.feature.melspectrogram(
         y=x, sr=RATE, n_fft=401, hop_length=100, n_mels=20, window="blackman", pad_mode="reflect", htk=True, norm=None,
     )
@@ -123,7 +127,7 @@ def features(x):
 
 
 def trims(x):
-    """[start, end] of what librosa keeps."""
+    """Returns the [start, end] that librosa keeps."""
     cases = []
     for options in ({}, {"top_db": 20}, {"top_db": 30, "frame_length": 400, "hop_length": 100},
                     {"top_db": 25, "frame_length": 1000, "hop_length": 333}):
@@ -143,7 +147,7 @@ UNSEEN = ["", " ", "A fox reads the data.", "Übermorgen: 3.14 € — naïve �
 
 
 def tokens():
-    """A small byte-level BPE with special tokens, as language models have them."""
+    """Writes a small byte-level BPE with special tokens, as in language models."""
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)

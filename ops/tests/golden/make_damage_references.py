@@ -1,9 +1,9 @@
-"""Damages the files of `decode/` and records what Pillow makes of them, in `damage.json`.
+"""Damages the files of `decode/`, and records Pillow's results for them in `damage.json`.
 
     python -m venv v && v/bin/pip install pillow==13.0.* && v/bin/python make_damage_references.py
 
-A case is a file, edits of it (offset, number of bytes removed, hexadecimal bytes put there, in this order), and
-Pillow's result: size and CRC-32 of its RGB, or null where Pillow refuses the file. The seed is fixed.
+A case is a file, its edits and Pillow's result. An edit is an offset, a number of bytes to remove, and hexadecimal bytes to
+insert, in this order. A result is the size and the CRC-32 of the RGB, or null if Pillow rejects the file. The seed is fixed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
 def pillow(data: bytes) -> dict[str, Any] | None:
-    """Returns what `load()` and `convert("RGB")` give, or None where they raise."""
+    """Returns the result of `load()` and `convert("RGB")`, or None if they raise."""
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             image.load()
             rgb = image.convert("RGB")
-    except Exception:  # every way in which Pillow refuses a file
+    except Exception:  # any way in which Pillow rejects a file
         return None
     return {"size": list(rgb.size), "crc32": zlib.crc32(rgb.tobytes())}
 
@@ -46,7 +46,7 @@ def apply(data: bytes, edits: list[Edit]) -> bytes:
 
 
 def random_edits(data: bytes, dice: random.Random) -> list[Edit]:
-    """Returns one to three edits that leave the last four bytes as they are, in most cases after the header."""
+    """Returns one to three edits, most of them after the header, that leave the last four bytes unchanged."""
     edits = []
     for _ in range(dice.randint(1, 3)):
         at = dice.randrange(4 if dice.random() < 0.2 else len(data) // 2, len(data) - 64)
@@ -61,7 +61,7 @@ def random_edits(data: bytes, dice: random.Random) -> list[Edit]:
             edits.append((at, 0, dice.randbytes(dice.randint(1, 8)).hex()))
         else:
             edits.append((at, 16, "00" * 16))
-    # From the end on, so that offsets stay valid.
+    # From the end backwards, so that offsets stay valid.
     return sorted(edits, reverse=True)
 
 
@@ -86,7 +86,7 @@ def frame_control(sequence: int, data: bytes) -> str:
 
 
 def png_edits(data: bytes) -> dict[str, list[Edit]]:
-    """Returns edits of a PNG's structure, by what is wrong after them."""
+    """Returns edits of a PNG's structure, by the defect that they cause."""
     found = chunks(data)
     header = next(at for name, at, _ in found if name == b"IHDR")
     first, first_bytes = next((at, size) for name, at, size in found if name == b"IDAT")

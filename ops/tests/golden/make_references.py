@@ -3,9 +3,14 @@
     python -m venv /tmp/golden && /tmp/golden/bin/pip install pillow==13.0.0 numpy torch==2.11.0 torchvision==0.26.0
     /tmp/golden/bin/python ops/tests/golden/make_references.py
 
-writes beside itself: `scene.png` (the input of all pixel tests), `decode/` (files to decode and, as PNG, what Pillow
-makes of them), `resize/`, `augment.png` (the outcomes one below the other) and `references.json` (cases, magnitudes,
-statistics of random draws, and seeds from an independent reading of the derivation in `ops/src/seed.rs`).
+writes to its folder:
+
+- `scene.png`, the input of all pixel tests;
+- `decode/`: files to decode, and Pillow's results as PNG;
+- `resize/`;
+- `augment.png`, the results one below the other;
+- `references.json`: cases, magnitudes, statistics of random draws, and seeds from an independent implementation of
+  `ops/src/seed.rs`.
 """
 
 import io
@@ -25,7 +30,7 @@ HERE = Path(__file__).parent
 
 
 def scene(width, height, seed):
-    """Noise with a 1/f spectrum, a gradient and a few hard-edged shapes."""
+    """Returns noise with a 1/f spectrum, a gradient and a few hard-edged shapes."""
     rng = np.random.default_rng(seed)
     fy, fx = np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :]
     weight = 1 / np.maximum(np.hypot(fx, fy), 1 / max(width, height))
@@ -77,7 +82,7 @@ def decode_cases(picture):
     case("p_transparent.png", lambda f: small.convert("P").save(f, "PNG", transparency=3))
     case("lossy.webp", lambda f: small.save(f, "WEBP", quality=85))
     case("lossless.webp", lambda f: small.save(f, "WEBP", lossless=True))
-    # Quarters that differ so much that each gets codes of its own, behind transforms and behind a palette.
+    # Quarters that differ so much that each gets separate codes, after transforms and after a palette.
     flat = picture.quantize(5).convert("RGB")
     quarters = Image.new("RGB", (2 * picture.width, 2 * picture.height))
     quarters.paste(picture, (0, 0))
@@ -122,7 +127,7 @@ def resize_cases(picture):
     case("decode_image,center_crop:91x50", F.center_crop(picture, [91, 50]))
     case("decode_image,center_crop:30x111", F.center_crop(picture, [30, 111]))
     case("decode_image,resize:33,center_crop:48", F.center_crop(F.resize(picture, 33), [48, 48]))
-    # A fixed draw: the whole picture's area at its own ratio is the fallback, the whole picture.
+    # A fixed draw: the whole image's area at its own aspect ratio is the fallback, the whole image.
     case(
         "decode_image,random_resized_crop:64:scale=1..1:ratio=1.2..1.2",
         F.resize(picture, [64, 64], InterpolationMode.BILINEAR),

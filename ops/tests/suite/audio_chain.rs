@@ -40,7 +40,7 @@ fn seed(sample: u64) -> SampleSeed {
     SampleSeed::new(7, 1, sample)
 }
 
-/// Sines of 48 kHz: pure enough that any resampler leaves their level.
+/// Returns sines at 48 kHz, pure enough that any resampler keeps their level.
 fn clip(samples: usize) -> Vec<u8> {
     wav(48_000, &tone(48_000, samples, 440.0, 0.5))
 }
@@ -81,7 +81,7 @@ fn json_and_text_describe_the_same_chain() {
     }
 }
 
-/// The encoder's delay and padding, behind its tag, 12 bits each.
+/// Changes the encoder's delay and padding, 12 bits each, in the LAME tag.
 fn with_gaps(mp3: &[u8], change: impl Fn(u32, u32) -> (u32, u32)) -> Vec<u8> {
     let at = mp3.windows(4).position(|four| four == b"LAME").unwrap() + 21;
     let old = mp3[at..at + 3].iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
@@ -91,19 +91,19 @@ fn with_gaps(mp3: &[u8], change: impl Fn(u32, u32) -> (u32, u32)) -> Vec<u8> {
     out
 }
 
-/// An MP3 is decoded at half its rate where `resample` follows; a WAV of its samples is not.
+/// An MP3 is decoded at half its rate if `resample` follows; a WAV of its samples is not.
 #[test]
 fn an_mp3_makes_what_its_samples_make() {
     let clip = std::fs::read("tests/golden/audio/48k_mono_64.mp3").unwrap();
     let mut scratch = Scratch::new();
     let mut odd_lengths = 0;
-    // Starts and lengths, odd and even.
+    // Odd and even starts and lengths.
     for (delay, padding) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let clip = with_gaps(&clip, |old_delay, old_padding| (old_delay + delay, old_padding + padding));
         let (rate, samples) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
         odd_lengths += samples.len() % 2;
         let samples = wav(rate, &samples);
-        // At the ends, half a resampling filter: three frames.
+        // At the ends, half a resampling filter affects three frames.
         for (text, ends, tolerance) in [
             ("resample:8000", 43, 1e-4),
             ("resample:16000", 43, 1e-4),
@@ -196,7 +196,7 @@ fn same_seed_same_bytes_whatever_ran_before() {
     let mut scratch = Scratch::new();
     let first = rows(&mut scratch, [0, 1, 2]);
     assert_eq!(first, rows(&mut scratch, [2, 1, 0]));
-    assert!(chain.apply_ragged(b"no clip", seed(9), &mut scratch, &mut RaggedRow::new()).is_err());
+    assert!(chain.apply_ragged(b"no audio", seed(9), &mut scratch, &mut RaggedRow::new()).is_err());
     assert_eq!(first, rows(&mut Scratch::new(), [1, 2, 0]));
     let fresh =
         std::thread::scope(|scope| scope.spawn(|| rows(&mut Scratch::new(), [0, 2, 1])).join().unwrap());
@@ -237,7 +237,7 @@ fn rows_are_as_long_as_their_clips_or_all_alike() {
         assert_eq!(row.bytes().len(), length * width * 4, "{text}");
         assert_eq!(chain.output().bytes_at(length), Some(row.bytes().len()), "{text}");
     }
-    // Fixed rows, of clips longer and shorter, aligned or not.
+    // Fixed rows of longer and shorter audio clips, aligned or not.
     let chain =
         Chain::parse("decode_audio,resample:16000,random_crop_seconds:0.5,pad_seconds:0.5,log_mel:80")
             .unwrap();
@@ -330,5 +330,5 @@ fn defaults_are_whispers() {
     ]);
     assert_eq!(chain.compile().unwrap().output().shape, [80, 3000]);
     let padded = ChainSpec::from([decode_audio(), random_crop_seconds(1.0), pad_seconds(1.0)]);
-    assert!(padded.compile().unwrap().output().is_ragged(), "clips have rates of their own");
+    assert!(padded.compile().unwrap().output().is_ragged(), "audio clips differ in rate");
 }

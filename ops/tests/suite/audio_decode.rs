@@ -1,4 +1,5 @@
-//! Clips of every format beside ffmpeg's decoding of them (`golden/make_audio_decode_references.py`), and their headers.
+//! Compares audio clips of every format with ffmpeg's decoding (`golden/make_audio_decode_references.py`), and reads their
+//! headers.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ struct Reference {
     name: String,
     sample_rate: u32,
     samples: usize,
-    /// Every `STRIDE`-th.
+    /// Every `STRIDE`-th sample.
     values: Vec<f32>,
 }
 
@@ -38,7 +39,7 @@ fn references() -> Vec<Reference> {
         .collect()
 }
 
-/// The error's power over the signal's, in dB.
+/// Returns the error's power relative to the signal's, in dB.
 fn error_db(ours: &[f32], theirs: &[f32]) -> f64 {
     let power = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
     let pairs = ours.iter().zip(theirs);
@@ -53,13 +54,13 @@ fn every_format_decodes_as_in_ffmpeg() {
     for Reference { name, sample_rate, samples, values } in references {
         let (rate, ours) = decode_mono(&golden(&name), &DecodeAudio::new()).unwrap();
         assert_eq!(rate, sample_rate, "{name}");
-        // The edit list and the last frame's duration give 0.8 s to the sample; ffmpeg keeps the last frame's padding.
+        // The edit list and the last frame's duration state exactly 0.8 s; ffmpeg keeps the last frame's padding.
         let expected = if name.ends_with(".m4a") { rate as usize * 8 / 10 } else { samples };
         assert_eq!(ours.len(), expected, "{name}: samples");
         let kept: Vec<f32> = ours.iter().step_by(STRIDE).copied().collect();
         let error = error_db(&kept, &values[..kept.len()]);
         let limit = match name.rsplit_once('.').unwrap().1 {
-            "wav" | "flac" | "oga" => -140.0, // exact, but for the mean's rounding
+            "wav" | "flac" | "oga" => -140.0, // exact, except for the mean's rounding
             _ => -90.0,
         };
         println!("{name}: {error:.1} dB");
@@ -112,7 +113,7 @@ fn the_first_bytes_are_enough() {
     assert_eq!(exact("8k_s16.wav", 64), (Some(960), true));
     assert_eq!(exact("48k_mono.ogg", 300), (None, false));
     assert_eq!(exact("44k_stereo.m4a", 2500), (Some(35_280), true));
-    // The header is behind the audio: nothing but the format is known.
+    // The header is after the audio: only the format is known.
     let clip = golden("48k_mono.m4a");
     let header = read_audio_header(&clip[..2500], clip.len() as u64).unwrap();
     assert_eq!((header.samples, header.seconds(), header.sample_rate), (None, None, 0));
@@ -128,7 +129,7 @@ fn megabytes_of_tags_are_skipped() {
         let size = 5_u32 << 20;
         let mut tagged = b"ID3\x04\0\0".to_vec();
         tagged.extend([21, 14, 7, 0].map(|shift| (size >> shift & 0x7F) as u8));
-        tagged.resize(10 + size as usize, 0xFF); // looks like frames, if anyone looks
+        tagged.resize(10 + size as usize, 0xFF); // looks like frames
         tagged.extend_from_slice(&clip);
         let plain = decode_mono(&clip, &DecodeAudio::new()).unwrap();
         assert_eq!(decode_mono(&tagged, &DecodeAudio::new()).unwrap(), plain, "{name}");
@@ -168,10 +169,10 @@ fn an_appended_file_is_heard_without_its_tag() {
     let clip = golden("48k_mono_64.mp3");
     let (_, once) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
     let (_, twice) = decode_mono(&[&clip[..], &clip].concat(), &DecodeAudio::new()).unwrap();
-    // 51 frames each, less the first file's delay (576 + 529) and padding (576 − 529).
+    // 51 frames each, minus the first file's delay (576 + 529) and padding (576 − 529).
     assert_eq!(twice.len(), 102 * 1152 - 1105 - 47);
     assert_eq!(twice[..57_600], once);
-    // The second file keeps its delay, and its decoder starts with what the first left behind.
+    // The second file keeps its delay, and its decoder starts in the state that the first left.
     let second = &twice[57_600 + 1105..][..57_600];
     assert!(error_db(&second[2000..], &once[2000..]) < -60.0);
 }

@@ -1,4 +1,5 @@
-//! Bytes that are no usable clip: each is a `BadSample` that says why, within bounded time and memory, and never a panic.
+//! Bytes that are not a usable audio clip. Each is a `BadSample` that states the reason, within bounded time and memory, and
+//! never a panic.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,11 +32,11 @@ fn clips() -> Vec<(String, Vec<u8>)> {
 fn refuse_with(bytes: &[u8], op: &DecodeAudio, why: &str) -> Error {
     let start = thread_time();
     let result = decode_mono(bytes, op).map(|(rate, samples)| (rate, samples.len()));
-    let error = result.expect_err("the bytes are no usable clip");
+    let error = result.expect_err("the bytes are not a usable audio clip");
     let time = thread_time() - start;
     assert!(time < Duration::from_secs(2), "{error}: took {time:?}");
     assert_eq!(error.kind(), ErrorKind::BadSample, "{error}");
-    assert!(error.message().contains(why), "{error}\nshould say: {why}");
+    assert!(error.message().contains(why), "{error}\nshould contain: {why}");
     error
 }
 
@@ -43,7 +44,7 @@ fn refuse(bytes: &[u8], why: &str) -> Error {
     refuse_with(bytes, &DecodeAudio::new(), why)
 }
 
-/// A WAV of one channel.
+/// Returns a WAV of one channel.
 fn wav(kind: u16, bits: u16, sample_rate: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0".to_vec();
     bytes.extend(kind.to_le_bytes());
@@ -78,7 +79,7 @@ fn an_mp3_cut_in_half() {
     for name in ["48k_mono_64.mp3", "44k_stereo_vbr.mp3", "22k_mono_lavf.mp3", "48k_mono_vbri.mp3"] {
         let clip = golden(name);
         refuse(&clip[..clip.len() / 2], "ends early");
-        // Cut exactly between two frames as well: the tag counts them.
+        // Also if it is cut exactly between two frames: the tag counts them.
         let (taken, _) = decode_mono(&clip[..clip.len() / 2], &DecodeAudio::new().max_lost_share(1.0))
             .map(|(_, samples)| (samples.len(), ()))
             .unwrap();
@@ -88,7 +89,7 @@ fn an_mp3_cut_in_half() {
             "{name}: silence to the end"
         );
     }
-    // Without a count the whole frames are the clip (192 bytes a frame).
+    // Without a count, all whole frames count (192 bytes per frame).
     let clip = golden("48k_mono_untagged.mp3");
     let (_, half) = decode_mono(&clip[..20 * 192], &DecodeAudio::new()).unwrap();
     assert_eq!(half.len(), 20 * 1152);
@@ -98,7 +99,7 @@ fn an_mp3_cut_in_half() {
 #[test]
 fn every_other_format_cut_in_half() {
     for (name, clip) in clips() {
-        // ADTS, too, has no count of its frames.
+        // ADTS has no count of its frames, either.
         if !name.ends_with(".mp3") && !name.ends_with(".aac") {
             let error = refuse(&clip[..clip.len() / 2], "");
             let message = error.message();
@@ -113,24 +114,24 @@ fn garbage_between_frames() {
     let (_, whole) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
     let frame = 192;
     let at = 25 * frame;
-    // Overwritten: four frames of 52 are gone, 7.7 %.
+    // Overwritten: 4 of 52 frames are lost, 7.7 %.
     let mut damaged = clip.clone();
     damaged[at..at + 4 * frame].fill(0x55);
     let error = refuse(&damaged, "over max_lost_share (0.02)");
     assert!(error.message().contains("is damaged"), "{error}");
-    // Allowed, they are silence, and what follows stays where it was.
+    // If allowed, they become silence, and later samples keep their positions.
     let (_, kept) = decode_mono(&damaged, &DecodeAudio::new().max_lost_share(0.2)).unwrap();
     assert_eq!(kept.len(), whole.len());
     let (before, after) = (24 * 1152 - 1105 - 600, 33 * 1152);
     assert_eq!(kept[..before], whole[..before]);
     assert!(kept[after..].iter().zip(&whole[after..]).all(|(a, b)| (a - b).abs() < 1e-3));
     assert!(kept[24 * 1152..26 * 1152].iter().all(|value| *value == 0.0));
-    // Put between, nothing is lost: the tag says so.
+    // Inserted between frames, nothing is lost, as the tag shows.
     let inserted = [&clip[..at], &[0x55; 1000], &clip[at..]].concat();
     let strict = DecodeAudio::new().max_lost_share(0.0);
     assert_eq!(decode_mono(&inserted, &strict).unwrap().1, whole);
 
-    // Without a count, garbage counts as what it may have overwritten.
+    // Without a count, garbage counts as the frames that it may have overwritten.
     let clip = golden("48k_mono_untagged.mp3");
     let (_, whole) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
     let mut damaged = clip.clone();
@@ -153,9 +154,9 @@ fn a_damaged_flac_frame() {
     let equal = kept.iter().zip(&whole).filter(|(a, b)| a == b).count();
     assert!(equal >= whole.len() - 3 * 576 && equal < whole.len(), "{equal} of {}", whole.len());
     assert_eq!(kept[whole.len() - 576..], whole[whole.len() - 576..]);
-    // The first frame, header and all: silence stands for it, and the others stay where they were.
+    // The first frame with its header: it becomes silence, and the others keep their positions.
     let mut damaged = clip.clone();
-    let first = 4 + 4 + 34 + 4 + 46 + 4 + 8192; // behind STREAMINFO, comments and padding
+    let first = 4 + 4 + 34 + 4 + 46 + 4 + 8192; // after STREAMINFO, comments and padding
     assert_eq!(clip[first..first + 2], [0xFF, 0xF8]);
     damaged[first..first + 20].fill(0x55);
     let (_, kept) = decode_mono(&damaged, &DecodeAudio::new().max_lost_share(0.5)).unwrap();
@@ -169,7 +170,7 @@ fn a_change_of_rate_within_an_mp3() {
     let both = [golden("48k_mono_64.mp3"), golden("16k_mono_32.mp3")].concat();
     refuse(&both, "changes from 48000 Hz, 1 channels to 16000 Hz, 1 channels at byte 9984");
     let both = [golden("48k_mono_64.mp3"), golden("32k_stereo_crc_id3.mp3")].concat();
-    // The second file's ID3 tag ends the first: what is behind it is not heard.
+    // The second file's ID3 tag ends the first. Everything after it is ignored.
     assert_eq!(decode_mono(&both, &DecodeAudio::new()).unwrap().1.len(), 57_600);
 }
 
@@ -183,7 +184,7 @@ fn ten_hours_of_constant_flac() {
         clip
     };
     refuse(&hours(36_000 * 16_000), "36000.0 s long, over max_seconds (600); raise the limit");
-    // Unclaimed, it is stopped while decoding: constant blocks of 65,535 samples in 14 bytes.
+    // Without a stated length, decoding stops at the limit: constant blocks of 65,535 samples in 14 bytes.
     let mut clip = b"fLaC\x80\0\0\x22\x10\0\xff\xff\0\0\0\0\0\0".to_vec();
     let (rate, bits) = (16_000_u64, 16_u64);
     clip.extend((rate << 44 | (bits - 1) << 36).to_be_bytes());
@@ -205,7 +206,7 @@ fn ten_hours_of_constant_flac() {
     assert!(taken.1.len() > 15 * 65_535, "the frames above are good ones: {}", taken.1.len());
 }
 
-/// FLAC's numbers, coded as UTF-8 to 36 bits.
+/// Returns a number in FLAC's coding, UTF-8 extended to 36 bits.
 fn utf8(number: u64) -> Vec<u8> {
     if number < 0x80 {
         return vec![number as u8];
@@ -274,7 +275,7 @@ fn limits_are_the_callers() {
     );
 }
 
-/// Whatever happens to the bytes, the result is Ok or `BadSample`, soon, and no longer than its limits.
+/// Checks that the result for any bytes is Ok or `BadSample`, comes within 2 s, and is not longer than its limits.
 fn survive(name: &str, bytes: &[u8], op: &DecodeAudio) {
     let start = thread_time();
     let whole = decode_mono(bytes, op);
@@ -285,7 +286,7 @@ fn survive(name: &str, bytes: &[u8], op: &DecodeAudio) {
         }
         Err(error) => assert_eq!(error.kind(), ErrorKind::BadSample, "{name}: {error}"),
     }
-    // Perhaps decoded at half the rate: not refused for that, and not longer.
+    // It may be decoded at half the rate, but must not be rejected for that or become longer.
     for to in [8000, 16_000] {
         let chain = ChainSpec::from([op.clone().into(), resample(to)]).compile().unwrap();
         let mut row = RaggedRow::new();
@@ -310,7 +311,7 @@ fn survive(name: &str, bytes: &[u8], op: &DecodeAudio) {
 #[test]
 fn cut_anywhere() {
     for (name, clip) in clips() {
-        // Every byte of the first hundred, then some hundred places.
+        // Every byte of the first hundred, then some hundred others.
         let step = (clip.len() / 150).max(1) | 1;
         for at in (0..100).chain((100..clip.len()).step_by(step)) {
             for share in [0.02, 1.0] {
@@ -331,7 +332,7 @@ fn flipped_anywhere() {
     for (name, clip) in clips() {
         for round in 0..150 {
             let mut bytes = clip.clone();
-            // Half of the rounds in the header, where it hurts most.
+            // Half of the rounds damage the header, where the effect is largest.
             let reach = if round % 2 == 0 { bytes.len().min(400) } else { bytes.len() };
             for _ in 0..=round % 5 {
                 let at = below(reach);
@@ -345,7 +346,7 @@ fn flipped_anywhere() {
     }
 }
 
-/// Checksums keep damage away from the codebooks' parser; here they are right.
+/// Checksums protect the codebooks' parser from damage. Here they are right.
 #[test]
 fn forged_headers_of_ogg() {
     let mut state = 7_u64;
@@ -365,7 +366,7 @@ fn forged_headers_of_ogg() {
             survive(name, &bytes, &op);
         }
     }
-    // Two setup headers: which one counts would be up to the reader.
+    // Two setup headers: readers could disagree about which one counts.
     let clip = golden("48k_mono.ogg");
     let twice = [&clip[..], b"\x05vorbis"].concat();
     refuse(&twice, "setup header is damaged or missing");

@@ -1,4 +1,4 @@
-//! Bytes that are no usable picture: each is a `BadSample` that says why, and the scratch stays clean.
+//! Bytes that are not a usable image. Each is a `BadSample` that states the reason, and the scratch stays clean.
 
 use crate::support::{Dice, Jpeg, golden, picture, turbo_decode};
 use feedstock_ops::image::{DecodeImage, ImageFormat, decode_rgb, decode_rgb_warned, read_header};
@@ -6,7 +6,7 @@ use feedstock_ops::{Chain, Error, ErrorKind, SampleSeed, Scratch, Warning};
 
 const CHAIN: &str = "decode_image,random_resized_crop:32,horizontal_flip";
 
-/// Runs one scratch over the bad bytes and then a good picture, whose result must be the fresh one's.
+/// Runs one scratch over the bad bytes and then a good image, whose result must be that of a fresh scratch.
 fn refuse(bytes: &[u8]) -> Error {
     let chain = Chain::parse(CHAIN).unwrap();
     let good = Jpeg::default().encode(&picture(120, 90, 1), 120, 90);
@@ -17,7 +17,7 @@ fn refuse(bytes: &[u8]) -> Error {
     let expected = run(&good, &mut Scratch::new()).unwrap();
     let mut scratch = Scratch::new();
     assert_eq!(run(&good, &mut scratch).unwrap(), expected);
-    let error = run(bytes, &mut scratch).expect_err("the bytes are no usable picture");
+    let error = run(bytes, &mut scratch).expect_err("the bytes are not a usable image");
     assert_eq!(error.kind(), ErrorKind::BadSample, "{error}");
     assert_eq!(run(&good, &mut scratch).unwrap(), expected, "the scratch is stained by: {error}");
     error
@@ -27,7 +27,7 @@ fn photo() -> Vec<u8> {
     Jpeg { quality: 95, ..Jpeg::default() }.encode(&picture(400, 350, 2), 400, 350)
 }
 
-/// `photo` with another size in its frame header.
+/// Returns `photo` with another size in its frame header.
 fn claiming(width: u16, height: u16) -> Vec<u8> {
     let mut bytes = photo();
     let at = bytes.windows(2).position(|two| two == [0xFF, 0xC0]).unwrap();
@@ -72,7 +72,7 @@ fn jpeg_cut_anywhere() {
 
 #[test]
 fn jpeg_cut_below_the_crop() {
-    // The rows that the crop needs are all there; the file still is not whole.
+    // All rows that the crop needs are present, but the file is not whole.
     let bytes = photo();
     let chain = Chain::parse("decode_image,center_crop:64").unwrap();
     let mut out = vec![0; chain.output().bytes()];
@@ -113,8 +113,8 @@ fn jpeg_with_stray_bytes_before_its_end_decodes() {
 
 #[test]
 fn jpeg_with_flipped_bytes_is_an_error_or_whole() {
-    // Entropy-coded data carries no checksum: some flips make another valid picture. None may end in a panic, in a
-    // picture that is filled up, or in a stained scratch; most are seen.
+    // Entropy-coded data has no checksum, so some flips make another valid image. None may cause a panic, an image with
+    // missing rows filled, or a dirty scratch. Most are detected.
     let bytes = Jpeg::default().encode(&picture(120, 90, 4), 120, 90);
     let chain = Chain::parse(CHAIN).unwrap();
     let (mut scratch, mut dice) = (Scratch::new(), Dice(4));
@@ -134,7 +134,7 @@ fn jpeg_with_flipped_bytes_is_an_error_or_whole() {
             }
         }
     }
-    assert!(refused > 240, "only {refused} of 400 damaged pictures are refused");
+    assert!(refused > 240, "only {refused} of 400 damaged images are rejected");
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn jpeg_of_16384_by_16384_in_170_kb() {
     bytes.resize(170_000, 0);
     let error = refuse(&bytes);
     assert!(error.message().contains("16384×16384"), "{error}");
-    // Also where the user raised the limit on pixels: so many of them do not fit into so few bytes.
+    // Also if the user raised the limit on pixels: this number of pixels does not fit into these few bytes.
     let error = decode_rgb(&bytes, &DecodeImage::new().max_pixels(1 << 30)).unwrap_err();
     assert!(error.message().contains("max_pixels_per_byte"), "{error}");
 }
 
 #[test]
 fn jpeg_with_more_rows_in_its_header_than_data() {
-    // As in Pillow, the missing rows are filled up.
+    // As in Pillow, the missing rows are filled.
     let (size, pixels, warnings) = decode_rgb_warned(&claiming(400, 700), &DecodeImage::new()).unwrap();
     assert_eq!((size.width, size.height), (400, 700));
     assert!(warnings.contains(Warning::DamagedData));
@@ -166,7 +166,7 @@ fn jpeg_with_more_rows_in_its_header_than_data() {
 
 #[test]
 fn png_named_jpg_decodes() {
-    // No name reaches the decoder at all; the content decides.
+    // The decoder gets no name: the content decides.
     let bytes = golden("scene.png");
     let header = read_header(&bytes).unwrap();
     assert_eq!((header.format, header.width, header.height), (ImageFormat::Png, 96, 80));
@@ -180,7 +180,7 @@ fn png_and_webp_cut_anywhere() {
     for name in ["decode/rgb.png", "decode/lossy.webp", "decode/lossless.webp", "decode/alpha.webp"] {
         let bytes = golden(name);
         assert!(decode_rgb(&bytes, &DecodeImage::new()).is_ok());
-        // Of a PNG, Pillow needs neither the end chunk nor the two checksums in front of it (nor the two bytes before).
+        // For a PNG, Pillow needs neither the end chunk nor the two checksums before it (nor the two bytes before them).
         let needed = bytes.len() - if name.ends_with(".png") { 12 + 4 + 4 + 2 } else { 0 };
         for cut in 0..needed {
             let result = decode_rgb(&bytes[..cut], &DecodeImage::new());
@@ -200,12 +200,13 @@ fn png_with_flipped_bytes() {
         let at = 8 + dice.below(bytes.len() as u32 - 8) as usize;
         bytes[at] ^= 1 << dice.below(8);
         if let Ok((_, pixels, warnings)) = decode_rgb_warned(&bytes, &DecodeImage::new()) {
-            assert!(warnings.contains(Warning::DamagedData), "a flip at byte {at} goes unseen");
+            assert!(warnings.contains(Warning::DamagedData), "a flip at byte {at} is not detected");
             same += usize::from(pixels == whole);
             decoded += 1;
         }
     }
-    // A flip in a checksum that Pillow does not read. Others can end the zlib stream late, so that its own is not read.
+    // Pillow does not read some checksums, so flips there do no harm. Others can end the zlib stream late, so that its
+    // checksum is not read.
     assert!(same > 0 && decoded < 20, "{decoded} of 200 decode, {same} of them as if whole");
 }
 
@@ -234,7 +235,7 @@ fn every_file_flipped_at_random_never_panics() {
     }
 }
 
-/// `bytes` without the segments of this marker.
+/// Returns `bytes` without the segments of this marker.
 fn without(bytes: &[u8], marker: u8) -> Vec<u8> {
     let mut left = bytes.to_vec();
     while let Some(at) = left.windows(2).position(|two| two == [0xFF, marker]) {
@@ -244,7 +245,7 @@ fn without(bytes: &[u8], marker: u8) -> Vec<u8> {
     left
 }
 
-/// `bytes` with `added` before the n-th of these markers.
+/// Returns `bytes` with `added` before the n-th of these markers.
 fn with_before(bytes: &[u8], marker: u8, n: usize, added: &[u8]) -> Vec<u8> {
     let mut places = bytes.windows(2).enumerate().filter(|(_, two)| **two == [0xFF, marker]);
     let at = places.nth(n).unwrap().0;
@@ -270,7 +271,7 @@ fn jpeg_without_its_tables_is_not_decoded_with_those_of_the_file_before() {
 
 #[test]
 fn jpeg_with_a_damaged_colour_profile_decodes() {
-    // The first of two parts of a profile, the second of which is missing.
+    // The first of two parts of a profile; the second is missing.
     let part = [&[0xFF, 0xE2, 0, 20][..], b"ICC_PROFILE\0", &[1, 2, 9, 9, 9, 9]].concat();
     let damaged = with_before(&progressive(), 0xDB, 0, &part);
     let whole = decode_rgb(&progressive(), &DecodeImage::new()).unwrap();

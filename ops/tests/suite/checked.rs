@@ -1,5 +1,5 @@
-//! The tests run with debug assertions and overflow checks in ops and in the decoders that it calls (`profile.test` of the
-//! workspace): `cargo test --locked --workspace --exclude feedstock-python --all-features --test suite checked`.
+//! Checks that tests run with debug assertions and overflow checks in ops and its decoders (`profile.test` of the workspace):
+//! `cargo test --locked --workspace --exclude feedstock-python --all-features --test suite checked`.
 
 use std::hint::black_box;
 use std::panic::catch_unwind;

@@ -1,4 +1,4 @@
-//! Damaged JPEGs and PNGs against Pillow, as `tests/golden/make_damage_references.py` recorded its results.
+//! Compares the results for damaged JPEGs and PNGs with Pillow's, which `tests/golden/make_damage_references.py` recorded.
 
 use crate::support::golden;
 use feedstock_ops::image::{DecodeImage, decode_rgb, decode_rgb_warned};
@@ -21,7 +21,7 @@ fn damaged(case: &Value) -> Vec<u8> {
     bytes
 }
 
-/// The cases that Pillow decodes.
+/// Returns the cases that Pillow decodes.
 fn decoded_by_pillow() -> Vec<Value> {
     let cases: Vec<_> = cases().into_iter().filter(|case| !case["pillow"].is_null()).collect();
     assert!(cases.len() > 200, "only {} cases", cases.len());
@@ -48,11 +48,11 @@ fn damage_that_the_decoder_sees_is_a_warning() {
         if warnings.contains(Warning::DamagedData) {
             warned += 1;
         } else if whole.unwrap().1 != rgb {
-            // Another valid picture: entropy-coded data have no checksum.
+            // Another valid image: entropy-coded data have no checksum.
             silent += 1;
         }
     }
-    assert!(warned > 150 && silent < warned / 2, "{warned} warnings, {silent} other pictures");
+    assert!(warned > 150 && silent < warned / 2, "{warned} warnings, {silent} other images");
 }
 
 #[test]

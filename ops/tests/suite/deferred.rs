@@ -1,4 +1,4 @@
-//! Chains that leave pictures to a GPU: which ones, and what is told of them.
+//! Chains that leave images to a GPU: which images, and their descriptions.
 
 use crate::support::{Jpeg, golden, picture};
 use feedstock_ops::image::{DeferredRow, RandomResizedCrop, Rect, Shown, Size};
@@ -62,7 +62,7 @@ fn the_split_is_a_pure_function_of_the_seed() {
                 DeferredRow::Pixels(pixels) => {
                     let mut expected = vec![0; chain.output().bytes()];
                     chain.apply(&bytes, seed, &mut Scratch::new(), &mut expected).unwrap();
-                    assert!(pixels == expected, "the CPU's own");
+                    assert!(pixels == expected, "the CPU's result");
                     false
                 }
             }
@@ -104,10 +104,10 @@ fn what_decoders_in_hardware_do_not_take_stays_with_the_cpu() {
     }
     let cut = &jpeg()[..1500];
     let error = deferring.apply_ragged(cut, seed, &mut Scratch::new(), &mut RaggedRow::new()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::BadSample, "a JPEG without its end is the CPU's to refuse: {error}");
+    assert_eq!(error.kind(), ErrorKind::BadSample, "the CPU rejects a JPEG without its end: {error}");
 }
 
-/// What the CPU decodes at half its size is another picture than what a GPU makes of all of it.
+/// The CPU's decoding at half the size differs from a GPU's decoding of the whole image.
 #[test]
 fn pictures_that_the_cpu_halves_stay_with_it() {
     let bytes = Jpeg { quality: 50, ..Jpeg::default() }.encode(&picture(200, 160, 1), 200, 160);

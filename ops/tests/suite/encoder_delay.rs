@@ -1,4 +1,4 @@
-//! Clips of the AAC encoder FAAC begin after its delay, as in ffmpeg.
+//! Audio clips of the AAC encoder FAAC begin after its delay, as in ffmpeg.
 
 use crate::hostile::m4a_of_packets;
 use crate::support::golden;
@@ -6,10 +6,10 @@ use feedstock_ops::audio::{AudioHeader, DecodeAudio, decode_mono, read_audio_hea
 
 const ADTS_HEADER_BYTES: usize = 7;
 
-/// What FAAC writes before the first channel: the first 143 bits of these bytes.
+/// FAAC writes the first 143 bits of these bytes before the first channel.
 const NAME: &[u8; 18] = b"\xDE\x04\0\0libfaac 1.28\0\0";
 
-/// The packets of an ADTS stream.
+/// Returns the packets of an ADTS stream.
 fn packets(clip: &[u8]) -> Vec<&[u8]> {
     let (mut at, mut packets) = (0, Vec::new());
     while let Some(header) = clip.get(at..at + ADTS_HEADER_BYTES) {
@@ -21,7 +21,7 @@ fn packets(clip: &[u8]) -> Vec<&[u8]> {
     packets
 }
 
-/// `packet` with the 143 bits of `name` before it; bits after a packet's end element have no meaning.
+/// Returns `packet` with the 143 bits of `name` before it. Bits after a packet's end element have no meaning.
 fn named(packet: &[u8], name: &[u8; 18]) -> Vec<u8> {
     let mut out = name.to_vec();
     for byte in packet {
@@ -32,7 +32,7 @@ fn named(packet: &[u8], name: &[u8; 18]) -> Vec<u8> {
     out
 }
 
-/// An ADTS stream with the header of `clip` before each packet.
+/// Returns an ADTS stream with the header of `clip` before each packet.
 fn adts(clip: &[u8], packets: &[&[u8]]) -> Vec<u8> {
     let frame = |packet: &&[u8]| {
         let bytes = packet.len() + ADTS_HEADER_BYTES;
@@ -73,7 +73,7 @@ fn the_delay_of_faac_is_left_out() {
     }
 }
 
-/// A later frame with the name is in the middle of a clip, which does not begin there.
+/// A later frame with the name is in the middle of an audio clip, not at its start.
 #[test]
 fn the_name_in_a_later_frame_is_no_delay() {
     let clip = golden("audio/16k_mono.aac");

@@ -1,4 +1,4 @@
-//! Pixels against Pillow and torchvision, as `tests/golden/make_references.py` computed them.
+//! Compares pixels with those of Pillow and torchvision, which `tests/golden/make_references.py` computed.
 
 use crate::support::{golden, most_and_mean, references};
 use feedstock_ops::image::{DecodeImage, decode_rgb};
@@ -17,8 +17,8 @@ fn decoding_is_pillows() {
         let expected = expected(&format!("decode/{file}.expected.png"));
         assert_eq!(pixels.len(), expected.len(), "{file} {size:?}");
         let (most, mean) = most_and_mean(&pixels, &expected);
-        // PNG and lossless WebP are exact, and so is JPEG: Pillow's codec is libjpeg-turbo too. Lossy WebP is
-        // defined to the bit in YUV; its conversion to RGB may round by a level.
+        // PNG and lossless WebP are exact. JPEG is, too, since Pillow's codec is also libjpeg-turbo. Lossy WebP is defined
+        // to the bit in YUV, but its conversion to RGB may round by a level.
         let allowed = if file.ends_with(".webp") { 1 } else { 0 };
         assert!(most <= allowed, "{file}: differs by up to {most}, {mean:.3} on average");
     }
@@ -35,7 +35,7 @@ fn resizing_and_cropping_are_torchvisions() {
         let expected = expected(&format!("resize/{}", case["file"].as_str().unwrap()));
         assert_eq!(out.len(), expected.len(), "{case}");
         let (most, mean) = most_and_mean(&out, &expected);
-        // Lanczos has the largest weights, and their rounding in two passes adds up to 2 levels in a few places.
+        // Lanczos has the largest weights. Their rounding in two passes adds up to 2 levels in a few places.
         let lanczos = case["chain"].as_str().unwrap().contains("lanczos");
         assert!(
             most <= 1 || (lanczos && most == 2 && mean < 0.01),

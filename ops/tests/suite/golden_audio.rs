@@ -1,14 +1,14 @@
-//! Speech features against torchaudio, transformers and librosa.
+//! Compares speech features with those of torchaudio, transformers and librosa.
 
 use crate::speech::{f32s, golden, run, wav};
 use feedstock_ops::{Chain, SampleSeed, Scratch};
 use serde_json::Value;
 
-/// Of the value.
+/// The tolerance relative to the value.
 const RELATIVE: f32 = 1e-4;
 
-/// Of the case's standard deviation: logarithms and normalised features cross zero, and the quietest bins of a linear
-/// spectrum are the references' own rounding.
+/// The tolerance relative to the case's standard deviation. Logarithms and normalised features cross zero, and the quietest
+/// bins of a linear spectrum are the references' rounding errors.
 const OF_SPREAD: f32 = 1e-5;
 
 fn references() -> Value {
@@ -19,7 +19,7 @@ fn count(value: &Value) -> usize {
     usize::try_from(value.as_u64().unwrap()).unwrap()
 }
 
-/// The first 100 samples from 4000 on are the short clip; the others take all.
+/// Returns the input of a case: 100 samples from 4000 on for the short one, everything for the others.
 fn clip(name: &str) -> Vec<u8> {
     let whole = golden("clip.wav");
     if name != "short" {
@@ -41,7 +41,7 @@ fn features_agree_with_the_reference_libraries() {
         let (keep, width) = (count(&case["keep"]), shape.get(1).copied().unwrap_or(1));
         assert_eq!((length.div_ceil(keep), ours.len()), (shape[0], length * width), "{name}");
         let theirs = f32s(&golden(&format!("{name}.f32")));
-        assert_eq!(theirs.len(), shape.iter().product::<usize>(), "{name}: as long as its shape says");
+        assert_eq!(theirs.len(), shape.iter().product::<usize>(), "{name}: as long as its shape");
         let mean = theirs.iter().sum::<f32>() / theirs.len() as f32;
         let spread = (theirs.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / theirs.len() as f32).sqrt();
         let mut worst = (0.0, 0, 0.0, 0.0);
@@ -73,7 +73,7 @@ fn silence_is_trimmed_as_librosa_does() {
         let chain = serde_json::from_str::<feedstock_ops::ChainSpec>(&ops).unwrap().compile().unwrap();
         let (_, ours) = run(&chain, &clip(""), SampleSeed::new(1, 0, 0), &mut scratch).unwrap();
         let kept = count(&case["kept"][0])..count(&case["kept"][1]);
-        assert!(kept.start > 0 && kept.end < whole.len(), "{kept:?}: the clip has silence at both ends");
+        assert!(kept.start > 0 && kept.end < whole.len(), "{kept:?}: there is silence at both ends");
         assert_eq!(ours, whole[kept], "{}", case["options"]);
     }
 }

@@ -1,7 +1,6 @@
-//! Small files that are made to cost much time or memory: each is refused before it does.
+//! Small files that are made to cost much time or memory. Each is rejected before it does.
 //!
-//! What bounds them counts work, so the tests look at the reason. Without the limits each of these files costs seconds or
-//! gigabytes.
+//! The limits count work, so the tests check the reason. Without the limits, each of these files costs seconds or gigabytes.
 
 use crate::support::golden;
 use feedstock_ops::audio::{DecodeAudio, decode_mono};
@@ -13,7 +12,7 @@ fn is_refused<T>(result: Result<T, Error>, why: &[&str]) {
     let error = result.err().expect("the file must be refused");
     assert_eq!(error.kind(), ErrorKind::BadSample, "{error}");
     for words in why {
-        assert!(error.message().contains(words), "{error}\nshould say: {words}");
+        assert!(error.message().contains(words), "{error}\nshould contain: {words}");
     }
 }
 
@@ -31,7 +30,7 @@ fn refuse_audio(bytes: &[u8], why: &[&str]) {
 fn a_progressive_jpeg_of_480_scans() {
     let bytes = crate::hostile::progressive(9400, 480);
     assert!(bytes.len() < 600_000, "{} bytes", bytes.len());
-    // 3 × 1175² blocks in the first scan, 1175² in each other.
+    // 3 × 1175² blocks in the first scan, 1175² in each other scan.
     refuse_image(
         &bytes,
         &["480 scans", "9400×9400 px", "665461250 blocks", "max_scan_blocks (67108864)", "on_error=skip"],
@@ -63,7 +62,8 @@ fn a_lossless_webp_of_one_pixel_and_65536_groups_of_codes() {
     }
 }
 
-/// The CPU time is compared with that of a search of as many zeros. One from each of the 360 headers would be 360 of them.
+/// The CPU time is compared with that of a search of the same number of zeros. A search from each of the 360 headers would
+/// take 360 times as long.
 #[test]
 fn an_mp3_of_headers_and_padding() {
     let bytes = crate::hostile::mp3_headers_and_padding(20 << 20);

@@ -1,11 +1,12 @@
-//! The limits of decoding: what counts, that each is an option, and that descriptions which do not set one stay as they were.
+//! The limits of decoding: what they count, that each is an option, and that descriptions without them do not change.
 
 use crate::support::{Jpeg, picture};
 use feedstock_ops::audio::{DecodeAudio, decode_mono};
 use feedstock_ops::image::{DecodeImage, decode_rgb};
 use feedstock_ops::{ChainSpec, ErrorKind, Op};
 
-/// 50 × 40 px at 4:2:0: luminance has 7 × 5 blocks, each colour 4 × 3, and 4 × 3 MCUs have 6 blocks each.
+/// Returns a progressive JPEG of 50 × 40 px at 4:2:0. Luminance has 7 × 5 blocks, each colour 4 × 3. The 4 × 3 MCUs have 6
+/// blocks each.
 fn progressive() -> Vec<u8> {
     Jpeg { progressive: true, ..Jpeg::default() }.encode(&picture(50, 40, 3), 50, 40)
 }
@@ -14,14 +15,14 @@ fn progressive() -> Vec<u8> {
 fn image_is_refused(bytes: &[u8], op: &DecodeImage, why: &str) {
     let error = decode_rgb(bytes, op).map(|(size, _)| size).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadSample);
-    assert!(error.message().contains(why), "{error}\nshould say: {why}");
+    assert!(error.message().contains(why), "{error}\nshould contain: {why}");
 }
 
 #[track_caller]
 fn audio_is_refused(bytes: &[u8], op: &DecodeAudio, why: &str) {
     let error = decode_mono(bytes, op).map(|(_, samples)| samples.len()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadSample);
-    assert!(error.message().contains(why), "{error}\nshould say: {why}");
+    assert!(error.message().contains(why), "{error}\nshould contain: {why}");
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn a_picture_of_one_scan_has_no_scans_to_limit() {
     assert_eq!(decode_rgb(&bytes, &op).unwrap(), decode_rgb(&bytes, &DecodeImage::new()).unwrap());
 }
 
-/// The largest picture within the default `max_pixels`, with half as many scans again as any encoder writes.
+/// The largest image within the default `max_pixels`, with 1.5 times the scans that any encoder writes.
 #[test]
 fn large_progressive_pictures_are_within_the_defaults() {
     let (size, _) = decode_rgb(&crate::hostile::progressive(9456, 30), &DecodeImage::new()).unwrap();
@@ -76,8 +77,8 @@ fn groups_of_huffman_codes_are_counted_exactly() {
     }
 }
 
-/// libwebp at its best effort: predictors, colours, a cache and several groups, all of which must be read to count them; and
-/// a palette.
+/// Files of libwebp at its best effort: with predictors, colours, a cache and several groups, all of which must be read to
+/// count the groups, or with a palette.
 #[test]
 fn groups_are_found_behind_the_transforms() {
     for (name, groups) in [("lossless_groups.webp", 6), ("lossless_palette.webp", 6)] {
@@ -88,7 +89,7 @@ fn groups_are_found_behind_the_transforms() {
     }
 }
 
-/// 1,000 samples of two channels: claimed by the header, or found.
+/// 1,000 samples of two channels, stated by the header or found while decoding.
 #[test]
 fn channels_are_limited_together() {
     let clip = std::fs::read("tests/golden/audio/44k_stereo.flac").unwrap();
@@ -117,8 +118,8 @@ fn common_files_take_hardly_any_steps_and_little_memory_of_codebooks() {
     assert!(count >= 25, "{count} files");
 }
 
-/// 200,000 bytes that are read twice, at 16 bytes a step. Of 8 packets, each passes over half of 8 entries, 4 a step. They are
-/// decoded in vain, 7 of them before the last is found.
+/// 200,000 bytes are read twice, at 16 bytes per step. Each of 8 packets passes over half of 8 entries, at 4 per step. They
+/// are decoded in vain, 7 of them before the last is found.
 #[test]
 fn packets_that_lie_over_each_other_are_steps() {
     let bytes = crate::hostile::mp4_of_durations(4, 50_000, 2);

@@ -1,6 +1,7 @@
-//! The public API of `feedstock-ops`.
+//! Tests of the public API of `feedstock-ops`.
 //!
-//! One program, since each would compile and link the same libraries again. What counts allocations is a separate program.
+//! They are one program, since several would each compile and link the same libraries again. Tests that count allocations are
+//! separate programs.
 
 #![allow(
     clippy::unwrap_used,

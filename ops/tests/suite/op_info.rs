@@ -21,7 +21,7 @@ fn every_op_is_known_by_the_name_and_the_parameters_that_it_is_read_with() {
     assert!(crop.parameters.starts_with(&["size", "scale"]), "{crop:?}");
 }
 
-/// The schema of an op.
+/// Returns the schema of an op.
 fn schema(name: &str) -> Value {
     let schemas = Op::json_schema();
     schemas["oneOf"].as_array().unwrap().iter().find(|op| op["title"] == name).unwrap().clone()
@@ -36,7 +36,7 @@ fn schemas_state_names_defaults_and_what_is_required() {
         assert_eq!(names.len(), 1 + op.parameters.len(), "{names:?}");
         assert!(op.parameters.iter().all(|name| names.iter().any(|known| known == name)), "{op:?}");
         assert_eq!(schema["positional"], json!(op.unnamed));
-        // The name alone describes an op exactly if nothing else is required.
+        // The name alone describes an op if and only if nothing else is required.
         let alone = serde_json::from_value::<Op>(json!({ "op": op.name }));
         assert_eq!(alone.is_ok(), schema["required"] == json!(["op"]), "{op:?}");
     }
@@ -75,6 +75,6 @@ fn errors_say_what_is_wrong_without_the_words_of_libraries() {
     ];
     for (text, expected) in refusals {
         let error = ChainSpec::parse(text).unwrap_err().to_string();
-        assert!(error.contains(expected), "{text}: {error}\nshould say: {expected}");
+        assert!(error.contains(expected), "{text}: {error}\nshould contain: {expected}");
     }
 }

@@ -1,4 +1,4 @@
-//! The region that the decoder decodes is, bit for bit, the region of the whole picture.
+//! A region that is decoded alone is bit-identical to that region of the whole image.
 
 use crate::support::{Dice, Jpeg, most_and_mean, picture, turbo_decode};
 use feedstock_ops::image::{DecodeImage, RandomCrop, RandomResizedCrop, decode_rgb};
@@ -11,7 +11,7 @@ fn run(chain: &Chain, bytes: &[u8], id: u64, scratch: &mut Scratch) -> Vec<u8> {
     out
 }
 
-/// Where `part` lies in `whole`, if it does.
+/// Returns the position of `part` in `whole`, if `whole` contains it.
 fn find(
     whole: &[u8],
     (w, h): (usize, usize),
@@ -26,7 +26,7 @@ fn find(
     })
 }
 
-/// Random crops of one file must each be found in libjpeg-turbo's own full decode.
+/// Checks that random crops of one file are each found in libjpeg-turbo's full decode.
 fn crops_are_found(jpeg: Jpeg, w: u32, h: u32, crops: u64, scratch: &mut Scratch) {
     let bytes = jpeg.encode(&picture(w, h, u64::from(w * h)), w, h);
     let whole = turbo_decode(&bytes, w, h);
@@ -42,12 +42,12 @@ fn crops_are_found(jpeg: Jpeg, w: u32, h: u32, crops: u64, scratch: &mut Scratch
     }
 }
 
-/// Where a marker's segment begins.
+/// Returns the start of a marker's segment.
 fn segment(bytes: &[u8], marker: u8) -> usize {
     bytes.windows(2).position(|pair| pair == [0xFF, marker]).unwrap() + 2
 }
 
-/// Coefficients far from a picture's, as damaged files have them, wrap and saturate as they do there.
+/// Coefficients outside the usual range, as in damaged files, wrap and saturate as in libjpeg-turbo.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn coefficients_out_of_range_are_libjpeg_turbos() {
@@ -56,7 +56,7 @@ fn coefficients_out_of_range_are_libjpeg_turbos() {
         let at = segment(&bytes, 0xDB);
         let length = usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]));
         bytes[at + 3..at + length].fill(255);
-        bytes[at - 1] = 0xEE; // seen; turned back below
+        bytes[at - 1] = 0xEE; // an error; restored below
     }
     for at in 0..bytes.len() - 1 {
         if bytes[at..at + 2] == [0xFF, 0xEE] {
@@ -77,7 +77,7 @@ fn components_in_another_order_than_the_frames_are_refused() {
         bytes.swap(at + 5 + byte, at + 7 + byte);
     }
     let error = decode_rgb(&bytes, &DecodeImage::new()).unwrap_err();
-    assert!(error.to_string().contains("component ID"), "{error}"); // libjpeg-turbo's words
+    assert!(error.to_string().contains("component ID"), "{error}"); // libjpeg-turbo's message
 }
 
 const SUBSAMPLINGS: [tj::TJSAMP; 7] = [
@@ -125,7 +125,7 @@ fn random_crops_of_progressive_optimised_arithmetic_and_restarted_files() {
 fn random_resized_crop_equals_full_decode_then_crop_then_resize() {
     let (w, h) = (400, 350);
     let bytes = Jpeg { quality: 95, ..Jpeg::default() }.encode(&picture(w, h, 5), w, h);
-    // The same picture as PNG takes the path that decodes everything.
+    // The same image as PNG takes the path that decodes everything.
     let whole = png_of(&turbo_decode(&bytes, w, h), w, h);
     let op: Op = RandomResizedCrop::new(224).into();
     let chain = ChainSpec::from([decode_image(), op]).compile().unwrap();
@@ -153,7 +153,7 @@ fn resize_then_crop_equals_the_two_steps() {
                 &run(&fused.unwrap(), &bytes, 0, &mut scratch),
                 &run(&cropped, &resized, 0, &mut scratch),
             );
-            // Weights are the same up to the rounding of their 2⁻¹⁴ or so, once per pass.
+            // Weights are equal except for rounding of about 2⁻¹⁴, once per pass.
             assert!(most <= 2 && mean < 0.01, "{filter} {size} {crop}: {most} {mean}");
         }
     }
@@ -178,7 +178,7 @@ fn scaled_decoding_stays_close_and_can_be_turned_off() {
         assert!(mean < 1.0 && most < 24, "draw {id}: {most} {mean}");
         differ += u32::from(most > 0);
     }
-    assert!(differ > 0, "scaled decoding never came to pass, so this test shows nothing");
+    assert!(differ > 0, "scaled decoding never happened, so this test proves nothing");
 }
 
 fn png_of(rgb: &[u8], width: u32, height: u32) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Pictures in SQL.
+//! Images in SQL.
 use std::sync::Arc;
 
 use crate::support::{golden, turbo_decode};
@@ -9,7 +9,7 @@ use datafusion::arrow::datatypes::{Field, Int64Type, Schema};
 use datafusion::prelude::SessionContext;
 
 fn context(pictures: ArrayRef) -> SessionContext {
-    let schema = Schema::new(vec![Field::new("picture", pictures.data_type().clone(), true)]);
+    let schema = Schema::new(vec![Field::new("image", pictures.data_type().clone(), true)]);
     let batch =
         RecordBatch::try_new_with_options(Arc::new(schema), vec![pictures], &RecordBatchOptions::new())
             .unwrap();
@@ -39,8 +39,8 @@ fn every_binary_type_is_read() {
     ];
     for pictures in arrays {
         let context = context(pictures);
-        let sql = "SELECT image_width(picture), image_height(picture), image_format(picture), \
-                   decode_image(picture)['pixels'] FROM t";
+        let sql = "SELECT image_width(image), image_height(image), image_format(image), \
+                   decode_image(image)['pixels'] FROM t";
         let batch = runtime.block_on(query(&context, sql)).unwrap();
         let widths: Vec<_> = batch.column(0).as_primitive::<Int64Type>().iter().collect();
         let heights: Vec<_> = batch.column(1).as_primitive::<Int64Type>().iter().collect();
@@ -55,11 +55,10 @@ fn every_binary_type_is_read() {
 #[test]
 fn damage_fails_the_query_or_gives_null() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let rows: Vec<Option<&[u8]>> = vec![Some(b"no picture")];
+    let rows: Vec<Option<&[u8]>> = vec![Some(b"no image")];
     let context = context(Arc::new(BinaryArray::from(rows)));
-    let error = runtime.block_on(query(&context, "SELECT image_width(picture) FROM t")).unwrap_err();
+    let error = runtime.block_on(query(&context, "SELECT image_width(image) FROM t")).unwrap_err();
     assert!(error.contains("image_width") && error.contains("no JPEG, PNG or WebP"), "{error}");
-    let sql =
-        "SELECT try_image_width(picture) IS NULL AND try_decode_image(picture) IS NULL AS absent FROM t";
+    let sql = "SELECT try_image_width(image) IS NULL AND try_decode_image(image) IS NULL AS absent FROM t";
     assert!(runtime.block_on(query(&context, sql)).unwrap().column(0).as_boolean().value(0));
 }

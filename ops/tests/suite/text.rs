@@ -78,7 +78,7 @@ fn long_texts_are_refused_or_cut_before_they_are_split() {
     let expected = run(&raised, text.as_bytes()).unwrap();
     assert_eq!(expected.len(), 9);
     assert_eq!(run(&cut, text.as_bytes()).unwrap(), expected);
-    // What is cut off is not looked at, and no character is cut.
+    // The part that is cut off is not read, and no character is split.
     let head = "ééé fox ";
     for most in 1..head.len() {
         let op = Tokenize::new(URI).add_special_tokens(false).max_tokens(1).truncate(true);
@@ -87,7 +87,7 @@ fn long_texts_are_refused_or_cut_before_they_are_split() {
             assert!(error.message().contains("over max_text_bytes"), "{most}: {error}");
         }
     }
-    // Cut at the limit, it would have fewer tokens than there is room for.
+    // Cut at the limit, it would have fewer tokens than `max_tokens`.
     let op = Tokenize::new(URI).max_tokens(100).truncate(true).max_text_bytes(20);
     let error = run(&compile(op.clone()), b"the quick brown fox jumps").unwrap_err();
     assert!(error.message().contains("25 bytes long, over max_text_bytes (20)"), "{error}");

@@ -1,4 +1,4 @@
-//! Clips whose container does not prove where they end: what libsndfile decodes without an error is decoded here.
+//! Audio clips whose container does not prove their end. Those that libsndfile decodes without an error are decoded here.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Decodes without any allowance for losses, and checks that the header states the same length.
+/// Decodes without allowing any loss, and checks that the header states the same length.
 fn decode(bytes: &[u8]) -> Vec<f32> {
     let (rate, samples) = decode_mono(bytes, &DecodeAudio::new().max_lost_share(0.0)).unwrap();
     let header = read_audio_header(bytes, bytes.len() as u64).unwrap();
@@ -18,7 +18,7 @@ fn decode(bytes: &[u8]) -> Vec<f32> {
     samples
 }
 
-/// Where each page of an Ogg clip starts, and the end of the last.
+/// Returns the start of each page of an Ogg file, and the end of the last.
 fn page_bounds(bytes: &[u8]) -> Vec<usize> {
     let mut bounds = vec![0];
     while let Some(segments) = bytes[*bounds.last().unwrap()..].get(26) {
@@ -40,7 +40,7 @@ fn write_checksum(page: &mut [u8]) {
     page[22..26].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The clip without its end-of-stream flag.
+/// Returns the file without its end-of-stream flag.
 fn without_end_flag(clip: &[u8]) -> Vec<u8> {
     let (mut bytes, bounds) = (clip.to_vec(), page_bounds(clip));
     let last = &mut bytes[bounds[bounds.len() - 2]..];
@@ -58,10 +58,10 @@ fn ogg_without_an_end_of_stream_flag() {
         }
         let clip = golden(name);
         let whole = decode(&clip);
-        // The last page's position cuts the encoder's padding off, with the flag or without it.
+        // The last page's position cuts off the encoder's padding, with or without the flag.
         let unmarked = without_end_flag(&clip);
         assert!(decode(&unmarked) == whole, "{name}");
-        // Bytes after the last page are no part of the clip.
+        // Bytes after the last page are ignored.
         assert!(decode(&[&unmarked[..], &b"OggS and junk ".repeat(40)].concat()) == whole, "{name}");
     }
 }
@@ -86,7 +86,7 @@ fn ogg_cut_between_or_inside_pages() {
     }
 }
 
-/// The clip with this position at the end of its last page.
+/// Returns the file with this position at the end of its last page.
 fn with_end(clip: &[u8], position: u64) -> Vec<u8> {
     let (mut bytes, bounds) = (clip.to_vec(), page_bounds(clip));
     let last = &mut bytes[bounds[bounds.len() - 2]..];
@@ -95,7 +95,7 @@ fn with_end(clip: &[u8], position: u64) -> Vec<u8> {
     bytes
 }
 
-/// libsndfile and ffmpeg end such clips with their last packet. A missing page is still a loss.
+/// libsndfile and ffmpeg end such files with their last packet. A missing page is still a loss.
 #[test]
 fn ogg_whose_last_page_counts_more_than_its_packets_hold() {
     for name in ["48k_mono.ogg", "44k_stereo.ogg", "48k_mono.opus"] {
@@ -108,7 +108,7 @@ fn ogg_whose_last_page_counts_more_than_its_packets_hold() {
         let decoded = |bytes: &[u8]| decode_mono(bytes, &strict).map(|(_, samples)| samples);
         let (some, more) = (with_end(&clip, end + 20_000), with_end(&clip, end + 30_000));
         let longer = decoded(&some).unwrap();
-        // What the end cut off are the last packet's samples.
+        // The end had cut off samples of the last packet.
         assert!(longer.starts_with(&whole) && longer.len() < whole.len() + 4_000, "{name}: {}", longer.len());
         assert!(decoded(&more).unwrap() == longer, "{name}");
         let bounds = page_bounds(&clip);
@@ -122,7 +122,7 @@ fn ogg_whose_last_page_counts_more_than_its_packets_hold() {
 fn the_first_stream_of_an_ogg_chain_is_the_clip() {
     let (mono, stereo) = (golden("48k_mono.ogg"), golden("44k_stereo.ogg"));
     let first = decode(&mono);
-    // Other channels and another rate, twice, and the first stream's own.
+    // Twice a stream with other channels and another rate, after the first stream.
     assert!(decode(&[&mono[..], &stereo, &stereo].concat()) == first);
     assert!(decode(&[&mono[..], &mono].concat()) == first);
     assert!(decode(&[&without_end_flag(&mono)[..], &stereo].concat()) == first);
@@ -132,7 +132,7 @@ fn the_first_stream_of_an_ogg_chain_is_the_clip() {
 fn mp3_without_a_count_cut_inside_a_frame() {
     let clip = golden("48k_mono_untagged.mp3");
     let whole = decode(&clip);
-    // 43 frames of 192 bytes: the whole ones are the clip, as in libsndfile.
+    // 43 frames of 192 bytes: only whole frames count, as in libsndfile.
     for (end, frames) in [(clip.len() - 1, 42), (clip.len() - 150, 42), (20 * 192 + 100, 20)] {
         let cut = decode(&clip[..end]);
         assert!(cut[..] == whole[..frames * 1152], "{} samples up to byte {end}", cut.len());
@@ -150,7 +150,7 @@ fn mp3_with_a_count_of_zero() {
 
 #[test]
 fn wav_with_a_wrong_block_alignment() {
-    // Lengths as libsndfile 1.2.2 decodes them: it computes the alignment from channels and bits.
+    // Lengths as libsndfile 1.2.2 decodes them. It computes the alignment from channels and bits.
     for name in ["8k_s16.wav", "8k_s24.wav", "8k_f32.wav"] {
         let clip = golden(name);
         let whole = decode(&clip);
@@ -164,7 +164,7 @@ fn wav_with_a_wrong_block_alignment() {
 
 #[test]
 fn mp3_with_a_count_cut_inside_its_padding() {
-    // The cut frame holds 277 samples of the clip, 0.6 %, and 875 of the encoder's padding.
+    // The cut frame has 277 samples of audio, 0.6 %, and 875 of the encoder's padding.
     let clip = golden("44k_stereo_vbr.mp3");
     let (_, whole) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
     let (_, cut) = decode_mono(&clip[..clip.len() - 1], &DecodeAudio::new()).unwrap();
@@ -222,7 +222,7 @@ fn warnings_name_what_the_container_cannot_prove() {
     );
 }
 
-/// The clip with its pages changed: `change` gets each page's number and the page.
+/// Returns the file with its pages changed: `change` gets each page's number and the page.
 fn with_pages(clip: &[u8], order: &[usize], mut change: impl FnMut(u32, &mut [u8])) -> Vec<u8> {
     let bounds = page_bounds(clip);
     let mut bytes = Vec::new();
@@ -237,7 +237,7 @@ fn with_pages(clip: &[u8], order: &[usize], mut change: impl FnMut(u32, &mut [u8
 
 #[test]
 fn vorbis_whose_counts_of_samples_jump_has_no_gap() {
-    // As in libsndfile 1.2.2 and ffmpeg 5.1: the counts are wrong, since no page is missing.
+    // As in libsndfile 1.2.2 and ffmpeg 5.1: the counts are wrong, but no page is missing.
     let clip = golden("44k_stereo.ogg");
     let (_, whole) = decode_mono(&clip, &DecodeAudio::new()).unwrap();
     for (first, by, length) in [(2, 63, 39_690), (3, 63, 39_690), (3, -63, 39_627), (3, -448, 39_242)] {
@@ -251,7 +251,7 @@ fn vorbis_whose_counts_of_samples_jump_has_no_gap() {
         assert_eq!(samples.len(), length, "by {by} from page {first} on");
         assert!(samples == whole[..length], "by {by} from page {first} on");
     }
-    // Without a page, the jump is a loss, which is silent.
+    // If a page is missing, the jump is a loss, which becomes silence.
     let lost = with_pages(&clip, &[0, 1, 2, 4], |_, _| {});
     assert!(decode_mono(&lost, &DecodeAudio::new().max_lost_share(0.0)).is_err());
 }
@@ -263,7 +263,7 @@ fn vorbis_with_repeated_headers() {
     let repeated = with_pages(&clip, &[0, 1, 0, 1, 2, 3, 4], |number, page| {
         page[18..22].copy_from_slice(&number.to_le_bytes());
         if number == 2 {
-            page[5] = 0; // it begins no stream
+            page[5] = 0; // it does not begin a stream
         }
     });
     assert!(decode(&repeated) == decode(&clip));

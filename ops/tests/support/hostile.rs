@@ -1,10 +1,10 @@
-//! Files that are made to cost much: small, valid as far as decoders read them, and expensive to read.
+//! Files that are made to cost much: small, valid as far as decoders read them, and expensive to decode.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::iter::repeat_n;
 use std::time::Duration;
 
-/// The CPU time that this thread has used: it does not count other work of the machine.
+/// Returns the CPU time that this thread has used, without other work of the machine.
 pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for the write.
@@ -12,7 +12,7 @@ pub fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The CPU time of this thread for `work`.
+/// Returns the CPU time of this thread for `work`.
 pub fn cpu_time(work: impl FnOnce()) -> Duration {
     let before = thread_time();
     work();
@@ -25,8 +25,8 @@ fn segment(out: &mut Vec<u8>, marker: u8, body: &[u8]) {
     out.extend(body);
 }
 
-/// A grey-looking progressive JPEG of `side`² px without subsampling: the DC scan, and up to 567 scans of AC coefficients
-/// that find every one of them 0. Each is a valid first or refining scan.
+/// Returns a grey progressive JPEG of `side`² px without subsampling. After the DC scan, it has up to 567 scans of AC
+/// coefficients that are all 0. Each is a valid first or refining scan.
 pub fn progressive(side: u16, scans: usize) -> Vec<u8> {
     let mut out = vec![0xFF, 0xD8];
     segment(&mut out, 0xDB, &[&[0][..], &[1; 64]].concat());
@@ -50,7 +50,8 @@ pub fn progressive(side: u16, scans: usize) -> Vec<u8> {
     out
 }
 
-/// The entropy-coded data of `blocks` blocks: a code of one bit, 0, then 14 bits that say how many of 2¹⁴ blocks more end.
+/// Returns the entropy-coded data of `blocks` blocks: a code of one bit, 0, then 14 bits for the number of ended blocks
+/// beyond 2¹⁴.
 fn blocks_without_coefficients(mut blocks: usize) -> Vec<u8> {
     let (mut bytes, mut held, mut count) = (Vec::new(), 0_u32, 0);
     let mut put = |value: u32, bits: u32| {
@@ -66,7 +67,7 @@ fn blocks_without_coefficients(mut blocks: usize) -> Vec<u8> {
         }
     };
     while blocks > 0 {
-        // A run of at least 2¹⁴ blocks; what is left is a run that ends with the scan.
+        // A run of at least 2¹⁴ blocks. The rest is a run that ends with the scan.
         let run = blocks.clamp(1 << 14, (1 << 15) - 1);
         put(0, 1);
         put((run - (1 << 14)) as u32, 14);
@@ -76,7 +77,8 @@ fn blocks_without_coefficients(mut blocks: usize) -> Vec<u8> {
     bytes
 }
 
-/// Headers of MP3 frames of 1440 bytes, each of which ends in the `zeros` bytes of padding, and a last byte that is none.
+/// Returns headers of MP3 frames of 1440 bytes, each of which ends in the `zeros` bytes of padding, and a last byte that is
+/// not 0.
 pub fn mp3_headers_and_padding(zeros: usize) -> Vec<u8> {
     let mut out = [0xFF, 0xFB, 0xE8, 0xC0].repeat(360);
     out.extend(repeat_n(0, zeros));
@@ -84,7 +86,7 @@ pub fn mp3_headers_and_padding(zeros: usize) -> Vec<u8> {
     out
 }
 
-/// `clip`'s first page, then marks of pages in each other, each of which claims to be long.
+/// Returns the first page, then nested page marks, each of which claims to be long.
 pub fn ogg_of_marks(first_page: &[u8], marks: usize) -> Vec<u8> {
     let mut mark = b"OggS".to_vec();
     mark.extend([0; 2]);
@@ -94,12 +96,12 @@ pub fn ogg_of_marks(first_page: &[u8], marks: usize) -> Vec<u8> {
     out
 }
 
-/// `head`, the first 42 bytes of a FLAC clip of 24 bits and one channel at 16 kHz, then frames: a long one with noise, and
-/// `headers` headers and nothing else.
+/// Returns a FLAC file: `head`, the first 42 bytes of a file of 24 bits and one channel at 16 kHz, then a long frame with
+/// noise, then `headers` headers and nothing else.
 pub fn flac_of_headers(head: &[u8], headers: usize) -> Vec<u8> {
     let mut out = head.to_vec();
     out[4] |= 0x80; // the last block
-    // Blocks of 4096 samples, and no word about the frames' sizes.
+    // Blocks of 4096 samples, without the frames' sizes.
     out[8..18].copy_from_slice(&[0x10, 0, 0x10, 0, 0, 0, 0, 0, 0, 0]);
     let frame = |number: u8| {
         let mut header = vec![0xFF, 0xF8, 0xC5, 0x0C, number];
@@ -131,7 +133,8 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// An M4A of AAC-LC, one channel at 16 kHz, with the caller's tables in each of N equal tracks, and what follows `moov`.
+/// Returns an M4A of AAC-LC, one channel at 16 kHz, with the caller's tables in each of N equal tracks, and `rest` after
+/// `moov`.
 fn m4a(tables: &[u8], tracks: usize, extends: &[u8], rest: &[u8]) -> Vec<u8> {
     let config = [0x14, 0x08];
     let codec =
@@ -156,7 +159,7 @@ fn m4a(tables: &[u8], tracks: usize, extends: &[u8], rest: &[u8]) -> Vec<u8> {
     [&ftyp, &moov, rest].concat()
 }
 
-/// The tables of a track of `packets` packets of equal size behind each other from `at` on, which states each one's duration.
+/// Returns the tables of a track of `packets` consecutive packets of equal size from `at` on, with the duration of each.
 fn tables_of_durations(packets: u32, packet_bytes: u32, duration: u32, at: u32) -> Vec<u8> {
     let durations: Vec<u32> = (0..packets).flat_map(|_| [1, duration]).collect();
     let table = [
@@ -168,7 +171,7 @@ fn tables_of_durations(packets: u32, packet_bytes: u32, duration: u32, at: u32) 
     table.concat()
 }
 
-/// An M4A of `packets` of AAC-LC, one channel at 16 kHz, without an edit list.
+/// Returns an M4A of `packets` of AAC-LC, one channel at 16 kHz, without an edit list.
 pub fn m4a_of_packets(packets: &[&[u8]]) -> Vec<u8> {
     let count = packets.len() as u32;
     let sizes: Vec<u32> = packets.iter().map(|packet| packet.len() as u32).collect();
@@ -185,29 +188,29 @@ pub fn m4a_of_packets(packets: &[&[u8]]) -> Vec<u8> {
     m4a(&tables(header.len() as u32 + 8), 1, &[], &mp4_box(b"mdat", &packets.concat()))
 }
 
-/// The audio comes first, so that each track can go back to it.
+/// Moves the audio to the front, so that each track can go back to it.
 fn with_audio_first(mut file: Vec<u8>, audio_bytes: u32) -> Vec<u8> {
     file.splice(24..24, mp4_box(b"mdat", &vec![0; audio_bytes as usize]));
     file
 }
 
-/// Behind the first box and the header of the second.
+/// The position after the first box and the header of the second.
 const AUDIO_AT: u32 = 32;
 
-/// An MP4 of `tracks` tracks of the same bytes, each of which states the duration of each of its `packets`.
+/// Returns an MP4 of `tracks` tracks of the same bytes, each of which states the duration of each of its `packets`.
 pub fn mp4_of_durations(packets: u32, packet_bytes: u32, tracks: usize) -> Vec<u8> {
     let tables = tables_of_durations(packets, packet_bytes, 1, AUDIO_AT);
     with_audio_first(m4a(&tables, tracks, &[], &[]), packets * packet_bytes)
 }
 
-/// Which boxes of an MP4 are there twice: first short ones, then those that symphonia uses.
+/// The boxes of an MP4 that occur twice: first short ones, then those that symphonia uses.
 #[derive(Clone, Copy, Debug)]
 pub enum Doubled {
     Movie,
     Tables,
 }
 
-/// An MP4 of `packets` packets of one byte, which states the duration of each in the second of two boxes.
+/// Returns an MP4 of `packets` packets of one byte, which states the duration of each in the second of two boxes.
 pub fn mp4_of_doubled_boxes(packets: u32, doubled: Doubled) -> Vec<u8> {
     let short = tables_of_durations(1, 1, 1, AUDIO_AT);
     let long = tables_of_durations(packets, 1, 1, AUDIO_AT);
@@ -221,7 +224,8 @@ pub fn mp4_of_doubled_boxes(packets: u32, doubled: Doubled) -> Vec<u8> {
     with_audio_first(file, packets)
 }
 
-/// An MP4 of `packets` packets of one byte that take no time and cannot be decoded, of which its table of sizes knows one.
+/// Returns an MP4 of `packets` packets of one byte that have no duration and cannot be decoded. Its table of sizes has only
+/// one of them.
 pub fn mp4_of_packets_without_duration(packets: u32) -> Vec<u8> {
     let tables = [
         mp4_box(b"stts", &words(&[0, 1, packets, 0])),
@@ -232,7 +236,7 @@ pub fn mp4_of_packets_without_duration(packets: u32) -> Vec<u8> {
     with_audio_first(m4a(&tables.concat(), 1, &[], &[]), packets)
 }
 
-/// A fragmented MP4 of one fragment, which states the duration of each of its packets of one byte.
+/// Returns a fragmented MP4 of one fragment, which states the duration of each of its packets of one byte.
 pub fn mp4_of_one_fragment(packets: u32) -> Vec<u8> {
     let empty = [
         mp4_box(b"stts", &words(&[0, 0])),
@@ -258,7 +262,7 @@ fn riff(body: &[u8]) -> Vec<u8> {
     [b"RIFF", &(body.len() as u32 + 4).to_le_bytes()[..], b"WEBP", body].concat()
 }
 
-/// Lossless data of one pixel with so many groups of Huffman codes, each of 20 bits. The pixel uses the last.
+/// Writes lossless data of one pixel with `groups` groups of Huffman codes of 20 bits each. The pixel uses the last.
 fn groups_of_one_pixel(bits: &mut Bits, groups: u32) {
     // No transform, no colour cache, groups in blocks of 4×4, no colour cache.
     for (value, width) in [(0, 1), (0, 1), (1, 1), (0, 3), (0, 1)] {
@@ -275,7 +279,7 @@ fn groups_of_one_pixel(bits: &mut Bits, groups: u32) {
     bits.put(0, 32);
 }
 
-/// A lossless WebP of one pixel with so many groups of Huffman codes.
+/// Returns a lossless WebP of one pixel with `groups` groups of Huffman codes.
 pub fn webp_of_groups(groups: u32) -> Vec<u8> {
     let mut bits = Bits::default();
     bits.put(0x2F, 8);
@@ -284,7 +288,7 @@ pub fn webp_of_groups(groups: u32) -> Vec<u8> {
     riff(&chunk(b"VP8L", &bits.bytes))
 }
 
-/// A lossy WebP whose alpha channel has so many groups; in an animation if `animated`.
+/// Returns a lossy WebP whose alpha channel has `groups` groups, in an animation if `animated`.
 pub fn webp_alpha_of_groups(groups: u32, animated: bool) -> Vec<u8> {
     let mut bits = Bits::default();
     bits.put(1, 8); // a lossless image
@@ -301,7 +305,7 @@ pub fn webp_alpha_of_groups(groups: u32, animated: bool) -> Vec<u8> {
     })
 }
 
-/// A WebP with a canvas of one pixel around a frame of `side`² px; in an animation if `animated`.
+/// Returns a WebP with a canvas of one pixel around a frame of `side`² px, in an animation if `animated`.
 pub fn webp_frame_over_its_canvas(side: u16, animated: bool) -> Vec<u8> {
     let [low, high] = side.to_le_bytes();
     // A key frame whose first partition has 30,000 bytes, all 0.
@@ -317,7 +321,7 @@ pub fn webp_frame_over_its_canvas(side: u16, animated: bool) -> Vec<u8> {
     })
 }
 
-/// Bits from the lowest of the first byte up.
+/// A writer of bits, from the lowest bit of the first byte up.
 #[derive(Default)]
 struct Bits {
     bytes: Vec<u8>,
@@ -326,7 +330,7 @@ struct Bits {
 }
 
 impl Bits {
-    /// At most 56 bits at a time.
+    /// Writes at most 56 bits at a time.
     fn put(&mut self, value: u32, bits: u32) {
         self.held |= u64::from(value) << self.count;
         self.count += bits;
@@ -359,7 +363,7 @@ fn ogg_page(sequence: u32, flags: u8, packet: &[u8]) -> Vec<u8> {
     page
 }
 
-/// An Ogg Vorbis clip whose setup header has `books` codebooks of 131,072 vectors of 31 numbers, in 24 bytes each.
+/// Returns an Ogg Vorbis file whose setup header has `books` codebooks of 131,072 vectors of 31 numbers, in 24 bytes each.
 pub fn vorbis_of_codebooks(books: u32) -> Vec<u8> {
     let identification =
         [&b"\x01vorbis"[..], &[0, 0, 0, 0, 1, 0x80, 0x3E, 0, 0], &[0; 12], &[0xB8, 1]].concat();
@@ -370,7 +374,7 @@ pub fn vorbis_of_codebooks(books: u32) -> Vec<u8> {
         for (value, bits) in [(0x56_4342, 24), (31, 16), (1 << 17, 24)] {
             setup.put(value, bits);
         }
-        // In order of their length: all of 17 bits. Then vectors made of one value of one bit.
+        // Lengths in order: all are 17 bits. Then vectors made of one value of one bit.
         for (value, bits) in
             [(1, 1), (16, 5), (1 << 17, 18), (1, 4), (0, 32), (0, 32), (0, 4), (0, 1), (0, 1)]
         {

@@ -1,4 +1,4 @@
-//! Pictures for the tests: made here, encoded with libjpeg-turbo.
+//! Images for the tests, made here and encoded with libjpeg-turbo.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ pub fn references() -> serde_json::Value {
     serde_json::from_slice(&golden("references.json")).unwrap()
 }
 
-/// The largest and the mean difference.
+/// Returns the largest and the mean difference.
 pub fn most_and_mean(a: &[u8], b: &[u8]) -> (u8, f64) {
     assert_eq!(a.len(), b.len());
     let most = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
@@ -23,7 +23,7 @@ pub fn most_and_mean(a: &[u8], b: &[u8]) -> (u8, f64) {
     (most, sum / a.len() as f64)
 }
 
-/// A small generator (SplitMix64), so that the tests' pictures are always the same.
+/// A small generator (SplitMix64), so that the tests' images are always the same.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -39,18 +39,18 @@ impl Dice {
         (self.next() % u64::from(bound)) as u32
     }
 
-    /// −1 … 1.
+    /// Returns a number in −1 … 1.
     pub fn signed(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }
 
-/// Noise with about a 1/f spectrum (octaves of interpolated grids), hard edges and saturated colours.
+/// Returns noise with about a 1/f spectrum (octaves of interpolated grids), hard edges and saturated colours.
 pub fn picture(width: u32, height: u32, seed: u64) -> Vec<u8> {
     textured_picture(width, height, seed, 2.2, 0.75)
 }
 
-/// The same with octaves of `strength` × cell^`slope`.
+/// Returns the same with octaves of `strength` × cell^`slope`.
 pub fn textured_picture(width: u32, height: u32, seed: u64, strength: f32, slope: f32) -> Vec<u8> {
     let mut dice = Dice(seed);
     let (w, h) = (width as usize, height as usize);
@@ -118,11 +118,11 @@ impl Default for Jpeg {
 }
 
 impl Jpeg {
-    /// Encodes dense pixels: RGB, or CMYK (as YCCK) where `format` is TJPF_CMYK.
+    /// Encodes dense pixels: RGB, or CMYK (as YCCK) if `format` is TJPF_CMYK.
     pub fn encode_as(self, pixels: &[u8], width: u32, height: u32, format: tj::TJPF) -> Vec<u8> {
         let samples = if format == tj::TJPF_TJPF_CMYK { 4 } else { 3 };
         assert_eq!(pixels.len(), (width * height * samples) as usize);
-        // SAFETY: a fresh handle; sizes match; the buffer is libjpeg-turbo's and freed with tj3Free.
+        // SAFETY: the handle is new, and the sizes match. The buffer is libjpeg-turbo's and is freed with tj3Free.
         unsafe {
             let handle = tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int);
             let set = |parameter: tj::TJPARAM, value: i32| {
@@ -158,10 +158,10 @@ impl Jpeg {
     }
 }
 
-/// libjpeg-turbo's full decode, with nothing of ours.
+/// Decodes a whole JPEG with libjpeg-turbo alone.
 pub fn turbo_decode(bytes: &[u8], width: u32, height: u32) -> Vec<u8> {
     let mut rgb = vec![0; (width * height * 3) as usize];
-    // SAFETY: a fresh handle; the buffer holds the picture.
+    // SAFETY: the handle is new, and the buffer has room for the image.
     unsafe {
         let handle = tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int);
         let status = tj::tj3Decompress8(

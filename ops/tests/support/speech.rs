@@ -1,11 +1,11 @@
-//! Clips and rows for the tests of speech ops.
+//! Audio clips and rows for the tests of speech ops.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::PathBuf;
 
 use feedstock_ops::{Chain, RaggedRow, Result, SampleSeed, Scratch};
 
-/// A file among the references that `golden/make_audio_references.py` computed.
+/// Returns a file among the references that `golden/make_audio_references.py` computed.
 pub(crate) fn golden(name: &str) -> Vec<u8> {
     let path: PathBuf = ["tests", "golden", "speech", name].iter().collect();
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -15,7 +15,7 @@ pub(crate) fn f32s(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
 }
 
-/// A WAV of 32-bit floats, one channel.
+/// Returns a WAV of 32-bit floats, one channel.
 pub(crate) fn wav(sample_rate: u32, samples: &[f32]) -> Vec<u8> {
     let data: Vec<u8> = samples.iter().flat_map(|x| x.to_le_bytes()).collect();
     let size = u32::try_from(data.len()).unwrap();
@@ -30,13 +30,13 @@ pub(crate) fn wav(sample_rate: u32, samples: &[f32]) -> Vec<u8> {
     out
 }
 
-/// A tone of `hz` and `amplitude`.
+/// Returns a tone of `hz` and `amplitude`.
 pub(crate) fn tone(sample_rate: u32, samples: usize, hz: f64, amplitude: f64) -> Vec<f32> {
     let step = std::f64::consts::TAU * hz / f64::from(sample_rate);
     (0..samples).map(|i| (amplitude * (step * i as f64).sin()) as f32).collect()
 }
 
-/// The row of a chain, ragged or fixed: its length along time and its elements.
+/// Returns the row of a chain, ragged or fixed: its length along time and its elements.
 pub(crate) fn run(
     chain: &Chain,
     bytes: &[u8],

@@ -54,7 +54,7 @@ _AGREED, _DIFFER = "agreed", "differ: "
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
-# Loaders compared so far, by group and line, of each store. A process group that is made anew has another store, where
+# Loaders compared so far, by group and line, of each store. A process group that is made again has another store, where
 # numbers begin at 0 again.
 _numbers: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
 

@@ -4,7 +4,7 @@
                              num_threads threads            num_threads threads
 
 Every function has a separate pool with its number of threads. A pool starts on batches in the loader's order, so a
-function with one thread runs serially and in order, whatever the other functions' threads.
+function with one thread runs serially and in order, for any number of threads of the others.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class Dataset:
         return self._made(self._native.named(name), ("named", self, name))
 
     def sql(self, query: str) -> _feedstock.Table:
-        """Runs a query over the table ``catalog``, which has all samples, whatever the filters.
+        """Runs a query over the table ``catalog``, which has all samples, regardless of filters.
 
         Args:
             query: For example ``"select label, count(*) from catalog group by label"``.

@@ -72,7 +72,7 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
         pipeline: The pipeline; the `tail` of its `batch(…)` applies.
         batch_size: Rows of a step over all replicas, before autoscaling. Each replica takes the same number, rounded
             up.
-        epochs: `"data"` (default): a loop over the loader is one pass over the data, whatever the batch size.
+        epochs: `"data"` (default): a loop over the loader is one pass over the data, for any batch size.
             `"progress"`: AdaptDL's rule, if the batch size is autoscaled: a loop ends when it has made the progress of
             one pass at `batch_size`. The next loop continues in the order, so that passes stay complete.
         sync_steps: Optimizer steps between requests for AdaptDL's batch size; default 100.

@@ -1,4 +1,4 @@
-"""The harness of benches/peers: no peer is installed."""
+"""Fixtures for the harness of benches/peers. No peer is installed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from known import RATES
 
 @pytest.fixture
 def few_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were no other peers than those of ``results``."""
+    """Hides all peers but those of ``results``."""
     monkeypatch.setattr(plan, "PEERS", (*RATES, "ffcv"))
 
 
 @pytest.fixture
 def plain_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without matplotlib, which the harness has in its own environment."""
+    """Replaces matplotlib, which the harness has in a separate environment."""
     monkeypatch.setattr(plots, "_draw", lambda made, job, storage, path: path.write_text("<svg/>"))

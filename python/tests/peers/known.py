@@ -1,4 +1,4 @@
-"""Results that tests of goals and reports are made with."""
+"""Results for the tests of goals and reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RATES = {
 
 
 def results(tmp_path: Path) -> stored.Results:
-    """Five rounds of pictures-train beside two peers, one of each kind; FFCV is not installed, others were not run."""
+    """Five rounds of pictures-train with two peers, one of each kind. FFCV is not installed; others did not run."""
     made = stored.Results(tmp_path / "results.json")
     made.built(BUILD)
     made.content["machine"] = {

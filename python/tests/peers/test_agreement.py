@@ -1,4 +1,4 @@
-"""Whether outputs agree."""
+"""Comparison of the contenders' outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def crops(
     flipped: float = 0.5,
     swapped: bool = False,
 ) -> dict[str, Any]:
-    """Facts of 16 crops of each of 128 pictures, whose own means and slopes are the same for every seed."""
+    """Returns facts of 16 crops of each of 128 images, whose means and slopes are the same for every seed."""
     own = np.random.default_rng(0)
     means, slopes = own.normal(126, 30, 128), own.normal(0, 4, 128)
     noise = np.random.default_rng(seed)
@@ -76,7 +76,7 @@ class TestAgreement:
         found = agree.compare("pictures-train", reference, crops(2, shift=3.0))
         assert not found.agrees
         assert "crops' mean is +" in found.note
-        # Crops that are always large have means near their picture's.
+        # Crops that are always large have means near their image's.
         found = agree.compare("pictures-train", reference, crops(2, spread=8.0))
         assert not found.agrees
         assert "distributions" in found.note
@@ -91,7 +91,7 @@ class TestAgreement:
         )
         swapped = agree.compare("pictures-train", reference, crops(2, swapped=True)).note
         assert swapped.startswith("images' channels correlate by -"), swapped
-        # Without flips, and with flips of all, pictures keep their bright sides.
+        # Without flips, and with flips of all, images keep their bright sides.
         for flipped in (0.0, 0.1, 1.0):
             note = agree.compare("pictures-train", reference, crops(2, flipped=flipped)).note
             assert note.startswith("crops lean to one side by +"), note

@@ -1,4 +1,4 @@
-"""A contender from its start to its figures, as a process of its own."""
+"""A contender from its start to its figures, in a separate process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness import contest
 
 CONTENDERS = Path(contest.__file__).parents[1] / "contenders"
 
-# Batches at a known rate, from memory that it leaves behind, and a position that it can save.
+# Makes batches at a known rate, leaves shared memory when it ends, and can save its position.
 FAKE = """
 import mmap, os, time
 import numpy as np
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def fake(tmp_path: Path) -> dict[str, str]:
-    """The environment in which ``contenders.fake`` is found beside the real ones."""
+    """Returns the environment in which ``contenders.fake`` is found next to the real ones."""
     package = tmp_path / "contenders"
     package.mkdir()
     (package / "__init__.py").write_text(f"__path__.append({str(CONTENDERS)!r})\n")
@@ -74,8 +74,8 @@ def test_rates_are_those_of_the_batches(fake: dict[str, str], tmp_path: Path) ->
     made = job("steady", warm_up=40, measured=200, sample_bytes=250.0)
     found = ran(fake, made, tmp_path)
     assert (found["samples"], found["batches"]) == (200, 50)
-    assert 50 < found["rate"] <= 4 / 0.02  # sleeping takes longer where others work, never less
-    assert found["fetched_share"] == pytest.approx(1.0)  # 1,000 bytes a batch of 4
+    assert 50 < found["rate"] <= 4 / 0.02  # sleeping takes longer on a busy machine, never less
+    assert found["fetched_share"] == pytest.approx(1.0)  # 1,000 bytes per batch of 4
     assert found["shape"] == [4, 224, 224, 3]
     assert found["peak_bytes"] > 8 << 20
     assert found["processes"] == 1

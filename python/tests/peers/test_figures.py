@@ -54,7 +54,7 @@ class TestFigures:
             20.0, 1.5, f"cpu  {13 * ticks} 0 {3 * ticks} 950 9 0 0 {2 * ticks} 0 0\n"
         )
         found = account.neighbours(before, after, own_s=7.0, cores=2)
-        assert found["others_cores"] == pytest.approx(0.3)  # 10 s busy, 7 of them its own, of 10 s
+        assert found["others_cores"] == pytest.approx(0.3)  # busy for 10 CPU-s in 10 s, 7 of them its own
         assert found["steal_share"] == pytest.approx(0.1)
         assert (found["load_before"], found["load_after"]) == (0.5, 1.5)
 
@@ -77,7 +77,7 @@ class TestFigures:
         assert found["cores_used"] == pytest.approx(2.0)
 
     def test_rate_of_bursts_is_that_of_the_whole_epoch(self) -> None:
-        # Whoever hands out an epoch at once after making it for 5 s makes no more than an epoch in 5 s.
+        # A contender that delivers an epoch at once, after making it for 5 s, makes one epoch in 5 s.
         steps = [{"at": 5.0 * (1 + number // 40), "n": 32} for number in range(40 + 10)]
         found = contest.steady(steps, self.known(), warm_up=10 * 32, measured=40 * 32)
         assert found["rate"] == pytest.approx(40 * 32 / 5)
@@ -129,8 +129,8 @@ class TestAccount:
         account.end_all(source)
         assert counted.samples[-1].cpu_s >= (
             0.85 if grouped else 0.7
-        )  # a tree misses what ends between samples
+        )  # a tree misses processes that end between samples
         assert max(found.processes for found in counted.samples) >= 2
         found = counted.memory(begun, time.monotonic())
         assert found.own_bytes > 2 << 20
-        assert found.file_bytes > 0  # the interpreter's own, shared with others that run
+        assert found.file_bytes > 0  # the interpreter's, shared with other processes

@@ -1,4 +1,4 @@
-"""What is judged, and how."""
+"""The judged goals, and their verdicts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TestGoals:
         assert found["pictures-train, local, torch: rate over PyTorch with Pillow"].reached
         assert "pictures-train, local, numpy: rate over PyTorch with Pillow" not in found
         assert found["pictures-train, local, numpy: CPU-s per 1000 samples"].reached
-        # Not before every peer: a draw.
+        # Not faster than every peer: a draw.
         assert found["pictures-train, local, torch: first batch, s"].reached is False
 
     def test_who_differs_is_no_best_peer(self, tmp_path: Path) -> None:
@@ -50,12 +50,12 @@ class TestGoals:
         ]
         found = judged(made)
         assert found[FASTEST.format("torch")].reached is False
-        # Its first batch comes as soon as the best peer's.
+        # Its first batch comes at the same time as the best peer's.
         assert found["pictures-train, local, torch: first batch, s"].reached is None
 
     def test_rounds_that_overlap_are_told(self, tmp_path: Path) -> None:
         found = judged(results(tmp_path))
-        # 1,700 over 800 would reach 1.8, 1,500 over 1,000 would not.
+        # 1,700 / 800 would reach 1.8, 1,500 / 1,000 would not.
         assert found[FASTEST.format("numpy")].verdict == "no, within the spread"
         assert found["pictures-train, local, numpy: CPU-s per 1000 samples"].verdict == "yes"
 
@@ -161,7 +161,7 @@ class TestGoals:
         assert found[FASTEST.format("numpy")].verdict == "not judged: not run: grain, webdataset"
         first = found["pictures-train, local, torch: first batch, s"]
         assert first.verdict == "not judged: not run: webdataset"
-        # This goal names the one peer that it is about.
+        # This goal names the only peer that it concerns.
         assert found["pictures-train, local, torch: rate over PyTorch with Pillow"].reached
 
     def test_a_peer_that_failed_is_named(self, tmp_path: Path) -> None:

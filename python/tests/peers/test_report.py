@@ -24,7 +24,7 @@ class TestReport:
         assert lines[3].startswith("| **feedstock** | numpy | 1,600 ±6% | 1.00 | 1.25 |")
         assert lines[4].startswith("| **feedstock, torch tensors** | torch | 1,500 ±7% | 1.00 |")
         assert lines[5].startswith("| DALI, CPU | numpy | 900 ±11% | 1.78 |")
-        # Beside feedstock with tensors, as it hands out tensors.
+        # Compared with feedstock with tensors, since it delivers tensors.
         assert lines[6].startswith("| PyTorch DataLoader, Pillow | torch | 400 ±0% | 3.75 |")
         assert lines[6].endswith("| 5 | agree, 0.10 of 1.50 |")
         assert "- FFCV: cannot be installed: error: no compiler" in text
@@ -80,7 +80,7 @@ class TestReport:
         assert "benchmarks/results.json" in links
         assert "https://docs.pytorch.org/docs/stable/data.html" in links
         assert all((at.parent / link).is_file() for link in links if not link.startswith("https://"))
-        # Once more, from the file beside the page.
+        # Once more, from the file next to the page.
         page.write(stored.Results(tmp_path / "docs" / "benchmarks" / "results.json"), at)
         assert at.read_text() == text
 
@@ -122,7 +122,7 @@ class TestReport:
         assert command.main() == 0
         assert (out / "table.md").is_file()
         assert (out / "pictures-train-local.svg").is_file()
-        # Without --out it leaves everything as it is.
+        # Without --out it changes nothing.
         before = sorted(tmp_path.rglob("*"))
         monkeypatch.setattr(sys, "argv", [*words[:-2], "--results", str(made.path)])
         assert command.main() == 0

@@ -77,7 +77,7 @@ class TestRunning:
 
     def test_whose_tensors_a_batch_is(self) -> None:
         class Shared(np.ndarray[Any, Any]):
-            """As Grain's."""
+            """An array like Grain's."""
 
         assert protocol.made_of(np.zeros(3)) == "numpy"
         assert protocol.made_of(np.zeros(3).view(Shared)) == "numpy"

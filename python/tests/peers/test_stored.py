@@ -1,4 +1,4 @@
-"""What a file of results holds, and going on with it."""
+"""The content of a file of results, and resuming from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_another_program_made_is_made_anew(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(subprocess, "run", synth)
     pictures_of = data.Data(tmp_path, "pictures", 64)
     pictures_of.folder.mkdir()
-    (pictures_of.folder / "folder.json").write_text('{"samples": 64}')  # of a program that told no version
+    (pictures_of.folder / "folder.json").write_text('{"samples": 64}')  # made by a program without a version
     pictures_of.make()
     pictures_of.make()
     assert made == list(data.LAYOUTS["pictures"])
@@ -79,7 +79,7 @@ class TestResults:
         assert made.described("torch_pil", facts | {"program": "two"}, agree.REFERENCES)
         assert not made.runs("pictures-train", "local", "steady", "torch_pil")
         assert "torch_pil" not in made.content["calibration"]
-        # It is the reference of pictures: what was compared with it is compared again.
+        # It is the reference for images: outputs that were compared with it are compared again.
         assert "pictures-train" not in made.content["agreement"]["dali"]
         assert made.runs("pictures-train", "local", "steady", "dali")
 
@@ -112,7 +112,7 @@ class TestResults:
             with pytest.raises(stored.Unmixable, match="another machine made .* --again with all peers"):
                 made.add(key, {"rate": 1.0})
         made.again("all", {"again": "all", "peers": everyone})
-        # What the other machine had repeated before it was cut off is repeated here.
+        # Runs that the other machine had repeated before it was interrupted are repeated here.
         assert not any(
             made.is_done({**run, "made": time.time()}, True) for run in made.content["runs"][:before]
         )
@@ -138,13 +138,13 @@ class TestResults:
 
 
 class TestGoingOn:
-    """A benchmark that is cut off by ``--at-most`` goes on where it was."""
+    """A benchmark that ``--at-most`` interrupts resumes where it stopped."""
 
     def bench(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[Any], **options: Any
     ) -> bench.Bench:
-        """Two peers, pictures-train from local files; each try takes the next of what is ``said``, and all the time
-        there is."""
+        """Runs two peers with pictures-train from local files. Each try takes the next answer of ``said`` and all the
+        remaining time."""
         chosen = {
             "cache": tmp_path,
             "samples": 640,
@@ -170,7 +170,7 @@ class TestGoingOn:
     def calls(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, said: list[Any], **options: Any
     ) -> int:
-        """How often the command is given until it is finished."""
+        """Returns the number of commands until the benchmark is finished."""
         for count in range(1, 20):
             made = self.bench(tmp_path, monkeypatch, said, **options)
             made.results.again(options.get("again"), {"part": part})
@@ -203,7 +203,7 @@ class TestGoingOn:
         assert said == []
         runs = stored.Results(tmp_path / "results.json").content["runs"]
         assert sorted((run.get("error"), run.get("tries")) for run in runs if "error" in run) == [("y", 2)]
-        # Once more it has nothing to do, but where it is told to.
+        # Another command has nothing to do, except with ``--again``.
         self.calls(tmp_path, monkeypatch, "_rates", said)
         said += [{"rate": 2.0}]
         self.calls(tmp_path, monkeypatch, "_rates", said, again="failed")

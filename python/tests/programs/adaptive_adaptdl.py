@@ -1,6 +1,5 @@
-"""A job under AdaptDL on one machine: replicas with its environment variables and its checkpoint directory,
-stopped by SIGTERM and started again in another number, as its scheduler does. Every sample that enters a step
-is recorded.
+"""A job under AdaptDL on one machine: replicas with its environment variables and its checkpoint directory. Like its
+scheduler, tests stop them by SIGTERM and start another number of them. Every sample that enters a step is recorded.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-PATIENCE_S = 900.0  # as in torch_ranks: tests fail by it, they never wait for it
-TERMINATED = 143  # AdaptDL's exit code after a checkpoint that a signal asked for
+PATIENCE_S = 900.0  # as in torch_ranks: only failing tests wait this long
+TERMINATED = 143  # AdaptDL's exit code after a checkpoint that a signal requested
 
 
-# What AdaptDL is told that it measured, so that what it chooses is known: as large a batch as allowed, by
-# accumulation.
+# Measurements given to AdaptDL, so that its choice is known: the largest allowed batch, by accumulation.
 SLOW_NETWORK = (0.01, 0.001, 1.0, 0.0, 1.0, 0.0, 1.1)
 MUCH_NOISE = (1e-6, 1.0)
 
@@ -34,13 +32,13 @@ class Job:
     folder: str
     epochs: int = 2
     batch_size: int = 12
-    """Rows of a step over all replicas."""
+    """Rows per step over all replicas."""
     max_batch_size: int = 0
-    """For autoscaling; 0 for none."""
+    """The maximum for autoscaling; 0 for none."""
     by: str = "data"
     """What ends an epoch: "data" or "progress"."""
     stop_after: int | None = None
-    """Batches after which replica 0 is told to stop (SIGTERM)."""
+    """Batches after which replica 0 gets SIGTERM."""
     kill_after: int | None = None
     """Batches after which the last replica kills itself (SIGKILL)."""
     evaluate: bool = False
@@ -75,7 +73,7 @@ class Nursery:
 
 
 def serve() -> None:
-    """The nursery's process: a job a line."""
+    """Runs the nursery's process, which reads one job per line."""
     import adaptdl.torch  # noqa: F401
     import torch._dynamo  # noqa: F401
 
@@ -161,7 +159,7 @@ def train(job: Job) -> None:
     from .adaptive_train import Model
     from .torch_records import Records
 
-    # Its replicas look for replica 0 every 5 s, of which a test has none to lose.
+    # Its replicas look for replica 0 every 5 s, which is too long for a test.
     adaptdl.reducer.time = SimpleNamespace(sleep=lambda _: time.sleep(0.5))
     torch.set_num_threads(1)
     torch.manual_seed(0)

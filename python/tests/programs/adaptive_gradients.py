@@ -1,7 +1,7 @@
-"""Ranks that measure the noise scale of gradients which are known, for tests of `GradientMeter`.
+"""Ranks that measure the noise scale of known gradients, for tests of `GradientMeter`.
 
-The loss is linear in the parameters: its gradient is the mean of the rows, whatever the parameters are. So
-the rows' mean and covariance are the gradient's.
+The loss is linear in the parameters: its gradient is the mean of the rows, for any parameters. So the rows' mean and
+covariance are the gradient's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Linear(nn.Module):
 
 
 def truth() -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation of the rows."""
+    """Returns the mean and standard deviation of the rows."""
     return torch.linspace(-1.0, 1.0, WIDTH), torch.linspace(0.5, 1.5, WIDTH)
 
 
@@ -45,7 +45,7 @@ def rows(generator: torch.Generator, count: int = ROWS) -> torch.Tensor:
 
 
 def under_ddp(folder: str, steps: int, accumulation_steps: int) -> None:
-    """Rank 0 writes what all ranks measured, beside what follows from the ranks' gradients by definition."""
+    """Rank 0 writes the measurements of all ranks, and the values that the ranks' gradients have by definition."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(rank)
     model = nn.parallel.DistributedDataParallel(Linear())
@@ -75,9 +75,7 @@ def under_ddp(folder: str, steps: int, accumulation_steps: int) -> None:
 
 
 def under_fsdp(folder: str, steps: int) -> None:
-    """Rank 0 writes what the ranks measured of sharded gradients, beside what one process measures of whole
-    ones.
-    """
+    """Rank 0 writes the ranks' measurements of sharded gradients, and one process's measurements of whole ones."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -1,5 +1,5 @@
-"""A training job whose batch size follows the goodput, for tests: a small model under DDP, checkpoints by
-rank 0, records of every sample that entered a step. It can kill one of its ranks.
+"""A training job for tests, whose batch size follows the goodput: a small model under DDP, checkpoints by rank 0,
+records of every sample that entered a step. It can kill one of its ranks.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ class Job:
     data: str
     """URI of the data set."""
     folder: str
-    """Where records and checkpoints go."""
+    """The folder of records and checkpoints."""
     parallel: Literal["ddp", "fsdp2"] = "ddp"
     batch_size: int = 8
-    """Rows of a step over all ranks, at first."""
+    """Rows per step over all ranks, at the start."""
     max_batch_size: int = 64
     bounds: tuple[int, int] = (1, 32)
-    """Rows of a micro-batch on one rank."""
+    """Rows per micro-batch on one rank."""
     accumulation: bool = False
     epochs: int = 2
     interval: int = 5
     """Optimizer steps between decisions."""
     attempt: int = 0
-    """How many times this job was started before."""
+    """The number of earlier starts of this job."""
     save_every: int = 0
     """Optimizer steps between checkpoints; 0 for none."""
     kill: tuple[int, int] | None = None
-    """(rank, batch): that rank kills itself after recording its so-manieth batch."""
+    """(rank, batch): that rank kills itself after recording its batch of this number."""
     quiet_clock: bool = True
-    """Step times by formula instead of by the clock of a busy machine: then decisions are predictable."""
+    """Whether step times come from a formula instead of a busy machine's clock, so that decisions are predictable."""
 
 
 class FormulaClock:
-    """Each optimizer step takes 0.1 s and 0.1 ms a row of the step: large batches pay."""
+    """Each optimizer step takes 0.1 s plus 0.1 ms per row, so large batches pay off."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -159,4 +159,4 @@ def save(
         }
         torch.save(state, folder / "checkpoint.new")
         (folder / "checkpoint.new").rename(folder / "checkpoint.pt")
-    dist.barrier()  # nobody is killed between a checkpoint and its being the latest
+    dist.barrier()  # no rank is killed between writing a checkpoint and making it the latest

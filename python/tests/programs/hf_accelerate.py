@@ -1,4 +1,4 @@
-"""A training loop of Accelerate for tests, for any number of ranks, that can kill itself in mid-epoch."""
+"""A training loop of Accelerate for tests, for any number of ranks. It can kill itself in mid-epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Job:
     data: str
     folder: str
     name: str
-    """Of what it writes: `<name>.json`."""
+    """The name of its result file, `<name>.json`."""
     kill_at: int | None = None
     """Kills the last rank before this step."""
     resume: bool = False
@@ -32,7 +32,7 @@ class Job:
 
 
 class Model(nn.Module):
-    """With the count of samples in its state: at the end it says what the weights were trained on."""
+    """Counts samples in its state. At the end, the count shows which samples the weights were trained on."""
 
     def __init__(self, samples: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Model(nn.Module):
 
 
 def train(job: Job) -> None:
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # Accelerate asks; the process group is there already
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # required, although the group exists
     os.environ.setdefault("MASTER_PORT", "29500")
     torch.manual_seed(0)
     accelerator = Accelerator(cpu=True)
@@ -89,7 +89,7 @@ def train(job: Job) -> None:
 
 
 def mesh_coordinates(folder: str, shape: Sequence[int], names: Sequence[str]) -> None:
-    """Writes each process's data-parallel coordinates under an accelerator that has this mesh."""
+    """Writes each process's data-parallel coordinates under an accelerator with this mesh."""
     from types import SimpleNamespace
 
     from torch.distributed.device_mesh import init_device_mesh

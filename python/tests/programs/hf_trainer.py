@@ -1,7 +1,7 @@
-"""A training job of `FeedstockTrainer` for tests, for any number of ranks, that can kill itself in mid-epoch.
+"""A training job of `FeedstockTrainer` for tests, for any number of ranks. It can kill itself in mid-epoch.
 
-The model counts, in its own state, how often each sample id went into a step. The count is saved and restored
-with its weights, so at the end it says what the final weights were trained on.
+The model counts, in its state, how often each sample id entered a step. The count is saved and restored with its
+weights. At the end, it shows which samples the final weights were trained on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = (
     "torch._dynamo",
     "transformers.trainer",
     "accelerate",
-)  # what the ranks' server imports once
+)  # the ranks' server imports them once
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Job:
     data: str
     folder: str
     name: str
-    """Of what it writes: `<name>.json`."""
+    """The name of its result file, `<name>.json`."""
     batch: dict[str, Any]
     """Arguments of `Pipeline.batch`."""
     per_device: int
-    """Trainer's own number of rows; must agree with the pipeline's."""
+    """Trainer's number of rows, which must agree with the pipeline's."""
     accumulate: int = 1
     epochs: int = 2
     save_steps: int = 3
@@ -48,7 +48,7 @@ class Job:
     """Kills rank 0 before this optimizer step."""
     resume: bool = False
     restore_callbacks: bool = False
-    """Trainer makes its callbacks anew, from the checkpoint."""
+    """Whether Trainer makes its callbacks again, from the checkpoint."""
 
 
 class Model(nn.Module):
@@ -61,12 +61,12 @@ class Model(nn.Module):
         self, image: torch.Tensor, sample_ids: torch.Tensor, labels: torch.Tensor | None = None
     ) -> Any:
         logits = self.net(image.float() / 255 - 0.5)
-        assert labels is not None  # `label` came under the model's own name
+        assert labels is not None  # `label` was passed by the model's name for it
         if self.training:
             step = torch.zeros_like(self.seen)
             step.index_add_(0, sample_ids, torch.ones_like(sample_ids))
             if dist.is_initialized():
-                dist.all_reduce(step)  # so that it is the same on all ranks, as DDP takes rank 0's
+                dist.all_reduce(step)  # so that it is the same on all ranks: DDP takes rank 0's
             self.seen += step
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": sample_ids}
 
@@ -86,7 +86,7 @@ def pipeline(job: Job) -> fs.Pipeline:
 
 
 def arguments(job: Job, **more: Any) -> TrainingArguments:
-    # Accelerate asks for an address even where the process group is there already; it is not used
+    # Accelerate requires an address even if the process group exists already; it is not used
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
     return TrainingArguments(
@@ -124,11 +124,11 @@ def train(job: Job) -> None:
 
 
 def evaluate(job: Job) -> None:
-    """Predicts each sample's own id, with a batch size that leaves a padded last step."""
+    """Predicts each sample's id, with a batch size that leaves a padded last step."""
     trainer = FeedstockTrainer(Model(), arguments(job, per_device_eval_batch_size=job.per_device))
     whole = fs.Dataset(job.data).map("image", fs.decode_image(), fs.random_resized_crop(16))
     whole = whole.batch(job.per_device, tail="pad").options(threads=1)
-    for attempt in range(2):  # the second begins anew, too
+    for attempt in range(2):  # the second one also starts from the beginning
         output = trainer.predict(whole)
         if trainer.is_world_process_zero():
             ids = np.asarray(output.predictions).tolist()

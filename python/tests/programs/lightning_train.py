@@ -20,25 +20,25 @@ from .torch_train import Model
 
 
 class Fault(RuntimeError):
-    """The crash that a test asked for."""
+    """The crash that a test requested."""
 
 
 @dataclass(frozen=True)
 class Job:
     data: str
     folder: str
-    """Where records and checkpoints go."""
+    """The folder of records and checkpoints."""
     batch: dict[str, Any] = field(default_factory=lambda: {"global_batch_size": 40})
     attempt: int = 0
     save_every: int = 0
-    """Steps between checkpoints `step={n}.ckpt`; 0: one at each epoch's end."""
+    """Steps between checkpoints `step={n}.ckpt`; 0 for one at each epoch's end."""
     fault: int | None = None
-    """Training fails after so many steps."""
+    """The number of steps after which training fails."""
     scheduler: bool = False
-    """A schedule that asks the trainer for the number of steps when the optimizer is made."""
+    """Whether to use a schedule that queries the trainer's number of steps when the optimizer is made."""
     val: bool = False
     endless: bool = False
-    """Train on a mix that never stops, of the data set and itself."""
+    """Whether to train on an endless mix of the data set with itself."""
     trainer: dict[str, Any] = field(default_factory=dict)
     """Arguments of `Trainer`."""
 
@@ -50,9 +50,9 @@ class Module(lightning.LightningModule):
         self.records: Records | None = None
         self.before: dict[str, Any] = {}
         self.epochs: list[tuple[int, int]] = []
-        """Of each step: the loader's epoch and Lightning's."""
+        """The loader's epoch and Lightning's, for each step."""
         self.validated: list[list[int]] = []
-        """Sample ids of each run of validation, the sanity check's first."""
+        """Sample ids of each validation run; the sanity check's come first."""
 
     def on_train_start(self) -> None:
         folder = Path(self.job.folder)
@@ -65,7 +65,7 @@ class Module(lightning.LightningModule):
         assert self.records is not None
         self.records.write(self.before["epoch"], self.before["position"], batch)
         self.epochs.append((self.before["epoch"], self.current_epoch))
-        self.before = self.trainer.train_dataloader.state_dict()  # behind this batch
+        self.before = self.trainer.train_dataloader.state_dict()  # after this batch
         if self.job.fault is not None and self.trainer.global_step >= self.job.fault:
             raise Fault
         loss = nn.functional.cross_entropy(self.net(batch["image"]), batch["label"] % 10, reduction="none")
@@ -123,7 +123,7 @@ def trainer(job: Job) -> lightning.Trainer:
 
 
 def fit(job: Job, resume: str | None = None) -> Module:
-    """Trains, from the checkpoint at this path if one is given; a `Fault` that was asked for ends it quietly."""
+    """Trains, from the checkpoint at this path if one is given. A requested `Fault` ends it without an error."""
     torch.manual_seed(0)
     module = Module(job)
     try:
@@ -137,14 +137,14 @@ def fit(job: Job, resume: str | None = None) -> Module:
 
 
 def fit_rank(job: Job, resume: str | None = None) -> None:
-    """One rank of `fit`, in a process group that stands already."""
+    """Runs one rank of `fit`, in a process group that exists already."""
     os.environ.update(TORCHELASTIC_RUN_ID="test", GROUP_RANK="0", LOCAL_WORLD_SIZE=os.environ["WORLD_SIZE"])
-    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0")  # not used: the group is there
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0")  # not used: the group exists
     fit(job, resume)
 
 
 def fit_model_parallel(job: Job) -> None:
-    """One rank of four in a 2 × 2 mesh of data and tensor parallelism."""
+    """Runs one of four ranks in a 2 × 2 mesh of data and tensor parallelism."""
     from lightning.pytorch.strategies import ModelParallelStrategy
 
     strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=2)

@@ -1,5 +1,4 @@
-"""A real Ray cluster on one machine: a head and nodes that come and go, each a set of processes of its
-own."""
+"""A real Ray cluster on one machine: a head, and nodes that join and leave. Each is a separate set of processes."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Read when Ray starts its processes and its controllers, so before `import ray`.
+# Ray reads these when it starts its processes and controllers, so they are set before `import ray`.
 os.environ.update(
-    RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",  # how soon a death is noticed and a report registered
+    RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",  # how soon a death is detected and a report registered
     RAY_TRAIN_METRICS_ENABLED="0",
     RAY_USAGE_STATS_ENABLED="0",
-    RAY_memory_monitor_refresh_ms="0",  # the machine's memory is not ours to judge
+    RAY_memory_monitor_refresh_ms="0",  # tests must not depend on the machine's free memory
     OMP_NUM_THREADS="1",
 )
 
@@ -34,22 +33,22 @@ from feedstock.ray import DataConfig
 
 from . import ray_loops
 
-STORE_BYTES = 80 * 2**20  # nothing but pickled functions passes through it
-PATIENCE_S = 900.0  # beyond what an overloaded machine needs; tests fail by it, they never wait for it
+STORE_BYTES = 80 * 2**20  # only pickled functions pass through it
+PATIENCE_S = 900.0  # enough for an overloaded machine; only failing tests wait this long
 
 
 SYSTEM = {
-    # how soon a lost node is noticed
+    # how soon a lost node is detected
     "health_check_initial_delay_ms": 2000,
     "health_check_period_ms": 1000,
     "health_check_failure_threshold": 5,
     "health_check_timeout_ms": 5000,
-    "prestart_worker_first_driver": False,  # a process for each logical CPU, most of which nobody needs
+    "prestart_worker_first_driver": False,  # one process per logical CPU, most of which are not needed
 }
 
 
 class RayCluster:
-    """The head has two places for trainers and more logical CPUs than the machine has."""
+    """A cluster whose head has room for two trainers and more logical CPUs than the machine."""
 
     def __init__(self) -> None:
         assert not ray.is_initialized(), (
@@ -59,7 +58,7 @@ class RayCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="fs-ray-"))
         os.environ["RAY_TMPDIR"] = str(
             self.folder
-        )  # sessions, and the address that other clusters would find
+        )  # of sessions, and of the address that other clusters would find
         package = str(Path(fs.__file__).parents[1])
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         self.cluster = Cluster(
@@ -75,7 +74,7 @@ class RayCluster:
         )
 
     def add_node(self, **resources: float) -> Any:
-        """A node with these logical resources."""
+        """Adds a node with these logical resources."""
         node = self.cluster.add_node(
             wait=False, num_cpus=1, object_store_memory=STORE_BYTES, resources=resources
         )
@@ -103,7 +102,7 @@ class Attempt:
 
 
 def attempts(folder: Path) -> list[Attempt]:
-    """All workers' journals of a run, in the order in which they started."""
+    """Returns all workers' journals of a run, in the order in which they started."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
@@ -113,7 +112,7 @@ def attempts(folder: Path) -> list[Attempt]:
 
 
 def deliveries(found: list[Attempt]) -> Counter[int]:
-    """How often each sample entered a step of any attempt, committed or not."""
+    """Returns how often each sample entered a step of any attempt, committed or not."""
     return Counter(sample for attempt in found for step in attempt.steps for sample in step["ids"])
 
 
@@ -128,7 +127,7 @@ def fit(
     others: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> ray.train.Result:
-    """Trains with Ray Train; journals go to `folder`. `others` are data sets that are no pipelines."""
+    """Trains with Ray Train and writes journals to `folder`. `others` are data sets that are not pipelines."""
     folder.mkdir(parents=True, exist_ok=True)
     trainer = ray.train.torch.TorchTrainer(
         loop,
@@ -150,7 +149,7 @@ def fit(
 
 
 class Run:
-    """A `fit` beside the test, which has the main thread: Ray's nodes can be added from there only."""
+    """A `fit` in another thread. The test keeps the main thread, since Ray's nodes can be added only from there."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.pool = ThreadPoolExecutor(1)

@@ -1,4 +1,4 @@
-"""Lightning's Trainer in Ray Train's workers, under Ray's DDP and FSDP strategies. Shipped by value."""
+"""Lightning's Trainer in Ray Train's workers, under Ray's DDP and FSDP strategies. Pickled by value."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class Module(lightning.LightningModule):
 
 
 class Report(lightning.Callback):
-    """Lightning's checkpoint to Ray, also in the middle of an epoch (Ray's own callback reports at its
-    end)."""
+    """Reports Lightning's checkpoint to Ray, also in the middle of an epoch. Ray's callback reports at its end."""
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -47,15 +46,17 @@ class Report(lightning.Callback):
         if trainer.global_step % self.every:
             return
         with tempfile.TemporaryDirectory() as folder:
-            trainer.save_checkpoint(Path(folder, FILE))  # collective, and all write into rank 0's folder
+            trainer.save_checkpoint(Path(folder, FILE))  # collective: all write into rank 0's folder
             mine = ray.train.Checkpoint.from_directory(folder) if any(Path(folder).iterdir()) else None
             ray.train.report({"step": trainer.global_step}, checkpoint=mine)
 
 
 class CpuFSDP(RayFSDPStrategy):
-    """Ray's strategy on a machine without accelerators, where FSDP wants to be told that the CPU is meant
-    (Lightning tells it the index of a device, and the CPU has none) and torch 2.11 crashes when it gathers a
-    full state."""
+    """Ray's strategy on a machine without accelerators.
+
+    FSDP must be given the CPU explicitly, since Lightning passes the index of a device and the CPU has none. In
+    addition, torch 2.11 crashes when it gathers a full state.
+    """
 
     def __init__(self) -> None:
         super().__init__(state_dict_type="sharded")

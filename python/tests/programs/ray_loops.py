@@ -1,9 +1,9 @@
-"""Training functions that the tests of Ray Train run in its workers. Shipped by value: nothing imports this
-there.
+"""Training functions that the tests of Ray Train run in its workers. They are pickled by value: workers do not import
+this module.
 
-Each keeps, in its model, how often each sample id went into a step (``seen``). It is part of the checkpoint,
-so what was trained but not committed when a worker died is forgotten together with its weights: after the run
-it must be the number of epochs, for every sample.
+Each counts, in its model, how often each sample id entered a step (``seen``). The count is part of the checkpoint. When
+a worker dies, training since the checkpoint is lost together with its counts. After the run, every count must be the
+number of epochs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-PATIENCE_S = 900  # beyond what an overloaded machine needs; a worker that waits longer fails its test
+PATIENCE_S = 900  # enough for an overloaded machine; a worker that waits longer fails its test
 
 
 class Model(nn.Module):
-    """A linear classifier of 16×16 pictures, and the count of samples."""
+    """A linear classifier of 16×16 images, with the count of samples."""
 
     def __init__(self, samples: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def count(seen: torch.Tensor, batch: dict[str, Any]) -> None:
 
 
 class Journal:
-    """What this worker did, a line for each step, in a file of its own: a witness that outlives it."""
+    """This worker's steps, one per line, in a separate file that outlives the worker."""
 
     def __init__(self, folder: str, loader: Any, resumed: dict[str, Any] | None) -> None:
         self.rank = ray.train.get_context().get_world_rank()
@@ -85,15 +85,15 @@ def pace(folder: str, step: int) -> None:
 
 
 def die() -> None:
-    """As the kernel's memory killer does it: no handler, no clean-up."""
+    """Ends the process like the kernel's out-of-memory killer: without handlers and clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def ddp(config: dict[str, Any]) -> dict[str, Any]:
-    """DDP; rank 0 writes weights, optimizer and the loader's place every ``every`` steps."""
+    """Trains with DDP. Rank 0 writes weights, optimizer and the loader's position every ``every`` steps."""
     torch.manual_seed(0)
     folder, loader = config["folder"], ray.train.get_dataset_shard("train")
-    assert loader is ray.train.get_dataset_shard("train")  # asking twice must not start anew
+    assert loader is ray.train.get_dataset_shard("train")  # a second call must not start again
     model = ray.train.torch.prepare_model(Model(config["samples"]))
     plain = getattr(model, "module", model)  # one worker alone needs no DDP
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -143,7 +143,7 @@ def report(state: dict[str, Any] | None, step: int) -> None:
 
 
 def fsdp2(config: dict[str, Any]) -> dict[str, Any]:
-    """FSDP2; every rank writes its part with torch.distributed.checkpoint, the loader's place among it."""
+    """Trains with FSDP2. Every rank writes its part, with the loader's position, by torch.distributed.checkpoint."""
     torch.manual_seed(0)
     context, loader = ray.train.get_context(), ray.train.get_dataset_shard("train")
     model = Model(config["samples"])
@@ -164,8 +164,8 @@ def fsdp2(config: dict[str, Any]) -> dict[str, Any]:
     def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
         storage = context.get_storage()
         if config.get("kill_upload") == [journal.rank, progress.step] and resumed is None:
-            # the checkpoint before this one is registered; of this one, the other rank's part is in place, so
-            # that there is a folder; our part and the registration never come
+            # The previous checkpoint is registered. Of this one, the other rank has written its part, so its folder
+            # exists. This rank's part and the registration never come.
             wait_for(Path(storage.experiment_fs_path, "checkpoint_manager_snapshot.json"))
             wait_for(Path(storage.experiment_fs_path, name, ".metadata"))
             die()
@@ -195,7 +195,7 @@ def fsdp2(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class Progress:
-    """The global step, as torch.distributed.checkpoint takes it."""
+    """The global step, in a form for torch.distributed.checkpoint."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -216,7 +216,7 @@ def wait_for(path: Path) -> None:
 
 
 def beside_ray_data(config: dict[str, Any]) -> dict[str, list[int]]:
-    """Reads one epoch of both kinds of data sets; returns all ranks' samples and rows."""
+    """Reads one epoch of both kinds of data sets, and returns all ranks' samples and rows."""
     found = {"train": [], "rows": []}
     for batch in ray.train.get_dataset_shard("train").iter_torch_batches():
         found["train"] += batch["sample_ids"].tolist()

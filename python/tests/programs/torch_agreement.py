@@ -1,4 +1,4 @@
-"""Ranks that may differ in what they are about to load. Each writes what happened to `<folder>/<rank>.json`."""
+"""Ranks that may load different data. Each writes what happened to `<folder>/<rank>.json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pipeline(data: str, **changes: Any) -> fs.Pipeline:
 
 @contextmanager
 def outcome(folder: str) -> Iterator[dict[str, Any]]:
-    """What a rank notes, written whatever happens; a ConfigError is noted and ends there."""
+    """Yields a rank's notes, and writes them in any case. A ConfigError is noted and not raised further."""
     noted: dict[str, Any] = {"error": None, "batches": 0, "warnings": []}
     handler = logging.Handler()
     handler.emit = lambda record: noted["warnings"].append(record.getMessage())  # type: ignore[method-assign]
@@ -63,7 +63,7 @@ def differ(folder: str, data: list[str], changes: list[dict[str, Any]], by_hand:
 
 
 def some_only(folder: str, data: str, other: str) -> None:
-    """Rank 0 loads something that the others do not; then all load the same."""
+    """Rank 0 loads something that the others do not. Then all load the same."""
     rank = dist.get_rank()
     with outcome(folder) as noted:
         if rank == 0:
@@ -86,7 +86,7 @@ def late(folder: str, data: str) -> None:
 
 
 def groups(folder: str, data: str, other: str) -> None:
-    """Ranks 0 and 2 load one thing, ranks 1 and 3 another, in a group each."""
+    """Ranks 0 and 2 load one thing, ranks 1 and 3 another, in separate groups."""
     rank = dist.get_rank()
     both = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     with outcome(folder) as noted:

@@ -1,4 +1,4 @@
-"""Runs the Python of a documentation page as it stands, on small data and a small model."""
+"""Runs the Python of a documentation page unchanged, on small data and a small model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .torch_train import Model
 
 
 def run(page: str, pictures: str) -> None:
-    """All ```python blocks of the page, one after the other in one namespace."""
+    """Runs all ```python blocks of the page in order, in one namespace."""
     replacements = {
         "s3://corpus/imagenet/train": pictures,
         "s3://corpus/imagenet/val": pictures,

@@ -24,13 +24,13 @@ TORCH_MODULES = (
     "torch.distributed.checkpoint.state_dict",
 )
 
-# A rank takes seconds; this is for a machine that does much else. The tests fail by it, never wait for it.
+# A rank takes seconds; this is enough for a busy machine. Only failing tests wait this long.
 PATIENCE_S = 900.0
 
 
 def server(modules: Sequence[str] = TORCH_MODULES) -> Any:
-    """The multiprocessing context whose processes have `modules` imported already. Those of its first use count; what
-    later users name besides is imported by their processes."""
+    """Returns the multiprocessing context whose processes have already imported `modules`. The server imports only the
+    modules of the first call; processes import further ones of later calls themselves."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     return context
@@ -45,8 +45,8 @@ def launch(
 ) -> list[int]:
     """Runs `program(*args)` in `world_size` ranks and returns their exit codes by rank: 0, 1 for an exception, −9.
 
-    As under torchrun, a rank that fails takes the others with it: they are killed where they do not end by themselves
-    (a lost peer makes their next collective fail). `folder` is for the rendezvous and for what the ranks print.
+    As under torchrun, a failed rank ends the others: a lost peer makes their next collective fail, or they are killed.
+    `folder` is for the rendezvous and for the ranks' output.
     """
     context = server(modules)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def launch(
 
 
 def printed(folder: Path) -> str:
-    """What all ranks of all launches in this folder printed, for a failing test's message."""
+    """Returns the output of all ranks of all launches in this folder, for a failing test's message."""
     return "\n".join(
         f"--- {path.name}\n{path.read_text()}" for path in sorted(folder.glob("rendezvous-*.out"))
     )
@@ -86,7 +86,7 @@ def _wait(processes: Sequence[Any]) -> None:
             if process.exitcode != 0:
                 deadline = min(
                     deadline, time.monotonic() + 20.0
-                )  # the others notice by themselves, or are killed
+                )  # the others detect the failure by then, or are killed
         if running and time.monotonic() >= deadline:
             return
 
@@ -107,11 +107,11 @@ def _rank(
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
         program(*args)
-        # Gloo frees the last collective's tensors on a thread of its own, which waits for the interpreter's lock;
-        # destroying the group waits for that thread and holds the lock. While a barrier waits, the lock is free.
+        # Gloo frees the last collective's tensors on a separate thread, which waits for the interpreter's lock.
+        # Destroying the group waits for that thread and holds the lock. While a barrier waits, the lock is free.
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # a rank that failed waits for nobody
+        os._exit(1)  # a failed rank does not wait for others

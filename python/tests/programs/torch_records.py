@@ -1,7 +1,7 @@
-"""What entered the training steps of a test, rank by rank, and what of it a checkpoint covers.
+"""The samples that entered the training steps of a test, by rank, and those that a checkpoint covers.
 
-A record is one line of JSON a rank and step, written before the step's collectives: what the step was given is on the
-disk even if the process is killed right after.
+A record is one line of JSON per rank and step. It is written before the step's collectives, so it is on disk even if
+the process is killed immediately after.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Record:
     """One step of one process."""
 
     attempt: int
-    """How many times the job had been started before."""
+    """The number of earlier starts of the job."""
     rank: int
-    """The process's rank, not the data-parallel one."""
+    """The process's rank, not its data-parallel rank."""
     epoch: int
     position: int
-    """Of the step's first row in the epoch's order: the loader's, before the step."""
+    """The position of the step's first row in the epoch's order: the loader's position before the step."""
     ids: list[int]
     """Sample ids, row by row."""
     valid: list[bool]
     rows: list[int]
-    """CRC-32 of each row's picture."""
+    """CRC-32 of each row's image."""
 
 
 class Records:
@@ -56,7 +56,7 @@ class Records:
 
 
 def read(folder: Path) -> list[Record]:
-    """All records of a run, a cut last line (the process was killed while it wrote) left out."""
+    """Returns all records of a run, without an incomplete last line of a process that was killed while writing."""
     lines = [
         line for path in sorted(folder.glob("attempt*.jsonl")) for line in path.read_text().splitlines(True)
     ]
@@ -64,12 +64,12 @@ def read(folder: Path) -> list[Record]:
 
 
 def note_start(folder: Path, attempt: int, state: Mapping[str, Any]) -> None:
-    """Writes down where an attempt began: the loader's state after resuming."""
+    """Records where an attempt began: the loader's state after resuming."""
     (folder / f"start{attempt}").write_text(json.dumps([state["epoch"], state["position"]]))
 
 
 def starts(folder: Path) -> dict[int, tuple[int, int]]:
-    """The (epoch, position) that each attempt began at."""
+    """Returns the (epoch, position) at which each attempt began."""
     files = {
         int(path.name.removeprefix("start")): json.loads(path.read_text()) for path in folder.glob("start*")
     }
@@ -77,7 +77,7 @@ def starts(folder: Path) -> dict[int, tuple[int, int]]:
 
 
 def committed(records: Iterable[Record], starts: Mapping[int, tuple[int, int]]) -> list[Record]:
-    """Those steps that count: each attempt's up to where a later one began, which did the rest again."""
+    """Returns the steps that count: those of each attempt up to the start of a later one, which did the rest again."""
     return [
         record
         for record in records
@@ -86,7 +86,7 @@ def committed(records: Iterable[Record], starts: Mapping[int, tuple[int, int]]) 
 
 
 def counts(records: Iterable[Record]) -> dict[int, Counter[int]]:
-    """By epoch: how many times each sample id entered a step as a valid row."""
+    """Returns, by epoch, how many times each sample id entered a step as a valid row."""
     found: dict[int, Counter[int]] = {}
     for record in records:
         epoch = found.setdefault(record.epoch, Counter())

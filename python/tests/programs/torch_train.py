@@ -1,5 +1,5 @@
 """A training job for tests: a small model under DDP, FSDP2 or tensor parallelism, with checkpoints by
-`torch.distributed.checkpoint`. It keeps records of every sample that entered a step, and can kill one of its ranks.
+`torch.distributed.checkpoint`. It records every sample that entered a step, and can kill one of its ranks.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Job:
     data: str
     """URI of the data set."""
     folder: str
-    """Where records and checkpoints go."""
+    """The folder of records and checkpoints."""
     parallel: Literal["ddp", "fsdp2", "fsdp2+tp"] = "ddp"
     batch: dict[str, Any] = field(default_factory=lambda: {"batch_size": 10})
     """Arguments of `Pipeline.batch`."""
     seed: int = 7
     epochs: int = 1
     attempt: int = 0
-    """How many times this job was started before, torchrun's own restarts not counted."""
+    """The number of earlier starts of this job, without torchrun's restarts."""
     save_every: int = 0
     """Steps between checkpoints; 0 for none."""
     kill: tuple[int, int, int] | None = None
-    """(attempt, rank, step): that rank kills itself after that many steps, between a step's records and its
+    """(attempt, rank, step): that rank kills itself after this number of steps, between a step's records and its
     collectives."""
     skip_fraction: float | None = None
     """`on_error("skip", max_fraction=...)`; by default errors are raised."""
@@ -59,7 +59,8 @@ def pipeline(job: Job) -> fs.Pipeline:
 
 
 class Model(nn.Module):
-    """Small, and with layers that tensor parallelism can split. Its own names, so that a checkpoint fits any layout."""
+    """A small model with layers that tensor parallelism can split. Its names are fixed, so that a checkpoint fits any
+    layout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ def parallelized(job: Job) -> tuple[nn.Module, DeviceMesh | None]:
 
 
 class Weights:
-    """The model and its optimizer as one `Stateful`, sharded as they are."""
+    """The model and its optimizer as one `Stateful`, with their current sharding."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
@@ -137,10 +138,10 @@ def train(job: Job) -> None:
                 if job.save_every and steps % job.save_every == 0:
                     name = f"checkpoint-{before['epoch']}-{before['position']}"
                     dcp.save({"weights": weights, "loader": loader}, checkpoint_id=folder / name)
-                    if rank == 0:  # whole: now it counts
+                    if rank == 0:  # the checkpoint is complete: now it counts
                         (folder / "latest.new").write_text(name)
                         (folder / "latest.new").rename(latest)
-                    dist.barrier()  # nobody is killed between a checkpoint and its being the latest
+                    dist.barrier()  # no rank is killed between writing a checkpoint and making it the latest
         ledger = loader.ledger()
         assert ledger["exact"], ledger
     losses = [torch.zeros(1) for _ in range(dist.get_world_size())]
@@ -151,7 +152,7 @@ def train(job: Job) -> None:
 
 
 def save_while_loading(job: Job) -> None:
-    """An asynchronous checkpoint is of the moment it was asked for, though batches are taken while it is written."""
+    """An asynchronous checkpoint has the state at its call, although batches are taken while it is written."""
     with torch_loader(pipeline(job)) as loader, torch_loader(pipeline(job)) as other:
         batches = iter(loader)
         first = next(batches)["sample_ids"].tolist()
@@ -163,12 +164,12 @@ def save_while_loading(job: Job) -> None:
 
 
 def whole(model: nn.Module) -> list[torch.Tensor]:
-    """The parameters, gathered from their shards."""
+    """Returns the parameters, gathered from their shards."""
     return [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
 
 
 def under_torchrun(job: Job) -> None:
-    """One rank, as torchrun starts it: who it is stands in the environment."""
+    """Runs one rank as torchrun starts it, with its rank in the environment."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(job)

@@ -1,4 +1,4 @@
-//! Element types of tensors on a device: those of ops, of columns that ride along, and the short ones that finishing makes.
+//! Element types of tensors on a device: those of ops and of other columns, and the 16-bit ones that finishing makes.
 
 use arrow::datatypes::DataType;
 use feedstock_ops::DType;
@@ -6,7 +6,7 @@ use feedstock_ops::DType;
 /// An element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are clear")]
 pub enum Element {
     Bool,
     I8,
@@ -34,7 +34,7 @@ impl Element {
         }
     }
 
-    /// As numpy and torch spell it.
+    /// Returns its name in numpy and torch.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -53,7 +53,7 @@ impl Element {
         }
     }
 
-    /// Of a mapped column; `None` for types that no tensor has.
+    /// Returns the element type of a mapped column, or `None` for types that no tensor has.
     pub fn of_mapped(dtype: DType) -> Option<Self> {
         match dtype {
             DType::U8 => Some(Self::U8),
@@ -63,7 +63,7 @@ impl Element {
         }
     }
 
-    /// Of a column that rides along, lists of a fixed size among them, and flags; `None` where it is something else.
+    /// Returns the element type of an unmapped column of numbers, flags or fixed-size lists, or `None` for any other column.
     pub fn of_nested(data_type: &DataType) -> Option<Self> {
         match data_type {
             DataType::FixedSizeList(item, _) => Self::of_nested(item.data_type()),
@@ -72,7 +72,7 @@ impl Element {
         }
     }
 
-    /// Of a column that rides along; `None` where it is no number.
+    /// Returns the element type of an unmapped column, or `None` if it has no numbers.
     pub fn of_column(data_type: &DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Int8 => Self::I8,

@@ -1,8 +1,8 @@
-//! What a driver gives out: addresses, streams, events.
+//! The handles of a driver: addresses, streams and events.
 
 use std::ptr::NonNull;
 
-/// A place in a device's memory.
+/// An address in a device's memory.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address(pub u64);
@@ -11,19 +11,19 @@ impl Address {
     /// No address.
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` bytes further on.
     #[must_use]
     pub fn at(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
     }
 }
 
-/// A stream: work in the order that it was given. CUDA's handle, the default streams' (0, 1, 2) included.
+/// A stream, which runs work in the order of submission. This is CUDA's handle; 0, 1 and 2 are the default streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
 impl StreamId {
-    /// The default stream, that of all threads.
+    /// The default stream of all threads.
     pub const LEGACY: Self = Self(1);
 }
 
@@ -31,11 +31,11 @@ impl StreamId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);
 
-/// Host memory that a device copies from without help of the CPU.
+/// Host memory that a device copies from without the CPU's help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostAddress(pub NonNull<u8>);
 
-// SAFETY: an address; who reads or writes there answers for it.
+// SAFETY: only an address. Code that reads or writes there is responsible for it.
 unsafe impl Send for HostAddress {}
 // SAFETY: as above.
 unsafe impl Sync for HostAddress {}

@@ -1,12 +1,16 @@
-//! Devices that batches go to: what drives them, the memory on both sides of a copy, and the kernels that finish batches.
+//! The devices that batches go to: their drivers, the memory on both sides of a copy, and the kernels that finish batches.
 //!
 //! ```text
-//! driver ── memory (page-locked blocks, a ring of device buffers, events) ── tensors (who uses a batch, until when)
-//!    └───── kernels (their arguments) ◀── finish (what becomes of a column, and its draws)
+//! driver ── memory (page-locked blocks, a ring of device buffers, events) ── tensors (which streams use a batch, until when)
+//!    └───── kernels (their arguments) ◀── finish (the last steps of a column, and their draws)
 //! ```
-//! A device is whatever implements [`driver::Driver`]: CUDA (feature `cuda`, found at run time), host memory
-//! ([`driver::Host`], where there is no GPU), and, with the feature `simulated`, one for tests that completes work late and
-//! out of order and finds races. What copies batches there, and when, is the business of `feedstock-trainer-bridge`.
+//! A device implements [`driver::Driver`]:
+//!
+//! - CUDA (feature `cuda`), found at run time;
+//! - host memory ([`driver::Host`]), for machines without a GPU;
+//! - a simulated device (feature `simulated`) for tests. It completes work late and out of order, and finds races.
+//!
+//! `feedstock-trainer-bridge` decides which batches are copied there, and when.
 //!
 //! ```
 //! use feedstock_device::Device;
@@ -16,7 +20,7 @@
 //! let opened = OpenedDevice::new(Device::host(), false);
 //! assert_eq!(opened.place().to_string(), "cpu");
 //! let (buffers, _reaping) = Buffers::new(opened.driver(), 2)?;
-//! let (index, start) = buffers.take(4096)?.expect("nobody closed them");
+//! let (index, start) = buffers.take(4096)?.expect("they are not closed");
 //! assert_eq!(start.0 % 256, 0);
 //! buffers.give_back(index, Vec::new());
 //! # Ok::<(), feedstock_base::Error>(())

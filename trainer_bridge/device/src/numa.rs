@@ -1,7 +1,7 @@
-//! Machine nodes: page-locked memory belongs on the node that the GPU hangs on, or every copy crosses the machine.
+//! Machine nodes. Page-locked memory belongs on the node that the GPU is attached to, or every copy crosses the machine.
 //!
-//! The thread that allocates moves to a CPU of that node meanwhile, since the system takes a page from the node of the CPU
-//! that first asks for it. A memory policy would say it more directly, but containers commonly forbid setting one.
+//! The allocating thread moves to a CPU of that node meanwhile, since the system takes a page from the node of the CPU that
+//! first requests it. A memory policy would be more direct, but containers commonly forbid it.
 
 /// A node, by its CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,14 +9,14 @@ pub(crate) struct Node {
     pub(crate) cpus: Vec<usize>,
 }
 
-/// The thread's CPUs as they were, to go back to.
+/// Restores the thread's previous CPUs when dropped.
 #[cfg(target_os = "linux")]
 pub(crate) struct OnNode(libc::cpu_set_t);
 
-/// Moves this thread to the node until the guard is dropped; `None` where it may not run there.
+/// Moves this thread to the node until the guard is dropped. Returns `None` if the thread may not run there.
 #[cfg(target_os = "linux")]
 pub(crate) fn run_on(node: &Node) -> Option<OnNode> {
-    // SAFETY: sets of CPUs are plain bits, made and read by the system's own macros; 0 is this thread.
+    // SAFETY: sets of CPUs are plain bits, made and read by the system's macros. 0 is this thread.
     unsafe {
         let size = size_of::<libc::cpu_set_t>();
         let (mut before, mut chosen): (libc::cpu_set_t, libc::cpu_set_t) =
@@ -35,12 +35,12 @@ pub(crate) fn run_on(node: &Node) -> Option<OnNode> {
 #[cfg(target_os = "linux")]
 impl Drop for OnNode {
     fn drop(&mut self) {
-        // SAFETY: as above. A thread that cannot go back stays on the node, which is no harm.
+        // SAFETY: as above. A thread that cannot move back stays on the node, which does no harm.
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.0) };
     }
 }
 
-/// Elsewhere memory comes from wherever the system takes it.
+/// On other systems, the system chooses the node.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run_on(_: &Node) -> Option<()> {
     None

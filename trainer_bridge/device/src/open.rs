@@ -1,4 +1,4 @@
-//! Open devices: loaders share a device, and the last one to drop it closes it.
+//! Open devices. Loaders share a device, and the last loader to drop it closes it.
 
 use crate::driver::{Driver, Found, Host, cuda};
 use crate::memory::LockedPool;
@@ -11,14 +11,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A device of this process's, shared by all loaders that send batches there.
+/// A device of this process, shared by all loaders that send batches there.
 pub struct Device {
     driver: Arc<dyn Driver>,
-    /// Host memory that it copies from.
+    /// The host memory that it copies from.
     pool: Arc<LockedPool>,
 }
 
-/// What [`Device::cuda`] found.
+/// The result of [`Device::cuda`].
 pub enum Search {
     /// The device.
     Found(Arc<Device>),
@@ -26,31 +26,31 @@ pub enum Search {
     Absent(String),
 }
 
-/// Open devices by process id and number. A child of `fork` has another process id, and must not use its parent's devices.
+/// Open devices by process id and ordinal. A child of `fork` has another process id, and must not use its parent's devices.
 static OPEN: Mutex<BTreeMap<(u32, u32), Weak<Device>>> = Mutex::new(BTreeMap::new());
 
 impl Device {
-    /// The device of `driver`, which copies from memory on machine node `node`.
+    /// Returns the device of `driver`, which copies from memory on machine node `node`.
     pub(crate) fn new(driver: Arc<dyn Driver>, node: Option<Node>) -> Arc<Self> {
         let pool = LockedPool::new(driver.clone(), node);
         Arc::new(Self { driver, pool })
     }
 
-    /// The device of `driver`, wherever its memory lies.
+    /// Returns the device of `driver`, on any machine node.
     pub fn of(driver: Arc<dyn Driver>) -> Arc<Self> {
         Self::new(driver, None)
     }
 
-    /// Host memory as a device.
+    /// Returns host memory as a device.
     pub fn host() -> Arc<Self> {
         Self::of(Arc::new(Host::default()))
     }
 
-    /// CUDA's device `ordinal`, opened unless the process has it open. Compiled kernels are kept in the folder `kernels`.
+    /// Returns CUDA's device `ordinal`, and opens it if necessary. Compiled kernels are stored in the folder `kernels`.
     ///
     /// # Errors
-    /// `BadConfig` where there are devices, but not this one, or the driver is too old or does not start; `Retryable` where it
-    /// fails later.
+    /// - `BadConfig` if there are devices but not this one, or the driver is too old or does not start.
+    /// - `Retryable` if the driver fails later.
     pub fn cuda(ordinal: u32, kernels: Option<PathBuf>) -> Result<Search> {
         shared(ordinal, || cuda::find(ordinal, kernels))
     }
@@ -73,42 +73,42 @@ fn shared(ordinal: u32, find: impl FnOnce() -> Result<Found>) -> Result<Search> 
     }
 }
 
-/// What one loader has of its device, over all of its runs.
+/// One loader's view of its device, over all of its runs.
 #[derive(Clone)]
 pub struct OpenedDevice {
     device: Arc<Device>,
-    /// Of the loader, not of a run: addresses stay when it jumps.
+    /// It belongs to the loader, not to a run, so that addresses stay the same when the loader seeks.
     fixed: Option<Arc<FixedBuffer>>,
 }
 
 impl OpenedDevice {
-    /// With `fixed_addresses`, batches of one shape get the same addresses.
+    /// Opens `device` for one loader. With `fixed_addresses`, all batches get the same addresses and must have one shape.
     pub fn new(device: Arc<Device>, fixed_addresses: bool) -> Self {
         let fixed = fixed_addresses.then(|| FixedBuffer::new(device.driver.clone()));
         Self { device, fixed }
     }
 
-    /// Which device it is.
+    /// Returns the device's name.
     pub fn place(&self) -> Place {
         self.device.driver.place()
     }
 
-    /// Its driver.
+    /// Returns its driver.
     pub fn driver(&self) -> Arc<dyn Driver> {
         self.device.driver.clone()
     }
 
-    /// Host memory that it copies from.
+    /// Returns the host memory that it copies from.
     pub fn pool(&self) -> Arc<LockedPool> {
         self.device.pool.clone()
     }
 
-    /// Where batches go whose addresses are to be the same at every step.
+    /// Returns the destination of batches with fixed addresses.
     pub fn fixed(&self) -> Option<Arc<FixedBuffer>> {
         self.fixed.clone()
     }
 
-    /// The fixed place is another one from now on, as batches are of another shape.
+    /// Replaces the destination of batches with fixed addresses, for batches of another shape.
     pub fn move_fixed(&mut self) {
         self.fixed = self.fixed.take().map(|_| FixedBuffer::new(self.driver()));
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_device_is_opened_once_and_closed_behind_its_last_user() {
-        let ordinal = 901; // of no other test
+        let ordinal = 901; // no other test uses it
         let opened = std::cell::Cell::new(0);
         let open = || {
             let find = || {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(opened.get(), 1);
         drop(second);
         open();
-        assert_eq!(opened.get(), 2, "no loader had it");
+        assert_eq!(opened.get(), 2, "it was closed before");
         let absent = shared(ordinal, || Ok(Found::Absent("no driver".to_owned()))).unwrap();
         assert!(matches!(absent, Search::Absent(why) if why == "no driver"));
     }

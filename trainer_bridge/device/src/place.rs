@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Where a tensor lies.
+/// Where a tensor is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {

@@ -1,15 +1,15 @@
-//! Images that the device decodes, as far as their chains leave that to it: its decoder, the memory of whole images, and
-//! the CPU for those that the decoder refuses.
+//! Decodes the images that chains leave to the device: its decoder, the memory of whole images, and the CPU for images that
+//! the decoder rejects.
 //!
 //! ```text
-//! slot: | JPEG, what is shown | pixels | …      copy stream:      pixels ──▶ rows
+//! slot: | JPEG and its crop | pixels | …        copy stream:      pixels ──▶ rows
 //!            │                                  finishing stream: decode ──▶ arena ── crops ──▶ rows ── finishing kernels
-//!            └── refused: chain.apply on this thread ──────────────────────────────────────▶ rows
+//!            └── rejected: chain.apply on this thread ─────────────────────────────────────▶ rows
 //! ```
-//! All work on the arena is in one stream, so batches take turns with it. It is as large as the largest batch's whole
-//! images, and a quarter more: 144 MB for 256 photos of 500 × 375, 192 times a batch as bytes at most
-//! (`ops/src/image/deferred.rs` has the bound). What the decoder and the CPU both refuse is a
-//! bad sample: the policy on errors decides, and where it allows that, the batch is sent again with another row in its place.
+//! All work on the arena is in one stream, so batches use it in turn. It has room for the largest batch's whole images, and a
+//! quarter more: 144 MB for 256 photos of 500 × 375. The limit is 192 times the bytes of a batch (see
+//! `ops/src/image/deferred.rs`). An image that the decoder and the CPU both reject is a bad sample. If the error policy allows
+//! it, the batch is sent again with another row in its place.
 
 use crate::Result;
 use crate::batch::Tensor;
@@ -26,14 +26,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Deferred {
     /// The column that is read.
     pub(crate) column: String,
-    /// What the CPU does with them.
+    /// The chain that the CPU runs on them.
     chain: Arc<Chain>,
-    /// Of a row, once it is pixels.
+    /// The tensor of a row of pixels.
     pub(crate) spec: TensorSpec,
 }
 
 impl Deferred {
-    /// Has `map` leave `share` of its JPEGs to the device, if its chain can.
+    /// Makes `map` leave the fraction `share` of its JPEGs to the device, if its chain can.
     pub(crate) fn split(share: f64, map: &mut Map, column: &mut Column) -> Option<Self> {
         let deferring =
             Some(share).filter(|share| *share > 0.0).and_then(|share| map.chain.deferring(share).ok())?;
@@ -44,24 +44,24 @@ impl Deferred {
     }
 }
 
-/// An image to decode: where its bytes are, where its pixels go, and the row that it becomes part of.
+/// An image to decode: the place of its bytes, the destination of its pixels, and its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undecoded {
-    /// The column, and bytes of it.
+    /// The column, and the range of its bytes.
     pub(crate) tensor: usize,
     pub(crate) from: usize,
     pub(crate) length: usize,
-    /// Width and height, by its header.
+    /// Width and height from its header.
     pub(crate) size: (u32, u32),
-    /// In the arena.
+    /// The offset in the arena.
     pub(crate) at: usize,
     pub(crate) pitch: usize,
     pub(crate) row: usize,
-    /// Where the row's pixels lie in the buffer.
+    /// The offset of the row's pixels in the buffer.
     pub(crate) offset: usize,
 }
 
-/// A decoder that may be in use: what it decoded last has ended when the event passes.
+/// A decoder that may be in use until the event passes.
 struct Turn {
     decoder: SharedDecoder,
     busy_until: Option<Arc<Event>>,
@@ -72,15 +72,15 @@ type SharedDecoder = Arc<Mutex<Box<dyn Decoder>>>;
 /// A run's decoders, and its memory.
 pub(crate) struct Decoding {
     driver: Arc<dyn Driver>,
-    /// Two, in turn: a decoder is used again once it has ended what it had, and the other works meanwhile.
+    /// Two decoders in turn: one is reused after its work has finished, and the other works meanwhile.
     turns: VecDeque<Turn>,
     arena: Option<Arc<DeviceMemory>>,
     scratch: Scratch,
-    /// Images that went back to the CPU are reported once.
+    /// Whether a warning about images that the CPU decodes instead was logged.
     told: bool,
 }
 
-/// What must live until a batch's images are decoded and cut out.
+/// The memory and decoder that must live until a batch's images are decoded and cropped.
 pub(crate) type InUse = (Arc<DeviceMemory>, SharedDecoder);
 
 /// Rows that neither the device nor the CPU can decode, and why.
@@ -95,8 +95,8 @@ impl Decoding {
         Ok(Self { driver, turns, arena: None, scratch: Scratch::new(), told: false })
     }
 
-    /// The decoder whose turn it is, which has nothing left to do, and room for whole images, which earlier batches use, too,
-    /// in the order of the finishing stream.
+    /// Waits for the decoder whose turn it is, and returns it with memory for whole images. Earlier batches use that memory,
+    /// too, in the order of the finishing stream.
     pub(crate) fn begin(&mut self, bytes: usize) -> Result<InUse> {
         self.turns.rotate_left(1);
         let turn = &mut self.turns[0];
@@ -107,7 +107,7 @@ impl Decoding {
         let arena = match self.arena.take().filter(|arena| arena.size() >= bytes) {
             Some(arena) => arena,
             None => {
-                // A smaller one is freed after the last batch that uses it. A quarter more, since batches differ.
+                // The smaller arena is freed after the last batch that uses it. A quarter more, since batches differ.
                 let made = DeviceMemory::new(&self.driver, bytes.saturating_add(bytes / 4));
                 Arc::new(made.or_else(|_| DeviceMemory::new(&self.driver, bytes))?)
             }
@@ -116,16 +116,16 @@ impl Decoding {
         Ok((arena, decoder))
     }
 
-    /// What the decoder was given has ended when `event` passes.
+    /// Notes that the decoder's work has finished once `event` passes.
     pub(crate) fn end(&mut self, event: &Arc<Event>) {
         self.turns[0].busy_until = Some(event.clone());
     }
 
-    /// Decodes into the arena; what the decoder refuses.
+    /// Decodes into the arena, and returns the images that the decoder rejects.
     ///
     /// # Safety
-    /// Until `stream` has come this far, the columns' memory, the arena and the decoder live, and nothing writes them but in
-    /// the order of `stream`.
+    /// Until `stream` has run this work, the columns' memory, the arena and the decoder live, and are written only in the order
+    /// of `stream`.
     pub(crate) unsafe fn decode<'a>(
         &self,
         pictures: &'a [Undecoded],
@@ -148,11 +148,11 @@ impl Decoding {
         Ok(refused.into_iter().filter_map(|index| pictures.get(index)).collect())
     }
 
-    /// Has the CPU make the rows of what the decoder refused, over what is in the buffer at `base`; `staging` takes what is read
-    /// until `stream` has come this far.
+    /// Makes the rows of rejected images on the CPU, and copies them over those in the buffer at `base`. `staging` keeps the
+    /// sources of these copies until `stream` has run them.
     ///
     /// # Safety
-    /// The buffer is the batch's, and what it holds there until `stream` comes here is of no use.
+    /// The buffer is the batch's, and its content in these rows is not needed.
     pub(crate) unsafe fn repair(
         &mut self,
         refused: &[&Undecoded],
@@ -166,7 +166,7 @@ impl Decoding {
             if !std::mem::replace(&mut self.told, true) {
                 tracing::warn!(
                     row = picture.row,
-                    "nvJPEG rejects an image, and perhaps more: the CPU decodes them, one after the other"
+                    "nvJPEG rejects an image, and perhaps more: the CPU decodes them one after the other"
                 );
             }
             let encoded = &tensors[picture.tensor].bytes()[picture.from..picture.from + picture.length];
@@ -177,10 +177,10 @@ impl Decoding {
             }
             let block = pool.take(pixels.len())?;
             let source = HostAddress(block.start());
-            // SAFETY: the block is at least so long, and nothing else has it; the row is in the batch's buffer.
+            // SAFETY: the block has at least `pixels.len()` bytes, and nothing else uses it.
             unsafe { std::ptr::copy_nonoverlapping(pixels.as_ptr(), source.0.as_ptr(), pixels.len()) };
             staging.push(block);
-            // SAFETY: as above; the caller keeps `staging`.
+            // SAFETY: the row is in the batch's buffer. The caller keeps `staging`.
             unsafe { self.driver.copy_in(base.at(picture.offset), source, pixels.len(), stream)? };
         }
         Ok(bad)

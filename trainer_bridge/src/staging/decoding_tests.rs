@@ -1,4 +1,4 @@
-//! Pictures that the device decodes, over a device that finishes late and out of order.
+//! Images that the device decodes, tested with a device that finishes late and out of order.
 
 use super::options::DeviceOptions;
 use super::tests::{MAIN, assert_clean, expected, finished, next, open, pictures, plain, run};
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Side of a row: large enough that a picture is not far larger than it.
+/// The side of a row, large enough that an image is not far larger.
 const SIDE: usize = 40;
 const ROW_BYTES: usize = SIDE * SIDE * 3;
 
@@ -29,7 +29,7 @@ fn larger() -> (tempfile::TempDir, Pipeline) {
     (dir, pipeline)
 }
 
-/// All tensors of a batch, read on a stream of the caller's.
+/// Returns all tensors of a batch, read on a stream of the caller.
 fn tensors(batch: &Batch) -> HashMap<String, Vec<u8>> {
     batch.use_on(StreamHandle(MAIN)).unwrap();
     let bytes = |t: &DeviceTensor| (t.name().to_owned(), t.to_host(StreamHandle(MAIN)).unwrap());
@@ -83,7 +83,7 @@ fn finishing_follows_the_decoder() {
         let value = |two: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([two[0], two[1]])) << 16);
         let apart = |(one, other): (&[u8], &[u8])| (value(one) - value(other)).abs();
         let pairs = got["image"].chunks_exact(2).zip(expected["image"].chunks_exact(2));
-        // A level is 0.0175 at most after normalising, a bfloat16 has 8 bits.
+        // One level is at most 0.0175 after normalising, and a bfloat16 has 8 bits.
         assert!(pairs.map(apart).fold(0.0, f32::max) < 0.04);
         assert_eq!(got["mix_weight"], expected["mix_weight"]);
     }
@@ -160,7 +160,7 @@ fn what_the_decoder_refuses_the_cpu_decodes() {
     let mut batches = run(&pipeline, DeviceOptions::cuda(0).nvjpeg(1.0), driver.clone()).unwrap();
     for expected in &expected {
         let batch = next(&mut batches);
-        assert!(tensors(&batch) == *expected, "the CPU's own bytes");
+        assert!(tensors(&batch) == *expected, "the CPU's bytes");
         assert!(batch.valid().iter().all(|valid| *valid));
     }
     assert_eq!(driver.decoded(), 96);
@@ -168,7 +168,7 @@ fn what_the_decoder_refuses_the_cpu_decodes() {
     assert_clean(&driver);
 }
 
-/// Pictures in files, of which one ends before its last lines.
+/// Images in files, one of which ends before its last lines.
 fn one_lacks_lines(on_error: OnError) -> (tempfile::TempDir, PathBuf, Pipeline) {
     let dir = tempfile::tempdir().unwrap();
     let options = ImagenetOptions {

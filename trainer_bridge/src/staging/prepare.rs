@@ -1,4 +1,4 @@
-//! A device's options, checked and put to work.
+//! Checks a device's options, and opens the device.
 
 use super::decoding::Deferred;
 use super::layout::{MIX_WEIGHT, SAMPLE_IDS, VALID, no_labels, partner_column};
@@ -16,16 +16,16 @@ use feedstock_ops::{Chain, TensorSpec};
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
-/// A mapped column as its chain makes it.
+/// A mapped column, as its chain makes it.
 pub(crate) struct MappedColumn<'a> {
     pub(crate) name: &'a str,
     pub(crate) spec: &'a TensorSpec,
-    /// Of its chain.
+    /// The number of ops in its chain.
     pub(crate) ops: usize,
     pub(crate) chain: &'a Chain,
 }
 
-/// A device's options, checked; nothing is opened yet.
+/// A device's checked options. Nothing is opened yet.
 pub(crate) struct DevicePlan {
     options: DeviceOptions,
     finishes: Vec<Option<Compiled>>,
@@ -33,7 +33,8 @@ pub(crate) struct DevicePlan {
 }
 
 impl DevicePlan {
-    /// `is_taken` returns whether the batch has a column of that name, `has_numbers` whether one of numbers rides along.
+    /// Checks the options. `is_taken` returns whether the batch has a column of that name, and `has_numbers` whether it has an
+    /// unmapped column of numbers of that name.
     pub(crate) fn new(
         options: &DeviceOptions,
         columns: &[MappedColumn<'_>],
@@ -44,7 +45,7 @@ impl DevicePlan {
         let config = |message: String| Error::new(ErrorKind::BadConfig, message);
         if !(1..=MOST_DEPTH).contains(&options.depth) {
             return Err(config(format!(
-                "the device's depth must be from 1 to {MOST_DEPTH}, not {}",
+                "the device's depth must be from 1 to {MOST_DEPTH}; got {}",
                 options.depth
             )));
         }
@@ -85,19 +86,19 @@ impl DevicePlan {
         }
         if let Some(name) = own.iter().find(|name| is_taken(name)) {
             return Err(config(format!(
-                "the batch has a column '{name}' already, which is feedstock's own on a device; leave it out with \
-                 Dataset::columns, or name the map's result otherwise"
+                "the batch already has a column '{name}', a name that feedstock needs on a device; leave it out with \
+                 Dataset::columns, or give the map's result another name"
             )));
         }
         Ok(Self { options: options.clone(), finishes, seed })
     }
 
-    /// Opens the device, and readies there what batches need.
+    /// Opens the device, and loads what batches need there.
     pub(crate) fn open(&self) -> Result<OpenedDevice> {
         self.open_on(open(&self.options)?)
     }
 
-    /// As [`open`](Self::open), on a device that is open.
+    /// As [`open`](Self::open), on a device that is already open.
     pub(crate) fn open_on(&self, device: Arc<Device>) -> Result<OpenedDevice> {
         let opened = OpenedDevice::new(device, self.options.fixed_addresses);
         let decodes = self.options.nvjpeg > 0.0 && opened.place() != Place::Host;
@@ -110,8 +111,7 @@ impl DevicePlan {
         Ok(opened)
     }
 
-    /// Returns the route of batches to the device. Some of the JPEGs of `columns` are decoded there, as far as their chains can
-    /// leave that to it.
+    /// Returns the route of batches to the device. It decodes some of the JPEGs of `columns`, if their chains allow that.
     pub(crate) fn into_route(
         self,
         opened: OpenedDevice,
@@ -134,7 +134,7 @@ impl DevicePlan {
 }
 
 /// # Errors
-/// `BadConfig` if the share is not 0.0 to 1.0, or none of the columns has images that a GPU could decode.
+/// `BadConfig` if the share is not 0.0 to 1.0, or no column has images that a GPU could decode.
 fn check_nvjpeg(options: &DeviceOptions, columns: &[MappedColumn<'_>]) -> Result<()> {
     let share = options.nvjpeg;
     let config = |message: String| Error::new(ErrorKind::BadConfig, message);
@@ -157,17 +157,17 @@ fn check_nvjpeg(options: &DeviceOptions, columns: &[MappedColumn<'_>]) -> Result
     }
 }
 
-/// Where the memory of slots comes from, and the stage that batches pass through; none if they stay in host memory.
+/// The source of the slots' memory, and the stage that batches pass through; no stage if they stay in host memory.
 #[derive(Default)]
 pub(crate) struct BatchRoute {
     pub(crate) allocator: Allocator,
     pub(crate) stage: Option<(OpenedDevice, Work)>,
 }
 
-/// The device that `options` names.
+/// Opens the device that `options` names.
 ///
 /// # Errors
-/// `BadConfig` where CUDA is there and has no such device.
+/// `BadConfig` if CUDA is installed and has no such device.
 fn open(options: &DeviceOptions) -> Result<Arc<Device>> {
     let Some(ordinal) = options.ordinal else { return Ok(Device::host()) };
     match Device::cuda(ordinal, kernel_folder())? {
@@ -182,19 +182,20 @@ fn open(options: &DeviceOptions) -> Result<Arc<Device>> {
     }
 }
 
-/// Where compiled kernels are kept.
+/// Returns the folder for compiled kernels.
 fn kernel_folder() -> Option<PathBuf> {
     let folder = cache_folder("kernels")?;
     make_private(&folder);
     Some(folder)
 }
 
-/// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0), with or without one, and keeps
-/// the result where a loader finds it: for images of containers, whose first batch need not compile then. Returns the bytes of
-/// it.
+/// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0) and stores them in the loaders'
+/// cache. Returns their size in bytes.
+///
+/// The machine needs no GPU. In a container image, this spares the first batch the compilation.
 ///
 /// # Errors
-/// `BadConfig` where NVIDIA's run-time compiler is not installed, or makes nothing for such a GPU.
+/// `BadConfig` if NVIDIA's run-time compiler is not installed or does not support such a GPU.
 #[cfg(feature = "cuda")]
 pub fn compile_kernels(capability: u32) -> Result<usize> {
     feedstock_device::compile_kernels(capability, kernel_folder().as_deref())

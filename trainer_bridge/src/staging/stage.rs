@@ -1,4 +1,4 @@
-//! The thread between finished steps and the rank iterator: every batch goes to the device ahead of the caller.
+//! The thread between finished steps and the rank iterator. It sends every batch to the device ahead of the caller.
 
 use super::decoding::{Bad, Decoding, Deferred, InUse};
 use super::layout::{BufferLayout, Copied, CopySource};
@@ -24,27 +24,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the thread looks up while no batch comes; it is woken for every other reason.
+/// The longest wait of the thread while no batch comes. All other events wake it.
 const LOOK_UP: Duration = Duration::from_secs(600);
 
-/// What the stage does to batches.
+/// The stage's work on batches.
 pub(crate) struct Work {
-    /// By mapped column.
+    /// By mapped column, its finish.
     pub(crate) finishes: Vec<Option<Compiled>>,
-    /// By mapped column, those whose images the device decodes in part.
+    /// By mapped column, the part of its images that the device decodes.
     pub(crate) deferred: Vec<Option<Deferred>>,
-    /// Knows what samples are called in errors.
+    /// Names samples in errors.
     pub(crate) catalog: Arc<Catalog>,
-    /// Of the ops' randomness.
+    /// The seed of the ops' randomness.
     pub(crate) seed: u64,
-    /// Batches on their way, in addition to the one that the caller has.
+    /// The number of batches copied ahead, in addition to the one that the caller has.
     pub(crate) depth: usize,
-    /// Host memory is the device, and nothing is to be done: batches stay in their slots.
+    /// Whether the device is host memory and nothing is to be finished, so that batches stay in their slots.
     pub(crate) in_place: bool,
 }
 
 impl Work {
-    /// The error of a sample that neither the device nor the CPU decodes.
+    /// Returns the error of a sample that neither the device nor the CPU decodes.
     fn error_of(&self, sample: SampleId, error: Error) -> Error {
         let name = format!("{} (sample {sample})", self.catalog.describe_sample(sample));
         let mut deferred = self.deferred.iter().flatten();
@@ -57,15 +57,15 @@ impl Work {
     }
 }
 
-/// A running stage; dropping it ends the thread. Batches that the caller has keep what they need.
+/// A running stage. Dropping it ends the thread. Batches that the caller has keep what they need.
 pub(crate) struct Stage {
     assembler: Arc<Assembler>,
     output: Arc<Ready<Assembled>>,
-    /// None where batches stay in their slots.
+    /// `None` if batches stay in their slots.
     buffers: Option<Arc<Buffers>>,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// The last, so that all that the run had on the device is on its way home.
+    /// The last field, so that it is dropped after everything that the run had on the device.
     _reaping: Option<Reaping>,
 }
 
@@ -75,7 +75,7 @@ impl Stage {
         let (buffers, reaping) = match work.in_place {
             true => (None, None),
             false => {
-                // Those on their way, and the one with the caller.
+                // The batches copied ahead, and the caller's.
                 let (buffers, reaping) = Buffers::new(driver.clone(), work.depth + 1)?;
                 (Some(buffers), Some(reaping))
             }
@@ -105,12 +105,13 @@ impl Stage {
         Ok(Self { assembler, output, buffers, stopped, thread: Some(thread), _reaping: reaping })
     }
 
-    /// Batches on the device, in step order.
+    /// Returns the batches on the device, in step order.
     pub(crate) fn output(&self) -> &Ready<Assembled> {
         &self.output
     }
 
-    /// Device buffers that the caller has, and all that there are; `None` where batches stay in their slots.
+    /// Returns the number of device buffers that the caller has, and that of all usable ones. `None` if batches stay in their
+    /// slots.
     pub(crate) fn lent(&self) -> Option<(usize, usize)> {
         self.buffers.as_ref().map(|buffers| buffers.lent())
     }
@@ -128,13 +129,13 @@ impl Drop for Stage {
         {
             tracing::warn!(
                 "a batch still waits for a CUDA stream of the caller {PATIENCE:?} after the end of its run; its memory is \
-                     freed when the stream has come so far"
+                     freed when the stream has finished its work"
             );
         }
     }
 }
 
-/// The error of a panic, which is the next batch's result at once.
+/// Returns the error of a panic, which is at once the next batch's result.
 fn defect(panic: &(dyn Any + Send)) -> Error {
     let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -159,10 +160,10 @@ fn run(sender: &mut Sender, input: &Ready<Assembled>, output: &Ready<Assembled>,
     }
 }
 
-/// Puts batches on the device.
+/// Sends batches to the device.
 struct Sender {
     work: Work,
-    /// For staging, where the device copies from page-locked memory.
+    /// The page-locked memory for staging.
     pool: Arc<LockedPool>,
     buffers: Option<Arc<Buffers>>,
     fixed: Option<Arc<FixedBuffer>>,
@@ -171,7 +172,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Gives the device all of a batch's work; `None` where the buffers were closed.
+    /// Submits all of a batch's work to the device. Returns `None` if the buffers were closed.
     fn send(&mut self, mut assembled: Assembled) -> Result<Option<Assembled>> {
         let mut replaced = Vec::new();
         loop {
@@ -183,12 +184,12 @@ impl Sender {
                         (row, self.work.error_of(assembled.batch.sample_ids[row], error))
                     };
                     if bad.iter().any(|(row, _)| replaced.contains(row)) {
-                        let message = "a row that took a good one's place cannot be decoded either";
+                        let message = "a substitute row cannot be decoded either";
                         return Err(Error::new(ErrorKind::Bug, message));
                     }
                     replaced.extend(bad.iter().map(|(row, _)| *row));
                     let bad = bad.into_iter().map(named).collect();
-                    // SAFETY: the streams have run dry, and the batch has no other users yet.
+                    // SAFETY: the streams have finished their work, and the batch has no other users yet.
                     unsafe { assembled.substitute(self.on_error, bad)? };
                 }
             }
@@ -198,7 +199,7 @@ impl Sender {
     fn try_send(&mut self, assembled: &mut Assembled) -> Result<Sent> {
         let layout = BufferLayout::new(assembled, &self.work.finishes, &self.work.deferred, self.work.seed)?;
         let staging = self.pool.take(layout.staged.len())?;
-        // SAFETY: the block is at least so long, and nothing else has it.
+        // SAFETY: the block is long enough, and nothing else uses it.
         unsafe {
             let bytes = layout.staged.len();
             std::ptr::copy_nonoverlapping(layout.staged.as_ptr(), staging.start().as_ptr(), bytes);
@@ -232,7 +233,7 @@ impl Sender {
         Ok(Sent::Whole)
     }
 
-    /// The batch where it is: mapped columns in their slot, the others in staging memory.
+    /// Returns the batch in place: mapped columns in their slot, the others in staging memory.
     fn in_place(&self, layout: BufferLayout, sources: Sources) -> DeviceBatch {
         let sources = Arc::new(sources);
         let owner: Arc<dyn Owner> = Arc::new(InPlace::new(sources.clone()));
@@ -252,40 +253,40 @@ impl Sender {
     }
 }
 
-/// What became of a batch.
+/// The result of sending a batch.
 enum Sent {
     Whole,
-    /// Nothing was sent, since these rows are to be replaced before.
+    /// Nothing was sent: these rows must be replaced first.
     Bad(Bad),
-    /// Nothing is sent any more.
+    /// The buffers were closed.
     Closed,
 }
 
-/// What became of a buffer.
+/// The result of filling a buffer.
 enum Filled {
     Whole(Arc<Hold>),
     Bad(Bad, Sources),
 }
 
-/// What copies read: the slot, and the staging memory.
+/// The sources of copies: the slot and the staging memory.
 struct Sources {
     lease: Option<Arc<Lease>>,
     tensors: Vec<Tensor>,
     staging: Locked,
 }
 
-/// A buffer that is being filled. If that fails halfway, it and the sources are let go only once the streams have run dry.
+/// A buffer that is being filled. If that fails halfway, it and the sources are released only after the streams have finished.
 struct Filling<'a> {
     buffers: &'a Arc<Buffers>,
     index: Index,
     sources: Option<Sources>,
-    /// What decodes, and where to.
+    /// The decoder, and its destination.
     in_use: Option<InUse>,
     /// Sources of further copies.
     staging: Vec<Locked>,
 }
 
-/// What is known of the images that are decoded on the device.
+/// The context for images that the device decodes.
 struct Pictures<'a> {
     decoding: Option<&'a mut Decoding>,
     columns: &'a [Option<Deferred>],
@@ -298,8 +299,8 @@ impl Filling<'_> {
         let (driver, copying) = (self.buffers.driver(), self.buffers.copying());
         if let Some(sources) = &self.sources {
             let staged = HostAddress(sources.staging.start());
-            // SAFETY: the sources are kept until the event below has passed; the buffer is so long, is this batch's, and its
-            // earlier users come before in the stream.
+            // SAFETY: the sources are kept until the event below has passed. The buffer is long enough and this batch's, and
+            // its earlier users come earlier in the stream.
             unsafe {
                 driver.copy_in(base.at(layout.staged_from), staged, layout.staged.len(), copying)?;
                 for Copied { from, offset, bytes } in &layout.copies {
@@ -336,7 +337,7 @@ impl Filling<'_> {
         Ok(Filled::Whole(Hold::new(self.buffers.clone(), self.index, (base, layout.bytes), filled)))
     }
 
-    /// Waits until nothing uses buffer and sources any more, and gives both back.
+    /// Waits until nothing uses the buffer and the sources any more, and releases both.
     fn give_up(mut self, bad: Bad) -> Result<Filled> {
         self.run_dry()?;
         let sources =
@@ -352,17 +353,17 @@ impl Filling<'_> {
         driver.synchronize_stream(self.buffers.finishing())
     }
 
-    /// Runs the kernels after the batch's own copies, at the same time as those of the next.
+    /// Runs the kernels after the batch's copies, concurrently with the copies of the next batch.
     fn finish(&self, layout: &BufferLayout, base: Address) -> Result<Event> {
         let finishing = self.buffers.finishing();
         for launch in layout.launches(base) {
-            // SAFETY: the arguments point into the buffer, whose layout made room for all that they cover.
+            // SAFETY: the arguments point into the buffer, whose layout has room for all that they cover.
             unsafe { self.buffers.driver().launch(&launch, finishing)? };
         }
         self.buffers.mark(finishing)
     }
 
-    /// Makes rows of images that are not decoded yet; those that cannot be, with the reasons.
+    /// Makes rows of the images that are not decoded yet. Returns those that cannot be decoded, with the reasons.
     fn decode(&mut self, layout: &BufferLayout, base: Address, pictures: &mut Pictures<'_>) -> Result<Bad> {
         let Some((decoding, sources)) = pictures.decoding.as_mut().zip(self.sources.as_ref()) else {
             return Ok(Bad::new());
@@ -374,8 +375,8 @@ impl Filling<'_> {
         let in_use = decoding.begin(layout.arena_bytes)?;
         let arena = in_use.0.start();
         self.in_use = Some(in_use);
-        // SAFETY: slot, arena and decoder are kept until the streams have come this far; the arena's and the buffer's earlier
-        // users come before in the stream.
+        // SAFETY: slot, arena and decoder are kept until the streams have run this work. The arena's and the buffer's earlier
+        // users come earlier in the stream.
         unsafe {
             let refused = decoding.decode(&layout.undecoded, &sources.tensors, arena, finishing)?;
             if refused.len() < layout.undecoded.len() {

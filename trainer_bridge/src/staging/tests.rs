@@ -1,4 +1,4 @@
-//! Whole runs over a device that finishes late and out of order: nothing races, nothing leaks, every byte is right.
+//! Whole runs with a device that finishes late and out of order: no races, no leaks, and every byte is right.
 
 use super::options::DeviceOptions;
 use crate::{Batch, BatchSize, Dataset, ErrorKind, Loader, Next, Pipeline, RankIterator, Result};
@@ -47,7 +47,7 @@ pub(super) fn open(dir: &Path) -> Dataset {
     block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
 }
 
-/// A run to this driver's device.
+/// Starts a run to this driver's device.
 pub(super) fn run(
     pipeline: &Pipeline,
     options: DeviceOptions,
@@ -59,7 +59,7 @@ pub(super) fn run(
     builder.run(prepared, Some(opened))
 }
 
-/// A loader to this driver's device.
+/// Makes a loader to this driver's device.
 fn loader(pipeline: &Pipeline, options: DeviceOptions, driver: Arc<Simulated>) -> Result<Loader> {
     let device = Device::of(driver);
     Loader::with_device(pipeline.clone().device(options), Rank::new(0, 1), |prepared| {
@@ -67,12 +67,12 @@ fn loader(pipeline: &Pipeline, options: DeviceOptions, driver: Arc<Simulated>) -
     })
 }
 
-/// Streams of the caller's.
+/// Streams of the caller.
 pub(super) const MAIN: u64 = 11;
 const SIDE: u64 = 12;
 const THIRD: u64 = 13;
 
-/// Every tensor of every batch of two epochs, as host memory has them.
+/// Returns every tensor of every batch of two epochs, from a run in host memory.
 pub(super) fn expected(pipeline: &Pipeline, options: &DeviceOptions) -> Vec<HashMap<String, Vec<u8>>> {
     let mut batches = run(pipeline, options.clone(), Arc::new(Host::default())).unwrap();
     let tensors = |batch: &Batch| -> HashMap<String, Vec<u8>> {
@@ -89,7 +89,7 @@ pub(super) fn finished() -> Finish {
     Finish::Picture(finish)
 }
 
-/// The driver is done with everything once the reaper is.
+/// Waits until the reaper has released everything, and checks that nothing is left and no rule was violated.
 pub(super) fn assert_clean(driver: &Arc<Simulated>) {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -103,7 +103,7 @@ pub(super) fn assert_clean(driver: &Arc<Simulated>) {
     }
 }
 
-/// The cursor after each of a run's batches, and the tensors in them, where no device is in between.
+/// Returns the cursor after each of a run's batches, without a device.
 pub(super) fn plain(pipeline: &Pipeline) -> Vec<Cursor> {
     let mut batches = pipeline.rank(Rank::new(0, 1)).start().unwrap();
     let mut cursors = Vec::new();
@@ -116,13 +116,13 @@ pub(super) fn plain(pipeline: &Pipeline) -> Vec<Cursor> {
     cursors
 }
 
-/// The next batch of whichever epoch.
+/// Returns the next batch, of any epoch.
 pub(super) fn next(batches: &mut RankIterator) -> Batch {
     let batch = batches.next().or_else(|| batches.next());
     batch.unwrap().unwrap()
 }
 
-/// Has `stream` use all of a batch, some time.
+/// Makes `stream` use all of a batch, at some later time.
 fn consume(driver: &Simulated, batch: &Batch, expected: &HashMap<String, Vec<u8>>, stream: u64) {
     batch.use_on(StreamHandle(stream)).unwrap();
     for (name, bytes) in expected {
@@ -147,7 +147,7 @@ fn whenever_work_completes_every_byte_arrives_and_nothing_races() {
             for (step, expected) in expected.iter().enumerate() {
                 let batch = next(&mut batches);
                 let state = Cursor { ops: cursors[step].ops, ..batches.state() };
-                assert_eq!(state, cursors[step], "what is only on the device does not count");
+                assert_eq!(state, cursors[step], "batches that are only on the device do not count");
                 assert!(batch.device_tensors().iter().all(|tensor| tensor.place() == Place::Cuda(0)));
                 for stream in MAIN..=MAIN + u64::from(dice.below(2)) {
                     consume(&driver, &batch, expected, stream);
@@ -206,7 +206,7 @@ fn addresses_stay_the_same_on_request() {
     }
 }
 
-/// Whether the stand-in tells on a caller who does this.
+/// Whether the simulated device reports this misuse.
 fn is_told(misuse: impl Fn(&Arc<Simulated>, Batch, &HashMap<String, Vec<u8>>)) -> bool {
     let (_dir, pipeline) = pictures();
     let options = DeviceOptions::cuda(0).depth(1);
@@ -235,7 +235,7 @@ fn the_stand_in_finds_what_it_is_there_to_find() {
             drop(batch);
             driver.read_later(start, expected["image"].clone(), StreamId(SIDE));
         }),
-        "used after it was given back"
+        "used after it was returned"
     );
 }
 
@@ -329,7 +329,7 @@ fn addresses(batch: &Batch) -> Vec<u64> {
     batch.device_tensors().iter().map(DeviceTensor::address).collect()
 }
 
-/// The next batch of a loader, in any epoch, where its addresses are fixed.
+/// Returns the next batch of a loader, in any epoch, at its fixed addresses.
 fn settled(loader: &mut Loader, stream: u64) -> Batch {
     let mut batch = loader.next().or_else(|| loader.next()).unwrap().unwrap();
     batch.settle(StreamHandle(stream)).unwrap();
@@ -361,7 +361,7 @@ fn fixed_addresses_stay_wherever_the_loader_goes() {
         let later = settled(&mut batches, MAIN);
         consume(&driver, &later, &expected[6], THIRD);
         assert_eq!(addresses(&later), place);
-        // Batches of another shape need another place; nothing uses the old one but batches that are held.
+        // Batches of another shape need another fixed buffer. Only held batches use the old one.
         batches.reconfigure(Rank::new(0, 1), Some(BatchSize::global(4))).unwrap();
         let small = settled(&mut batches, MAIN);
         assert_ne!(addresses(&small), place);
@@ -374,14 +374,14 @@ fn fixed_addresses_stay_wherever_the_loader_goes() {
 fn only_columns_are_copied_to_their_fixed_place() {
     let (_dir, pipeline) = pictures();
     let large = [decode_image(), random_resized_crop(64)];
-    let pipeline = pipeline.map_as("image", "large", large); // 96 KiB of bytes, which nobody needs there
+    let pipeline = pipeline.map_as("image", "large", large); // 96 KiB of bytes, which are not needed there
     let options = DeviceOptions::cuda(0).finish("large", finished()).fixed_addresses(true);
     let driver = Simulated::new(1);
     let mut batches = loader(&pipeline, options, driver.clone()).unwrap();
     let batch = settled(&mut batches, MAIN);
     let columns: usize = batch.device_tensors().iter().map(DeviceTensor::byte_len).sum();
     let (copies, bytes) = driver.copied_within();
-    // Not the pictures as they came, and of what is staged only what lies between columns.
+    // Unfinished images are not copied, and of the staged bytes only those between columns are.
     assert!(copies <= 2, "{copies}");
     assert!((columns..columns + 4096).contains(&bytes), "{bytes} bytes for {columns} of columns");
     drop((batch, batches));
@@ -402,7 +402,7 @@ fn a_copy_to_the_fixed_place_that_fails_forgets_no_reader() {
         second.use_on(StreamHandle(THIRD)).unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         while batches.stats().unwrap().ready < 2 {
-            assert!(Instant::now() < until, "the stage fills all buffers, and calls nothing more");
+            assert!(Instant::now() < until, "the stage fills all buffers, and makes no more calls");
             std::thread::sleep(Duration::from_millis(1));
         }
         driver.refuse(call, 1);
@@ -439,10 +439,10 @@ fn streams_that_cannot_be_waited_for_are_refused() {
     batch.use_on(StreamHandle(MAIN)).unwrap();
     driver.capture(StreamId(MAIN), true);
     let error = batch.use_on(StreamHandle(MAIN)).unwrap_err();
-    assert!(error.to_string().contains("captured"), "however well the stream is known: {error}");
+    assert!(error.to_string().contains("captured"), "even for a known stream: {error}");
     driver.capture(StreamId(MAIN), false);
     batch.settle(StreamHandle(MAIN)).unwrap();
-    // At its fixed place it is the same batch at the graph's replay, and the stream is told already.
+    // At fixed addresses, the graph's replay has the same batch, and the stream has waited for it already.
     driver.capture(StreamId(MAIN), true);
     batch.use_on(StreamHandle(MAIN)).unwrap();
     driver.capture(StreamId(SIDE), true);
@@ -461,7 +461,7 @@ fn both_names_of_the_default_stream_are_one() {
     let batch = next(&mut batches);
     batch.use_on(StreamHandle(0)).unwrap();
     driver.refuse("wait", 1);
-    batch.use_on(StreamHandle(1)).unwrap(); // known: nothing is waited for
+    batch.use_on(StreamHandle(1)).unwrap(); // known: no wait
     assert!(batch.use_on(StreamHandle(MAIN)).is_err());
     drop((batch, batches));
     assert_clean(&driver);
@@ -486,7 +486,7 @@ fn an_address_is_enough_to_name_a_further_stream() {
             driver.read_later(Address(image), expected["image"].clone(), StreamId(SIDE));
             assert!(use_address_on(image, StreamHandle(2)).is_err());
         }
-        assert_eq!(use_address_on(image, StreamHandle(SIDE)).unwrap(), fixed, "nobody holds a batch there");
+        assert_eq!(use_address_on(image, StreamHandle(SIDE)).unwrap(), fixed, "no batch is held there");
         drop(batches);
         assert_clean(&driver);
     }
@@ -505,7 +505,7 @@ fn copies_run_while_kernels_of_earlier_batches_do_not() {
         std::thread::sleep(Duration::from_millis(1));
     }
     driver.hold_launches(false);
-    drop(next(&mut batches)); // by nobody used: its kernels are waited for all the same
+    drop(next(&mut batches)); // no stream used it, but its kernels are waited for
     drop(next(&mut batches));
     drop(next(&mut batches));
     drop(next(&mut batches));
@@ -577,7 +577,7 @@ fn host_memory_has_the_same_face_and_copies_nothing() {
         let ids = batch.device_tensor("sample_ids").unwrap().to_host(StreamHandle(0)).unwrap();
         let told: Vec<u8> = batch.sample_ids().iter().flat_map(|id| id.0.to_ne_bytes()).collect();
         assert_eq!(ids, told);
-        assert!(tensor.use_on(StreamHandle(2)).is_err(), "as it is on a GPU");
+        assert!(tensor.use_on(StreamHandle(2)).is_err(), "as on a GPU");
         assert!(batches.stats().unwrap().held >= 1);
     }
 }
@@ -590,17 +590,17 @@ fn what_finishes_is_part_of_the_hash_of_the_ops() {
         loader.state().ops.unwrap()
     };
     let bare = pipeline.loader(Rank::new(0, 1)).unwrap().state().ops.unwrap();
-    assert_eq!(hash(DeviceOptions::host()), bare, "where batches go is no op");
+    assert_eq!(hash(DeviceOptions::host()), bare, "the destination of batches is not an op");
     let halved = hash(DeviceOptions::host().finish("image", finished()));
     let single = hash(DeviceOptions::host().finish("image", Finish::Picture(PictureFinish::default())));
     assert!(bare != halved && halved != single && bare != single);
     assert_eq!(hash(DeviceOptions::host().finish("image", finished()).depth(3)), halved);
 }
 
-/// Runs `f` in a forked child; what it answers.
+/// Runs `f` in a forked child, and returns its answer.
 #[cfg(unix)]
 fn in_a_child(f: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `f`, which is to touch no thread's lock, and ends without the parent's clean-up.
+    // SAFETY: the child runs `f`, which must not take any thread's lock, and exits without the parent's clean-up.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -641,7 +641,7 @@ fn a_child_of_fork_neither_uses_nor_frees_its_parents_batches() {
     }
 }
 
-/// Two views of each picture, flipped on the device or by their chains.
+/// Makes two views of each image, flipped on the device or by their chains.
 fn two_views(pipeline: Pipeline, is_flipped_by_chain: bool) -> (Pipeline, DeviceOptions) {
     let flips = is_flipped_by_chain.then(|| feedstock_ops::horizontal_flip(0.5));
     let chain: Vec<_> = [decode_image(), random_resized_crop(16)].into_iter().chain(flips).collect();

@@ -1,5 +1,5 @@
-//! Clips that cannot be decoded, in an unpacked Common Voice archive: each is named, or replaced and listed; nothing is
-//! lost, repeated or hung.
+//! Audio clips that cannot be decoded, in an unpacked Common Voice archive. Each is named, or replaced and listed. Nothing is
+//! lost or repeated, and nothing hangs.
 
 use crate::common::open_split;
 use crate::common::speech::wav;
@@ -10,21 +10,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Good clips between two bad ones.
+/// The number of good audio clips between two bad ones.
 const SPACING: usize = 5;
 
 fn mp3() -> Vec<u8> {
     std::fs::read("../ops/tests/golden/audio/48k_mono_64.mp3").unwrap()
 }
 
-/// A WAV that claims another sample rate.
+/// Returns a WAV that claims another sample rate.
 fn claiming(rate: u32) -> Vec<u8> {
     let mut bytes = wav(4000, 0);
     bytes[24..28].copy_from_slice(&rate.to_le_bytes());
     bytes
 }
 
-/// A WAV of 32-bit floats, one of which is none.
+/// Returns a WAV of 32-bit floats, one of which is NaN.
 fn not_a_number() -> Vec<u8> {
     let mut bytes = wav(8000, 0); // twice the bytes of 4,000 floats of 4 bytes: 16,000
     bytes[20..22].copy_from_slice(&3u16.to_le_bytes());
@@ -36,7 +36,7 @@ fn not_a_number() -> Vec<u8> {
     bytes
 }
 
-/// An MP3 with noise where half of its frames were.
+/// Returns an MP3 with noise in place of half of its frames.
 fn garbage() -> Vec<u8> {
     let mut bytes = mp3();
     let (from, to) = (bytes.len() / 4, bytes.len() * 3 / 4);
@@ -48,7 +48,7 @@ fn garbage() -> Vec<u8> {
     bytes
 }
 
-/// A good MP3 behind an ID3 tag of 3 MB: a cover picture.
+/// Returns a good MP3 after an ID3 tag of 3 MB, a cover image.
 fn behind_a_large_tag() -> Vec<u8> {
     let size: u32 = 3 << 20;
     let mut bytes = b"ID3\x03\x00\x00".to_vec();
@@ -58,13 +58,13 @@ fn behind_a_large_tag() -> Vec<u8> {
     bytes
 }
 
-/// The bad clips, by name; `None` is one whose file is missing.
+/// Returns the bad audio clips by name. `None` stands for a missing file.
 fn bad() -> Vec<(&'static str, Option<Vec<u8>>)> {
     let half = mp3().len() / 2;
     vec![
         ("cut_in_half.mp3", Some(mp3()[..half].to_vec())),
         ("garbage.mp3", Some(garbage())),
-        ("text.mp3", Some(b"These are the words of a clip, not its sound.\n".repeat(40))),
+        ("text.mp3", Some(b"These are the words of a voice, not its sound.\n".repeat(40))),
         ("empty.mp3", Some(Vec::new())),
         ("rate_zero.wav", Some(claiming(0))),
         ("rate_of_4_ghz.wav", Some(claiming(4_000_000_000))),
@@ -73,7 +73,7 @@ fn bad() -> Vec<(&'static str, Option<Vec<u8>>)> {
     ]
 }
 
-/// An archive of the bad clips with good ones between; the names by sample.
+/// Writes an archive of the bad audio clips with good ones between, and returns the names by sample.
 fn write(root: &Path, bad: &[(&str, Option<Vec<u8>>)]) -> Vec<String> {
     let clips = root.join("de/clips");
     std::fs::create_dir_all(&clips).unwrap();

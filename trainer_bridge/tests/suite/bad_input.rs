@@ -1,5 +1,5 @@
-//! What the world gets wrong, as a trainer meets it: a clear error or the stated policy, no hang, nothing lost or
-//! doubled, and all ranks in step.
+//! Bad input, as a trainer sees it: a clear error or the configured policy, no hang, nothing lost or repeated, and all ranks
+//! in step.
 
 use crate::common::pictures::{claiming, files, jpegs, write_parquet, write_with};
 use crate::common::{Delivered, block_on, open, pipeline, run_epochs, synth};
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// No wait over 10 s.
+/// Returns a pipeline without waits over 10 s.
 fn bounded(dataset: Dataset, global_batch: u64) -> Pipeline {
     pipeline(dataset, global_batch).tail(Tail::Pad).epochs(1).deadline(Duration::from_secs(10))
 }
@@ -45,7 +45,7 @@ fn a_misspelt_column_is_found_before_anything_runs() {
 #[test]
 fn a_bad_picture_is_skipped_where_no_column_rides_along() {
     let dir = tempfile::tempdir().unwrap();
-    write_with(dir.path(), &jpegs(20), &[(7, Some(b"no picture".to_vec()))]);
+    write_with(dir.path(), &jpegs(20), &[(7, Some(b"no image".to_vec()))]);
     let dataset = open(dir.path()).columns(&["image"]).unwrap();
     let pipeline = bounded(dataset, 5).on_error(OnError::Skip { max_fraction: 0.05 });
     let mut invalid = Vec::new();
@@ -58,7 +58,7 @@ fn a_bad_picture_is_skipped_where_no_column_rides_along() {
     assert_eq!(invalid, [7]);
 }
 
-/// What one rank saw of one epoch.
+/// One rank's observations of one epoch.
 #[derive(Default)]
 struct Seen {
     steps: u64,
@@ -69,7 +69,7 @@ struct Seen {
     error: Option<Error>,
 }
 
-/// One epoch of every rank, each on its own thread, up to its end or first error.
+/// Runs one epoch of every rank, each on a separate thread, up to its end or first error.
 fn run(pipeline: &Pipeline, world_size: u32, each: impl Fn(&Batch) + Sync) -> Vec<Seen> {
     let rank = &|rank| {
         let mut ranks = pipeline.rank(Rank::new(rank, world_size)).start().unwrap();
@@ -99,7 +99,7 @@ fn run(pipeline: &Pipeline, world_size: u32, each: impl Fn(&Batch) + Sync) -> Ve
     })
 }
 
-/// The one ledger of all ranks.
+/// Returns the merged ledger of all ranks.
 fn merged(ranks: &[Seen]) -> Ledger {
     let mut ledgers = ranks.iter().filter_map(|seen| seen.ledger);
     let mut all = ledgers.next().unwrap();
@@ -107,7 +107,7 @@ fn merged(ranks: &[Seen]) -> Ledger {
     all
 }
 
-/// Rows of bad samples are invalid and hold the pixels and the label of the nearest good row of their batch.
+/// Checks that rows of bad samples are invalid and have the pixels and label of the nearest good row of their batch.
 fn bad_rows_are_copies_of_their_nearest(batch: &Batch, bad: &BTreeSet<SampleId>) {
     let labels = batch.column("label").unwrap().as_primitive::<Int64Type>();
     let is_bad = |row: &usize| bad.contains(&batch.sample_ids()[*row]);
@@ -118,11 +118,11 @@ fn bad_rows_are_copies_of_their_nearest(batch: &Batch, bad: &BTreeSet<SampleId>)
         let copied = good.iter().filter(|good| good.abs_diff(row) == nearest).any(|&good| {
             labels.value(row) == labels.value(good) && batch["image"].row(row) == batch["image"].row(good)
         });
-        assert!(copied, "row {row} of {batch:?} is no copy of a row {nearest} away");
+        assert!(copied, "row {row} of {batch:?} is not a copy of a row {nearest} away");
     }
 }
 
-/// One bad picture among good ones: `raise` names it and says why; `skip` leaves it out and nothing else.
+/// One bad image among good ones: `raise` names it and states the reason; `skip` leaves out only this image.
 fn one_bad_picture(bad: Option<Vec<u8>>, reasons: &[&str]) {
     const AT: usize = 7;
     let began = Instant::now();
@@ -215,7 +215,7 @@ fn a_png_named_jpg_decodes() {
     assert_eq!(ranks[0].delivered.samples(), 2);
 }
 
-/// Bad samples that all fall to one of three ranks: nobody is a step short, and nothing else changes.
+/// All bad samples belong to one of three ranks: no rank is a step short, and nothing else changes.
 #[test]
 fn bad_samples_of_one_rank_keep_all_ranks_in_step() {
     const SAMPLES: u64 = 115; // five steps of 24, the last one padded with 5
@@ -289,7 +289,7 @@ fn every_picture_corrupt_with_no_limit_keeps_ranks_in_step_and_marks_all() {
     let skipping = bounded(open(dir.path()), 10).on_error(OnError::Skip { max_fraction: 1.0 });
     let ranks = run(&skipping, 2, |batch| {
         assert!(batch.valid().iter().all(|valid| !valid));
-        assert!(batch["image"].bytes().iter().all(|byte| *byte == 0), "nothing of an earlier batch shows");
+        assert!(batch["image"].bytes().iter().all(|byte| *byte == 0), "no bytes of an earlier batch");
     });
     assert!(ranks.iter().all(|seen| seen.error.is_none() && seen.steps == 4 && seen.report.count == 20));
     let ledger = merged(&ranks);
@@ -298,11 +298,11 @@ fn every_picture_corrupt_with_no_limit_keeps_ranks_in_step_and_marks_all() {
 
 fn all_corrupt(samples: usize) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    write_parquet(dir.path(), &vec![Some(b"not a picture at all".to_vec()); samples]);
+    write_parquet(dir.path(), &vec![Some(b"not an image at all".to_vec()); samples]);
     dir
 }
 
-/// Shortened between cataloguing and the epoch: the fetch names the file, whatever the layout.
+/// Files are shortened between cataloguing and the epoch: in every layout, the fetch names the file.
 #[test]
 fn files_truncated_after_cataloguing() {
     for layout in [Layout::Parquet, Layout::WebDataset, Layout::Ipc, Layout::Folder] {
@@ -322,7 +322,7 @@ fn files_truncated_after_cataloguing() {
     }
 }
 
-/// The kind and the words of the catalog's refusals reach whoever opens the face.
+/// The kind and text of the catalog's errors reach the caller of the public API.
 #[test]
 fn what_cannot_be_catalogued_is_refused_with_its_reason() {
     let refused = |dir: &Path| block_on(Dataset::open(dir.to_str().unwrap())).unwrap_err();

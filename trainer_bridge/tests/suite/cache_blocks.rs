@@ -1,5 +1,5 @@
-//! The disk cache below the ranks: what is held is not asked for again, the cap holds, and a disk that takes no more
-//! costs reads, never data.
+//! The disk cache below the ranks: cached blocks are not requested again, the cap holds, and a full disk costs reads, never
+//! data.
 
 use crate::common::pictures::files;
 use crate::common::s3::{S3, storage};
@@ -14,15 +14,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const SAMPLES: u64 = 203;
-/// Set in the child that runs with a limit on file sizes: the folder of the data set.
+/// Set to the folder of the data set in the child that runs with a limit on file sizes.
 const DATA_OF_CHILD: &str = "FEEDSTOCK_TEST_DATA";
 
-/// One epoch of everything; each run is a new one, so nothing is held in memory between epochs.
+/// Returns a pipeline over everything. Each epoch is a new run, so nothing stays in memory between epochs.
 fn bounded(dataset: &Dataset, epochs: u64) -> Pipeline {
     pipeline(dataset.clone(), 24).tail(Tail::Pad).epochs(epochs).deadline(Duration::from_secs(15))
 }
 
-/// What one epoch delivers, and the cursor after it.
+/// Returns the samples that one epoch delivers, and the cursor after it.
 fn epoch(pipeline: &Pipeline, from: Option<Cursor>, mut each: impl FnMut()) -> (Delivered, Cursor) {
     let rank = pipeline.rank(Rank::new(0, 1));
     let mut ranks = from.into_iter().fold(rank, |rank, cursor| rank.resume(cursor)).start().unwrap();
@@ -62,8 +62,8 @@ fn an_epoch_from_a_full_cache_asks_storage_for_nothing() {
     delivered.0.extend(second.0);
     assert_eq!(delivered, quiet);
 
-    // opened anew, as by a later process: the catalog is read again, the blocks are not. The folder is free once
-    // the last run's own task has ended, which dropping its ranks only asks for.
+    // Opened again, as by a later process: the catalog is read again, the blocks are not. The folder is free once the last
+    // run's task has ended; dropping its ranks only requests that.
     drop(dataset);
     let began = Instant::now();
     let reopened = loop {
@@ -84,7 +84,7 @@ fn an_epoch_from_a_full_cache_asks_storage_for_nothing() {
     assert_eq!(again, quiet);
 }
 
-/// Bytes that the files of the cache take on disk, as the cap counts them.
+/// Returns the bytes that the files of the cache take on disk, as the cap counts them.
 fn on_disk(folder: &Path) -> u64 {
     let is_entry = |file: &PathBuf| file.extension().is_some_and(|kind| kind == "block" || kind == "tmp");
     let sizes = files(folder).into_iter().filter(is_entry).filter_map(|file| std::fs::metadata(file).ok());
@@ -107,7 +107,7 @@ fn a_cap_smaller_than_the_data_is_kept_and_costs_reads_only() {
         s3.proxy.forget();
         let (of_epoch, after) = epoch(&bounded(&dataset, epochs), cursor, || {
             let (used, held) = (on_disk(folder.path()), cache(&dataset).used_bytes);
-            assert!(used <= cap && held <= cap, "{used} bytes on disk, {held} counted, over {cap}");
+            assert!(used <= cap && held <= cap, "{used} bytes on disk, {held} counted, more than {cap}");
         });
         delivered.0.extend(of_epoch.0);
         cursor = Some(after);
@@ -117,11 +117,11 @@ fn a_cap_smaller_than_the_data_is_kept_and_costs_reads_only() {
     let stats = cache(&dataset);
     assert!(!stats.off && stats.used_bytes > cap / 2, "{stats:?}");
     assert!(requests[1] < requests[0] && requests[2] < requests[0], "nothing was saved: {requests:?}");
-    assert!(requests[1] > 0, "a third cannot hold everything");
+    assert!(requests[1] > 0, "a third is too small for everything");
 }
 
-/// The kernel refuses the cache's writes midway, as a full disk does: a limit on file sizes, in a child process
-/// because it holds for all files of a process.
+/// The kernel rejects the cache's writes midway, as a full disk does, because of a limit on file sizes. The limit is set in a
+/// child process, since it applies to all files of a process.
 #[test]
 fn a_disk_that_takes_no_more_turns_the_cache_off_and_data_still_flows() {
     if let Some(data) = std::env::var_os(DATA_OF_CHILD) {
@@ -147,7 +147,7 @@ fn a_disk_that_takes_no_more_turns_the_cache_off_and_data_still_flows() {
 fn as_child(data: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let full = std::fs::write(folder.path().join("probe"), vec![0; 20 << 10]).unwrap_err();
-    assert_eq!(full.kind(), std::io::ErrorKind::FileTooLarge, "the limit is in force");
+    assert_eq!(full.kind(), std::io::ErrorKind::FileTooLarge, "the limit applies");
     std::fs::remove_file(folder.path().join("probe")).unwrap();
     let quiet = run_epochs(&bounded(&open(data), 1), 1, 1);
     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
@@ -159,6 +159,6 @@ fn as_child(data: &Path) {
     delivered.assert_once_each();
     let stats = cache(&dataset);
     assert!(stats.off && stats.used_bytes == 0, "{stats:?}");
-    assert_eq!(on_disk(folder.path()), 0, "no half file is left");
+    assert_eq!(on_disk(folder.path()), 0, "no partial file is left");
     println!("the cache is off");
 }

@@ -1,4 +1,4 @@
-//! The contract with trainers: exactly once, the same for any world size and thread count, resumable anywhere.
+//! The contract with trainers: delivery is exactly once, the same for any world size and thread count, and resumable anywhere.
 
 use crate::common::{Delivered, block_on, open, pipeline, run_epochs, synth};
 use arrow::array::AsArray;
@@ -50,7 +50,7 @@ fn a_run_resumes_with_other_ranks_and_batches() {
     for _ in 0..4 {
         delivered.add(&first.next().unwrap().unwrap());
     }
-    std::thread::sleep(Duration::from_millis(100)); // more is prefetched, which must not count
+    std::thread::sleep(Duration::from_millis(100)); // prefetched batches must not count
     let cursor = first.state();
     assert_eq!(cursor.position.0, 80);
     drop(first);
@@ -145,7 +145,7 @@ fn held_batches_hold_back_and_the_deadline_says_so() {
         before
     );
     drop(view);
-    assert_eq!(ranks.next().unwrap().unwrap().position().0, 30, "a freed slot goes on where it stopped");
+    assert_eq!(ranks.next().unwrap().unwrap().position().0, 30, "a freed slot continues where it stopped");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn stops_soon_from_any_state() {
     let dir = tempfile::tempdir().unwrap();
     synth(dir.path(), SAMPLES);
     for taken in 0..=4 {
-        // Up to all four slots are held.
+        // Up to four slots, which is all, are held.
         let mut ranks = pipeline(open(dir.path()), 16).rank(Rank::new(0, 1)).start().unwrap();
         let held: Vec<_> = ranks.by_ref().take(taken).collect();
         let begun = Instant::now();
@@ -192,8 +192,8 @@ fn batches_that_cannot_be_are_refused_at_once() {
     assert!(start(base().slots(1), 1).contains("slots"));
     assert!(start(base().threads(0), 1).contains("threads"));
     assert!(start(base().map("image", []), 1).contains("two maps have the output"));
-    let unknown = open(dir.path())
-        .map("picture", [feedstock_ops::decode_image(), feedstock_ops::random_resized_crop(8)]);
+    let unknown =
+        open(dir.path()).map("photo", [feedstock_ops::decode_image(), feedstock_ops::random_resized_crop(8)]);
     assert!(start(unknown.batch(BatchSize::global(4)), 1).contains("it does not exist"));
 }
 

@@ -1,5 +1,5 @@
-//! From a real S3 server to the ranks, with everything that networks do in between. One oracle: every sample once,
-//! with the bytes of a quiet run on local files; or an error that names what failed, and no hang.
+//! Runs from a real S3 server to the ranks, with network faults in between. Every sample must arrive once, with the bytes of
+//! an undisturbed run on local files. Otherwise an error must name what failed. Nothing may hang.
 
 use crate::common::pictures::files;
 use crate::common::s3::{BUCKET, S3, URI, options_at, storage};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const SAMPLES: u64 = 203;
 
-/// The same data on disk and in S3, and what a quiet run on disk delivers in two epochs.
+/// The same data on disk and in S3, and the samples that an undisturbed run on disk delivers in two epochs.
 struct Case {
     local: TempDir,
     s3: S3,
@@ -32,7 +32,7 @@ impl Case {
     }
 }
 
-/// Two epochs in steps of 24, everything padded in, and no wait over 15 s.
+/// Returns a pipeline of two epochs in steps of 24, with a padded tail and no wait over 15 s.
 fn bounded(dataset: Dataset) -> Pipeline {
     pipeline(dataset, 24).tail(Tail::Pad).epochs(2).deadline(Duration::from_secs(15))
 }
@@ -81,7 +81,7 @@ fn passing_faults_lose_and_double_nothing() {
         let (requests, faulty) = case.s3.requests();
         assert!(faulty >= 8, "only {faulty} of {requests} requests met {rule:?}");
     }
-    // The others take a while, so that there are more at once than the store allows.
+    // The other requests take a while, so that more are pending at once than the store allows.
     let brief = Duration::from_millis(5);
     case.s3.proxy.heal();
     case.s3.proxy.forget();
@@ -112,7 +112,7 @@ fn stalls_are_cut_and_asked_again() {
     }
 }
 
-/// Small enough a budget that most of the epoch is still in the bucket when the object changes.
+/// The budget is small, so that most of the epoch is still unread when the object changes.
 #[test]
 fn an_object_replaced_mid_epoch_ends_the_run_with_its_name() {
     let case = Case::new();
@@ -131,7 +131,7 @@ fn an_object_replaced_mid_epoch_ends_the_run_with_its_name() {
     }
     case.s3.server.put(BUCKET, replaced, content).unwrap();
     let error = loop {
-        match ranks.next().expect("the epoch does not end in good order") {
+        match ranks.next().expect("the epoch must end with an error") {
             Ok(batch) => delivered.add(&batch),
             Err(error) => break error,
         }
@@ -145,7 +145,7 @@ fn an_object_replaced_mid_epoch_ends_the_run_with_its_name() {
     }
     assert!(ranks.ledger().is_exact(), "{}", ranks.ledger());
     assert!(ranks.next().is_none(), "the error ends the epoch");
-    assert_eq!(ranks.next().unwrap().unwrap_err().kind(), ErrorKind::Gone, "and is told again");
+    assert_eq!(ranks.next().unwrap().unwrap_err().kind(), ErrorKind::Gone, "and is returned again");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_stall_beyond_the_ranks_deadline_says_what_it_waits_for_and_is_not_final() {
     let short = bounded(dataset).deadline(Duration::from_millis(500));
     let mut ranks = short.rank(Rank::new(0, 1)).start().unwrap();
     let began = Instant::now();
-    // On a slow machine storage may not have been asked at the first deadline; 8 of them end before a stall is cut.
+    // On a slow machine, storage may not have a request yet at the first deadline. 8 deadlines end before a stall is cut.
     let mut errors = (0..8).map(|_| {
         let asked = Instant::now();
         let error = ranks.next().unwrap().unwrap_err();
@@ -215,7 +215,7 @@ fn a_stalled_run_stops_soon() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-/// All parts are in the message, and no secret is.
+/// Checks that the message has all parts and no secret.
 fn says(error: &Error, parts: &[&str]) {
     for part in parts {
         assert!(error.to_string().contains(part), "'{part}' is not in: {error}");
@@ -256,7 +256,7 @@ fn no_credentials() {
     let anonymous = options_at(&s3.server.endpoint(), StorageOptions { anonymous: true, ..storage() });
     let error = s3.try_open(anonymous).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    // without any, the machine's metadata service is asked; here one that has none
+    // Without credentials, the machine's metadata service is queried; this one has none.
     let empty = tempfile::tempdir().unwrap();
     let metadata = StaticServer::start(empty.path()).unwrap();
     let mut options = s3.options(storage());
@@ -271,7 +271,7 @@ fn no_credentials() {
     says(&error, &["AWS_ACCESS_KEY_ID"]);
 }
 
-/// Credentials that are taken away while a run is under way.
+/// Credentials are revoked during a run.
 #[test]
 fn access_revoked_mid_epoch() {
     let case = Case::new();

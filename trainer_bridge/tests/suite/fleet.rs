@@ -1,4 +1,4 @@
-//! Workers make the rows: the same batches, byte for byte, as one process makes alone, whatever happens to the workers.
+//! Workers make the rows. Batches are byte-identical to those of one process, even when workers fail, join or leave.
 
 use crate::common::speech::{RATE, wavs, write_parquet};
 use crate::common::{block_on, open, pipeline, synth};
@@ -33,10 +33,10 @@ pub(crate) fn at<'a>(workers: impl IntoIterator<Item = &'a Worker>) -> Workers {
     Workers::at(&addresses.join(",")).unwrap()
 }
 
-/// Name, shape, lengths of rows, and a digest of the bytes.
+/// Name, shape, row lengths, and a digest of the bytes.
 type Tensor = (String, Vec<usize>, Option<Vec<usize>>, u64);
 
-/// All of a batch, in a form that is compared and printed.
+/// All of a batch, in a form that can be compared and printed.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Whole {
     place: (u64, u64),
@@ -68,12 +68,12 @@ impl Whole {
     }
 }
 
-/// Every rank's batches of the pipeline's epochs.
+/// Returns every rank's batches of the pipeline's epochs.
 pub(crate) fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
     watched(pipeline, world_size, |_, _| {})
 }
 
-/// The same; `watch` is called with each rank and number of its batches.
+/// As [`batches`]; calls `watch` with the rank and its number of batches after each batch.
 fn watched(pipeline: &Pipeline, world_size: u32, watch: impl Fn(u32, usize) + Sync) -> Vec<Vec<Whole>> {
     let run = |rank: u32| {
         let mut ranks = pipeline.rank(Rank::new(rank, world_size)).start().unwrap();
@@ -128,7 +128,7 @@ fn ragged_rows_bad_rows_buckets_and_mixes_too() {
     for (folder, count) in [(&first, 40), (&second, 30)] {
         std::fs::create_dir(folder).unwrap();
         let mut clips = wavs(count);
-        clips[3] = Some(b"no clip at all".to_vec());
+        clips[3] = Some(b"no audio at all".to_vec());
         clips[11] = None;
         write_parquet(folder, &clips);
     }
@@ -161,7 +161,7 @@ fn a_concatenation_comes_from_workers_too_each_sample_once() {
         std::fs::create_dir(folder).unwrap();
         write_parquet(folder, &wavs(count));
     }
-    // Samples 0 to 39, of which three are left out; 40 to 69; 70 to 109.
+    // Samples 0 to 39 (three are left out), 40 to 69, and 70 to 109.
     let inner = vec![open(&first).named("a").filter("sample_id > 2").unwrap(), open(&second).named("b")];
     let inner = Dataset::concat(inner).unwrap();
     let data = Dataset::concat(vec![inner, open(&first).named("c")]).unwrap();
@@ -191,7 +191,7 @@ fn a_concatenation_comes_from_workers_too_each_sample_once() {
         assert!(samples >= 2 * 107, "{samples} came from workers");
     }
 
-    // A cursor from the middle of an epoch goes on with workers, and with other ranks.
+    // A cursor from the middle of an epoch resumes with workers, and with other ranks.
     let mut rank = pipeline.rank(Rank::new(0, 1)).start().unwrap();
     let begun: Vec<Whole> = rank.by_ref().take(5).map(|batch| Whole::of(&batch.unwrap())).collect();
     let (mut samples, state) = (begun.iter().flat_map(delivered).collect::<Vec<u64>>(), rank.state());
@@ -223,7 +223,7 @@ fn lists_and_structs_come_from_workers_too() {
     assert!(one.status().samples > 0);
 }
 
-/// The batches of two jobs of one rank each, which wait for each other in their second batch.
+/// Returns the batches of two jobs with one rank each, which wait for each other in their second batch.
 pub(crate) fn side_by_side(jobs: [&Pipeline; 2]) -> [Vec<Vec<Whole>>; 2] {
     let under_way = AtomicUsize::new(0);
     let wait = |_: u32, batch: usize| {
@@ -278,7 +278,7 @@ fn a_worker_that_dies_in_the_middle_changes_nothing() {
 #[test]
 fn workers_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
-    let pipeline = pictures(dir.path()).epochs(1_000_000); // until all of them have come, which may take its time
+    let pipeline = pictures(dir.path()).epochs(1_000_000); // until all workers have joined, which may take a while
     let fleet: Vec<Worker> = (0..5).map(|_| worker(dir.path())).collect();
     let addresses: Vec<String> = fleet.iter().map(|worker| worker.address().to_string()).collect();
     let workers = Workers::none_yet();
@@ -297,7 +297,7 @@ fn workers_come_and_go() {
     let samples = || fleet.iter().map(|worker| worker.status().samples).collect::<Vec<_>>();
     let patience = Instant::now() + Duration::from_secs(60);
     while samples().contains(&0) {
-        assert!(Instant::now() < patience, "who came serves: {:?}", samples());
+        assert!(Instant::now() < patience, "new workers must serve: {:?}", samples());
         step();
     }
     workers.set(&addresses[1..3]).unwrap();
@@ -306,7 +306,7 @@ fn workers_come_and_go() {
         while !left.is_finished() {
             step();
         }
-        assert!(left.join().unwrap(), "who was taken off the list has nothing left to do");
+        assert!(left.join().unwrap(), "workers that were removed have nothing left to do");
     });
     (0..20).for_each(|_| step());
 }
@@ -317,7 +317,7 @@ fn a_draining_worker_hands_over() {
     let pipeline = pictures(dir.path());
     let alone = batches(&pipeline, 1);
     let fleet = [worker(dir.path()), worker(dir.path())];
-    // A rank hears of it while it takes batches, so it must not wait for the end of it.
+    // A rank learns of it while it takes batches, so it must not wait for the end of it.
     let (half_way, begun) = std::sync::mpsc::channel();
     let (half_way, fleet) = (std::sync::Mutex::new(half_way), &fleet);
     let made = std::thread::scope(|scope| {
@@ -392,7 +392,7 @@ fn refusal(pipeline: &Pipeline, workers: Workers) -> feedstock_trainer_bridge::E
     let pipeline = pipeline.clone().workers(workers).deadline(Duration::from_secs(20));
     let begun = Instant::now();
     let error = pipeline.rank(Rank::new(0, 1)).start().unwrap().next().unwrap().unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(10), "said at once, not at the deadline: {error}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "reported at once, not at the deadline: {error}");
     error
 }
 
@@ -426,7 +426,7 @@ fn tokens_and_certificates_are_checked() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(word), "{error}");
     }
-    // TLS 1.3: the worker's refusal of a client certificate comes after the rank has begun to speak.
+    // In TLS 1.3, the worker rejects a client certificate only after the rank has begun to send.
     for identity in [None, Some(&other.client)] {
         let status = to(tls(&fleet, identity, name), &fleet.token).status(&worker.address().to_string());
         let error = status.unwrap_err();
@@ -465,13 +465,13 @@ fn changed_data_is_an_error_that_says_so() {
     let pipeline = pictures(dir.path());
     let changed = dir.path().join("more");
     std::fs::create_dir(&changed).unwrap();
-    synth(&changed, 20); // the rank's catalog is of before
+    synth(&changed, 20); // after the rank made its catalog
     let error = refusal(&pipeline, at([&worker(dir.path())]));
     assert_eq!(error.kind(), ErrorKind::BadConfig);
     assert!(error.to_string().contains("another order"), "{error}");
 }
 
-/// A stored catalog of more than 100,000 objects is not compared with the storage until a rank sees another order.
+/// A stored catalog of more than 100,000 objects is compared with the storage only when a rank has another order.
 #[test]
 fn a_worker_with_an_old_catalog_reads_the_listing_again() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -506,7 +506,7 @@ fn a_worker_with_an_old_catalog_reads_the_listing_again() {
 fn bad_samples_are_named_as_here() {
     let dir = tempfile::tempdir().unwrap();
     let mut clips = wavs(12);
-    clips[5] = Some(b"no clip at all".to_vec());
+    clips[5] = Some(b"no audio at all".to_vec());
     write_parquet(dir.path(), &clips);
     let pipeline = open(dir.path()).map("audio", [decode_audio()]).batch(BatchSize::global(12)).threads(1);
     let alone = pipeline.rank(Rank::new(0, 1)).start().unwrap().next().unwrap().unwrap_err();

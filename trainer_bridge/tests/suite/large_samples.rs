@@ -1,5 +1,5 @@
-//! Samples that need more working memory than a CPU thread has: they borrow from the memory budget, in plan order, or are bad
-//! by options alone.
+//! Samples that need more working memory than a CPU thread has. They borrow from the memory budget in plan order, or the
+//! options alone make them bad.
 
 use crate::common::{Delivered, open, run_epochs};
 use crate::fleet::{Whole, at, batches, options, worker};
@@ -13,13 +13,13 @@ use std::path::Path;
 use std::time::Duration;
 
 const SAMPLES: usize = 24;
-/// Pixels a side of an image; its PNG and its RGB take 3 MB each.
+/// The pixels per side of an image. Its PNG and its RGB take 3 MB each.
 const SIDE: u32 = 1000;
 const MIB: u64 = 1 << 20;
-/// A step of two such images, and what one of them borrows, but not the blocks of several steps.
+/// Enough for a step of two such images and the memory that one of them borrows, but not for the blocks of several steps.
 const BUDGET_BYTES: u64 = 14 * MIB;
 
-/// Images that do not compress, each a block.
+/// Writes images that do not compress, each in one block.
 fn noise(folder: &Path, sides: &[u32]) {
     let class = folder.join("class");
     std::fs::create_dir_all(&class).unwrap();
@@ -92,7 +92,7 @@ fn a_sample_over_the_limit_is_bad_for_every_rank_thread_and_worker() {
     let large = tempfile::tempdir().unwrap();
     noise(large.path(), &[2000]);
     std::fs::copy(large.path().join("class/000.png"), dir.path().join("class/003x.png")).unwrap();
-    // 12 MB and what decoding takes besides are over 1 MiB and half of 20 MiB.
+    // 12 MB plus the decoder's other memory exceed 1 MiB plus half of 20 MiB.
     let base = pipeline(dir.path()).decoder_memory(MIB).budget_bytes(20 * MIB);
     let error = base.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), ErrorKind::BadSample);
@@ -109,7 +109,7 @@ fn a_sample_over_the_limit_is_bad_for_every_rank_thread_and_worker() {
     assert_eq!(bad(&expected), [4], "003x.png is the fifth");
     assert_eq!(batches(&skipping.clone().threads(1), 1), expected);
     assert_eq!(bad(&batches(&skipping, 2)), [4]);
-    // A worker's own memory is another one.
+    // A worker has its own memory.
     let narrow = || {
         let mut options = options(dir.path());
         options.decoder_memory = 64 * MIB;
@@ -152,7 +152,7 @@ fn a_budget_without_room_for_a_sample_is_an_error_that_states_all_sizes() {
     }
 }
 
-/// The batches of one rank, up to the first error.
+/// Returns the batches of one rank, up to the first error.
 fn until_error(pipeline: &Pipeline) -> (Vec<Whole>, Option<Error>) {
     let batches = match pipeline.rank(Rank::new(0, 1)).start() {
         Ok(batches) => batches,
@@ -171,7 +171,7 @@ fn until_error(pipeline: &Pipeline) -> (Vec<Whole>, Option<Error>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
-    /// Small and large samples in any order: steps end out of order, are given up and begin again.
+    /// Small and large samples in any order: steps end out of order, are abandoned and start again.
     #[test]
     fn every_batch_comes_or_the_run_ends_with_an_error(
         sides in prop::collection::vec(prop_oneof![2 => 50u32..150, 1 => 400u32..700], 4..40),

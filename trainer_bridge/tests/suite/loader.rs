@@ -1,4 +1,4 @@
-//! A loader: jumps, resizing and state, all from the same order.
+//! A loader: seeks, resizes and states, all in the same order.
 
 use crate::common::pictures::files;
 use crate::common::{Delivered, open, pipeline, run_epochs, synth};
@@ -38,10 +38,10 @@ fn steps_are_found_by_number_and_named_in_advance() {
         assert_eq!(next(&mut here).sample_ids(), steps[number]);
         assert_eq!(here.samples_in(0, step).unwrap()[1], steps[number]);
     }
-    assert_eq!(here.state().epoch, 1, "after the last step the next epoch is next");
+    assert_eq!(here.state().epoch, 1, "the next epoch follows the last step");
     assert_eq!(here.seek(1, 6).unwrap_err().kind(), ErrorKind::BadConfig);
     assert_eq!(here.samples_in(0, u64::MAX).unwrap_err().kind(), ErrorKind::BadConfig);
-    assert!(here.next().is_none(), "a refused jump leaves the loader where it was");
+    assert!(here.next().is_none(), "a rejected seek leaves the loader where it was");
     assert_eq!(next(&mut here).epoch(), 1);
 }
 
@@ -63,11 +63,11 @@ fn batches_are_made_before_one_is_asked_for_and_none_is_handed_out() {
     here.start_prefetch().unwrap();
     wait(&here);
     here.start_prefetch().unwrap();
-    assert!(ready(&here) > 0, "what is made stays");
+    assert!(ready(&here) > 0, "finished batches stay");
     assert_eq!(here.state().position.0, 0);
     for asked in [true, false] {
         here.seek(0, 5).unwrap();
-        assert!(here.stats().is_none(), "a jump ends it");
+        assert!(here.stats().is_none(), "a seek ends it");
         here.start_prefetch().unwrap();
         next(&mut here);
         here.stop();
@@ -75,14 +75,14 @@ fn batches_are_made_before_one_is_asked_for_and_none_is_handed_out() {
         wait(&here);
         assert!(
             if asked { here.next().is_none() } else { here.begin_epoch() },
-            "the epoch's end is still told"
+            "the epoch's end is still returned"
         );
         assert_eq!(next(&mut here).epoch(), 1);
     }
     assert_eq!(here.by_ref().count(), 5);
     here.stop();
     here.start_prefetch().unwrap();
-    assert!(here.stats().is_none() && here.next().is_none(), "nothing comes behind the last epoch");
+    assert!(here.stats().is_none() && here.next().is_none(), "nothing follows the last epoch");
     here.seek(0, 0).unwrap();
     here.start_prefetch().unwrap();
     assert_eq!(next(&mut here).sample_ids(), first);
@@ -100,7 +100,7 @@ fn a_state_of_other_ops_is_loaded_and_goes_on_at_its_place() {
         let mut here = loader(dir.path(), 20, one());
         here.load_state(Cursor { ops, ..state.clone() }).unwrap();
         assert_eq!(next(&mut here).sample_ids(), expected);
-        assert_eq!(here.state().ops, state.ops, "what is saved next has this release's");
+        assert_eq!(here.state().ops, state.ops, "the next saved state has this release's");
     }
 }
 
@@ -111,11 +111,11 @@ fn an_epoch_is_set_once() {
     let mut here = loader(dir.path(), 40, one());
     next(&mut here);
     here.set_epoch(0).unwrap();
-    assert_eq!(here.state().position.0, 40, "the epoch under way is not begun again");
+    assert_eq!(here.state().position.0, 40, "the current epoch is not started again");
     next(&mut here);
     next(&mut here);
     here.set_epoch(1).unwrap();
-    assert!(here.begin_epoch(), "what counts batches never asks for the end");
+    assert!(here.begin_epoch(), "a caller that counts batches never requests the end");
     assert_eq!((next(&mut here).epoch(), here.state().position.0), (1, 40));
     here.set_epoch(7).unwrap();
     let seventh: Vec<Batch> = here.by_ref().map(Result::unwrap).collect();
@@ -179,7 +179,7 @@ fn stopping_keeps_the_place() {
     let mut here = pipeline(open(dir.path()), 40).tail(Tail::Pad).loader(one()).unwrap();
     let mut delivered = Delivered::default();
     for _ in 0..3 {
-        assert!(here.run().is_none(), "nothing runs before it is asked for, or once stopped");
+        assert!(here.run().is_none(), "nothing runs before a request, or after a stop");
         delivered.add(&next(&mut here));
         here.stop();
     }
@@ -219,7 +219,7 @@ fn changes_at_an_epochs_end_do_not_hide_it() {
             here.reconfigure(one(), None).unwrap();
             here.stop();
         }
-        assert!(here.next().is_none(), "the epoch's end is told");
+        assert!(here.next().is_none(), "the epoch's end is returned");
     }
     for _ in 0..3 {
         next(&mut here);
@@ -270,7 +270,7 @@ fn a_bad_sample_fails_every_try_and_never_makes_an_empty_epoch() {
     }
 }
 
-/// A file was added since: the error names it, or the next epoch begins with all there is now.
+/// A file was added since: the error names it, or the next epoch begins with all current data.
 #[test]
 fn a_state_of_data_that_changed_is_refused_or_begins_the_next_epoch() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -318,8 +318,8 @@ fn a_state_of_data_that_changed_is_refused_or_begins_the_next_epoch() {
     assert_eq!(ids.len() as u64, all / 20 * 20);
     assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len(), "each once");
     now.load_state_with(at_start, OnChange::NextEpoch).unwrap();
-    assert_eq!(now.state().epoch, 0, "of an epoch that was not begun nothing is left out");
+    assert_eq!(now.state().epoch, 0, "nothing of an epoch that was not begun is left out");
     let state = now.state();
     now.load_state_with(state.clone(), OnChange::NextEpoch).unwrap();
-    assert_eq!(now.state(), state, "unchanged data go on where they were");
+    assert_eq!(now.state(), state, "unchanged data continue at the same position");
 }

@@ -1,6 +1,6 @@
-//! The public face of `feedstock-trainer-bridge`.
+//! Tests of the public API of `feedstock-trainer-bridge`.
 //!
-//! One program, since each would compile and link the same libraries anew.
+//! They are one program, since several would each compile and link the same libraries again.
 
 mod bad_clips;
 mod bad_input;

@@ -1,7 +1,6 @@
-//! Measures the memory of a loader: at most `budget_bytes` + slots + 200 MB + `threads` × `decoder_memory`, whatever is in the
-//! files.
+//! Measures the memory of a loader: at most `budget_bytes` + slots + 200 MB + `threads` × `decoder_memory`, for any files.
 //!
-//! Each data set is loaded by a separate process (this program, asked for [`loader`]), whose peak of resident memory counts.
+//! A separate process (this program, running [`loader`]) loads each data set. Its peak of resident memory counts.
 
 use crate::memory_files::{self as files, Files};
 use feedstock_dataset::{CatalogOptions, CatalogStore, Durations, OpenOptions, Rank, Shuffle};
@@ -12,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Beyond budget, slots and working memory: 64 MiB of blocks in the making, 32 MiB of idle blocks, and the program.
+/// Memory beyond budget, slots and working memory: 64 MiB of blocks being made, 32 MiB of idle blocks, and the program.
 const REST_BYTES: u64 = 200_000_000;
 const SLOTS: u64 = 3;
 const ARGUMENTS: &str = "FEEDSTOCK_MEMORY_ARGUMENTS";
@@ -28,7 +27,7 @@ struct Settings {
     shuffle: bool,
 }
 
-/// What a loader reported.
+/// The report of a loader.
 #[derive(Debug)]
 struct Loaded {
     valid: usize,
@@ -37,19 +36,19 @@ struct Loaded {
     slot_bytes: u64,
 }
 
-/// A line of `/proc/self/status`, in bytes.
+/// Returns a line of `/proc/self/status`, in bytes.
 fn status(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// The split of a layout that has several.
+/// Returns the split of a layout that has several.
 fn split(layout: &str) -> Option<String> {
     layout.starts_with("common_voice").then(|| "train".to_owned())
 }
 
-/// Loads the data set that the environment names and prints what it took.
+/// Loads the data set that the environment names, and prints the memory that it took.
 #[test]
 #[ignore = "the other tests of this file run it in a separate process"]
 fn loader() {
@@ -71,7 +70,7 @@ fn loader() {
         .budget_bytes(budget_bytes.parse().unwrap())
         .decoder_memory(decoder_memory.parse().unwrap())
         .deadline(Duration::from_secs(200));
-    std::fs::write("/proc/self/clear_refs", "5").unwrap(); // the peak begins anew
+    std::fs::write("/proc/self/clear_refs", "5").unwrap(); // resets the peak
     let before = status("VmRSS");
     let batches = match pipeline.rank(Rank::new(0, 1)).start() {
         Ok(batches) => batches,
@@ -93,7 +92,7 @@ fn loader() {
     println!("loaded: {valid} {bad} {growth} {}", largest as u64);
 }
 
-/// Loads `folder` in a separate process; `Err` is why it was refused.
+/// Loads `folder` in a separate process. `Err` is the reason for a rejection.
 fn load(folder: &Path, files: &Files, settings: Settings) -> Result<Loaded, String> {
     let Settings { budget_bytes, decoder_memory, threads, batch, shuffle } = settings;
     let (column, ops) = (files.column(), files.ops());
@@ -122,7 +121,7 @@ fn load(folder: &Path, files: &Files, settings: Settings) -> Result<Loaded, Stri
     Ok(Loaded { valid, bad, growth: numbers[2], slot_bytes: numbers[3] })
 }
 
-/// What a loader may take with these settings.
+/// Returns the memory that a loader may take with these settings.
 fn bound(loaded: &Loaded, settings: Settings) -> u64 {
     let Settings { budget_bytes, decoder_memory, threads, .. } = settings;
     budget_bytes + SLOTS * loaded.slot_bytes + REST_BYTES + threads as u64 * decoder_memory
@@ -134,19 +133,19 @@ fn assert_bounded(what: &str, loaded: &Loaded, settings: Settings) {
     println!("{what}, {settings:?}: {} MiB of {}: {loaded:?}", mib(loaded.growth), mib(most));
     assert!(
         loaded.growth <= most,
-        "{what}, {settings:?}: memory grew by {} MiB, over {} MiB: {loaded:?}",
+        "{what}, {settings:?}: memory grew by {} MiB, more than {} MiB: {loaded:?}",
         mib(loaded.growth),
         mib(most)
     );
 }
 
-/// All samples in one batch, so that every thread has a large one.
+/// Puts all samples in one batch, so that every thread has a large one.
 fn narrow(files: &Files) -> Settings {
     let (budget_bytes, decoder_memory, batch) = (512 * MIB, 16 * MIB, files.samples.len());
     Settings { budget_bytes, decoder_memory, threads: 8, batch, shuffle: false }
 }
 
-/// What the next test measures shows where threads may take what they need.
+/// Proves that the next test can measure growth: without a limit, threads take more.
 #[test]
 fn without_a_limit_the_same_samples_take_more() {
     let (what, files, _) = files::large().into_iter().find(|(what, ..)| what.contains("155 MB")).unwrap();
@@ -158,7 +157,7 @@ fn without_a_limit_the_same_samples_take_more() {
     assert!(loaded.growth > bound(&loaded, narrow(&files)), "{what}: {loaded:?}");
 }
 
-/// 16 images or clips at once, each of which takes 90 to 400 MB while it is decoded.
+/// Decodes 16 images or audio clips at once, each of which takes 90 to 400 MB.
 #[test]
 fn large_and_hostile_samples_stay_within_the_bound() {
     for (what, files, bad) in files::large() {

@@ -1,4 +1,4 @@
-//! Made-up data sets in every layout whose samples take much memory while they are decoded, or pretend to.
+//! Synthetic data sets in every layout, whose samples take much memory while they are decoded, or claim to.
 
 use arrow::array::{ArrayRef, BinaryArray, Int64Array};
 use arrow::ipc::writer::FileWriter;
@@ -15,26 +15,26 @@ use std::sync::Arc;
 const HEADER: &str = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tgender\taccents\t\
                       variant\tlocale\tsegment";
 
-/// What a sample is.
+/// A kind of sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Sample {
-    /// A flat PNG with this many pixels a side.
+    /// A PNG of one colour, with this number of pixels per side.
     Png(u32),
-    /// The same of random pixels.
+    /// The same with random pixels.
     Noise(u32),
-    /// A progressive JPEG of a side and scans.
+    /// A progressive JPEG with this side and number of scans.
     Progressive(u16, usize),
-    /// A WebP of one pixel with this many groups of Huffman codes.
+    /// A WebP of one pixel with this number of groups of Huffman codes.
     WebP(u32),
     /// A WAV of this many seconds.
     Wav(u32),
-    /// A real MP3 of 2 s, this many times.
+    /// A real MP3 of 2 s, repeated this number of times.
     Mp3(usize),
-    /// An Ogg Vorbis audio clip with this many large codebooks.
+    /// An Ogg Vorbis audio clip with this number of large codebooks.
     Vorbis(u32),
-    /// An M4A that states durations for this many packets.
+    /// An M4A that states durations for this number of packets.
     M4a(u32),
-    /// Bytes that are no image and no audio clip.
+    /// Bytes that are neither an image nor an audio clip.
     Damaged,
 }
 
@@ -66,7 +66,7 @@ impl Files {
         let samples: Vec<Vec<u8>> =
             self.samples.iter().enumerate().map(|(index, sample)| sample.bytes(index)).collect();
         let extension = match self.layout {
-            Layout::CommonVoice | Layout::CommonVoiceTar | Layout::CommonVoiceHf => "mp3", // whatever the bytes are
+            Layout::CommonVoice | Layout::CommonVoiceTar | Layout::CommonVoiceHf => "mp3", // for any bytes
             _ if self.is_audio => "wav",
             _ => "png",
         };
@@ -167,7 +167,7 @@ impl Sample {
     }
 }
 
-/// A PNG whose bytes are made by `value`.
+/// Returns a PNG whose bytes are made by `value`.
 pub(crate) fn png(side: u32, value: impl FnMut(usize) -> u8) -> Vec<u8> {
     let mut out = Vec::new();
     let mut encoder = png::Encoder::new(&mut out, side, side);
@@ -184,7 +184,8 @@ fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     tar
 }
 
-/// What each is, and how many of its samples are bad with a budget of 512 MiB and 16 MiB of decoder memory.
+/// Returns the description of each data set, and the number of its bad samples with a budget of 512 MiB and 16 MiB of decoder
+/// memory.
 pub(crate) fn large() -> Vec<(&'static str, Files, usize)> {
     let files = |layout, kinds: [Sample; 4]| Files {
         layout,

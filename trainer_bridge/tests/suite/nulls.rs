@@ -65,7 +65,7 @@ fn pipeline(data: &Dataset, columns: &[&str]) -> Pipeline {
     pipeline.slots(20) // tests keep all batches
 }
 
-/// For each column, in how many of the batches it is a tensor.
+/// Returns, for each column, the number of batches in which it is a tensor.
 fn tensors(pipeline: &Pipeline) -> Vec<(String, usize)> {
     let batches: Vec<_> = pipeline.rank(Rank::new(0, 1)).start().unwrap().map(|b| b.unwrap()).collect();
     assert_eq!(batches.len(), ROWS.div_ceil(16));
@@ -97,7 +97,7 @@ fn a_column_has_one_form_in_every_batch() {
     let expected = [("id", all), ("label", 0), ("count", all), ("flag", 0), ("pair", 0), ("text", 0)];
     assert_eq!(forms, expected.map(|(name, times)| (name.to_owned(), times)));
 
-    // Without statistics a column is a tensor, and so it is where a filter may have left the nulls out.
+    // A column is a tensor without statistics, and also if a filter may have left out the nulls.
     let (_folder, silent) = data(EnabledStatistics::None);
     let columns = ["id", "label", "count"];
     let filter = "label is not null";
@@ -131,14 +131,14 @@ fn an_unforeseen_null_is_a_bad_sample() {
         let labels = batch.column("label").unwrap().as_primitive::<Int64Type>();
         for (row, sample) in batch.sample_ids().iter().enumerate() {
             let own = labels.value(row) == i64::try_from(sample.0).unwrap();
-            assert!(own || !batch.valid()[row], "only a row that is marked takes another's");
+            assert!(own || !batch.valid()[row], "only marked rows take another row's content");
         }
     }
     let mut listed: Vec<u64> = rank.skip_report().samples.iter().map(|skipped| skipped.sample.0).collect();
     listed.sort_unstable();
     assert_eq!(listed, [7, 50, 70, 91]);
 
-    // From workers the same, under both policies.
+    // Rows of workers are the same, under both policies.
     let fleet = [worker(folder.path())];
     let remote = skipping.clone().workers(at(&fleet));
     assert_eq!(batches(&remote, 2), batches(&skipping, 2));
@@ -230,7 +230,7 @@ fn a_mask_needs_a_free_name() {
     writer.close().unwrap();
     let data = open(folder.path()).batch(BatchSize::global(2)).epochs(1);
     let message = refused(&data.clone().nulls_of("label", Nulls::Mask));
-    assert!(message.contains("'label_mask', which is there already"), "{message}");
+    assert!(message.contains("'label_mask', which already exists"), "{message}");
 }
 
 #[test]

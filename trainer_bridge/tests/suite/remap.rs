@@ -1,4 +1,4 @@
-//! Epochs that go on after their data changed.
+//! Epochs that continue after their data changed.
 
 use crate::common::pictures::files;
 use crate::common::{block_on, pipeline, synth_as};
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 const SAMPLES: u64 = 360; // four files of 90
 const BATCH: u64 = 20;
-/// Columns of pixels in a batch at most, where a total bounds it.
+/// The most columns of pixels in a batch that a total bounds.
 const TOTAL: i64 = 1536;
 
-/// A data set that changes, and where its catalogs are kept.
+/// A data set that changes, and the folder of its catalogs.
 struct Changing {
     data: tempfile::TempDir,
     catalogs: tempfile::TempDir,
@@ -53,7 +53,7 @@ impl Changing {
         files(self.data.path()).remove(index)
     }
 
-    /// Adds a file of 60 pictures, which comes after the others.
+    /// Adds a file of 60 images, which comes after the others.
     fn add(&self, name: &str) {
         let other = tempfile::tempdir().unwrap();
         synth_as(self.layout, other.path(), 60, name.len() as u64);
@@ -70,12 +70,12 @@ impl Changing {
     }
 }
 
-/// A sample by file and row, which stay what they are when others come and go.
+/// Names samples by file and row, which stay the same when other files are added or removed.
 fn names(pipeline: &Pipeline, samples: &[SampleId]) -> Vec<String> {
     samples.iter().map(|sample| pipeline.dataset().catalog().describe_sample(*sample)).collect()
 }
 
-/// The samples of the next `steps` batches of an epoch, of all that are left of it for `None`; each batch sorted.
+/// Returns the samples of the next `steps` batches of an epoch (`None`: of all remaining ones), each batch sorted.
 fn take(loader: &mut Loader, steps: Option<usize>) -> Vec<Vec<String>> {
     let mut taken = Vec::new();
     let pipeline = loader.pipeline().clone();
@@ -93,12 +93,12 @@ fn sorted(mut samples: Vec<String>) -> Vec<String> {
     samples
 }
 
-/// Whole batches of `samples`, each sorted.
+/// Cuts `samples` into whole batches, each sorted.
 fn cut(samples: &[String]) -> Vec<Vec<String>> {
     samples.chunks_exact(BATCH as usize).map(|batch| sorted(batch.to_vec())).collect()
 }
 
-/// What is left of an epoch after `state`, in order.
+/// Returns the rest of an epoch after `state`, in order.
 fn left(pipeline: &Pipeline, state: &Cursor) -> Vec<String> {
     let mut order = pipeline.plan(one()).unwrap().epoch(state.epoch);
     let samples: Vec<SampleId> =
@@ -106,7 +106,7 @@ fn left(pipeline: &Pipeline, state: &Cursor) -> Vec<String> {
     names(pipeline, &samples)
 }
 
-/// The state after some steps of a new run, and what is left of the epoch then.
+/// Returns the state after some steps of a new run, and the rest of the epoch after them.
 fn saved_after(steps: usize, pipeline: &Pipeline) -> (Cursor, Vec<String>) {
     let mut before = pipeline.loader(one()).unwrap();
     take(&mut before, Some(steps));
@@ -119,7 +119,7 @@ fn one() -> Rank {
     Rank::new(0, 1)
 }
 
-/// A loader of the data as they are, at `state`.
+/// Returns a loader of the current data, at `state`.
 fn remapped(pipeline: &Pipeline, state: &Cursor, rank: Rank) -> Loader {
     let mut loader = pipeline.loader(rank).unwrap();
     loader.load_state_with(state.clone(), OnChange::Remap).unwrap();
@@ -150,7 +150,7 @@ fn an_epoch_is_finished_with_what_was_left_and_the_next_has_the_new_files() {
     assert!(expected.len() < planned.len() - 40, "{} of {}", expected.len(), planned.len());
     let batches = cut(&expected);
     assert_eq!(now.steps_after(&now.state()), batches.len() as u64);
-    assert_eq!(take(&mut now, None), batches, "in the order that they had");
+    assert_eq!(take(&mut now, None), batches, "in their old order");
     let state = now.state();
     assert_eq!((state.epoch, state.position.0, state.carried.len()), (2, 0, 0));
     let all = take(&mut now, None).concat();
@@ -176,7 +176,7 @@ fn data_may_change_again_in_the_rest_of_an_epoch() {
         let pipeline = data.pipeline();
         let mut now = remapped(&pipeline, &state, one());
         let first = take(&mut now, Some(1));
-        // A state in the rest of an epoch is loaded like any other, on another world size too.
+        // A state in the rest of an epoch is loaded like any other, also on another world size.
         let between = now.state();
         let mut resumed: Vec<Loader> =
             (0..2).map(|rank| pipeline.loader(Rank::new(rank, 2)).unwrap()).collect();
@@ -265,7 +265,7 @@ fn one_part_of_a_mix_may_change() {
     let expected: Vec<String> = planned.into_iter().filter(|sample| !sample.starts_with(&lost)).collect();
     assert_eq!(take(&mut now, None), cut(&expected));
     let repeats = expected.len() - expected.iter().collect::<BTreeSet<_>>().len();
-    assert!(repeats > 0, "the small part repeats, and so it does in the rest");
+    assert!(repeats > 0, "the small part also repeats in the rest");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One worker, two stores whose objects have the same names and sizes and no ETags, but other bytes.
+//! One worker serves two stores whose objects have the same names and sizes and no ETags, but different bytes.
 
 use crate::common::block_on;
 use crate::common::speech::{RATE, samples_of, wav, write_parquet};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 const CLIPS: usize = 120;
 
-/// Serves clips of one length each, at pitches from `pitch` on.
+/// Serves audio clips of equal length, at pitches from `pitch` on.
 fn store(dir: &Path, pitch: u32) -> StaticServer {
     std::fs::create_dir(dir).unwrap();
     let clips: Vec<_> = (0..CLIPS).map(|i| Some(wav(samples_of(i), pitch + i as u32))).collect();
@@ -54,7 +54,7 @@ fn a_worker_keeps_stores_with_equal_names_and_sizes_apart() {
     options.allow = servers.iter().map(StaticServer::endpoint).collect();
     let worker = Worker::start(options).unwrap();
     let with_worker = jobs.map(|job| job.workers(at([&worker])));
-    // At the same time: only what several jobs hold is shared.
+    // At the same time, since only data that several jobs hold is shared.
     assert!(side_by_side([&with_worker[0], &with_worker[1]]) == alone, "side by side");
     for (job, alone) in with_worker.iter().zip(&alone) {
         assert!(batches(job, 1) == *alone, "one after the other");

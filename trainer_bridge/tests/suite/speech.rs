@@ -1,4 +1,4 @@
-//! Batches of rows that have lengths of their own: waveforms, features, tokens.
+//! Batches of variable-length rows: waveforms, features, tokens.
 
 use crate::common::open;
 use crate::common::speech::{RATE, samples_of, sentence, wavs, write_parquet};
@@ -51,7 +51,7 @@ fn run(pipeline: &Pipeline, world_size: u32) -> Vec<Batch> {
     ranks.collect()
 }
 
-/// What the chain makes of clip `i`, run on its own.
+/// Returns the length and bytes that the chain makes of one audio clip alone.
 fn alone(chain: &ChainSpec, encoded: &[u8]) -> (usize, Vec<u8>) {
     let mut row = RaggedRow::new();
     let seed = SampleSeed::new(3, 0, 0);
@@ -74,10 +74,7 @@ fn rows_are_padded_to_the_longest_of_their_batch_and_nothing_else_changes() {
             let padded = batch["features"].row(row);
             assert_eq!(batch["features"].lengths().unwrap()[row], length);
             assert_eq!(&padded[..bytes.len()], bytes);
-            assert!(
-                padded[bytes.len()..].iter().all(|byte| *byte == 0),
-                "padding is zero unless asked otherwise"
-            );
+            assert!(padded[bytes.len()..].iter().all(|byte| *byte == 0), "padding is zero by default");
             assert_eq!(batch["wave"].lengths().unwrap()[row], samples_of(i) as usize);
             let tokens = &batch["tokens"].as_i64().unwrap()[row * batch["tokens"].shape()[1]..]
                 [..batch["tokens"].shape()[1]];
@@ -87,8 +84,8 @@ fn rows_are_padded_to_the_longest_of_their_batch_and_nothing_else_changes() {
             let lengths = batch.column("tokens_length").unwrap().as_primitive::<Int64Type>();
             assert_eq!(lengths.value(row), expected.len() as i64);
             let texts = batch.column("sentence").unwrap();
-            assert_eq!(text(texts, row), sentence(i), "text that was mapped under another name rides along");
-            assert!(batch.column("audio").is_none(), "encoded bytes that were mapped do not");
+            assert_eq!(text(texts, row), sentence(i), "text that was mapped under another name stays");
+            assert!(batch.column("audio").is_none(), "mapped encoded bytes do not");
             *seen.entry(*id).or_insert(0) += 1;
         }
         let arrow = batch.to_record_batch().unwrap();
@@ -135,7 +132,7 @@ fn slots_are_reused_with_batches_of_any_length() {
 
 #[test]
 fn a_bad_clip_is_raised_by_name_or_replaced_whole() {
-    let bad = b"no audio at all, only text that calls itself a clip".to_vec();
+    let bad = b"no audio at all, only text that calls itself a voice".to_vec();
     let (_dir, dataset) = clips(&[(11, Some(bad)), (23, None)]);
     let failed = |dataset: Dataset| {
         let mut ranks = pipeline(dataset).rank(Rank::new(0, 1)).start().unwrap();
@@ -155,7 +152,7 @@ fn a_bad_clip_is_raised_by_name_or_replaced_whole() {
                         .iter()
                         .all(|name| batch[*name].row(*other) == batch[*name].row(row))
             });
-            let twin = twin.expect("the row of a bad clip is the copy of a good one");
+            let twin = twin.expect("the row of a bad audio clip is the copy of a good one");
             assert_eq!(batch["wave"].lengths().unwrap()[twin], batch["wave"].lengths().unwrap()[row]);
             replaced.push(batch.sample_ids()[row].0);
         }
@@ -257,7 +254,7 @@ fn a_filter_by_duration_needs_no_decoding() {
     assert_eq!(short.len(), expected);
 }
 
-/// What each step delivered, over all ranks: by position, the ids in row order.
+/// Returns the samples of each step, over all ranks: by position, the ids in row order.
 fn steps(pipeline: &Pipeline, world_size: u32) -> BTreeMap<u64, Vec<u64>> {
     let mut steps: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for batch in run(pipeline, world_size) {
@@ -308,7 +305,7 @@ fn a_total_bounds_every_batch_and_resumes_with_another_world_size_and_total() {
         rest.map(|batch| batch.unwrap()["audio"].shape().iter().product()).collect()
     };
     assert!(grown.iter().all(|cells| *cells <= 9 * RATE as usize), "{grown:?}");
-    assert!(grown.iter().any(|cells| *cells > 4 * RATE as usize), "a larger total is made use of: {grown:?}");
+    assert!(grown.iter().any(|cells| *cells > 4 * RATE as usize), "a larger total is used: {grown:?}");
     for rank in 0..2 {
         let mut rest = with(2.0).rank(Rank::new(rank, 2)).resume(cursor.clone()).start().unwrap();
         for batch in rest.by_ref() {
@@ -318,7 +315,7 @@ fn a_total_bounds_every_batch_and_resumes_with_another_world_size_and_total() {
         }
     }
     seen.sort_unstable();
-    assert_eq!(seen, (0..CLIPS as u64).collect::<Vec<_>>(), "every clip once, across the change");
+    assert_eq!(seen, (0..CLIPS as u64).collect::<Vec<_>>(), "every sample once, across the change");
 }
 
 #[test]
@@ -345,12 +342,12 @@ fn a_clip_longer_than_a_batch_is_named() {
 fn a_total_for_each_rank_bounds_each_ranks_batches() {
     let (_dir, dataset) = clips(&[]);
     let data = dataset.map("audio", [decode_audio()]).shuffle(Shuffle::seeded(1)).bucket_by("duration");
-    // Of 0.59 s clips two fit 1.19 s, and three ranks must not get seven of them.
+    // Two audio clips of 0.59 s fit in 1.19 s, and three ranks must not get seven of them.
     for (total, world_size) in [(0.6, 2), (1.19, 3), (0.9, 5)] {
         let pipeline = data.clone().batch(BatchSize::per_rank_total(total)).epochs(1).tail(Tail::Pad);
         for batch in run(&pipeline, world_size) {
             let shape = batch["audio"].shape();
-            assert!((shape[0] * shape[1]) as f64 <= total * f64::from(RATE), "{shape:?} under {total} s");
+            assert!((shape[0] * shape[1]) as f64 <= total * f64::from(RATE), "{shape:?} for {total} s");
         }
     }
 }

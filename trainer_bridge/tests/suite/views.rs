@@ -15,7 +15,7 @@ fn batches(pipeline: &Pipeline) -> Vec<Batch> {
     pipeline.rank(Rank::new(0, 1)).start().unwrap().map(Result::unwrap).collect()
 }
 
-/// Samples whose rows in both tensors are the same bytes.
+/// Returns the number of samples whose rows in both tensors are the same bytes.
 fn equal_rows(pipeline: &Pipeline, one: &str, other: &str) -> usize {
     let batches = batches(&pipeline.clone().epochs(1));
     let equal =
@@ -23,7 +23,7 @@ fn equal_rows(pipeline: &Pipeline, one: &str, other: &str) -> usize {
     batches.iter().map(equal).sum()
 }
 
-/// FNV-1a over the rows of a tensor, in order.
+/// Returns the FNV-1a hash over the rows of a tensor, in order.
 fn digest(pipeline: &Pipeline, output: &str) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
     let batches = batches(&pipeline.clone().epochs(1));
@@ -53,8 +53,8 @@ fn the_first_view_keeps_its_bytes() {
     assert_eq!(digest(&two_views(dir.path()), "image"), single);
 }
 
-/// Pins the bytes of 24 images: data of seed 5, drawn with seed 7 in epoch 0. The first view draws
-/// without a salt. What changes them on purpose raises `OPS_VERSION`.
+/// Pins the bytes of 24 images: data of seed 5, drawn with seed 7 in epoch 0. The first view draws without a salt. An
+/// intentional change of them raises `OPS_VERSION`.
 #[test]
 fn views_have_the_same_bytes_in_every_version() {
     let dir = tempfile::tempdir().unwrap();

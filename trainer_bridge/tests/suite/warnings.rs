@@ -1,4 +1,4 @@
-//! Clips whose end their container cannot prove: delivered, counted once, wherever they were decoded.
+//! Audio clips whose end their container cannot prove. They are delivered and counted once, by any decoding process.
 
 use crate::common::open_split;
 use crate::fleet::{at, worker};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const CLIPS: u64 = 60;
-/// Every fifth clip is an MP3 that does not say how many frames it has.
+/// Every fifth audio clip is an MP3 that does not state its number of frames.
 const SPACING: u64 = 5;
 const EPOCHS: u64 = 2;
 const BATCH: u64 = 8;
@@ -39,13 +39,13 @@ fn pipeline(root: &Path) -> Pipeline {
         .map("audio", [decode_audio(), resample(16_000), log_mel(40)])
         .shuffle(Shuffle::seeded(2))
         .batch(BatchSize::global(BATCH))
-        .tail(Tail::Pad) // 4 rows of 64 come twice
+        .tail(Tail::Pad) // 4 of 64 rows are padding
         .threads(2)
         .epochs(EPOCHS)
         .deadline(Duration::from_secs(60))
 }
 
-/// What each of two ranks reports after all epochs; `watch` is called after each of a rank's batches.
+/// Returns the reports of two ranks after all epochs. Calls `watch` after each batch of a rank.
 fn reports(pipeline: &Pipeline, watch: impl Fn(usize) + Sync) -> Vec<WarningReport> {
     let run = |rank| {
         let mut batches = pipeline.rank(Rank::new(rank, 2)).start().unwrap();
@@ -64,7 +64,7 @@ fn reports(pipeline: &Pipeline, watch: impl Fn(usize) + Sync) -> Vec<WarningRepo
     })
 }
 
-/// Each uncounted clip once an epoch.
+/// Checks that each uncounted audio clip is reported once per epoch.
 fn check(reports: &[WarningReport]) {
     let expected: BTreeSet<(u64, u64)> = (0..EPOCHS)
         .flat_map(|epoch| (0..CLIPS).filter(|clip| is_uncounted(*clip)).map(move |clip| (epoch, clip)))
@@ -72,7 +72,7 @@ fn check(reports: &[WarningReport]) {
     let listed: Vec<_> = reports.iter().flat_map(|report| &report.samples).collect();
     let found: BTreeSet<(u64, u64)> = listed.iter().map(|one| (one.epoch, one.sample.0)).collect();
     assert_eq!(found, expected);
-    assert_eq!(listed.len(), expected.len(), "padding counts nowhere");
+    assert_eq!(listed.len(), expected.len(), "padding does not count");
     assert!(listed.iter().all(|one| one.warnings.iter().eq([Warning::EndUnknown])));
     let counted: u64 = reports.iter().map(|report| report.counts[&Warning::EndUnknown]).sum();
     assert_eq!(counted, expected.len() as u64);
@@ -101,7 +101,7 @@ fn jobs_that_share_samples_share_their_warnings() {
     let one = worker(dir.path());
     let pipeline = pipeline(dir.path()).workers(at([&one]));
     let under_way = AtomicUsize::new(0);
-    // Both jobs are in their second batch before either goes on.
+    // Both jobs reach their second batch before either continues.
     let wait = |batch: usize| {
         let patience = Instant::now() + Duration::from_secs(60);
         if batch == 1 {

@@ -1,4 +1,4 @@
-//! AAC in ADTS (ISO 13818-7): frames with a header each, no count of them anywhere.
+//! AAC in ADTS (ISO 13818-7): each frame has a header, and nothing states their number.
 
 use std::io::Cursor;
 
@@ -15,7 +15,7 @@ use super::{faac, stream};
 use crate::audio::format::{AudioFormat, unknown};
 use feedstock_base::Result;
 
-/// Every AAC frame decodes to this many.
+/// The samples of every AAC frame.
 pub(in crate::audio) const FRAME_SAMPLES: u64 = 1024;
 
 /// Sample rates by their index.
@@ -42,7 +42,7 @@ impl AdtsHeader {
         let channels = u32::from(third & 1) << 2 | u32::from(fourth >> 6);
         Some(Self {
             sample_rate: *RATES.get(usize::from(third >> 2 & 15))?,
-            // 7 stands for eight channels.
+            // 7 means eight channels.
             channels: if channels == 7 { 8 } else { channels },
             header_bytes,
             bytes: length,
@@ -50,8 +50,8 @@ impl AdtsHeader {
         .filter(|header| header.bytes > header_bytes)
     }
 
-    /// Returns how many samples the encoder put in front of the audio clip, by its first frame, which begins with this
-    /// header.
+    /// Returns the number of samples that the encoder put before the audio clip, as its first frame shows. That frame begins
+    /// with this header.
     pub(in crate::audio) fn delay(&self, frame: &[u8]) -> u64 {
         let end = self.bytes.min(frame.len());
         faac::delay(frame.get(self.header_bytes..end).unwrap_or_default())
@@ -78,7 +78,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         let header = AdtsHeader::parse(&bytes[at..]).filter(|header| header.same_stream(&first));
         let Some(header) = header else {
             let next = (at + 1..bytes.len()).find(|at| stands(bytes, *at, &first)).unwrap_or(bytes.len());
-            // As many frames as would have taken the bytes; a tag at the end is shorter than one.
+            // The number of frames that would have taken these bytes. A tag at the end is shorter than one frame.
             let mean = (at / losses_in_frames(&mono).max(1)).max(1);
             let missing = ((next - at) / mean) as u64 * FRAME_SAMPLES;
             lose(&mut losses, op, missing, &mut mono, first.sample_rate)?;
@@ -86,7 +86,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
             continue;
         };
         let Some(frame) = bytes.get(at + header.header_bytes..at + header.bytes) else {
-            // A partial last frame: the whole ones are the audio clip.
+            // A partial last frame: only whole frames count.
             break;
         };
         at += header.bytes;
@@ -108,7 +108,7 @@ fn losses_in_frames(mono: &Mono<'_>) -> usize {
 
 fn lose(losses: &mut Losses, op: &DecodeAudio, samples: u64, mono: &mut Mono<'_>, rate: u32) -> Result<()> {
     losses.lost += samples;
-    // Whether they are too many shows at the end; here only what cannot be right any more is stopped.
+    // The share is checked at the end. Here, only a loss that exceeds the limits already ends decoding.
     op.check_decoded(losses.lost, rate)?;
     mono.silence(samples)
 }

@@ -1,4 +1,4 @@
-//! What decoding an audio clip came to.
+//! The result of decoding an audio clip.
 
 use super::options::DecodeAudio;
 use crate::audio::format::AudioFormat;
@@ -6,25 +6,25 @@ use crate::limits::over;
 use crate::warning::{Warning, Warnings};
 use feedstock_base::Result;
 
-/// What was decoded.
+/// The properties of a decoded audio clip.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decoded {
-    /// The audio clip's own, in Hz.
+    /// The audio clip's sample rate in Hz.
     pub(crate) sample_rate: u32,
-    /// The audio clip's samples, where only every second one of them was decoded.
+    /// The audio clip's number of samples, if only every second one was decoded.
     pub(crate) halved: Option<u64>,
     pub(crate) warnings: Warnings,
 }
 
 impl Decoded {
-    /// All samples of an audio clip of which the container does, or does not, prove the end.
+    /// Returns the result for all samples of an audio clip. `end_known` is whether the container proves its end.
     pub(super) fn whole(sample_rate: u32, end_known: bool) -> Self {
         let warning = (!end_known).then_some(Warning::EndUnknown);
         Self { sample_rate, halved: None, warnings: warning.into_iter().collect() }
     }
 }
 
-/// How much of an audio clip is not there or could not be decoded, in samples.
+/// The samples of an audio clip that are missing or could not be decoded.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Losses {
     pub(super) lost: u64,
@@ -33,7 +33,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Counts what is missing at the end, after `decoded` samples.
+    /// Counts the samples that are missing at the end, after `decoded` samples.
     pub(super) fn end(&mut self, decoded: u64, missing: u64) {
         self.ended_early = missing > 0;
         self.lost += missing;

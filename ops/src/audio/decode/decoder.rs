@@ -1,4 +1,4 @@
-//! Any format into one channel, by the container that an audio clip begins with.
+//! Decodes any format into one channel. The container at the start of the bytes selects the decoder.
 
 use super::decoded::Decoded;
 use super::mp3::Mp3Decoder;
@@ -9,7 +9,7 @@ use crate::audio::header::read_audio_header;
 use crate::warning::Warnings;
 use feedstock_base::{Error, Result};
 
-/// What one thread keeps between audio clips.
+/// The decoders and buffers that one thread keeps between audio clips.
 #[derive(Default)]
 pub(crate) struct AudioDecoder {
     mp3: Mp3Decoder,
@@ -20,8 +20,8 @@ impl AudioDecoder {
         self.mp3.kept_bytes()
     }
 
-    /// Replaces `out` by the audio clip's samples, one channel in −1 … 1: by every second one, where that is cheaper
-    /// and enough for an audio clip that is resampled to `to` Hz next.
+    /// Replaces `out` by the audio clip's samples, one channel in −1 … 1. It decodes only every second one if that is cheaper
+    /// and enough for resampling to `to` Hz.
     ///
     /// Values of float formats beyond ±1 are kept. After an error the content of `out` is unspecified.
     ///
@@ -48,7 +48,7 @@ impl AudioDecoder {
         if out.is_empty() {
             return Err(Error::bad_sample("the audio clip holds no samples"));
         }
-        // 0 · x is 0 for every number, and NaN for what is none.
+        // 0 · x is 0 for every finite number, and NaN otherwise.
         let sum: f32 = out.iter().map(|value| value * 0.0).sum();
         if sum != 0.0 {
             let at = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
@@ -61,7 +61,7 @@ impl AudioDecoder {
     }
 }
 
-/// Decodes a whole audio clip: its sample rate in Hz, and its samples, one channel in −1 … 1.
+/// Decodes a whole audio clip, and returns its sample rate in Hz and its samples, one channel in −1 … 1.
 ///
 /// # Errors
 /// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
@@ -69,7 +69,7 @@ pub fn decode_mono(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>)> {
     decode_mono_warned(bytes, op).map(|(rate, samples, _)| (rate, samples))
 }
 
-/// As [`decode_mono`], with what is unusual about the audio clip.
+/// As [`decode_mono`], with warnings about unusual properties of the audio clip.
 ///
 /// # Errors
 /// `BadSample`, as [`decode_mono`].
@@ -79,8 +79,8 @@ pub fn decode_mono_warned(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f3
     Ok((decoded.sample_rate, samples, decoded.warnings))
 }
 
-/// Decodes every channel of a whole audio clip: its sample rate in Hz, and one vector of samples in −1 … 1 for each
-/// channel.
+/// Decodes every channel of a whole audio clip, and returns its sample rate in Hz and one vector of samples in −1 … 1 for
+/// each channel.
 ///
 /// Ops work on the mean of the channels; this is for programs that compare decoders. The audio clip is decoded once for
 /// each channel.

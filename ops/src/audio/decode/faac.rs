@@ -6,10 +6,10 @@
 /// The delay: a frame of 1,024 samples.
 const DELAY_SAMPLES: u64 = 1024;
 
-/// The longest fill element: 4 bits of length and 8 more count up to 14 + 255 bytes after the 15 bits before them.
+/// The longest fill element: 4 bits of length and 8 more count up to 14 + 255 bytes, after at most 15 bits.
 pub(crate) const ELEMENT_BYTES: usize = 2 + 14 + 255;
 
-/// Returns how many samples FAAC put in front of the audio clip, by its first `packet`: 0 for other encoders.
+/// Returns the number of samples that FAAC put before the audio clip, from its first `packet`; 0 for other encoders.
 pub(crate) fn delay(packet: &[u8]) -> u64 {
     let is_faac = fill_text(packet).and_then(|text| text.strip_prefix(b"libfaac ")).is_some_and(is_version);
     if is_faac { DELAY_SAMPLES } else { 0 }
@@ -22,11 +22,11 @@ fn fill_text(packet: &[u8]) -> Option<&[u8]> {
     const FILL_ELEMENT: u8 = 6;
     let &[first, second, third, ..] = packet else { return None };
     let (length, kind, start) = match first >> 1 & 15 {
-        // The length goes on in 8 more bits.
+        // The length continues in 8 more bits.
         15 => (14 + usize::from(first << 7 | second >> 1), second << 3 & 8 | third >> 5, 4),
         length => (usize::from(length), first << 3 & 8 | second >> 5, 3),
     };
-    // 4 + 13 bits of the payload are no text.
+    // 4 + 13 bits of the payload are not text.
     let text = packet.get(start..start + length.checked_sub(3)?);
     text.filter(|_| first >> 5 == FILL_ELEMENT && kind == 0)
 }
@@ -41,7 +41,7 @@ fn is_version(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// What FAAC 1.28 writes before the first channel.
+    /// The bytes that FAAC 1.28 writes before the first channel.
     const ELEMENT: &[u8] = b"\xDE\x04\0\0libfaac 1.28\0\0\x42";
 
     #[test]

@@ -1,5 +1,5 @@
-//! FLAC (RFC 9639): STREAMINFO is read here, so that symphonia sees no other metadata: megabytes of cover art are
-//! skipped, not read.
+//! FLAC (RFC 9639). STREAMINFO is read here, so that symphonia gets no other metadata. Megabytes of cover art are skipped
+//! instead of read.
 
 use std::io::{Cursor, Read};
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use super::stream::{self, Track};
 use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
-/// Where the first frame begins.
+/// Returns the start of the first frame.
 fn audio_at(bytes: &[u8]) -> Option<usize> {
     let mut at = 4;
     loop {
@@ -28,12 +28,12 @@ fn audio_at(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// An upper bound of the steps that symphonia (0.6.1) takes to find the frames in `audio`, beyond one pass over it. From each
-/// place that looks like a frame's header on it reads, anew, about as many bytes as the last frames had.
+/// Returns an upper bound of the steps that symphonia (0.6.1) takes to find the frames in `audio`, beyond one pass over it.
+/// From each place that looks like a frame's header, it reads again about the number of bytes of the last frames.
 fn search_steps(audio: &[u8]) -> u64 {
-    /// Fewest and most bytes that are read at once.
+    /// The fewest and the most bytes that are read at once.
     const READ_BYTES: RangeInclusive<usize> = 1024..=32 << 10;
-    /// The most parts that a frame is put together from, each of which begins with what looks like a header.
+    /// The most parts from which a frame is assembled. Each begins with bytes that look like a header.
     const PARTS: usize = 5;
     // 14 bits of sync.
     let headers = memchr::memchr_iter(0xFF, audio)
@@ -55,7 +55,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     op.check_header(format, info.sample_rate, info.channels)?;
     op.check_samples(format, info.samples.unwrap_or(0), (info.sample_rate, info.channels))?;
     let mut audio = audio_at(bytes).map(|at| &bytes[at..]).unwrap_or_default();
-    // An ID3v1 tag would spoil the last frame's checksum.
+    // An ID3v1 tag would break the last frame's checksum.
     if let Some((rest, tag)) = audio.split_last_chunk::<128>()
         && tag.starts_with(b"TAG")
     {

@@ -1,4 +1,4 @@
-//! What FLAC states about its samples, and the checksums of its frames.
+//! FLAC's properties of its samples, and the checksums of its frames.
 
 use symphonia::core::checksum::Crc16Ansi;
 use symphonia::core::io::Monitor;
@@ -7,12 +7,12 @@ use feedstock_base::{Error, Result};
 
 pub(super) const STREAM_INFO_BYTES: usize = 34;
 
-/// What STREAMINFO states.
+/// The content of STREAMINFO.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::audio) struct StreamInfo {
     pub(in crate::audio) sample_rate: u32,
     pub(in crate::audio) channels: u32,
-    /// None where the encoder did not know.
+    /// `None` if the encoder did not know it.
     pub(in crate::audio) samples: Option<u64>,
     pub(super) block: [u8; STREAM_INFO_BYTES],
 }

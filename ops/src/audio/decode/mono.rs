@@ -1,4 +1,4 @@
-//! Decoded channels become one, their mean or one of them, trimmed and bounded.
+//! Reduces decoded channels to one, their mean or one of them, trimmed and bounded.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use super::mpeg::Trim;
 use super::options::DecodeAudio;
 use feedstock_base::Result;
 
-/// Where decoded audio goes: the mean of its channels, or the channel that [`DecodeAudio`] names, without the encoder's
-/// delay and padding.
+/// The destination of decoded audio: the mean of its channels, or the channel that [`DecodeAudio`] names, without the
+/// encoder's delay and padding.
 pub(super) struct Mono<'a> {
     op: &'a DecodeAudio,
     trim: Trim,
     sample_rate: u32,
-    /// Decoded so far, trimmed samples included.
+    /// The samples decoded so far, including trimmed ones.
     position: u64,
     /// Samples of all channels so far.
     values: u64,
@@ -33,7 +33,7 @@ impl<'a> Mono<'a> {
         self.position
     }
 
-    /// Takes back what comes after `end`, a position.
+    /// Removes the samples after position `end`.
     pub(super) fn end_at(&mut self, end: u64) {
         let padding = &self.trim.end;
         let reached = if padding.is_empty() { self.position } else { self.position.min(padding.start) };
@@ -41,7 +41,7 @@ impl<'a> Mono<'a> {
         self.out.truncate(self.out.len().saturating_sub(extra));
     }
 
-    /// The parts of the next `samples` of each of the `channels` that are kept.
+    /// Returns the parts to keep of the next `samples` samples of each of the `channels`.
     fn keep(&mut self, samples: u64, channels: usize) -> Result<[Range<usize>; 2]> {
         self.values = self.values.saturating_add(samples.saturating_mul(channels as u64));
         self.op.check_values(self.values)?;
@@ -121,7 +121,7 @@ impl<'a> Mono<'a> {
         Ok(())
     }
 
-    /// One channel; the last one where the buffer has fewer, so that a mono frame in a stereo audio clip is in both
+    /// Takes one channel, or the last one if the buffer has fewer. So a mono frame in a stereo audio clip is in both
     /// channels.
     fn take_channel<S: Sample + IntoSample<f32>>(
         &mut self,
@@ -135,7 +135,7 @@ impl<'a> Mono<'a> {
         }
     }
 
-    /// The mean of any number of channels.
+    /// Takes the mean of any number of channels.
     fn mix<S: Sample + IntoSample<f32>>(&mut self, buffer: &AudioBuffer<S>, parts: [Range<usize>; 2]) {
         #[expect(clippy::cast_precision_loss, reason = "a handful of channels")]
         let share = 1.0 / buffer.num_planes().max(1) as f32;
@@ -168,7 +168,7 @@ mod tests {
         mono.silence(1000).unwrap();
         let error = mono.silence(1).unwrap_err();
         assert!(error.message().starts_with("at least 1001 samples before and after"), "{error}");
-        // After the audio clip's end as well.
+        // Also after the audio clip's end.
         let mut mono = Mono::new(&op, Trim { start: 0, end: 10..u64::MAX }, 16_000, &mut out);
         mono.silence(1010).unwrap();
         assert!(mono.silence(1).is_err());

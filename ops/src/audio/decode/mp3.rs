@@ -1,7 +1,7 @@
-//! MP3: our own walk over the frames, symphonia's decoder for each; at half the rate, where that is enough, our own.
+//! MP3: our own walk over the frames, and symphonia's decoder for each. If half the rate is enough, our own decoder.
 //!
-//! What is lost becomes silence of the same length, so that what follows stays where it was; ffmpeg and mpg123 close
-//! the gap instead and shift it.
+//! Lost frames become silence of the same length, so that later samples keep their positions. ffmpeg and mpg123 close the
+//! gap instead, which shifts them.
 
 use symphonia::core::audio::{GenericAudioBufferRef, layouts};
 use symphonia::core::codecs::audio::well_known::CODEC_ID_MP3;
@@ -18,10 +18,10 @@ use super::options::DecodeAudio;
 use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
-/// Frames whose places are kept between audio clips: 3 MB, of an hour of MP3.
+/// The number of frames whose places are kept between audio clips: 3 MB, for 26 minutes of MP3 at 48 kHz.
 const RETAINED_FRAMES: usize = 1 << 16;
 
-/// What one thread keeps between audio clips.
+/// The decoders and buffers that one thread keeps between audio clips.
 #[derive(Default)]
 pub(super) struct Mp3Decoder {
     frames: Vec<Frame>,
@@ -33,8 +33,8 @@ impl Mp3Decoder {
         self.frames.capacity() * size_of::<Frame>()
     }
 
-    /// Decodes the frames from `start` on into `out`: every second sample where they are resampled to `to` Hz next and
-    /// that is enough for it.
+    /// Decodes the frames from `start` on into `out`. It decodes only every second sample if that is enough for resampling
+    /// to `to` Hz.
     pub(super) fn decode(
         &mut self,
         op: &DecodeAudio,
@@ -69,14 +69,14 @@ fn decode(
     let samples = trim.left(total.saturating_mul(per_frame));
     op.check_samples(AudioFormat::Mp3, samples, (first.sample_rate, first.channels))?;
     let end_known = walk.tag.is_some_and(|tag| tag.frames.is_some());
-    // Of the frames that are missing at the end, the encoder's padding does not count as lost.
+    // In the frames that are missing at the end, the encoder's padding does not count as lost.
     let lost_at_end = samples - trim.left((total - walk.lost_at_end) * per_frame);
     let mut losses =
         Losses { lost: lost_before * per_frame + lost_at_end, total: samples, ended_early: lost_at_end > 0 };
     losses.check(op, AudioFormat::Mp3, first.sample_rate)?;
 
     let is_intact = lost_before == 0 && walk.lost_at_end == 0 && frames.iter().all(|frame| !frame.broken);
-    // What follows the encoder's padding is another audio clip.
+    // Frames after the encoder's padding are another audio clip.
     let is_one = trim.end.is_empty() || trim.end.end >= total * per_frame;
     if let Some(to) = to.filter(|to| is_intact && is_one && HalfRate::suits(&first, *to)) {
         out.clear();
@@ -91,7 +91,7 @@ fn decode(
     for frame in frames.iter() {
         if frame.lost_before > 0 {
             mono.silence(frame.lost_before * per_frame)?;
-            // What is left of the frames before the gap must not sound in those after it.
+            // The overlap of the frames before the gap must not sound in those after it.
             decoder.reset();
         }
         let data = &bytes[frame.at..frame.at + frame.bytes];

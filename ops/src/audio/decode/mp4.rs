@@ -29,7 +29,7 @@ pub(in crate::audio) struct Mp4Header {
     pub(in crate::audio) channels: u32,
     /// Samples before the audio clip's first: the encoder's delay.
     pub(in crate::audio) delay: u64,
-    /// Samples in all, the delay included.
+    /// All samples, including the delay.
     pub(in crate::audio) samples: u64,
     /// Whether an edit list or the first packet showed the delay. The first packet may be beyond the bytes that were read.
     pub(in crate::audio) delay_is_known: bool,
@@ -37,7 +37,7 @@ pub(in crate::audio) struct Mp4Header {
 }
 
 impl Mp4Header {
-    /// None where `head` does not hold the whole header: it may follow the audio.
+    /// Returns `None` if `head` does not contain the whole header, which may follow the audio.
     pub(in crate::audio) fn parse(head: &[u8]) -> Option<Self> {
         let movie = inside(head, &[b"moov"])?;
         boxes(movie).filter(|(name, _)| name == b"trak").find_map(|(_, track)| Self::track(track, head))
@@ -64,7 +64,7 @@ impl Mp4Header {
             sum.saturating_add(u64::from(count) * u64::from(each))
         });
         let edit = inside(track, &[b"edts", b"elst"]).and_then(first_edit);
-        // Rates over 65535 do not fit the entry; the timescale is the rate in every audio file that we know.
+        // Rates over 65535 do not fit the entry. The timescale is the rate in every known audio file.
         let sample_rate = if sample_rate == 0 { timescale } else { sample_rate };
         let scaled = |time: u64| {
             let samples = u128::from(time) * u128::from(sample_rate) / u128::from(timescale.max(1));
@@ -82,13 +82,13 @@ impl Mp4Header {
     }
 }
 
-/// Sample rate and channels of an AudioSpecificConfig (ISO 14496-3), inside its nest of descriptors.
+/// Returns sample rate and channels of an AudioSpecificConfig (ISO 14496-3), inside its nested descriptors.
 fn aac_config(mut bytes: &[u8]) -> Option<(u32, u32)> {
     bytes = bytes.get(4..)?;
     // The stream's, the decoder's and the codec's descriptor, each with fields before the next.
     for (wanted, fields) in [(3, 3), (4, 13), (5, 0)] {
         let (&kind, rest) = bytes.split_first()?;
-        // Seven bits of the length a byte, and a bit that is set if more follow.
+        // Seven bits of the length per byte, and a bit that is set if more follow.
         let length_bytes = 1 + rest.iter().take(3).take_while(|byte| **byte & 0x80 != 0).count();
         bytes = rest.get(length_bytes + fields..).filter(|_| kind == wanted)?;
     }
@@ -100,12 +100,12 @@ fn aac_config(mut bytes: &[u8]) -> Option<(u32, u32)> {
         15 => (field(9, 24)?, field(33, 4)?),
         index => (*RATES.get(index as usize)?, field(9, 4)?),
     };
-    // 7 stands for eight channels; 0 for a list of them further on.
+    // 7 means eight channels; 0 means a list of channels further on.
     let channels = if channels == 7 { 8 } else { channels };
     (channels > 0).then_some((sample_rate, channels))
 }
 
-/// Where in the file the first packet begins, as the table of chunks (`stco`, or `co64` in files over 4 GiB) states it.
+/// Returns the start of the first packet in the file, from the table of chunks (`stco`, or `co64` in files over 4 GiB).
 fn first_packet_at(table: &[u8]) -> Option<usize> {
     if let Some(chunks) = inside(table, &[b"stco"]) {
         return usize::try_from(be32(chunks, 8)?).ok();
@@ -114,7 +114,7 @@ fn first_packet_at(table: &[u8]) -> Option<usize> {
     usize::try_from(u64::from_be_bytes(*at)).ok()
 }
 
-/// Where in the media the first edit that is not empty begins.
+/// Returns the start in the media of the first edit that is not empty.
 fn first_edit(list: &[u8]) -> Option<u64> {
     let wide = *list.first()? == 1;
     list.get(8..)?.chunks_exact(if wide { 20 } else { 12 }).find_map(|entry| {
@@ -138,7 +138,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     op.check_samples(format, samples.saturating_sub(delay), (sample_rate, channels))?;
     let steps = mp4_tables::search_steps(bytes, op.max_packets);
     op.check_steps(format, steps)?;
-    // A reader that can seek wants all boxes whole; one that cannot, the header in front of the audio.
+    // A reader that can seek needs all boxes whole; one that cannot needs the header before the audio.
     let in_front = boxes(bytes).take_while(|(name, _)| name != b"mdat").any(|(name, _)| name == *b"moov");
     let media = if in_front {
         stream::source(ReadOnlySource::new(bytes))
@@ -154,7 +154,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
         ));
     }
     let mut decoder = stream::new_decoder(format, &parameters)?;
-    // Fragmented files have no sample table: their length is what is there.
+    // Fragmented files have no sample table: their length is that of their content.
     let known = (samples > 0).then(|| samples.saturating_sub(delay));
     let end = if samples > 0 { samples..u64::MAX } else { 0..0 };
     let track = Track {

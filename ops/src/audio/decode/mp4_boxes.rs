@@ -1,6 +1,6 @@
 //! Boxes of MP4 (ISO 14496-12).
 
-/// Boxes of `bytes`: name and content, the last perhaps cut.
+/// Yields the boxes of `bytes`: name and content. The last one may be cut.
 pub(super) fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     std::iter::from_fn(move || {
         let size = u64::from(be32(bytes, 0)?);
@@ -17,14 +17,14 @@ pub(super) fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> 
     })
 }
 
-/// The content of the first box at `path`.
+/// Returns the content of the first box at `path`.
 pub(super) fn inside<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Option<&'a [u8]> {
     path.iter().try_fold(bytes, |bytes, wanted| {
         boxes(bytes).find(|(name, _)| name == *wanted).map(|(_, content)| content)
     })
 }
 
-/// The contents of all boxes at `path`.
+/// Returns the contents of all boxes at `path`.
 pub(super) fn all<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Vec<&'a [u8]> {
     path.iter().fold(vec![bytes], |found, wanted| {
         let named = |bytes| boxes(bytes).filter(|(name, _)| name == *wanted).map(|(_, content)| content);
@@ -32,7 +32,7 @@ pub(super) fn all<'a>(bytes: &'a [u8], path: &[&[u8; 4]]) -> Vec<&'a [u8]> {
     })
 }
 
-/// A big-endian number at `at`.
+/// Returns the big-endian number at `at`.
 pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }

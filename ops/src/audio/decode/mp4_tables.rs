@@ -1,18 +1,18 @@
-//! What it costs to find the packets of an MP4 by its tables.
+//! The cost of finding the packets of an MP4 by its tables.
 //!
-//! symphonia (0.6.1) asks every track for its next packet before it takes the earliest. For each track it passes over the
-//! entries of the table of durations (`stts`) before the packet, and over the runs (`trun`) and the packets of the fragment
-//! before it. Both tables are short in the files of common writers; a file that is made for it has megabytes of either.
+//! symphonia (0.6.1) looks up the next packet of every track before it takes the earliest. For each track it passes over the
+//! entries of the table of durations (`stts`) before the packet, and over the earlier runs (`trun`) and packets of the
+//! fragment. Both tables are short in the files of common writers; a malicious file has megabytes of either.
 
 use super::mp4_boxes::{all, be32, boxes};
 
-/// Entries that are passed over in the time of a step, and half of a table's are passed over on average.
+/// The entries of a table per step: 4 are passed over in the time of a step, and half of a table's on average.
 const ENTRIES_PER_STEP: u64 = 4 * 2;
 
-/// An upper bound of the steps that finding at most `max_packets` packets takes.
+/// Returns an upper bound of the steps that finding at most `max_packets` packets takes.
 ///
-/// Of boxes that should be there once, symphonia uses the last, so that all of them are counted. It asks for packets as long as
-/// the durations state more, whatever the table of sizes states.
+/// If a box that should be unique is repeated, symphonia uses the last, so all of them are counted. It looks up packets as
+/// long as the durations state more, independent of the table of sizes.
 pub(super) fn search_steps(bytes: &[u8], max_packets: u64) -> u64 {
     let tracks = all(bytes, &[b"moov", b"trak"]);
     let (mut packets, mut entries) = (0_u64, 0_u64);
@@ -30,15 +30,15 @@ pub(super) fn search_steps(bytes: &[u8], max_packets: u64) -> u64 {
         longest = longest.max(run.saturating_add(parts));
         fragments += idle;
     }
-    // Tracks without packets pass over each fragment again, the others over what is before their packet.
+    // Tracks without packets pass over each fragment again, the others over the entries before their packet.
     let passed = entries.saturating_add(fragments).saturating_add(tracks.saturating_mul(longest));
     packets.min(max_packets).saturating_mul(passed) / ENTRIES_PER_STEP
 }
 
-/// What a fragment has.
+/// The content of a fragment.
 struct Fragment {
     packets: u64,
-    /// Of tracks and runs.
+    /// Its tracks and runs.
     parts: u64,
     /// Packets of the longest run whose packets are passed over, since each states its duration or size.
     longest: u64,
@@ -68,7 +68,7 @@ fn count_at(content: &[u8], at: usize) -> u64 {
     be32(content, at).unwrap_or(0).into()
 }
 
-/// How many entries of `bytes` bytes the content has, as far as it states them.
+/// Returns the number of entries of `bytes` bytes that the content states and has.
 fn stated(content: &[u8], bytes: usize) -> u64 {
     count_at(content, 4).min((content.len() / bytes) as u64)
 }

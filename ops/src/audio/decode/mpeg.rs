@@ -1,4 +1,4 @@
-//! MPEG audio layer III as a stream of frames: where they begin, what the tag in front states, what is missing.
+//! MPEG audio layer III as a stream of frames: their positions, the tag before them, and missing frames.
 //!
 //! ```text
 //! ID3v2 … │ Xing/Info/VBRI frame │ frame │ frame │ garbage │ frame │ … │ half a frame │ ID3v1, APEv2, Lyrics3
@@ -12,24 +12,24 @@ use super::options::DecodeAudio;
 use crate::audio::format::{AudioFormat, unknown};
 use feedstock_base::{Error, Result};
 
-/// How far junk in front of the first frame may reach, beyond ID3 tags: 64 KiB, the largest padding seen in files
-/// that other decoders play.
+/// The most junk before the first frame, in addition to ID3 tags: 64 KiB, the largest padding seen in files that other
+/// decoders play.
 const MAX_JUNK_BYTES: usize = 64 << 10;
 
 /// The delay of every layer III decoder: 528 samples of the filter banks and 1 of the synthesis window. LAME counts
 /// its own delay and padding without it.
 const DECODER_DELAY: u64 = 528 + 1;
 
-/// What a frame's four bytes state.
+/// The content of a frame's four header bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     /// 3, 2 and 0: MPEG-1, -2, -2.5.
     version: u8,
     pub(crate) sample_rate: u32,
     pub(crate) channels: u32,
-    /// Of the whole frame.
+    /// Bytes of the whole frame.
     pub(crate) bytes: usize,
-    /// A channel: 1152, or 576 for MPEG-2 and -2.5.
+    /// Samples per channel: 1152, or 576 for MPEG-2 and -2.5.
     pub(crate) samples: u32,
     checksum: bool,
 }
@@ -41,7 +41,7 @@ impl FrameHeader {
         let &[sync, second, third, fourth, ..] = bytes else { return None };
         let (version, layer) = (second >> 3 & 3, second >> 1 & 3);
         let (bit_rate, rate) = (usize::from(third >> 4), usize::from(third >> 2 & 3));
-        // Layer III is coded as 1; a bit rate of 0 is "free", which no decoder here knows.
+        // Layer III is coded as 1. A bit rate of 0 is "free", which no decoder here supports.
         if sync != 0xFF || second < 0xE0 || version == 1 || layer != 1 || rate == 3 || bit_rate == 0 {
             return None;
         }
@@ -65,7 +65,7 @@ impl FrameHeader {
         })
     }
 
-    /// Frames of one stream may differ in bit rate and padding only.
+    /// Whether two frames belong to one stream: they may differ only in bit rate and padding.
     pub(crate) fn same_stream(&self, other: &Self) -> bool {
         (self.version, self.sample_rate, self.channels) == (other.version, other.sample_rate, other.channels)
     }
@@ -78,7 +78,7 @@ impl FrameHeader {
         }
     }
 
-    /// Where a frame's side information begins; main data follow.
+    /// Returns the range of a frame's side information, which main data follow.
     pub(super) fn side_info(&self) -> Range<usize> {
         let start = 4 + if self.checksum { 2 } else { 0 };
         start..start + self.side_info_bytes()
@@ -88,7 +88,7 @@ impl FrameHeader {
         self.bytes.saturating_sub(self.side_info().end)
     }
 
-    /// How many bytes of earlier frames' main data this frame begins with.
+    /// Returns the number of bytes of earlier frames' main data with which this frame begins.
     fn main_data_begin(&self, frame: &[u8]) -> usize {
         let at = self.side_info().start;
         match *frame.get(at..at + 2).unwrap_or(&[0, 0]) {
@@ -99,17 +99,17 @@ impl FrameHeader {
     }
 }
 
-/// What the frame in front of the audio states.
+/// The content of the tag in the frame before the audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tag {
-    /// Frames of audio, without the tag's own; none where the writer did not know.
+    /// Frames of audio, without the tag's frame; `None` if the writer did not know it.
     pub(crate) frames: Option<u32>,
     /// The encoder's delay and padding in samples, as LAME and libavformat write them.
     pub(crate) gaps: Option<(u32, u32)>,
 }
 
 impl Tag {
-    /// The tag in `frame`, if it is one: such a frame holds no audio.
+    /// Returns the tag in `frame`, if it has one. Such a frame has no audio.
     pub(crate) fn read(header: &FrameHeader, frame: &[u8]) -> Option<Self> {
         let be32 = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
         let xing = 4 + header.side_info_bytes();
@@ -117,7 +117,7 @@ impl Tag {
             let flags = be32(xing + 4)?;
             let mut at = xing + 8;
             let frames = if flags & 1 != 0 { be32(at).filter(|frames| *frames > 0) } else { None };
-            // Count, bytes, table of contents, quality: each there if its flag is.
+            // Count, bytes, table of contents, quality: each is present if its flag is set.
             for (bit, bytes) in [(1, 4), (2, 4), (4, 100), (8, 4)] {
                 at += if flags & bit != 0 { bytes } else { 0 };
             }
@@ -131,7 +131,7 @@ impl Tag {
         None
     }
 
-    /// What ffmpeg and LAME's own decoder leave out.
+    /// Returns the samples that ffmpeg and LAME's decoder leave out.
     pub(crate) fn trim(&self, samples_per_frame: u32) -> Trim {
         let Some((delay, padding)) = self.gaps else { return Trim::default() };
         let start = u64::from(delay) + DECODER_DELAY;
@@ -146,30 +146,30 @@ impl Tag {
 /// Decoded samples that are the encoder's, not the audio clip's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Trim {
-    /// How many to leave out at the start.
+    /// The number of samples to leave out at the start.
     pub(crate) start: u64,
-    /// Which to leave out at the end; what comes after them (another file appended) stays.
+    /// The samples to leave out at the end. Samples after them (an appended file) stay.
     pub(crate) end: Range<u64>,
 }
 
 impl Trim {
-    /// What is left of `samples`.
+    /// Returns the number of `samples` that remain.
     pub(crate) fn left(&self, samples: u64) -> u64 {
         let end = self.end.end.min(samples).saturating_sub(self.end.start.max(self.start));
         samples.saturating_sub(self.start) - end.min(samples.saturating_sub(self.start))
     }
 }
 
-/// One frame and what is missing in front of it.
+/// One frame, and the frames that are missing before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
-    /// Bytes that are no frame, before this one.
+    /// Bytes before it that are not a frame.
     garbage: usize,
     /// Frames lost in them.
     pub(crate) lost_before: u64,
-    /// Bytes of main data that it takes from earlier frames, and that it brings.
+    /// Bytes of main data that it takes from earlier frames, and those that it has.
     reservoir: (usize, usize),
     /// Whether it needs main data of frames that were lost.
     pub(crate) broken: bool,
@@ -180,13 +180,13 @@ pub(crate) struct Frame {
 pub(crate) struct Walk {
     pub(crate) first: FrameHeader,
     pub(crate) tag: Option<Tag>,
-    /// Frames that the tag counts and that are not there after the last one.
+    /// Frames that the tag counts but that are missing after the last one.
     ///
-    /// 0 without a tag that counts: whole frames are the audio clip, and a partial last one is left out.
+    /// 0 without a tag that counts: then only whole frames count, and a partial last one is left out.
     pub(crate) lost_at_end: u64,
 }
 
-/// The length of the ID3v2 tags that `bytes` begins with, which may reach past its end.
+/// Returns the length of the ID3v2 tags at the start of `bytes`. They may reach past its end.
 pub(crate) fn id3_bytes(bytes: &[u8]) -> u64 {
     let mut at = 0_u64;
     while let Some(rest) = usize::try_from(at).ok().and_then(|at| bytes.get(at..)) {
@@ -200,7 +200,7 @@ pub(crate) fn id3_bytes(bytes: &[u8]) -> u64 {
     at
 }
 
-/// Where the first frame begins: a header that two more of its stream follow, or the end of the audio clip.
+/// Returns the first frame: a header that two more of its stream, or the end of the audio clip, follow.
 pub(crate) fn first_frame(bytes: &[u8], start: usize, whole: bool) -> Option<(usize, FrameHeader)> {
     find_first_frame(&Ends::of(bytes), start, whole)
 }
@@ -219,7 +219,7 @@ fn find_first_frame(ends: &Ends<'_>, start: usize, whole: bool) -> Option<(usize
                 Some(four) => {
                     next += FrameHeader::parse(four).filter(|header| header.same_stream(&first))?.bytes;
                 }
-                // Bytes at the end of junk are too few to recognise a frame.
+                // The bytes after the junk are too few to recognise a frame.
                 None if whole && at != start => return None,
                 None => break,
             }
@@ -228,11 +228,11 @@ fn find_first_frame(ends: &Ends<'_>, start: usize, whole: bool) -> Option<(usize
     })
 }
 
-/// Where an audio clip may end.
+/// The places where an audio clip may end.
 struct Ends<'a> {
     bytes: &'a [u8],
-    /// From here on all bytes are 0. Known from the start, so that an audio clip with many places where it may end is
-    /// not searched to its end from each of them.
+    /// From here on all bytes are 0. It is computed once, so that an audio clip with many possible ends is not searched to
+    /// its end from each of them.
     padding_at: usize,
 }
 
@@ -242,7 +242,7 @@ impl<'a> Ends<'a> {
         Self { bytes, padding_at }
     }
 
-    /// Whether nothing but tags and padding is left from `at` on.
+    /// Whether only tags and padding follow from `at` on.
     fn at(&self, at: usize) -> bool {
         let Some(rest) = self.bytes.get(at..) else { return false };
         rest.starts_with(b"TAG") && rest.len() <= 128 + 227
@@ -254,11 +254,11 @@ impl<'a> Ends<'a> {
 }
 
 impl Walk {
-    /// Finds all frames of the audio clip from `start` on, and puts them into `frames`, at most the number that `op`
-    /// allows, so that the memory for what is known of each is bounded.
+    /// Finds all frames of the audio clip from `start` on, and stores them in `frames`. `op` limits their number, which bounds
+    /// the memory for their descriptions.
     ///
-    /// Garbage between frames counts as lost frames: the number that the tag states as missing, or, without a count,
-    /// the number that would have taken its bytes.
+    /// Garbage between frames counts as lost frames: the number that is missing by the tag's count, or, without a count, the
+    /// number that would have taken its bytes.
     pub(crate) fn new(op: &DecodeAudio, bytes: &[u8], start: usize, frames: &mut Vec<Frame>) -> Result<Self> {
         frames.clear();
         let ends = Ends::of(bytes);
@@ -319,7 +319,7 @@ impl Walk {
         Ok(walk)
     }
 
-    /// Turns bytes of garbage into lost frames.
+    /// Converts bytes of garbage to lost frames.
     fn settle(&mut self, frames: &mut [Frame], garbage_at_end: usize) {
         let total: usize = frames.iter().map(|frame| frame.bytes).sum();
         let mean = (total / frames.len().max(1)).max(1);
@@ -329,7 +329,7 @@ impl Walk {
             Some(counted) => counted.saturating_sub(frames.len() as u64),
             None => u64::MAX,
         };
-        // What an audio clip cut out of a longer one begins without is not lost: it never was in this file.
+        // Main data missing at the start of an audio clip that was cut out of a longer one is not lost: this file never had it.
         let mut held = None;
         for frame in frames.iter_mut() {
             frame.lost_before = estimate(frame.garbage).min(missing);
@@ -351,7 +351,7 @@ impl Walk {
     }
 }
 
-/// A frame of `first`'s stream at `at`, and another one, or the end, after it.
+/// Whether a frame of `first`'s stream is at `at`, followed by another one or the end.
 fn stands(bytes: &[u8], at: usize, first: &FrameHeader) -> bool {
     bytes[at] == 0xFF
         && FrameHeader::parse(&bytes[at..])
@@ -369,10 +369,11 @@ mod tests {
     use super::*;
     use crate::golden::cpu_time;
 
-    /// A header of MPEG-1 layer III, 320 kbit/s at 32 kHz, one channel: a frame of 1440 bytes.
+    /// A header of MPEG-1 layer III, 320 kbit/s at 32 kHz, one channel: its frame has 1440 bytes.
     const HEADER: [u8; 4] = [0xFF, 0xFB, 0xE8, 0xC0];
 
-    /// The CPU time is compared with that of a search of as many zeros. One from each of the 360 places would be 360 of them.
+    /// The CPU time is compared with that of a search of the same number of zeros. A search from each of the 360 places would
+    /// take 360 times as long.
     #[test]
     fn a_clip_with_many_places_where_it_may_end_is_searched_once() {
         let mut bytes = HEADER.repeat(360);
@@ -384,7 +385,7 @@ mod tests {
         let (time, walk) = cpu_time(|| Walk::new(&op, &bytes, 0, &mut frames));
         assert!(walk.is_err(), "no frame follows another");
         assert!(time < 30 * pass, "{time:?}, a pass takes {pass:?}");
-        // In front of the padding, too: here all of it is searched.
+        // Also before the padding: here all of it is searched.
         bytes.pop();
         let (time, walk) = cpu_time(|| Walk::new(&op, &bytes, 0, &mut frames));
         walk.unwrap();

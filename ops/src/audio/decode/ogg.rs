@@ -22,21 +22,21 @@ use crate::audio::format::AudioFormat;
 use crate::warning::Warning;
 use feedstock_base::{Error, Result};
 
-/// What the first page states.
+/// The content of the first page.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::audio) struct OggHeader {
     pub(in crate::audio) format: AudioFormat,
     pub(in crate::audio) sample_rate: u32,
     pub(in crate::audio) channels: u32,
-    /// Samples before the first that is heard (Opus).
+    /// Samples before the first audible one (Opus).
     pre_skip: u64,
-    /// What the samples are to be amplified by (Opus), in 256ths of a dB.
+    /// The gain of the samples (Opus), in 256ths of a dB.
     gain: i16,
     serial: [u8; 4],
 }
 
-/// The places that are tried as an audio clip's last page, from its end on. More than one is needed only where other
-/// streams, damage or junk follow; each may cost a checksum of 64 KiB.
+/// The places that are tried as an audio clip's last page, from its end on. More than one is needed only if other streams,
+/// damage or junk follow. Each may cost a checksum of 64 KiB.
 const LAST_PAGES_TRIED: usize = 64;
 
 impl OggHeader {
@@ -69,15 +69,15 @@ impl OggHeader {
         Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
     }
 
-    /// Samples up to the end of the last page. `stream` is the whole of the audio clip's [`first_stream`].
+    /// Returns the samples up to the end of the last page. `stream` is the whole of the audio clip's [`first_stream`].
     ///
-    /// A last page that is cut counts if it has the end-of-stream flag: the audio clip was that long. Otherwise the
-    /// last whole page is the last. None if there is none that a packet ends on.
+    /// A cut last page counts if it has the end-of-stream flag: the audio clip was that long. Otherwise the last whole page
+    /// counts. `None` if no packet ends on any page.
     pub(in crate::audio) fn samples(&self, stream: &[u8]) -> Option<u64> {
         self.end(stream).map(|(samples, _)| samples)
     }
 
-    /// As [`samples`](Self::samples), and whether a page has the end-of-stream flag.
+    /// As [`samples`](Self::samples), and also returns whether a page has the end-of-stream flag.
     fn end(&self, stream: &[u8]) -> Option<(u64, bool)> {
         let (mut end, mut is_marked) = (stream.len(), false);
         for _ in 0..LAST_PAGES_TRIED {
@@ -120,7 +120,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let mut reader = OggReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
         .map_err(|error| stream::refused(format, &error))?;
     let (id, mut parameters) = stream::audio_track(&reader)?;
-    // Packets of Opus are timed with what is to be skipped, so it is cut off here, not by the decoder.
+    // The times of Opus packets include the samples to be skipped, so these are cut off here, not by the decoder.
     if let (AudioFormat::Opus, Some(head)) = (format, &mut parameters.extra_data)
         && let Some(pre_skip) = head.get_mut(10..12)
     {
@@ -130,8 +130,8 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     // Without the end-of-stream flag the encoder's padding is not always recognized as such, so it is cut off here.
     let padding = samples.map_or(0..0, |samples| header.pre_skip.saturating_add(samples)..u64::MAX);
     let trim = Trim { start: header.pre_skip, end: padding };
-    // Where no page is missing, counts of samples that jump are the writer's: libsndfile and ffmpeg ignore them.
-    let complete = std::cell::LazyCell::new(|| is_complete(bytes, header.serial)); // reads every page: once at most
+    // If no page is missing, jumps in the counts of samples are the writer's error. libsndfile and ffmpeg ignore them, too.
+    let complete = std::cell::LazyCell::new(|| is_complete(bytes, header.serial)); // reads every page, at most once
     let loses_in_gaps = || !*complete;
     let track = Track {
         format,

@@ -3,7 +3,7 @@
 use symphonia::core::checksum::Crc32;
 use symphonia::core::io::Monitor;
 
-/// A page, perhaps cut at its end.
+/// A page, which may be cut at its end.
 pub(super) struct Page<'a> {
     pub(super) flags: u8,
     pub(super) granule: u64,
@@ -13,15 +13,15 @@ pub(super) struct Page<'a> {
     pub(super) body: &'a [u8],
     /// Header, lacing and body.
     pub(super) whole: &'a [u8],
-    /// As long as it should be.
+    /// The length that it states.
     pub(super) bytes: usize,
 }
 
 impl Page<'_> {
-    /// True if it is as long as it states and its checksum is right.
+    /// Whether it has the length that it states, and its checksum is right.
     pub(super) fn is_intact(&self) -> bool {
         let mut crc = Crc32::new(0);
-        // The checksum is over the page with itself as 0.
+        // The checksum covers the page, with the checksum as 0.
         crc.process_buf_bytes(&self.whole[..22]);
         crc.process_buf_bytes(&[0; 4]);
         crc.process_buf_bytes(&self.whole[26..]);
@@ -29,7 +29,7 @@ impl Page<'_> {
     }
 }
 
-/// The pages that follow each other without a gap.
+/// Yields the pages that follow each other without a gap.
 pub(super) fn pages(bytes: &[u8]) -> impl Iterator<Item = Page<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -45,7 +45,7 @@ pub(super) const LAST_PAGE: u8 = 4;
 
 pub(super) const PAGE_MARK: &[u8; 4] = b"OggS";
 
-/// The first of the streams that are chained in `bytes`: up to the first page that begins another one.
+/// Returns the first of the chained streams in `bytes`: up to the first page that begins another one.
 pub(in crate::audio) fn first_stream(bytes: &[u8]) -> &[u8] {
     let (mut at, mut after_headers) = (0, false);
     while let Some(rest) = bytes.get(at..) {
@@ -67,15 +67,15 @@ pub(in crate::audio) fn first_stream(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The steps that it takes to find the pages of `stream`, beyond one pass over it. Each place that looks like a page is
-/// read and its checksum computed; if that is wrong, the search goes on right after the mark.
+/// Returns the steps that it takes to find the pages of `stream`, beyond one pass over it. Each place that looks like a page
+/// is read and its checksum computed. If that is wrong, the search continues directly after the mark.
 pub(super) fn search_steps(stream: &[u8]) -> u64 {
     let marks = memchr::memmem::find_iter(stream, PAGE_MARK);
     let bytes: usize = marks.map(|at| page(&stream[at..]).map_or(0, |page| page.whole.len())).sum();
     bytes.saturating_sub(stream.len()) as u64
 }
 
-/// Whether `stream` is intact pages of one stream from its first to its last, without a number left out.
+/// Whether `stream` consists of intact pages of one stream from its first to its last, without a missing number.
 pub(super) fn is_complete(stream: &[u8], serial: [u8; 4]) -> bool {
     let (mut at, mut next) = (0, 0);
     for page in pages(stream) {
@@ -87,7 +87,7 @@ pub(super) fn is_complete(stream: &[u8], serial: [u8; 4]) -> bool {
     at == stream.len()
 }
 
-/// The page that `bytes` begins with, whole or cut.
+/// Returns the page at the start of `bytes`, whole or cut.
 pub(super) fn page(bytes: &[u8]) -> Option<Page<'_>> {
     if !bytes.starts_with(PAGE_MARK) {
         return None;

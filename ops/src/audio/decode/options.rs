@@ -1,4 +1,4 @@
-//! The options of `decode_audio`: what an audio clip may cost at most, and the checks that refuse one.
+//! The options of `decode_audio`: the limits of an audio clip's cost, and their checks.
 
 use std::fmt::Display;
 
@@ -26,10 +26,10 @@ use feedstock_base::{Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DecodeAudio {
-    /// The longest audio clip, in seconds; default 600. Checked on what the header claims, and while decoding.
+    /// The longest audio clip, in seconds; default 600. Checked against the header, and while decoding.
     #[serde(default = "max_seconds")]
     pub max_seconds: f64,
-    /// The most samples (of one channel), whatever the sample rate; default 57,600,000, which is 600 s at 96 kHz.
+    /// The most samples (of one channel), at any sample rate; default 57,600,000, which is 600 s at 96 kHz.
     #[serde(default = "max_samples")]
     pub max_samples: u64,
     /// The highest sample rate, in Hz; default 384,000.
@@ -38,8 +38,8 @@ pub struct DecodeAudio {
     /// The most channels; default 8.
     #[serde(default = "max_channels")]
     pub max_channels: u32,
-    /// The share of an audio clip, 0 … 1, that may be lost to damaged frames or a missing end, which become silence;
-    /// default 0.02. With 1, what is there is taken.
+    /// The share of an audio clip, 0 … 1, that may be lost to damaged frames or a missing end, which become silence; default
+    /// 0.02. With 1, any loss is accepted.
     #[serde(default = "max_lost_share")]
     pub max_lost_share: f64,
     /// The most packets (frames of MP3, FLAC and AAC) that an audio clip's tracks may have; default 4,194,304.
@@ -61,7 +61,7 @@ pub struct DecodeAudio {
     /// Takes this channel instead of the mean. Only [`decode_channels`] sets it, so it is not part of a recipe.
     #[serde(skip)]
     pub(super) channel: Option<usize>,
-    /// Limits are below those of the recipe, for lack of working memory.
+    /// Whether limits are below those of the recipe, for lack of working memory.
     #[serde(skip)]
     is_tightened: bool,
 }
@@ -102,7 +102,7 @@ fn max_decoded_bytes() -> u64 {
     MAX_DECODED_BYTES
 }
 
-// Limits that came later are written only where they differ from the default: descriptions of before keep their hash.
+// Limits that were added later are written only if they differ from the default, so that earlier descriptions keep their hash.
 fn is_max_packets(packets: &u64) -> bool {
     *packets == MAX_PACKETS
 }
@@ -138,60 +138,60 @@ impl Default for DecodeAudio {
 }
 
 impl DecodeAudio {
-    /// With the defaults.
+    /// Returns the default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The longest audio clip, in seconds.
+    /// Sets the longest audio clip, in seconds.
     #[must_use]
     pub fn max_seconds(self, seconds: f64) -> Self {
         Self { max_seconds: seconds, ..self }
     }
 
-    /// The most samples a channel.
+    /// Sets the most samples per channel.
     #[must_use]
     pub fn max_samples(self, samples: u64) -> Self {
         Self { max_samples: samples, ..self }
     }
 
-    /// The highest sample rate, in Hz.
+    /// Sets the highest sample rate, in Hz.
     #[must_use]
     pub fn max_sample_rate(self, sample_rate: u32) -> Self {
         Self { max_sample_rate: sample_rate, ..self }
     }
 
-    /// The most channels.
+    /// Sets the most channels.
     #[must_use]
     pub fn max_channels(self, channels: u32) -> Self {
         Self { max_channels: channels, ..self }
     }
 
-    /// The share of an audio clip that may be lost.
+    /// Sets the share of an audio clip that may be lost.
     #[must_use]
     pub fn max_lost_share(self, share: f64) -> Self {
         Self { max_lost_share: share, ..self }
     }
 
-    /// The most packets of an audio clip.
+    /// Sets the most packets of an audio clip.
     #[must_use]
     pub fn max_packets(self, packets: u64) -> Self {
         Self { max_packets: packets, ..self }
     }
 
-    /// The most steps of looking for an audio clip's packets, beyond one pass over its bytes.
+    /// Sets the most steps of looking for an audio clip's packets, beyond one pass over its bytes.
     #[must_use]
     pub fn max_steps(self, steps: u64) -> Self {
         Self { max_steps: steps, ..self }
     }
 
-    /// The most bytes of a Vorbis audio clip's codebooks.
+    /// Sets the most bytes of a Vorbis audio clip's codebooks.
     #[must_use]
     pub fn max_codebook_bytes(self, bytes: u64) -> Self {
         Self { max_codebook_bytes: bytes, ..self }
     }
 
-    /// The most bytes of f32 that all channels of an audio clip decode to.
+    /// Sets the most bytes of f32 that all channels of an audio clip decode to.
     #[must_use]
     pub fn max_decoded_bytes(self, bytes: u64) -> Self {
         Self { max_decoded_bytes: bytes, ..self }
@@ -202,7 +202,7 @@ impl DecodeAudio {
         Self { channel, ..self.clone() }
     }
 
-    /// Returns the same options, with which an audio clip that has more samples or codebooks ends with [`exceeds`].
+    /// Returns the same options with tighter limits. An audio clip with more samples or codebooks ends with [`exceeds`].
     pub(in crate::audio) fn tightened(&self, samples: u64, codebook_bytes: u64) -> Self {
         Self {
             max_samples: self.max_samples.min(samples),
@@ -212,7 +212,7 @@ impl DecodeAudio {
         }
     }
 
-    /// Returns the error about an audio clip of which `found` is over the limit of an option that
+    /// Returns the error about an audio clip whose `found` is over the limit of an option that
     /// [`tightened`](Self::tightened) sets.
     pub(super) fn over(&self, found: impl Display, option: &str, limit: u64) -> Error {
         if self.is_tightened { exceeds() } else { over(found, option, limit) }
@@ -240,7 +240,7 @@ impl DecodeAudio {
         }
     }
 
-    /// Refuses a header before anything is allocated for it.
+    /// Checks a header before anything is allocated for it.
     pub(super) fn check_header(&self, format: AudioFormat, sample_rate: u32, channels: u32) -> Result<()> {
         if sample_rate == 0 || channels == 0 {
             return Err(Error::bad_sample(format!(
@@ -258,7 +258,7 @@ impl DecodeAudio {
         Ok(())
     }
 
-    /// Refuses too many packets.
+    /// Checks the number of packets.
     pub(super) fn check_packets(&self, format: AudioFormat, packets: u64) -> Result<()> {
         if packets > self.max_packets {
             return Err(over(
@@ -270,7 +270,7 @@ impl DecodeAudio {
         Ok(())
     }
 
-    /// Refuses too much searching.
+    /// Checks the number of search steps.
     pub(super) fn check_steps(&self, format: AudioFormat, steps: u64) -> Result<()> {
         if steps > self.max_steps {
             let found = format!("it takes {steps} steps to find the packets of the {format} audio clip");
@@ -279,7 +279,7 @@ impl DecodeAudio {
         Ok(())
     }
 
-    /// Refuses a claimed length, of each of the channels.
+    /// Checks a stated length, of each channel.
     pub(super) fn check_samples(
         &self,
         format: AudioFormat,
@@ -290,7 +290,7 @@ impl DecodeAudio {
         self.check_values(samples.saturating_mul(channels.into()))
     }
 
-    /// Refuses too many samples of all channels together.
+    /// Checks the samples of all channels together.
     pub(super) fn check_values(&self, values: u64) -> Result<()> {
         let bytes = values.saturating_mul(size_of::<f32>() as u64);
         if bytes > self.max_decoded_bytes {
@@ -300,7 +300,7 @@ impl DecodeAudio {
         Ok(())
     }
 
-    /// Refuses a decoded length.
+    /// Checks a decoded length.
     pub(super) fn check_decoded(&self, samples: u64, sample_rate: u32) -> Result<()> {
         self.check_length(samples, sample_rate, || "the audio clip is at least".to_owned())
     }
@@ -317,7 +317,7 @@ impl DecodeAudio {
         Ok(())
     }
 
-    /// Refuses samples that are decoded and then cut off, as the encoder's delay and padding are.
+    /// Checks the number of samples that are decoded and then cut off, such as the encoder's delay and padding.
     pub(super) fn check_cut_off(&self, samples: u64) -> Result<()> {
         if samples > self.max_samples {
             let found =

@@ -5,7 +5,7 @@ use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDe
 use symphonia::core::codecs::registry::RegisterableAudioDecoder;
 use symphonia::core::errors::Result;
 
-/// True if this build decodes Opus.
+/// Whether this build decodes Opus.
 pub(super) const IS_BUILT: bool = true;
 
 /// Returns a decoder for a track of Opus, or `None` for a track of another codec.

@@ -3,10 +3,10 @@
 use super::mpeg::id3_bytes;
 use feedstock_base::{Error, Result};
 
-/// What an audio clip's bytes begin with.
+/// The container at the start of an audio clip's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::audio) enum Container {
-    /// Frames of MPEG audio, perhaps after junk.
+    /// Frames of MPEG audio, possibly after junk.
     Mpeg,
     Adts,
     Flac,
@@ -15,7 +15,7 @@ pub(in crate::audio) enum Container {
     Mp4,
 }
 
-/// Returns the container by its magic bytes, and where it starts after ID3 tags.
+/// Returns the container by its magic bytes, and its start after ID3 tags.
 pub(in crate::audio) fn sniff(bytes: &[u8]) -> Result<(Container, usize)> {
     if bytes.is_empty() {
         return Err(Error::bad_sample("the audio clip is empty (0 bytes)"));

@@ -18,37 +18,37 @@ use super::opus;
 use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
-/// One track of a container, and what is known of it beforehand.
+/// One track of a container, and its known properties.
 pub(super) struct Track<'a> {
     pub(super) format: AudioFormat,
     pub(super) sample_rate: u32,
     /// Samples after trimming, if the container states them.
     pub(super) samples: Option<u64>,
     pub(super) trim: Trim,
-    /// True if packets state where their samples belong, so that a gap between two shows.
+    /// Whether packets state the positions of their samples, so that gaps are visible.
     pub(super) timed: bool,
-    /// Whether a gap, or an end before the stated one, means that packets were lost. Else the times are wrong: from a
-    /// gap on they do not count, and the audio clip ends with its last packet.
+    /// Whether a gap, or an end before the stated one, means that packets were lost. Otherwise the times are wrong: from a gap
+    /// on they do not count, and the audio clip ends with its last packet.
     pub(super) loses_in_gaps: &'a dyn Fn() -> bool,
-    /// Bytes of the audio clip. There can be as many packets: each has at least a byte, or the container names it in
-    /// one.
+    /// Bytes of the audio clip. They limit the number of packets: each packet has at least one byte, or the container names it
+    /// with at least one.
     pub(super) bytes: usize,
-    /// Steps that it took, or will take, to find the packets.
+    /// The steps that finding the packets took, or will take.
     pub(super) steps: u64,
 }
 
 /// Bytes that are copied in the time of a step.
 pub(super) const COPIED_BYTES_PER_STEP: u64 = 16;
 
-/// Steps for a packet that cannot be decoded, beyond one for each of its bytes: a decoder may find out after its work is done.
-/// Such a packet need not have a duration, so that lost samples do not bound how many there are.
+/// Steps for a packet that cannot be decoded, beyond one for each of its bytes: a decoder may fail after all its work. Such a
+/// packet may have no duration, so lost samples do not bound the number of such packets.
 const STEPS_PER_BAD_PACKET: u64 = 1024;
 
 pub(super) fn source<'a>(media: impl MediaSource + 'a) -> MediaSourceStream<'a> {
     MediaSourceStream::new(Box::new(media), Default::default())
 }
 
-/// The first audio track's number and parameters.
+/// Returns the first audio track's number and parameters.
 pub(super) fn audio_track(reader: &dyn FormatReader) -> Result<(u32, AudioCodecParameters)> {
     let audio = reader.tracks().iter().find_map(|track| match &track.codec_params {
         Some(CodecParameters::Audio(parameters)) => Some((track.id, parameters.clone())),
@@ -90,7 +90,7 @@ pub(super) fn decode(
     let mut losses = Losses::default();
     let mut base = None;
     let mut times_are_wrong = false;
-    // Of the last page, whose count of samples is relative to the page before.
+    // The padding of the last page, whose count of samples is relative to the previous page.
     let mut padding_at_end = 0;
     let mut work = Work { bytes, packets: 0, packet_bytes: 0, steps };
     loop {
@@ -101,14 +101,14 @@ pub(super) fn decode(
         }
         let at = u64::try_from(packet.pts.get()).unwrap_or(0);
         if format == AudioFormat::Vorbis {
-            // The decoder would leave it out, also in the middle of an audio clip, where a page counts fewer samples
-            // than it has.
+            // The decoder would leave it out even in the middle of an audio clip, where a page counts fewer samples than it
+            // has.
             let padding = std::mem::take(&mut packet.trim_end).get();
             padding_at_end = if padding > 0 { padding_at_end + padding } else { 0 };
         }
         if timed && !times_are_wrong {
-            // An audio clip begins at 0, so what is before the first packet is lost too. Where the length is unknown or
-            // passed already, the audio clip may be a cut from a longer one with its times kept.
+            // An audio clip begins at 0, so samples before the first packet are lost, too. If the length is unknown or already
+            // passed, the audio clip may be cut from a longer one whose times were kept.
             let first = if samples.is_some_and(|samples| at < samples) { 0 } else { at };
             let missing = at.saturating_sub(*base.get_or_insert(first)).saturating_sub(mono.position());
             if missing > 0 && !loses_in_gaps() {
@@ -118,7 +118,7 @@ pub(super) fn decode(
                 mono.silence(missing)?;
             }
         }
-        // A decoder of FLAC takes what it reads for music; the frame's checksum knows better.
+        // The FLAC decoder accepts any bytes as samples, so the frame's checksum decides.
         let intact = format != AudioFormat::Flac || is_intact(&packet.data);
         match if intact { decoder.decode(&packet) } else { Err(Failure::DecodeError("checksum")) } {
             Ok(buffer) if buffer.spec().rate() != sample_rate => {
@@ -147,8 +147,7 @@ pub(super) fn decode(
     mono.silence(missing)
 }
 
-/// Returns the next packet of any track; `None` at the end. A missing end shows by the count of samples, if the container has
-/// one.
+/// Returns the next packet of any track; `None` at the end. The container's count of samples, if any, shows a missing end.
 fn next_packet(reader: &mut dyn FormatReader, format: AudioFormat) -> Result<Option<Packet>> {
     match reader.next_packet() {
         Ok(packet) => Ok(packet),
@@ -162,11 +161,11 @@ fn next_packet(reader: &mut dyn FormatReader, format: AudioFormat) -> Result<Opt
 
 /// Counts packets, and the steps that reading them takes.
 struct Work {
-    /// Of the audio clip.
+    /// Bytes of the audio clip.
     bytes: usize,
     packets: u64,
     packet_bytes: usize,
-    /// Without those for copies.
+    /// The steps so far, without those for copies.
     steps: u64,
 }
 
@@ -183,7 +182,7 @@ impl Work {
             )));
         }
         op.check_packets(format, self.packets)?;
-        // Packets that overlap are copied again and again.
+        // The bytes of overlapping packets are copied repeatedly.
         self.packet_bytes = self.packet_bytes.saturating_add(length);
         let copied_again = self.packet_bytes.saturating_sub(self.bytes) as u64;
         op.check_steps(format, self.steps.saturating_add(copied_again / COPIED_BYTES_PER_STEP))
@@ -199,7 +198,7 @@ fn changes_rate(format: AudioFormat, from: u32, to: u32) -> Error {
     Error::bad_sample(format!("the {format} audio clip changes from {from} Hz to {to} Hz"))
 }
 
-/// Counts `missing` samples, and stops early where they are too many already.
+/// Counts `missing` samples, and stops early if they are already too many.
 fn lose(
     losses: &mut Losses,
     op: &DecodeAudio,

@@ -1,6 +1,6 @@
-//! The codebooks of a Vorbis audio clip (Vorbis I, section 3.2.1), checked before symphonia reads them: it takes for
-//! granted that no codeword is longer than 32 bits and that a table's side is found by a root in f32, and panics
-//! otherwise. Only a forged audio clip gets there, its checksums right.
+//! Checks the codebooks of a Vorbis audio clip (Vorbis I, section 3.2.1) before symphonia reads them. symphonia assumes that
+//! no codeword is longer than 32 bits and that a table's side is the root in f32, and panics otherwise. Only a forged audio
+//! clip with right checksums can cause that.
 
 use super::ogg_pages::{Page, pages};
 use super::options::DecodeAudio;
@@ -11,8 +11,8 @@ const SETUP: &[u8; 7] = b"\x05vorbis";
 /// Longest codeword, in bits.
 const MAX_CODEWORD: u32 = 32;
 
-/// What an entry takes: its length, its codeword, its number and its place in the table that codewords are looked up in. And
-/// what each number of its vector takes.
+/// The bytes of an entry: its length, its codeword, its number and its place in the table of codewords. Then those of each
+/// number of its vector.
 const ENTRY_BYTES: u64 = 1 + 4 + 4 + 8;
 const VALUE_BYTES: u64 = 4;
 
@@ -20,11 +20,11 @@ const VALUE_BYTES: u64 = 4;
 const MAX_ENTRIES: u32 = 128 << 10;
 const MAX_DIMENSIONS: u32 = 32;
 
-/// Checks the setup header of a stream, and its repetitions, which some encoders write; `bytes` holds no other stream of
+/// Checks the setup header of a stream, and its repetitions, which some encoders write. `bytes` has no other stream of
 /// Vorbis.
 pub(super) fn check_setup(op: &DecodeAudio, bytes: &[u8], serial: [u8; 4]) -> Result<()> {
     let damaged = || Error::bad_sample("the Vorbis audio clip's setup header is damaged or missing");
-    // A packet's first bytes are never split between pages, so every setup header shows.
+    // A packet's first bytes are never split between pages, so every setup header is found.
     let count = bytes.windows(SETUP.len()).filter(|seven| seven == SETUP).count();
     let packets = setup_packets(bytes, serial, count).ok_or_else(damaged)?;
     let mut unpacked = 0_u64;
@@ -40,7 +40,7 @@ pub(super) fn check_setup(op: &DecodeAudio, bytes: &[u8], serial: [u8; 4]) -> Re
     Ok(())
 }
 
-/// The first `count` setup headers, from pages that follow each other without a gap. The first is the third packet.
+/// Returns the first `count` setup headers, from pages without a gap. The first header is the third packet.
 fn setup_packets(bytes: &[u8], serial: [u8; 4], count: usize) -> Option<Vec<Vec<u8>>> {
     let (mut packets, mut packet, mut found) = (0, Vec::new(), Vec::new());
     for (sequence, page) in (0..).zip(pages(bytes)) {
@@ -76,7 +76,7 @@ fn setup_packets(bytes: &[u8], serial: [u8; 4], count: usize) -> Option<Vec<Vec<
     None
 }
 
-/// Bits from the lowest of the first byte up.
+/// A reader of bits, from the lowest bit of the first byte up.
 struct Bits<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -98,7 +98,7 @@ impl Bits<'_> {
     }
 }
 
-/// The bytes that all codebooks take once unpacked.
+/// Returns the bytes that all codebooks take once unpacked.
 fn check_codebooks(bits: &mut Bits<'_>) -> Option<u64> {
     let count = bits.read(8)? + 1;
     (0..count).try_fold(0_u64, |bytes, _| Some(bytes + check_codebook(bits)?))
@@ -142,13 +142,13 @@ fn check_codebook(bits: &mut Bits<'_>) -> Option<u64> {
     }
 }
 
-/// The largest number whose power does not exceed the entries; none where its root in f32 is another.
+/// Returns the largest number whose power does not exceed the entries, or `None` if the root in f32 is another number.
 fn side(entries: u32, dimensions: u32) -> Option<u32> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as symphonia computes it")]
     let side = (entries as f32).powf(1.0 / dimensions as f32).floor() as u32;
     let fits =
         |side: u32| u64::from(side).checked_pow(dimensions).is_some_and(|power| power <= entries.into());
-    // A power of more than 32 bits would not be seen as one.
+    // A power of more than 32 bits would not be detected.
     let wraps = u64::from(side + 1).checked_pow(dimensions).is_none_or(|power| power > u32::MAX.into());
     (fits(side) && !fits(side + 1) && !wraps).then_some(side)
 }

@@ -14,23 +14,23 @@ use super::options::DecodeAudio;
 use crate::audio::format::AudioFormat;
 use feedstock_base::{Error, Result};
 
-/// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, within the second cache.
+/// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, which fit the second-level cache.
 const PACKET_SAMPLES: usize = 8192;
 
-/// Writers that cannot know the length put the largest number there, less what is around it: more than this is not a
-/// claim. An audio clip of that size would be over any limit anyway.
+/// Writers that do not know the length write the largest number, minus the size of the headers. A larger value than this does
+/// not state a length. An audio clip of that size would exceed any limit anyway.
 const ENDLESS_BYTES: u32 = 0x7FFF_0000;
 
-/// What the chunks in front of the samples state.
+/// The content of the chunks before the samples.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::audio) struct WavHeader {
     pub(in crate::audio) sample_rate: u32,
     pub(in crate::audio) channels: u32,
     codec: AudioCodecId,
-    /// Of one sample of all channels.
+    /// Bytes of one sample of all channels.
     frame_bytes: u32,
     data_at: u64,
-    /// None where the writer did not know.
+    /// `None` if the writer did not know it.
     data_bytes: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ impl WavHeader {
         }
     }
 
-    /// Samples of one channel in an audio clip of `total_bytes`, and whether that many are there.
+    /// Returns the samples of one channel in an audio clip of `total_bytes`, and whether all are present.
     pub(in crate::audio) fn samples(&self, total_bytes: u64) -> (u64, bool) {
         let there = total_bytes.saturating_sub(self.data_at);
         let said = self.data_bytes.map_or(there, u64::from);
@@ -150,7 +150,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     let mut decoder = PcmDecoder::try_new(&parameters, &AudioDecoderOptions::default())
         .map_err(|error| Error::bad_sample("the WAV audio clip cannot be decoded").with_source(error))?;
     let mut mono = Mono::new(op, Trim::default(), sample_rate, out);
-    // At most max_samples, and each of them has bytes in the audio clip.
+    // At most max_samples, each of which has bytes in the audio clip.
     let whole = usize::try_from(there).unwrap_or(usize::MAX).saturating_mul(frame_bytes);
     for packet in data[..whole.min(data.len())].chunks(PACKET_SAMPLES * frame_bytes) {
         let decoded = decoder
@@ -162,7 +162,7 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
     Ok(Decoded::whole(sample_rate, header.data_bytes.is_some()))
 }
 
-/// Channels without places: only their mean is used.
+/// Returns channels without positions: only their mean is used.
 fn discrete(channels: u32) -> Channels {
     Channels::Discrete(u16::try_from(channels).unwrap_or(u16::MAX))
 }

@@ -1,6 +1,6 @@
-//! The filters: a sinc, cut to the lower of both bands, under a Kaiser window, sampled at the phases of a ratio.
+//! The filters: a sinc, cut to the lower of both bands, with a Kaiser window, sampled at the phases of a ratio.
 //!
-//! Computed in f64 with functions that give the same bits on every machine, then rounded once.
+//! They are computed in f64 with functions that give the same bits on every machine, then rounded once.
 
 /// Half the window's length, in samples of the lower rate. 42.5 makes 256 taps from 48 to 16 kHz, and with [`BETA`] a
 /// transition of 0.88 … 1.0 of the lower band.
@@ -9,18 +9,18 @@ const HALF_WIDTH: f64 = 42.5;
 /// The Kaiser window's shape: a stop band below −90 dB.
 const BETA: f64 = 9.0;
 
-/// Where the sinc is cut, as a share of the lower band: as high as leaves the stop band at 1.0.
+/// The cut-off of the sinc, as a share of the lower band: the highest that keeps the stop band at 1.0.
 const CUTOFF: f64 = 0.9325;
 
-/// Coefficients of all phases of one ratio: up to this many (1 MiB) every phase has its own; ratios with more phases
-/// take the two nearest of a table.
+/// The most coefficients of all phases of one ratio (1 MiB). Up to this number, every phase has its own. Ratios with more
+/// phases interpolate between the two nearest of a table.
 const MAX_COEFFICIENTS: usize = 1 << 18;
 
-/// Phases of that table a sample of the lower rate. Between two of them the sinc is taken as straight, which is wrong
-/// by less than (π / 512)² / 8 = −106 dB.
+/// Phases of that table per sample of the lower rate. Linear interpolation between two of them has an error below
+/// (π / 512)² / 8 = −106 dB.
 const TABLE_PHASES: f64 = 512.0;
 
-/// Taps are added up in lanes of as many.
+/// The number of lanes in which taps are summed.
 pub(super) const LANES: usize = 8;
 
 /// The filter of one ratio.
@@ -30,19 +30,19 @@ pub(super) struct Filter {
     pub(super) down: u64,
     /// Taps of a phase, a multiple of [`LANES`].
     pub(super) taps: usize,
-    /// `phases` (and, between them, one more) × `taps`.
+    /// `phases` (one more for interpolation) × `taps`.
     coefficients: Vec<f32>,
-    /// Phases of an input sample.
+    /// Phases per input sample.
     phases: u64,
 }
 
-/// Where an output sample's taps lie.
+/// The position of an output sample's taps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Place {
     /// The input sample of the first tap.
     pub(super) first: i64,
     pub(super) phase: usize,
-    /// How far it is from there to the next phase, 0 … 1.
+    /// The distance from the phase towards the next one, 0 … 1.
     pub(super) towards_next: f32,
 }
 
@@ -52,7 +52,7 @@ impl Filter {
     }
 
     pub(super) fn new(up: u32, down: u32) -> Self {
-        // Input samples a sample of the lower rate.
+        // Input samples per sample of the lower rate.
         let stretch = (f64::from(down) / f64::from(up)).max(1.0);
         let half = HALF_WIDTH * stretch;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "ratios are at most 256")]
@@ -77,7 +77,7 @@ impl Filter {
         &self.coefficients[phase * self.taps..][..self.taps]
     }
 
-    /// Where output sample `index` takes its taps.
+    /// Returns the position of the taps of output sample `index`.
     pub(super) fn place(&self, index: u64) -> Place {
         let at = u128::from(index) * u128::from(self.down);
         let (whole, part) = (at / u128::from(self.up), at % u128::from(self.up) * u128::from(self.phases));
@@ -94,7 +94,7 @@ impl Filter {
     }
 }
 
-/// The coefficients of one phase: the output is `offset` after the tap before the middle.
+/// Returns the coefficients of one phase: the output is `offset` after the tap before the middle.
 fn one_phase(offset: f64, taps: usize, half: f64, cutoff: f64) -> impl Iterator<Item = f32> {
     let middle = (taps / 2 - 1) as f64 + offset;
     let values: Vec<f64> = (0..taps).map(|tap| windowed_sinc(tap as f64 - middle, half, cutoff)).collect();
@@ -114,7 +114,7 @@ fn windowed_sinc(x: f64, half: f64, cutoff: f64) -> f64 {
     sinc * bessel(BETA * inside.sqrt()) / bessel(BETA)
 }
 
-/// The modified Bessel function of the first kind and order 0, by its power series.
+/// Returns the modified Bessel function of the first kind and order 0, by its power series.
 fn bessel(x: f64) -> f64 {
     let (mut sum, mut term, mut index) = (1.0, 1.0, 1.0);
     while term > sum * 1e-17 {

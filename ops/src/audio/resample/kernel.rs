@@ -1,22 +1,22 @@
-//! Sums of products in eight lanes: lane i takes taps i, i + 8, …; then (i) + (i + 4), then (i) + (i + 2), then the
-//! last two. Product and sum are rounded each, so that every implementation gives the same bits.
+//! Sums of products in eight lanes. Lane i takes taps i, i + 8, …; then lanes are added as (i) + (i + 4), (i) + (i + 2), and
+//! the last two. Products and sums are rounded separately, so that every implementation gives the same bits.
 
 use super::filter::LANES;
 
-/// Outputs that are computed together, each with its taps and the same coefficients: eight sums, one register of
-/// coefficients and one of products fit the sixteen that there are.
+/// Outputs that are computed together, each with its taps and the same coefficients. Eight sums, one register of coefficients
+/// and one of products fit in the sixteen registers.
 pub(super) const TOGETHER: usize = 8;
 
-/// The products of `coefficients` and the taps at `input[step · j ..]`, summed, for each j of [`TOGETHER`].
+/// Returns the sum of the products of `coefficients` and the taps at `input[step · j ..]`, for each j of [`TOGETHER`].
 ///
 /// # Panics
-/// Where the input is shorter than the last output's taps: that is a defect of the caller.
+/// If the input is shorter than the last output's taps, which is a defect of the caller.
 pub(super) fn dots(coefficients: &[f32], input: &[f32], step: usize) -> [f32; TOGETHER] {
     assert!(coefficients.len().is_multiple_of(LANES));
     assert!(input.len() >= step * (TOGETHER - 1) + coefficients.len());
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: AVX2 is there, and the lengths are as asserted.
+        // SAFETY: the processor has AVX2, and the lengths were asserted.
         return unsafe { avx2::dots(coefficients, input, step) };
     }
     dots_portable(coefficients, input, step)
@@ -26,7 +26,7 @@ fn dots_portable(coefficients: &[f32], input: &[f32], step: usize) -> [f32; TOGE
     std::array::from_fn(|j| dot(coefficients, &input[step * j..]))
 }
 
-/// One sum.
+/// Returns one sum.
 pub(super) fn dot(coefficients: &[f32], taps: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];
     for (coefficients, taps) in coefficients.chunks_exact(LANES).zip(taps.chunks_exact(LANES)) {
@@ -56,7 +56,7 @@ mod avx2 {
         let (coefficient, tap) = (coefficients.as_ptr(), input.as_ptr());
         let mut at = 0;
         while at < coefficients.len() {
-            // SAFETY: `at` + 8 ≤ the coefficients' length, and the caller vouches for the taps.
+            // SAFETY: `at` + 8 ≤ the coefficients' length, and the caller guarantees the taps.
             unsafe {
                 let these = _mm256_loadu_ps(coefficient.add(at));
                 for (j, sum) in sums.iter_mut().enumerate() {

@@ -1,18 +1,17 @@
-//! Another sample rate, by a polyphase FIR of a Kaiser-windowed sinc.
+//! Resampling by a polyphase FIR of a Kaiser-windowed sinc.
 //!
 //! ```text
-//! input, 48 kHz  ····x···x···x···x···   taps of output n: 256 around n · down / up, one row of coefficients a phase
+//! input, 48 kHz  ····x···x···x···x···   taps of output n: 256 around n · down / up, one row of coefficients per phase
 //!                    └─ eight outputs of one phase at a time, eight taps each (kernel.rs)
 //! output, 16 kHz ····y···········y···   ceil(n · to / from) samples, zero delay, linear phase, silence outside
 //! ```
-//! Measured by this file's tests, as shares of the lower rate's band (half of it: 8 kHz at 16 kHz) and for every ratio
-//! there: flat within 0.02 dB up to 0.875 (7 kHz), −3 dB at 0.92, aliases and images below −90 dB from 1.0 on. Tones up
-//! to 0.8 are right to −99 dB, at 160/441 too, where soxr HQ is to −80. soxr HQ keeps more of the top (−0.4 dB at 0.94)
-//! and rejects more (−126 dB).
+//! This file's tests measure, for every ratio and as shares of the lower rate's band (8 kHz at 16 kHz): flat within 0.02 dB
+//! up to 0.875 (7 kHz), −3 dB at 0.92, aliases and images below −90 dB from 1.0 on. Tones up to 0.8 have errors below −99 dB,
+//! also at 160/441, where soxr HQ has −80 dB. soxr HQ keeps more of the top (−0.4 dB at 0.94) and rejects more (−126 dB).
 //!
 //! The result is a pure function of the samples and the ratio: the same bits in every thread, on every machine, for any
-//! order of audio clips. Cost: 85 products a sample of the higher rate; 5 s from 48 to 16 kHz take 0.7 ms, and decoding
-//! their MP3 2.3, but with an MP3 that is decoded at half its rate for it (`decode/layer3/`) 1.5 together (`cargo bench
+//! order of audio clips. Cost: 85 products per sample of the higher rate. 5 s from 48 to 16 kHz take 0.7 ms, and decoding
+//! their MP3 takes 2.3 ms. If the MP3 is decoded at half its rate (`decode/layer3/`), both together take 1.5 ms (`cargo bench
 //! -p feedstock-ops --bench speech_chain`).
 
 mod filter;
@@ -22,33 +21,33 @@ use crate::buffer::fit;
 use feedstock_base::{Error, Result};
 use filter::Filter;
 
-/// The largest ratio of rates: 384 kHz, the most that is decoded, to 1.5 kHz. Filters are 85 taps × the ratio.
+/// The largest ratio of rates: 384 kHz, the highest that is decoded, to 1.5 kHz. Filters have 85 taps × the ratio.
 pub(crate) const MAX_RATIO: u32 = 256;
 
-/// Filters that a thread keeps: the rates of a mixed corpus (8, 11, 16, 22, 24, 32, 44.1, 48, 96 kHz) and three speeds.
-/// At most 1 MiB each.
+/// The filters that a thread keeps, at most 1 MiB each: the rates of a mixed corpus (8, 11, 16, 22, 24, 32, 44.1, 48, 96 kHz)
+/// and three speeds.
 const KEPT_FILTERS: usize = 12;
 
-/// How many samples `samples` are at another rate.
+/// Returns the number of samples at another rate.
 pub(crate) fn resampled_length(samples: u64, from: u32, to: u32) -> u128 {
     (u128::from(samples) * u128::from(to)).div_ceil(u128::from(from))
 }
 
-/// What one thread keeps between audio clips: the filters of the ratios seen last.
+/// The filters that one thread keeps between audio clips: those of the last ratios.
 #[derive(Default)]
 pub(crate) struct Resampler {
-    /// The latest first.
+    /// The filters, latest first.
     filters: Vec<Filter>,
-    /// The taps of an output near an end, silence included.
+    /// The taps of an output near an end, including silence.
     edge: Vec<f32>,
 }
 
 impl Resampler {
-    /// Replaces `out` by `input`, taken `from` times a second, as taken `to` times a second: ceil(n · to / from)
-    /// samples. Only the ratio counts, not the rates.
+    /// Replaces `out` by `input`, resampled from `from` to `to` Hz: ceil(n · to / from) samples. Only the ratio counts, not the
+    /// rates.
     ///
     /// # Errors
-    /// `BadSample` where the rates differ by more than 256 times, or one is 0.
+    /// `BadSample` if the rates differ by a factor of more than 256, or one is 0.
     pub(crate) fn run(&mut self, input: &[f32], from: u32, to: u32, out: &mut Vec<f32>) -> Result<()> {
         out.clear();
         if from == to {
@@ -82,7 +81,7 @@ impl Resampler {
         self.filters.iter().map(Filter::kept_bytes).sum()
     }
 
-    /// The place of a ratio's filter.
+    /// Returns the index of a ratio's filter.
     fn filter(&mut self, up: u32, down: u32) -> usize {
         let known = |filter: &Filter| (filter.up, filter.down) == (up.into(), down.into());
         match self.filters.iter().position(known) {
@@ -96,7 +95,7 @@ impl Resampler {
     }
 }
 
-/// Each output has its phase: every `up`-th has the same, so eight of those are computed together.
+/// Computes outputs by phase: every `up`-th output has the same phase, so eight of those are computed together.
 fn by_phases(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f32]) {
     // A ratio with its filter's coefficients within the limit, and outputs of an audio clip.
     let (up, down) = (usize::try_from(filter.up).unwrap_or(1), usize::try_from(filter.down).unwrap_or(1));
@@ -125,7 +124,7 @@ fn by_phases(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f32
     }
 }
 
-/// Each output is between two phases of a table.
+/// Computes outputs that are each between two phases of a table.
 fn interpolate(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f32]) {
     for (index, out) in out.iter_mut().enumerate() {
         let place = filter.place(index as u64);
@@ -136,7 +135,7 @@ fn interpolate(filter: &Filter, input: &[f32], edge: &mut Vec<f32>, out: &mut [f
     }
 }
 
-/// The taps from `first` on, with silence outside the audio clip.
+/// Returns the taps from `first` on, with silence outside the audio clip.
 fn window<'a>(input: &'a [f32], first: i64, taps: usize, edge: &'a mut Vec<f32>) -> &'a [f32] {
     if let Some(inside) = usize::try_from(first).ok().and_then(|first| input.get(first..first + taps)) {
         return inside;
@@ -283,7 +282,7 @@ mod tests {
                 let out = run(&vec![0.5; n], from, to);
                 assert_eq!(out.len() as u64, (n as u64 * u64::from(to)).div_ceil(u64::from(from)));
             }
-            // A slow bump stays where it is, in time.
+            // A slow bump keeps its position in time.
             let bump = |seconds: f64| (-((seconds - 0.5) / 0.01).powi(2)).exp();
             let (from, to) = if from < 100 { (from * 1600, to * 1600) } else { (from, to) };
             let input: Vec<f32> = (0..from).map(|n| bump(f64::from(n) / f64::from(from)) as f32).collect();
@@ -319,7 +318,7 @@ mod tests {
 
     #[test]
     fn the_ends_and_the_blocks_make_no_difference() {
-        // An output depends on its taps alone: silence in front shifts, nothing else.
+        // An output depends on its taps alone: silence before the audio only shifts it.
         for (from, to) in RATIOS {
             let input = tone(100.0, 8000, 3000);
             let divisor = gcd(from, to);

@@ -66,6 +66,6 @@ mod tests {
             let bytes = std::fs::read(format!("tests/golden/decode/{name}")).unwrap();
             assert_eq!(read_mode(&bytes).unwrap(), mode, "{name}");
         }
-        assert!(read_mode(b"no picture").is_err());
+        assert!(read_mode(b"no image").is_err());
     }
 }

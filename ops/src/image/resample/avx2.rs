@@ -26,7 +26,7 @@ pub(super) fn down(rows: Rows<'_>, taps: RowTaps<'_>, out: &mut [u8]) {
     }
 }
 
-/// `PAIRS` pairs of rows; 0 for any number.
+/// [`down`] for `PAIRS` pairs of rows; 0 stands for any number.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn down_pairs<const PAIRS: usize>(rows: Rows<'_>, taps: RowTaps<'_>, out: &mut [u8]) {
@@ -40,7 +40,7 @@ fn down_pairs<const PAIRS: usize>(rows: Rows<'_>, taps: RowTaps<'_>, out: &mut [
     loop {
         let mut sums = [half; 4];
         for pair in 0..pairs {
-            // An odd last row is its own partner, of weight zero.
+            // With an odd count, the last row is paired with itself, at weight zero.
             let rows_of_pair = [pair * 2, (pair * 2 + 1).min(count - 1)];
             // SAFETY: rows `first` … `first + count` have `length` bytes each within the pixels, as asserted, and
             // `at` is at most `length - BYTES`.
@@ -72,7 +72,7 @@ fn down_pairs<const PAIRS: usize>(rows: Rows<'_>, taps: RowTaps<'_>, out: &mut [
     }
 }
 
-/// [`super::across`] for two rows, one in each half of the registers.
+/// [`super::across`], with one of the two rows in each half of a register.
 #[target_feature(enable = "avx2")]
 pub(super) fn across(rows: [&[u8]; 2], weights: &Weights, out: [&mut [u8]; 2]) {
     match weights.stride {
@@ -83,7 +83,7 @@ pub(super) fn across(rows: [&[u8]; 2], weights: &Weights, out: [&mut [u8]; 2]) {
     }
 }
 
-/// `PAIRS` pairs of taps; 0 for any even number.
+/// [`across`] for `PAIRS` pairs of taps; 0 stands for any even number.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn across_pairs<const PAIRS: usize>(rows: [&[u8]; 2], weights: &Weights, out: [&mut [u8]; 2]) {
@@ -93,13 +93,13 @@ fn across_pairs<const PAIRS: usize>(rows: [&[u8]; 2], weights: &Weights, out: [&
     let mut groups = groups.iter().zip(weights.pairs.chunks_exact(stride * 4));
     let four = Four::<PAIRS>::new(rows, weights);
     let mut at = 0;
-    // Stores of 16 bytes, of which the next ones write over the last four, while there is room for them.
+    // Stores 16 bytes at a time while there is room; the next store overwrites the last four.
     let room = upper.len().min(lower.len()).saturating_sub(16 - GROUP);
     for (taps, pairs) in groups.by_ref().take(room / GROUP) {
-        // SAFETY: they are of the same weights.
+        // SAFETY: taps and pairs belong to the weights that `four` was made with.
         let pixels = unsafe { four.pixels(taps, pairs) };
         let [upper, lower] = [&mut upper[at..at + 16], &mut lower[at..at + 16]];
-        // SAFETY: 16 bytes each.
+        // SAFETY: there is room for 16 bytes in both rows.
         unsafe {
             _mm_storeu_si128(upper.as_mut_ptr().cast(), _mm256_castsi256_si128(pixels));
             _mm_storeu_si128(lower.as_mut_ptr().cast(), _mm256_extracti128_si256::<1>(pixels));
@@ -108,7 +108,7 @@ fn across_pairs<const PAIRS: usize>(rows: [&[u8]; 2], weights: &Weights, out: [&
     }
     for (taps, pairs) in groups {
         let mut pixels = [0_u8; 32];
-        // SAFETY: 32 bytes; and as above.
+        // SAFETY: the buffer has 32 bytes; taps and pairs as above.
         unsafe { _mm256_storeu_si256(pixels.as_mut_ptr().cast(), four.pixels(taps, pairs)) };
         for (row, pixels) in [&mut *upper, &mut *lower].into_iter().zip(pixels.chunks_exact(16)) {
             for (out, value) in row[at..].iter_mut().zip(&pixels[..GROUP]) {
@@ -119,7 +119,7 @@ fn across_pairs<const PAIRS: usize>(rows: [&[u8]; 2], weights: &Weights, out: [&
     }
 }
 
-/// Makes four pixels of two rows at a time.
+/// Computes four pixels of two rows at a time.
 struct Four<'a, const PAIRS: usize> {
     rows: [&'a [u8]; 2],
     half: __m256i,
@@ -135,10 +135,10 @@ impl<'a, const PAIRS: usize> Four<'a, PAIRS> {
         Self { rows, half, bits }
     }
 
-    /// The pixels of four results.
+    /// Returns the pixels of four results.
     ///
     /// # Safety
-    /// `taps` and `pairs` are of the weights given to `new`.
+    /// `taps` and `pairs` must belong to the weights given to `new`.
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn pixels(&self, taps: &[Taps; 4], pairs: &[i32]) -> __m256i {
@@ -147,7 +147,7 @@ impl<'a, const PAIRS: usize> Four<'a, PAIRS> {
         for ((sum, taps), pairs) in sums.iter_mut().zip(taps).zip(pairs.chunks_exact(stride)) {
             let mut byte = taps.first as usize * 3;
             for pairs in pairs.chunks(2) {
-                // SAFETY: the rows are readable for `stride` pairs from any first on, and the padding.
+                // SAFETY: the rows are readable for `stride` pairs from any tap's first pixel, plus the padding.
                 let load = |row: usize| unsafe { _mm_loadu_si128(self.rows[row].as_ptr().add(byte).cast()) };
                 let pixels = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(0)), load(1));
                 let words = _mm256_shuffle_epi8(pixels, words_of_pair::<0>());
@@ -165,7 +165,7 @@ impl<'a, const PAIRS: usize> Four<'a, PAIRS> {
     }
 }
 
-/// The shuffle of two pixels, from byte `AT` on, into words: both reds, both greens, both blues, zeros.
+/// Returns the shuffle of the two pixels at byte `AT` into words: both reds, both greens, both blues, zeros.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn words_of_pair<const AT: i8>() -> __m256i {
@@ -176,7 +176,7 @@ fn words_of_pair<const AT: i8>() -> __m256i {
     _mm256_broadcastsi128_si256(half)
 }
 
-/// The shuffle of four pixels of four bytes into ones of three.
+/// Returns the shuffle of four pixels of four bytes into pixels of three.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn without_fourths() -> __m256i {

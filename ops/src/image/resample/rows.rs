@@ -3,11 +3,11 @@
 /// Bytes after a row's last readable pixel that a load of 16 may touch.
 pub(super) const ROW_PADDING: usize = 16;
 
-/// Source rows from the first one needed on, each from its first byte needed on.
+/// The source rows that are needed, each starting at the first byte that is needed.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) pixels: &'a [u8],
-    /// Bytes from row to row.
+    /// Bytes from the start of one row to the next.
     pub(super) pitch: usize,
 }
 

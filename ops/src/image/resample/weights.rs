@@ -1,15 +1,15 @@
-//! What each source pixel weighs in each result pixel, along one side of an image.
+//! The weight of each source pixel in each result pixel, along one side of an image.
 //!
 //! Computed in f64 and then rounded to i16 at the highest precision that the largest weight allows. The bits are those
 //! of fast_image_resize 6, so the order of the operations matters.
 
 use super::super::geometry::Filter;
 
-/// Fractional bits of a weight, at most: 8 bits of a sample, the sign, and one for filters that overshoot make up the
-/// 32 of a sum.
+/// Limit on the fractional bits of a weight. A sum has 32 bits; 8 are for the sample, one for the sign, and some for
+/// filters that overshoot.
 const MAX_PRECISION: u32 = 21;
 
-/// One side of an image: `length` source pixels from `start` on, of the `source` there are, become `target`.
+/// One side of an image: of its `source` pixels, the `length` from `start` become `target` pixels.
 #[derive(Clone, Copy)]
 pub(super) struct Side {
     pub(super) source: u32,
@@ -19,14 +19,14 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// Whether every result pixel is a source pixel.
+    /// Returns whether every result pixel is a copy of a source pixel.
     #[expect(clippy::float_cmp, reason = "the question is whether they are whole numbers")]
     pub(super) fn is_copied(self) -> bool {
         f64::from(self.target) == self.length && self.start == self.start.round()
     }
 }
 
-/// The source pixels of one result: `count` from `first` on.
+/// The source pixels of one result pixel: `count` of them, starting at `first`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Taps {
     /// Counted from [`Weights::start`].
@@ -34,21 +34,21 @@ pub(super) struct Taps {
     pub(super) count: u32,
 }
 
-/// The weights of one side; keeps its buffers.
+/// The weights of one side. Its buffers are reused.
 #[derive(Default)]
 pub(super) struct Weights {
-    /// The first source pixel that weighs anything.
+    /// The first source pixel with a weight.
     pub(super) start: usize,
-    /// Source pixels from there to the last.
+    /// The number of source pixels from there to the last one with a weight.
     pub(super) length: usize,
-    /// Of each result; then empty ones up to a multiple of four.
+    /// The taps of each result, then empty ones up to a multiple of four.
     pub(super) taps: Vec<Taps>,
-    /// Pairs of weights of 16 bits, the first one low; `stride` for each of the taps, zero from their count on.
+    /// Pairs of 16-bit weights, the first in the low half. Each result has `stride` pairs; those past its count are zero.
     pub(super) pairs: Vec<i32>,
-    /// One, or an even number.
+    /// The pairs of each result: one, or an even number.
     pub(super) stride: usize,
-    /// Source pixels that a row must have from `start` on (of any value from `length` on), for `stride` pairs to be
-    /// readable for every result.
+    /// Source pixels that must be readable from `start`, so that `stride` pairs can be read for every result. Those past
+    /// `length` may have any value.
     pub(super) readable: usize,
     /// Fractional bits.
     pub(super) precision: u32,
@@ -62,17 +62,17 @@ impl Weights {
             + self.exact.capacity() * size_of::<f64>()
     }
 
-    /// The weights of `filter` on `side`.
+    /// Computes the weights of `filter` on `side`.
     pub(super) fn fill(&mut self, side: Side, filter: Filter) {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the feature is there.
+            // SAFETY: the feature was just detected.
             return unsafe { self.fill_avx2(side, filter) };
         }
         self.fill_anywhere(side, filter);
     }
 
-    /// The same code; rounding is an instruction here, not a call.
+    /// The same code, compiled with AVX2 so that rounding is an instruction instead of a call.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn fill_avx2(&mut self, side: Side, filter: Filter) {
@@ -135,7 +135,7 @@ impl Weights {
         self.round(start, most as usize, heaviest, width);
     }
 
-    /// Turns exact weights into those of 16 bits.
+    /// Rounds the exact weights to 16 bits.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the precision is such that the heaviest fits")]
     fn round(&mut self, start: u32, most: usize, heaviest: f64, width: usize) {
@@ -164,12 +164,12 @@ impl Weights {
     }
 }
 
-/// Two weights in one.
+/// Packs two weights into one integer.
 fn pack(low: i16, high: i16) -> i32 {
     i32::from(high) << 16 | i32::from(low.cast_unsigned())
 }
 
-/// The two weights of a pair.
+/// Returns the two weights of a pair.
 #[expect(clippy::cast_possible_truncation, reason = "the low half")]
 pub(super) fn unpack(pair: i32) -> [i32; 2] {
     [i32::from(pair as i16), pair >> 16]

@@ -20,10 +20,10 @@ const MAX_SNR_DB: f64 = 160.0;
 /// Adds a stretch of a noise data set so that the audio clip's energy over the noise's is `snr_db`, as
 /// `torchaudio.functional.add_noise`.
 ///
-/// The noise audio clip is drawn uniformly, and so is its first sample: a longer noise gives a stretch, a shorter one
-/// is repeated from there. The chain is compiled with the data set as [`Resources`](crate::Resources), decoded at the
-/// sample rate that the waveform has at this place, so that a `resample` must come before. An audio clip or a stretch
-/// of noise that is digital silence is left unchanged: no ratio exists.
+/// The noise is an audio clip of the data set, drawn uniformly, and so is the sample at which it starts: of a longer noise,
+/// a stretch is added; a shorter one is repeated. The chain is compiled with the data set in its
+/// [`Resources`](crate::Resources), decoded at the sample rate of the waveform, so a `resample` must come before. If the
+/// audio clip or the stretch of noise is digital silence, no ratio exists, and the audio clip stays unchanged.
 ///
 /// ```
 /// use feedstock_ops::{ChainSpec, Need, Noise, Resources};
@@ -63,7 +63,7 @@ impl AddNoise {
         Self { noise: noise.into(), snr_db, probability: one() }
     }
 
-    /// How often, 0 … 1.
+    /// Sets the probability, 0 … 1.
     #[must_use]
     pub fn probability(self, probability: f64) -> Self {
         Self { probability, ..self }
@@ -74,7 +74,7 @@ impl AddNoise {
         check_range("snr_db", self.snr_db, -MAX_SNR_DB, MAX_SNR_DB)
     }
 
-    /// Checks what was loaded for `sample_rate`.
+    /// Checks the noise that was loaded, for a waveform of `sample_rate`.
     pub(crate) fn check_noise(&self, noise: &Noise, sample_rate: u32) -> Result<()> {
         if noise.sample_rate != sample_rate {
             return Err(Error::config(format!(
@@ -99,7 +99,7 @@ impl AddNoise {
         let snr_db = generator.uniform(self.snr_db[0], self.snr_db[1]);
         let clip = generator.below(u32::try_from(noise.clips.len()).unwrap_or(u32::MAX));
         let Some(noise) = noise.clips.get(clip as usize) else { return };
-        // A longer noise: any stretch. A shorter one: any phase of its repetition.
+        // A longer noise can start at any stretch, a shorter one at any phase of its repetition.
         let places = if noise.len() > wave.len() { noise.len() - wave.len() + 1 } else { noise.len() };
         let start = generator.below(u32::try_from(places).unwrap_or(u32::MAX)) as usize;
         let (signal, added) = (energy(wave), noise_energy(noise, start, wave.len()));

@@ -6,7 +6,7 @@ use crate::audio::compile::{AudioOp, Compiler};
 use feedstock_base::Result;
 
 /// Lays features out as [features, time], as Whisper and convolutions over time take them; without it they are
-/// [time, features]. It may stand anywhere after the features' op: the layout is given on the way into the row.
+/// [time, features]. It may come anywhere after the op that makes features: the layout is applied when the row is written.
 ///
 /// ```
 /// use feedstock_ops::Chain;

@@ -1,4 +1,4 @@
-//! `global_mvn`: features to the mean and standard deviation of a data set.
+//! `global_mvn`: normalises features by the mean and standard deviation of a data set.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::audio::step::FeatureOp;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// (feature − mean) / std, with statistics of the whole training set, one a feature or one for all.
+/// Computes (feature − mean) / std with the statistics of the whole training set: one per feature, or one for all.
 ///
 /// ```
 /// use feedstock_ops::Chain;
@@ -21,24 +21,24 @@ use feedstock_base::{Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GlobalMvn {
-    /// Means: one number, or one a feature.
+    /// Means: one number, or one per feature.
     #[serde(deserialize_with = "parameters::list")]
     pub mean: Vec<f64>,
-    /// Standard deviations: one number, or one a feature.
+    /// Standard deviations: one number, or one per feature.
     #[serde(deserialize_with = "parameters::list")]
     pub std: Vec<f64>,
 }
 
 impl GlobalMvn {
-    /// Each with one number, or one a feature.
+    /// Each is one number, or one per feature.
     pub fn new(mean: impl Into<Vec<f64>>, std: impl Into<Vec<f64>>) -> Self {
         Self { mean: mean.into(), std: std.into() }
     }
 
-    /// (scale, bias) of each of `width` features: value · scale + bias.
+    /// Returns (scale, bias) for each of `width` features: value · scale + bias.
     ///
     /// # Errors
-    /// `BadConfig` for as many numbers as are neither 1 nor `width`, or for some that are out of range.
+    /// `BadConfig` if there are neither 1 nor `width` numbers, or if some are out of range.
     pub fn scales(&self, width: usize) -> Result<Vec<(f32, f32)>> {
         for (name, values) in [("mean", &self.mean), ("std", &self.std)] {
             if values.len() != 1 && values.len() != width {
@@ -58,7 +58,7 @@ impl GlobalMvn {
             .collect())
     }
 
-    /// On frames of as many features as `scales`.
+    /// Works on frames with as many features as there are `scales`.
     pub(crate) fn run(scales: &[(f32, f32)], features: &mut [f32]) {
         for frame in features.chunks_exact_mut(scales.len()) {
             for (x, (scale, bias)) in frame.iter_mut().zip(scales) {
@@ -74,7 +74,7 @@ impl AudioOp for GlobalMvn {
     }
 }
 
-/// [`GlobalMvn`] for the width of a chain's features: a scale and a bias of each.
+/// [`GlobalMvn`] for the width of a chain's features: a scale and a bias for each.
 struct Scales(Vec<(f32, f32)>);
 
 impl FeatureOp for Scales {

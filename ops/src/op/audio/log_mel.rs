@@ -15,25 +15,25 @@ use feedstock_base::{Error, Result};
 /// The longest frame: 1.4 s at 48 kHz; a thread's buffers for it take 3 MB.
 const MAX_N_FFT: usize = 1 << 16;
 
-/// The most filters: eight times what speech models take.
+/// Limit on the number of filters: eight times what speech models use.
 const MAX_MELS: usize = 1024;
 
-/// Spectra below it are as good as silent: the `amin` of torchaudio and librosa, and Whisper's floor.
+/// Spectra below it count as silent: the `amin` of torchaudio and librosa, and Whisper's floor.
 const DEFAULT_FLOOR: f64 = 1e-10;
 
 /// Computes the power of `n_mels` triangular filters over each frame's spectrum, and its logarithm.
 ///
 /// The result is f32 `[time, n_mels]` (or `[n_mels, time]` with `feature_major`). With `center`, n samples make 1 + n /
 /// hop_length frames, of which `drop_last_frame` leaves n / hop_length; without, 1 + (n − n_fft) / hop_length. An audio
-/// clip that makes none is a bad sample. The sample rate must be known: a `resample` comes before.
+/// clip that makes none is a bad sample. The sample rate must be known, so a `resample` must come before.
 ///
 /// The defaults are those of Whisper's feature extractor (transformers), so that `log_mel:80` (or `log_mel:128`) is
 /// what Whisper takes; [`LogMel::torchaudio`] and [`LogMel::librosa`] have those libraries' defaults. Results agree
-/// with all three within 1e-4 relative, which `tests/suite/golden_audio.rs` checks. They are finite whatever the audio
+/// with all three within 1e-4 relative, which `tests/suite/golden_audio.rs` checks. They are finite for every audio
 /// clip.
 ///
-/// The same machine gives the same bits in every process and thread; between CPUs with and without AVX the FFT adds
-/// in another order, which changes the last bits (1e-6 relative).
+/// On one machine, every process and thread gives the same bits. CPUs with and without AVX add in a different order in
+/// the FFT, which changes the last bits (1e-6 relative).
 ///
 /// ```
 /// use feedstock_ops::Chain;
@@ -68,15 +68,15 @@ pub struct LogMel {
     pub norm: MelNorm,
     /// Frame i has its middle, not its start, at sample i · hop_length; default true.
     pub center: bool,
-    /// What is beyond the audio clip's ends, with `center`; default reflect.
+    /// What is assumed beyond the audio clip's ends, with `center`; default reflect.
     pub pad_mode: PadMode,
     /// 2, the default, takes squared magnitudes, 1 magnitudes.
     pub power: u8,
     /// The logarithm; default Whisper's.
     pub log: Log,
-    /// What the logarithm is protected with; default 1e-10.
+    /// The floor that protects the logarithm; default 1e-10.
     pub floor: f64,
-    /// How; default by taking the greater.
+    /// How the floor is applied; default: the greater of both.
     pub floor_by: FloorBy,
     /// Raise everything to this far below the audio clip's greatest value (decibels, with `log` db only); default not
     /// at all.
@@ -148,8 +148,8 @@ impl LogMel {
 
     /// torchaudio's `MelSpectrogram(n_mels=n_mels)` (whose default is 128) and `AmplitudeToDB(top_db=80)`.
     ///
-    /// With an odd `n_fft` torchaudio takes its bins for those of the even one below; here, as in librosa, they are
-    /// where they are.
+    /// With an odd `n_fft`, torchaudio places the bins as for the even number below it; here, as in librosa, they have
+    /// their true frequencies.
     pub fn torchaudio(n_mels: usize) -> Self {
         Self {
             n_mels,
@@ -201,13 +201,13 @@ impl LogMel {
         Self { mel_scale, norm, ..self }
     }
 
-    /// Whether frames are centred, and what is beyond the ends then.
+    /// Whether frames are centred, and what is then assumed beyond the ends.
     #[must_use]
     pub fn center(self, center: bool, pad_mode: PadMode) -> Self {
         Self { center, pad_mode, ..self }
     }
 
-    /// The logarithm, and what it is protected with.
+    /// The logarithm, and the floor that protects it.
     #[must_use]
     pub fn log(self, log: Log, floor: f64, floor_by: FloorBy) -> Self {
         Self { log, floor, floor_by, top_db: None, ..self }

@@ -15,7 +15,7 @@ use crate::audio::window::Window;
 use crate::buffer::fit;
 use feedstock_base::{Error, Result};
 
-/// The first `n_mfcc` coefficients of the orthonormal DCT-II of each frame's log-mel spectrum.
+/// Computes the first `n_mfcc` coefficients of the orthonormal DCT-II of each frame's log-mel spectrum.
 ///
 /// The result is f32 `[time, n_mfcc]`. The parameters are [`LogMel`]'s, with the defaults of
 /// `torchaudio.transforms.MFCC`: 128 filters of HTK's scale, decibels down to 80 below the greatest. Its
@@ -56,13 +56,13 @@ pub struct Mfcc {
     pub norm: MelNorm,
     /// Frame i has its middle, not its start, at sample i · hop_length; default true.
     pub center: bool,
-    /// What is beyond the audio clip's ends; default reflect.
+    /// What is assumed beyond the audio clip's ends; default reflect.
     pub pad_mode: PadMode,
     /// The logarithm; default decibels.
     pub log: Log,
-    /// What the logarithm is protected with; default 1e-10.
+    /// The floor that protects the logarithm; default 1e-10.
     pub floor: f64,
-    /// How; default by taking the greater.
+    /// How the floor is applied; default: the greater of both.
     pub floor_by: FloorBy,
     /// Raise everything to this far below the audio clip's greatest value (with `log` db only); by default 80 with
     /// `log` db, and not otherwise.
@@ -82,7 +82,7 @@ impl Mfcc {
         Self { n_mfcc, ..Self::default() }
     }
 
-    /// `n_mfcc` coefficients of the spectra that `mel` describes; its power and dropped frame apply no more.
+    /// `n_mfcc` coefficients of the spectra that `mel` describes. Its `power` and `drop_last_frame` are ignored.
     pub fn of(n_mfcc: usize, mel: LogMel) -> Self {
         Self {
             n_mfcc,
@@ -150,7 +150,7 @@ impl Cepstrum {
         Ok(Self { mel, n_mfcc, dct })
     }
 
-    /// All frames of `wave` into `out`, frames × `n_mfcc`.
+    /// Computes all frames of `wave` into `out`, frames × `n_mfcc`.
     pub(crate) fn run(
         &self,
         wave: &[f32],
@@ -176,7 +176,7 @@ impl Cepstrum {
         self.transform_portable(mels, out);
     }
 
-    /// The same additions in wider registers: the same bits.
+    /// The same additions in wider registers, which give the same bits.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn transform_avx2(&self, mels: &[f32], out: &mut [f32]) {

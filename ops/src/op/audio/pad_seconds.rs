@@ -26,12 +26,12 @@ use feedstock_base::{Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PadSeconds {
-    /// The least length, rounded to samples at the rate that the audio clip has there.
+    /// The least length, rounded to samples at the audio clip's rate at this point of the chain.
     pub seconds: f64,
     /// What is added; default 0, silence.
     #[serde(default)]
     pub value: f32,
-    /// Cut off what a longer audio clip has after `seconds`, as Whisper's feature extractor; default false.
+    /// Whether to cut longer audio clips to `seconds`, as Whisper's feature extractor does; default false.
     #[serde(default)]
     pub truncate: bool,
 }
@@ -48,7 +48,7 @@ impl PadSeconds {
         Self { value, ..self }
     }
 
-    /// Cut longer audio clips off, too.
+    /// Whether to cut longer audio clips as well.
     #[must_use]
     pub fn truncate(self, truncate: bool) -> Self {
         Self { truncate, ..self }

@@ -12,7 +12,7 @@ use crate::audio::wave_memory::WaveMemory;
 use crate::seed::Generator;
 use feedstock_base::Result;
 
-/// Cuts a stretch of `seconds` out of a uniformly drawn place; shorter audio clips stay as they are.
+/// Cuts a stretch of `seconds` at a uniformly drawn place; shorter audio clips stay unchanged.
 ///
 /// ```
 /// use feedstock_ops::Chain;
@@ -25,7 +25,7 @@ use feedstock_base::Result;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RandomCropSeconds {
-    /// The longest result, rounded to samples at the rate that the audio clip has there.
+    /// The longest result, rounded to samples at the audio clip's rate at this point of the chain.
     pub seconds: f64,
 }
 

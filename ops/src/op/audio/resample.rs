@@ -14,7 +14,7 @@ use feedstock_base::{Error, Result};
 /// The highest rate that can be asked for, as [`DecodeAudio`](crate::audio::DecodeAudio)'s.
 const MAX_SAMPLE_RATE: u32 = 384_000;
 
-/// Resamples to `sample_rate`; audio clips that have it already are left as they are.
+/// Resamples to `sample_rate`; audio clips that have it already stay unchanged.
 ///
 /// ```
 /// use feedstock_ops::Chain;
@@ -27,7 +27,7 @@ const MAX_SAMPLE_RATE: u32 = 384_000;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Resample {
-    /// Samples a second of the result, in Hz, 1 … 384,000. Speech models want 16,000.
+    /// Samples per second of the result, in Hz, 1 … 384,000. Speech models expect 16,000.
     pub sample_rate: u32,
 }
 

@@ -17,7 +17,7 @@ const MAX_MASKS: u32 = 100;
 ///
 /// Each band's width is uniform in 0 … `freq_width` and each stretch's in 0 … min(`time_width`, `time_share` ×
 /// frames), both ends included; its place is uniform among those where it fits. Frequency masks are drawn first. The
-/// defaults are the paper's LibriSpeech double policy (LD) without time warping, which by the paper matters least.
+/// defaults are the paper's LibriSpeech double policy (LD) without time warping, which has the least effect by the paper.
 ///
 /// ```
 /// use feedstock_ops::Chain;
@@ -165,7 +165,7 @@ impl SpecAugment {
         }
     }
 
-    /// On frames of `width` features.
+    /// Works on frames of `width` features.
     pub(crate) fn run(&self, features: &mut [f32], width: usize, generator: &mut Generator) {
         let value = match self.value {
             MaskValue::Constant(value) => value,

@@ -16,11 +16,11 @@ const SPEEDS: [f64; 2] = [0.5, 2.0];
 /// Steps of a speed: thousandths, so that the resampling ratio is one of small numbers.
 const STEPS: u32 = 1000;
 
-/// The most speeds of one op; each costs every thread a filter.
+/// Limit on the speeds of one op; each needs a filter in every thread.
 const MAX_FACTORS: usize = 32;
 
-/// Plays the clip at a speed drawn from `factors`, each as likely: tempo and pitch change together, the sample rate
-/// stays. n samples become ceil(n / factor). As `torchaudio.transforms.SpeedPerturbation`.
+/// Plays the audio clip at a speed drawn from `factors`, all equally likely, as `torchaudio.transforms.SpeedPerturbation`
+/// does. Tempo and pitch change together, and the sample rate stays the same. n samples become ceil(n / factor).
 ///
 /// ```
 /// use feedstock_ops::Chain;

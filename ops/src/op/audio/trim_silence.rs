@@ -13,15 +13,15 @@ use crate::audio::wave_memory::WaveMemory;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// Root mean square below which a frame is silence whatever its audio clip is like: −100 dB of full scale, librosa's
-/// floor.
+/// Root mean square below which a frame is silence in any audio clip: −100 dB of full scale, librosa's floor.
 const SILENT_RMS: f64 = 1e-5;
 
 /// The longest frame, in samples: over a second at the highest sample rate.
 const MAX_FRAME: usize = 1 << 20;
 
-/// Cuts off what is more than `top_db` below the loudest frame at both ends, as librosa's `effects.trim`: frames of
-/// `frame_length` samples around every `hop_length`-th sample, silence beyond the audio clip's ends, root mean square.
+/// Cuts off at both ends what is more than `top_db` below the loudest frame, as librosa's `effects.trim` does. The level of
+/// a frame is the root mean square of `frame_length` samples around every `hop_length`-th sample; beyond the audio clip's
+/// ends there is silence.
 ///
 /// An audio clip that is silent throughout (no frame above −100 dB of full scale) keeps its first `silent_seconds`;
 /// librosa keeps all of it. Where the only loud frame is one beyond the last whole hop, librosa keeps nothing; here the
@@ -113,18 +113,18 @@ impl TrimSilence {
         if loudest <= SILENT_RMS * SILENT_RMS {
             return 0..samples(self.silent_seconds, sample_rate).min(wave.len());
         }
-        // Frames below the floor are as quiet as the floor, as librosa's amplitude_to_db takes them.
+        // Frames below the floor count as the floor, as in librosa's amplitude_to_db.
         let least = loudest * libm::pow(10.0, -self.top_db / 10.0);
         let heard = |level: &f64| level.max(SILENT_RMS * SILENT_RMS) > least;
         let first = levels.iter().position(heard).unwrap_or(0);
         let last = levels.iter().rposition(heard).unwrap_or(levels.len().saturating_sub(1));
         let end = ((last + 1) * self.hop_length).min(wave.len());
-        // The first frame heard can be centred on the audio clip's very end, and reach back into it.
+        // The first loud frame can be centred on the audio clip's very end, and reach back into it.
         let last_hop = end.saturating_sub(1) / self.hop_length * self.hop_length;
         (first * self.hop_length).min(last_hop)..end
     }
 
-    /// Mean squares of the frames. Energies of hops are summed once where frames are made of whole hops.
+    /// Computes the mean squares of the frames. If frames consist of whole hops, the energy of each hop is summed only once.
     fn levels(&self, wave: &[f32], levels: &mut Vec<f64>) {
         let (frame, hop, half) = (self.frame_length, self.hop_length, self.frame_length / 2);
         let frames = 1 + (wave.len() + 2 * half - frame) / hop;
@@ -207,7 +207,7 @@ mod tests {
         click[4999] = 1.0;
         let kept = op.keep(&click, 16_000, &mut Vec::new());
         assert!(kept.end == 5000 && kept.start <= 4999, "{kept:?}");
-        // Heard only by the frame around the audio clip's end.
+        // Only the frame around the audio clip's end contains it.
         let mut click = vec![0.0; 4096];
         click[4095] = 1.0;
         let wide = TrimSilence::default().frames(2048, 2048);

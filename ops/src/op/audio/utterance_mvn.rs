@@ -14,7 +14,7 @@ use feedstock_base::{Error, Result};
 ///
 /// On a waveform over its samples, as transformers' `Wav2Vec2FeatureExtractor`; on features over the frames, for
 /// each feature, as `Speech2TextFeatureExtractor` (which adds no epsilon). The variance is the population's (divided
-/// by n). Put it before `pad_seconds`, or the padding counts, too.
+/// by n). Put it before `pad_seconds`; otherwise the padding counts too.
 ///
 /// ```
 /// use feedstock_ops::Chain;
@@ -50,7 +50,7 @@ impl Default for UtteranceMvn {
 }
 
 impl UtteranceMvn {
-    /// With the defaults.
+    /// Creates the op with the defaults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -82,7 +82,7 @@ impl UtteranceMvn {
         if self.normalize_vars { 1.0 / (squares / count + self.epsilon).sqrt() } else { 1.0 }
     }
 
-    /// On a waveform.
+    /// Works on a waveform.
     pub(crate) fn run_wave(&self, wave: &mut [f32]) {
         let count = wave.len() as f64;
         let mean = sum(wave) / count;
@@ -90,7 +90,7 @@ impl UtteranceMvn {
         wave.iter_mut().for_each(|x| *x = single((f64::from(*x) - mean) * scale));
     }
 
-    /// On frames of `width` features.
+    /// Works on frames of `width` features.
     pub(crate) fn run_features(&self, features: &mut [f32], width: usize, sums: &mut Vec<f64>) {
         let count = (features.len() / width) as f64;
         sums.clear();

@@ -10,11 +10,10 @@ use crate::check::check_range;
 use crate::seed::Generator;
 use feedstock_base::Result;
 
-/// The strongest gain or attenuation: more than 24 bits of a recording span.
+/// The strongest gain or attenuation: more than the range of 24-bit recordings.
 const MAX_GAIN_DB: f64 = 160.0;
 
-/// Multiplies the audio clip by a gain drawn uniformly, in decibels, from `gain_db`. Values may pass −1 … 1: nothing is
-/// clipped.
+/// Multiplies the audio clip by a gain drawn uniformly, in decibels, from `gain_db`. Values are not limited to −1 … 1.
 ///
 /// ```
 /// use feedstock_ops::Chain;

@@ -92,7 +92,7 @@ impl ColorJitter {
     pub(crate) fn run(&self, pixels: &mut [u8], generator: &mut Generator) {
         let mut order = [0, 1, 2, 3];
         generator.shuffle(&mut order);
-        // All four are drawn, so that turning one property off leaves the others' draws as they are.
+        // All four are drawn, so turning one property off does not change the draws of the others.
         let [brightness, contrast, saturation] = [self.brightness, self.contrast, self.saturation]
             .map(|by| (by, generator.uniform((1.0 - by).max(0.0), 1.0 + by)));
         let hue = (self.hue, generator.uniform(-self.hue, self.hue));

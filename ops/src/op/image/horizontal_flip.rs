@@ -36,7 +36,7 @@ impl HorizontalFlip {
         Self { probability }
     }
 
-    /// Whether the sample of this generator is mirrored.
+    /// Draws whether the sample of this generator is mirrored.
     pub fn draw(&self, generator: &mut Generator) -> bool {
         generator.chance(self.probability)
     }

@@ -63,7 +63,7 @@ impl Normalize {
         )))
     }
 
-    /// What a byte is multiplied with, and what is added then, per channel.
+    /// Returns, per channel, the factor for a byte and the number that is then added.
     pub fn scale_and_bias(&self) -> ([f32; 3], [f32; 3]) {
         #[expect(clippy::cast_possible_truncation, reason = "to single precision, once")]
         let single = |value: f64| value as f32;

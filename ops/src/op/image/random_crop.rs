@@ -8,7 +8,7 @@ use crate::image::step::Crop;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// Cuts `size` out of a uniformly drawn place, as torchvision's `RandomCrop`.
+/// Cuts `size` out at a uniformly drawn place, as torchvision's `RandomCrop`.
 ///
 /// ```
 /// use feedstock_ops::{ChainSpec, decode_image, random_crop};

@@ -78,7 +78,7 @@ impl RandomResizedCrop {
         check_range("ratio", self.ratio, 1e-3, 1e3)
     }
 
-    /// Draws the rectangle within an image of size `image`, as [`Chain::apply`](crate::Chain::apply) does with the op's
+    /// Draws the rectangle within an image of this size, as [`Chain::apply`](crate::Chain::apply) does with the op's
     /// own generator.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded and range-checked")]
     pub fn draw(&self, picture: Size, generator: &mut Generator) -> Rect {

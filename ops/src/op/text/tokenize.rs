@@ -15,8 +15,8 @@ use feedstock_base::{Error, Result};
 /// Splits a text into the tokens of a `tokenizer.json` (normaliser, pre-tokenizer, model and post-processor, as the
 /// `tokenizers` library runs them) and gives their ids.
 ///
-/// The file's own truncation and padding are left out: batches pad, and `max_tokens` bounds. A file whose model drops
-/// merges at random (BPE with `dropout`) is refused: its draws follow no seed, so that no epoch could be repeated.
+/// The truncation and padding in the file are ignored: batches pad, and `max_tokens` limits the length. A file whose
+/// model drops merges at random (BPE with `dropout`) is refused: its draws follow no seed, so epochs could not be repeated.
 ///
 /// ```
 /// use feedstock_ops::{ChainSpec, Need, tokenize};
@@ -40,8 +40,8 @@ pub struct Tokenize {
     /// Cut a longer text at its end, special tokens kept, instead of refusing it; default false.
     #[serde(default)]
     pub truncate: bool,
-    /// The longest text, in bytes; default 1,048,576. With `truncate`, a longer one is cut there before it is split, if the part
-    /// in front has more tokens than `max_tokens`; every other is refused.
+    /// The longest text, in bytes; default 1,048,576. With `truncate`, a longer one is cut there before it is split, if the
+    /// part before the cut has more tokens than `max_tokens`; any other longer text is refused.
     #[serde(default = "max_text_bytes", skip_serializing_if = "is_max_text_bytes")]
     pub max_text_bytes: usize,
 }
@@ -54,7 +54,7 @@ fn max_text_bytes() -> usize {
     MAX_TEXT_BYTES
 }
 
-// It came later and is written only where it differs from the default: descriptions of before keep their hash.
+// The parameter was added later. It is written only if it differs from the default, so older descriptions keep their hash.
 fn is_max_text_bytes(bytes: &usize) -> bool {
     *bytes == MAX_TEXT_BYTES
 }
@@ -174,7 +174,7 @@ impl Tokens {
         }
     }
 
-    /// The text, or what may be split of one that is too long.
+    /// Returns the text, or the part of a too long text that may be split.
     fn within<'a>(&self, text: &'a [u8]) -> Result<&'a [u8]> {
         let most = self.op.max_text_bytes;
         if text.len() <= most {
@@ -183,7 +183,7 @@ impl Tokens {
         if !self.op.truncate {
             return Err(self.too_long(text));
         }
-        // Not inside a character: those bytes of it that are not its first begin with the bits 10.
+        // Does not cut inside a character: all bytes of a character but the first start with the bits 10.
         let is_start = |at: &usize| text[*at] & 0xC0 != 0x80;
         let end = (most.saturating_sub(3)..=most).rev().find(is_start).unwrap_or(most);
         Ok(&text[..end])
@@ -194,8 +194,8 @@ impl Tokens {
     }
 }
 
-/// The first tokens of an encoding. The library's own truncation makes an encoding of every part that it cuts off, and adds the
-/// special tokens to each.
+/// Returns the first tokens of an encoding. The library's own truncation would make an encoding of every part that it cuts
+/// off, and add the special tokens to each.
 fn first_of(encoding: &Encoding, count: usize) -> Encoding {
     let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(encoding.get_offsets());
     let tokens = tokens.take(count).map(|((id, value), offsets)| Token::new(*id, value.clone(), *offsets));
@@ -217,7 +217,7 @@ impl TextStep for Tokens {
         self.op.max_text_bytes
     }
 
-    /// 1 MiB took 300 MB.
+    /// Measured: 1 MiB took 300 MB.
     fn memory_a_byte(&self) -> u64 {
         320
     }

@@ -31,7 +31,7 @@ const TABLE: usize = 128;
 pub struct TokenizeChars {
     /// The characters in the order of their ids.
     pub vocabulary: Vocabulary,
-    /// What a character gets that is not among them: an id, or `error`, the default, which makes it a bad sample.
+    /// What a character outside the vocabulary becomes: an id, or `error` (the default), which makes the text a bad sample.
     #[serde(default)]
     pub unknown: Unknown,
     /// Lower the text's case first (Unicode's rules without a locale); default false.
@@ -43,13 +43,13 @@ pub struct TokenizeChars {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(untagged, expecting = "expected characters, or a list of texts in JSON")]
 pub enum Vocabulary {
-    /// One after the other.
+    /// The characters, one after the other.
     Characters(String),
-    /// One an entry; longer entries, as `<blank>`, take their ids and stand for no text.
+    /// One per entry; longer entries, such as `<blank>`, take an id but stand for no text.
     Entries(Vec<String>),
 }
 
-/// What [`TokenizeChars`] does with a character out of its vocabulary; in JSON a number, or `"error"`.
+/// What [`TokenizeChars`] does with a character outside its vocabulary; in JSON a number, or `"error"`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(untagged, expecting = "expected an integer, or error")]
 pub enum Unknown {
@@ -91,7 +91,7 @@ impl TokenizeChars {
         Self { vocabulary: vocabulary.into(), unknown: Unknown::default(), lowercase: false }
     }
 
-    /// The id of characters out of the vocabulary.
+    /// Sets the id of characters outside the vocabulary.
     #[must_use]
     pub fn unknown(self, id: i64) -> Self {
         Self { unknown: Unknown::Id(id), ..self }
@@ -191,7 +191,7 @@ impl TextStep for Characters {
         MAX_CHARACTERS_BYTES
     }
 
-    /// 8 for an id, twice as the buffer grows, and the text in lower case.
+    /// 8 bytes for an id, twice that while the buffer grows, and the text in lower case.
     fn memory_a_byte(&self) -> u64 {
         20
     }

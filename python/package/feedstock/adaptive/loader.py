@@ -217,7 +217,7 @@ class AdaptiveLoader:
         local_bsz_bounds: tuple[int | None, int | None] | None = None,
         gradient_accumulation: bool = False,
     ) -> None:
-        """Lets the batch size follow the goodput. Every rank must call it alike, before the first step.
+        """Lets the batch size follow the goodput. Every rank must call it with equal arguments, before the first step.
 
         Args:
             max_batch_size: The most rows of an optimizer step over all ranks; at least the initial batch size.

@@ -1,5 +1,5 @@
-//! The device that every machine has: host memory, where work is done when it is asked for. The kernels here are the
-//! definition of what `kernels/finish.cu` computes, and run where there is no GPU.
+//! Host memory as a device, which every machine has. Every call does its work at once. The kernels here define what
+//! `kernels/finish.cu` computes, and run on machines without a GPU.
 
 use super::{Decoder, Driver};
 use crate::element::Real;
@@ -16,10 +16,10 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-/// Host memory as a device: every call has done its work when it returns.
+/// Host memory as a device: every call finishes its work before it returns.
 #[derive(Default)]
 pub struct Host {
-    /// Sizes of what was allocated.
+    /// The layouts of all allocations.
     sizes: Mutex<HashMap<usize, Layout>>,
 }
 
@@ -39,13 +39,13 @@ impl Host {
     unsafe fn give(&self, address: usize) {
         let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(layout) = sizes.remove(&address) {
-            // SAFETY: allocated by `take` with this layout, and the caller frees once.
+            // SAFETY: allocated by `take` with this layout. The caller frees it once.
             unsafe { dealloc(std::ptr::with_exposed_provenance_mut(address), layout) };
         }
     }
 }
 
-/// A pointer to what lies at `address` of host memory.
+/// Returns a pointer to `address` in host memory.
 pub(super) fn pointer<T>(address: Address) -> *mut T {
     #[expect(clippy::cast_possible_truncation, reason = "an address of this machine")]
     std::ptr::with_exposed_provenance_mut(address.0 as usize)
@@ -87,7 +87,7 @@ impl Driver for Host {
     }
 
     fn new_decoder(&self) -> Result<Box<dyn Decoder>> {
-        Err(Error::new(ErrorKind::Bug, "host memory has no decoder: CPUs decode before it"))
+        Err(Error::new(ErrorKind::Bug, "host memory has no decoder: CPUs decode earlier"))
     }
 
     fn new_stream(&self, _: bool) -> Result<StreamId> {
@@ -127,7 +127,7 @@ impl Driver for Host {
     }
 
     unsafe fn copy_in(&self, to: Address, from: HostAddress, bytes: usize, _: StreamId) -> Result<()> {
-        // SAFETY: the caller's contract: both are valid for so many bytes, and the target is nobody else's.
+        // SAFETY: the caller's contract: both are valid for `bytes` bytes, and nothing else uses the target.
         unsafe { std::ptr::copy_nonoverlapping(from.0.as_ptr(), pointer(to), bytes) };
         Ok(())
     }
@@ -154,9 +154,9 @@ impl Driver for Host {
 /// Runs a kernel on host memory.
 ///
 /// # Safety
-/// As [`Driver::launch`]; the arguments' addresses are the host's.
+/// As [`Driver::launch`]. The arguments' addresses are in host memory.
 pub(super) unsafe fn run(launch: &Launch) {
-    // SAFETY: the caller's contract, passed on.
+    // SAFETY: the caller's contract.
     unsafe {
         match launch {
             Launch::Crops(a) => crops(a),
@@ -170,7 +170,7 @@ pub(super) unsafe fn run(launch: &Launch) {
 }
 
 /// # Safety
-/// `count` elements lie there, for as long as the slice is used, and nobody writes them.
+/// `count` elements are stored there. Nothing writes or frees them while the slice is used.
 unsafe fn values<'a, T>(address: Address, count: usize) -> &'a [T] {
     match address == Address::NULL || count == 0 {
         true => &[],
@@ -180,7 +180,7 @@ unsafe fn values<'a, T>(address: Address, count: usize) -> &'a [T] {
 }
 
 /// # Safety
-/// As [`values`], and nobody else reads them.
+/// As [`values`], and nothing else reads them.
 unsafe fn values_mut<'a, T>(address: Address, count: usize) -> &'a mut [T] {
     match address == Address::NULL || count == 0 {
         true => &mut [],
@@ -197,7 +197,7 @@ fn put(real: Real, out: &mut [u8], index: usize, value: f32) {
     }
 }
 
-/// The source pixels that weigh in on a result pixel, and the triangle that weighs them: Pillow's antialiased bilinear.
+/// The source pixels of a result pixel, and the triangle that weights them: Pillow's antialiased bilinear filter.
 struct Triangle {
     center: f64,
     narrow: f64,
@@ -228,14 +228,14 @@ impl Triangle {
     }
 }
 
-/// Rounded and cut off at 255, as a level is stored.
+/// Rounds a level and clamps it to 255, to be stored.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a level, never negative")]
 fn whole_level(value: f32) -> u8 {
     (value + 0.5) as u8
 }
 
 unsafe fn crops(a: &CropArguments) {
-    // SAFETY: the caller's contract: so many lie there.
+    // SAFETY: the caller's contract: `count` crops are stored there.
     let list = unsafe { values::<CropRow>(a.crops, a.count as usize) };
     for crop in list {
         let [view_left, view_top, view_width, view_height] = crop.view;
@@ -243,7 +243,7 @@ unsafe fn crops(a: &CropArguments) {
         let source = a.arena.0 + crop.source;
         let level = |x: u32, y: u32, c: u32| {
             let at = u64::from(view_top + y) * u64::from(crop.stride) + u64::from(view_left + x) * 3;
-            // SAFETY: the caller's contract: the view lies within the picture.
+            // SAFETY: the caller's contract: the view is within the image.
             f32::from(unsafe { *pointer::<u8>(Address(source + at + u64::from(c))) })
         };
         for (y, x) in (0..a.height).flat_map(|y| (0..a.width).map(move |x| (y, x))) {
@@ -259,7 +259,7 @@ unsafe fn crops(a: &CropArguments) {
                 let pixel = (u64::from(crop.row) * u64::from(a.height) + u64::from(y)) * u64::from(a.width)
                     + u64::from(to_x);
                 let to = Address(a.output.0 + pixel * 3 + u64::from(c));
-                // SAFETY: the caller's contract: the row lies there, and nobody else uses it.
+                // SAFETY: the caller's contract: the row is stored there, and nothing else uses it.
                 unsafe { *pointer::<u8>(to) = whole_level(sum / along.total) };
             }
         }
@@ -269,7 +269,7 @@ unsafe fn crops(a: &CropArguments) {
 unsafe fn pictures(real: Real, planes: bool, a: &PictureArguments) {
     let [rows, height, width] = [a.rows as usize, a.height as usize, a.width as usize];
     let pixels = height * width;
-    // SAFETY: the caller's contract: so many rows lie at each of them.
+    // SAFETY: the caller's contract: each address has `rows` rows.
     let (input, plan, out) = unsafe {
         (
             values::<u8>(a.input, rows * pixels * 3),
@@ -300,7 +300,7 @@ unsafe fn pictures(real: Real, planes: bool, a: &PictureArguments) {
     }
 }
 
-/// The sizes of a column of features, and where its elements lie.
+/// The sizes of a column of features, and the layout of its elements.
 #[derive(Clone, Copy)]
 struct Sizes {
     rows: usize,
@@ -331,7 +331,7 @@ impl Sizes {
         row * self.frames * self.features + inside
     }
 
-    /// The frames of a chunk that a row of `length` frames has.
+    /// Returns the frames of this chunk in a row of `length` frames.
     fn chunk(chunk: usize, length: u32) -> std::ops::Range<usize> {
         let begin = chunk * CHUNK_FRAMES as usize;
         begin..(begin + CHUNK_FRAMES as usize).min(length as usize).max(begin)
@@ -352,7 +352,7 @@ unsafe fn feature_chunks(a: &FeatureArguments) {
         for (chunk, feature) in (0..sizes.chunks).flat_map(|c| (0..sizes.features).map(move |f| (c, f))) {
             let frames = Sizes::chunk(chunk, *length);
             let of = |frame: usize| f64::from(input[sizes.at(row, frame, feature)]);
-            let total = |terms: f64, term: f64| terms + term; // from +0, as the kernels: `sum` begins at −0
+            let total = |terms: f64, term: f64| terms + term; // from +0, as in the kernels: `sum` begins at −0
             let sum = frames.clone().map(of).fold(0.0, total);
             let mean = if frames.is_empty() { 0.0 } else { sum / frames.len() as f64 };
             let squares = frames.map(|frame| (of(frame) - mean) * (of(frame) - mean)).fold(0.0, total);

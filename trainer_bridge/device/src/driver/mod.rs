@@ -1,5 +1,5 @@
-//! What is asked of a device: memory, streams, events, copies, kernels. A narrow door, so that what drives a device can be
-//! tested without one.
+//! The interface of a device: memory, streams, events, copies and kernels. It is narrow, so that code that drives a device
+//! can be tested without one.
 
 mod host;
 #[cfg(any(feature = "simulated", test))]
@@ -24,13 +24,13 @@ use feedstock_base::Result;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-/// What columns and kernels' memory begin on: a multiple of every vector and every transaction, and what
-/// [`Driver::allocate`] aligns to.
+/// The alignment of columns and of kernels' memory: a multiple of every vector and every memory transaction.
+/// [`Driver::allocate`] aligns to it.
 pub const ALIGN_BYTES: usize = 256;
 
-/// What a search for a device found.
+/// The result of a search for a device.
 pub(crate) enum Found {
-    /// The device, and the node of the machine that it is attached to.
+    /// The device, and the machine node that it is attached to.
     #[cfg_attr(
         not(any(feature = "cuda", test)),
         expect(dead_code, reason = "without the feature `cuda` there is none")
@@ -40,118 +40,118 @@ pub(crate) enum Found {
     Absent(String),
 }
 
-/// A JPEG in host memory, and where its pixels go.
+/// A JPEG in host memory, and the destination of its pixels.
 #[derive(Debug, Clone, Copy)]
 pub struct Jpeg {
-    /// The file.
+    /// The encoded bytes.
     pub bytes: HostAddress,
-    /// Its bytes.
+    /// The number of encoded bytes.
     pub length: usize,
-    /// Width and height that its target has room for.
+    /// Width and height that the destination has room for.
     pub size: (u32, u32),
-    /// RGB, line after line.
+    /// The destination: RGB, line after line.
     pub to: Address,
     /// Bytes from one line to the next.
     pub pitch: usize,
 }
 
-/// What decodes JPEGs on a device; one batch at a time.
+/// Decodes JPEGs on a device, one batch at a time.
 pub trait Decoder: Send {
-    /// Decodes all of them in the order of `stream`, but for those whose indices it gives back: they are the caller's.
+    /// Decodes the JPEGs in the order of `stream`. Returns the indices of those that it rejects, for the caller to decode.
     ///
     /// # Safety
-    /// What it was given before has ended. Until `stream` has come this far, the sources are valid and not written, the targets valid and not used, and the
-    /// decoder lives.
+    /// The decoder's earlier work has finished. Until `stream` has run this work, the sources are valid and not written, the
+    /// targets are valid and not used, and the decoder is not dropped.
     unsafe fn decode(&mut self, pictures: &[Jpeg], stream: StreamId) -> Result<Vec<usize>>;
 }
 
-/// A device. Every call may come from any thread; none waits for work under way but those that say so.
+/// A device. Every call may come from any thread. Only calls documented to wait do wait for pending work.
 ///
-/// Unwind safe, since Arrow asks that of what owns memory: a slot's belongs to a driver.
+/// A driver is unwind safe because it owns the memory of slots, and Arrow requires that of owners of memory.
 pub trait Driver: Send + Sync + UnwindSafe + RefUnwindSafe + 'static {
-    /// Which device it is.
+    /// Returns the device's name.
     fn place(&self) -> Place;
 
-    /// Prepares a thread that will call often: makes the device its current one.
+    /// Makes the device current on a thread that will call often.
     fn adopt_thread(&self) -> Result<()>;
 
-    /// Page-locked memory, aligned to a page, for any device of the process; `BadConfig` where there is none left, or no
-    /// more may be locked.
+    /// Allocates page-locked memory, aligned to a page, for any device of the process. `BadConfig` if memory or the limit of
+    /// locked memory is exhausted.
     fn allocate_host(&self, bytes: usize) -> Result<HostAddress>;
 
     /// # Safety
-    /// `memory` comes from `allocate_host`, is freed once, and no copy from it is under way.
+    /// `memory` comes from `allocate_host` and is freed once. No copy from it is pending.
     unsafe fn free_host(&self, memory: HostAddress);
 
-    /// Device memory, aligned to 256 bytes.
+    /// Allocates device memory, aligned to 256 bytes.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
     /// # Safety
-    /// `memory` comes from `allocate`, is freed once, and no work that uses it is under way or comes.
+    /// `memory` comes from `allocate` and is freed once. No pending or later work uses it.
     unsafe fn free(&self, memory: Address);
 
-    /// Readies the finishing kernels, so that whatever is wrong with them is told before the first batch.
+    /// Loads the finishing kernels, so that their errors are reported before the first batch.
     fn load_kernels(&self) -> Result<()>;
 
-    /// Readies the library that decodes JPEGs, as `load_kernels` does with kernels.
+    /// Loads the library that decodes JPEGs, as `load_kernels` loads the kernels.
     ///
     /// # Errors
-    /// `BadConfig` where it is missing.
+    /// `BadConfig` if it is missing.
     fn load_decoder(&self) -> Result<()>;
 
-    /// A decoder of JPEGs.
+    /// Returns a new decoder of JPEGs.
     ///
     /// # Errors
     /// As `load_decoder`.
     fn new_decoder(&self) -> Result<Box<dyn Decoder>>;
 
-    /// A stream that does not wait for the default one; the work of urgent ones is started before that of others.
+    /// Returns a new stream that does not wait for the default one. The device starts the work of urgent streams first.
     fn new_stream(&self, is_urgent: bool) -> Result<StreamId>;
 
-    /// Refuses a stream that belongs to another device, or to another context of this one.
+    /// Rejects a stream of another device, or of another context of this one.
     fn check_stream(&self, stream: StreamId) -> Result<()>;
 
     /// # Safety
-    /// `stream` comes from `new_stream` and is given back once.
+    /// `stream` comes from `new_stream` and is freed once.
     unsafe fn free_stream(&self, stream: StreamId);
 
-    /// An event, not recorded.
+    /// Returns a new event, not recorded yet.
     fn new_event(&self) -> Result<EventId>;
 
     /// # Safety
-    /// `event` comes from `new_event` and is given back once.
+    /// `event` comes from `new_event` and is freed once.
     unsafe fn free_event(&self, event: EventId);
 
-    /// Marks the work that `stream` has so far; a later mark with the same event takes its place.
+    /// Marks the work that `stream` has so far. A later mark with the same event replaces it.
     fn record(&self, event: EventId, stream: StreamId) -> Result<()>;
 
-    /// `stream` goes on when what `event` marks now is done.
+    /// Makes `stream` wait until the work that `event` now marks is done.
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()>;
 
-    /// Waits on this thread until what `event` marks is done.
+    /// Blocks this thread until the work that `event` marks is done.
     fn synchronize(&self, event: EventId) -> Result<()>;
 
-    /// Waits on this thread for all work of `stream`.
+    /// Blocks this thread until all work of `stream` is done.
     fn synchronize_stream(&self, stream: StreamId) -> Result<()>;
 
-    /// Whether what `stream` is given now becomes a graph instead of running.
+    /// Whether work submitted to `stream` now is captured into a graph instead of run.
     fn is_capturing(&self, stream: StreamId) -> Result<bool>;
 
     /// # Safety
-    /// Until the copy has run, the source is valid and not written, the target valid and not used.
+    /// Until the copy has run, the source is valid and not written, and the target is valid and not used.
     unsafe fn copy_in(&self, to: Address, from: HostAddress, bytes: usize, stream: StreamId) -> Result<()>;
 
     /// # Safety
-    /// As `copy_in`; both lie on the device.
+    /// As `copy_in`. Both are on the device.
     unsafe fn copy_within(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
 
-    /// Copies out, and waits for it on this thread.
+    /// Copies to host memory and blocks this thread until the copy is done.
     ///
     /// # Safety
-    /// `from` is valid for so many bytes, and what wrote it comes before in `stream`.
+    /// `from` is valid for `to.len()` bytes, and the work that wrote it comes earlier in `stream`.
     unsafe fn copy_out(&self, to: &mut [u8], from: Address, stream: StreamId) -> Result<()>;
 
     /// # Safety
-    /// Until the kernel has run, what its arguments point to is valid, and only read unless it is the kernel's to write.
+    /// Until the kernel has run, the memory that its arguments point to is valid, and only the kernel writes it.
     unsafe fn launch(&self, launch: &Launch, stream: StreamId) -> Result<()>;
 }

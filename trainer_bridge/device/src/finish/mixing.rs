@@ -1,23 +1,23 @@
 //! Mixup (Zhang et al., ICLR 2018) and CutMix (Yun et al., ICCV 2019) over a batch.
 //!
-//! Every row is mixed with the row before it (the first with the last), by one weight a batch, as torchvision's `MixUp` and
-//! `CutMix` do. The weight and the box belong to (seed, epoch, position of the step): all ranks draw the same.
+//! Every row is mixed with the row before it (the first with the last), by one weight per batch, as torchvision's `MixUp` and
+//! `CutMix` do. The weight and the box depend on (seed, epoch, position of the step), so all ranks draw the same.
 
 use crate::kernels::PictureRow;
 use feedstock_base::{Error, ErrorKind, Result};
 use feedstock_ops::{Generator, SampleSeed};
 use serde::{Deserialize, Serialize};
 
-/// The place of the draw among a seed's generators, behind any op's: positions and sample ids are both plain numbers.
+/// The index of the draw among a seed's generators. It is after that of any op, since positions and sample ids may collide.
 const DRAW: usize = 1 << 31;
 
-/// Smaller ones make weights of 0 and 1 only, and underflow on the way.
+/// Smaller values only give weights of 0 and 1, and underflow.
 const LEAST_ALPHA: f64 = 0.01;
 
-/// Mixes pairs of rows, and tells their labels' weights.
+/// Mixes pairs of rows, and adds their labels' weights to the batch.
 ///
-/// With `labels`, the batch gets two columns: `<labels>_partner`, the label of the row that was mixed in, and `mix_weight`
-/// (f32), that of the row's own label: `weight · loss(labels) + (1 − weight) · loss(partner)`.
+/// The batch gets two columns. `<labels>_partner` is the label of the row that was mixed in. `mix_weight` (f32) is the weight
+/// of the row's own label: `weight · loss(labels) + (1 − weight) · loss(partner)`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -26,11 +26,11 @@ pub struct MixupCutmix {
     pub mixup_alpha: f64,
     /// CutMix's kept areas are Beta(α, α); 0 for none. Default 1.
     pub cutmix_alpha: f64,
-    /// The share of batches that are mixed. Default 1.
+    /// The fraction of batches that are mixed. Default 1.
     pub probability: f64,
-    /// Of these, the share that gets CutMix, where both are on. Default 0.5.
+    /// The fraction of mixed batches that get CutMix, if both are on. Default 0.5.
     pub switch_probability: f64,
-    /// The column of labels; default `label`.
+    /// The column of labels. Default `label`.
     pub labels: String,
 }
 
@@ -46,7 +46,7 @@ impl Default for MixupCutmix {
     }
 }
 
-/// A [`MixupCutmix`] that fits.
+/// A validated [`MixupCutmix`].
 #[derive(Debug, Clone)]
 pub struct Mixing {
     mix: MixupCutmix,
@@ -54,22 +54,22 @@ pub struct Mixing {
     width: usize,
 }
 
-/// What a batch draws.
+/// The draw of one batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Drawn {
-    /// Of the rows' own values, outside of the box.
+    /// The weight of the rows' own values outside the box.
     weight: f32,
-    /// Top, left, bottom, right: the partner's values.
+    /// The box with the partner's values: top, left, bottom, right.
     cut: [u32; 4],
-    /// Of the rows' own labels.
+    /// The weight of the rows' own labels.
     pub label_weight: f32,
 }
 
 impl MixupCutmix {
-    /// For pictures of this height and width.
+    /// Validates the parameters for images of this height and width.
     ///
     /// # Errors
-    /// `BadConfig` for a parameter out of its range.
+    /// `BadConfig` for a parameter outside its range.
     pub fn compile(&self, (height, width): (usize, usize)) -> Result<Mixing> {
         let alphas = [("mixup_alpha", self.mixup_alpha), ("cutmix_alpha", self.cutmix_alpha)];
         let shares = [("probability", self.probability), ("switch_probability", self.switch_probability)];
@@ -97,7 +97,7 @@ impl Mixing {
         &self.mix.labels
     }
 
-    /// The draw of the step at `position`.
+    /// Returns the draw of the step at `position`.
     pub fn draw(&self, seed: u64, epoch: u64, position: u64) -> Drawn {
         let mut generator = SampleSeed::new(seed, epoch, position).op(DRAW);
         let mix = &self.mix;
@@ -132,7 +132,7 @@ impl Mixing {
 }
 
 impl Drawn {
-    /// The row that row `row` of `rows` is mixed with; itself where nothing is mixed.
+    /// Returns the row that row `row` of `rows` is mixed with, or `row` if nothing is mixed.
     pub fn partner(&self, row: u32, rows: u32) -> u32 {
         match self.label_weight < 1.0 {
             true => (row + rows - 1) % rows,
@@ -140,25 +140,25 @@ impl Drawn {
         }
     }
 
-    /// The plan of a row where nothing is mixed.
+    /// Returns the plan of a row that is not mixed.
     pub fn plain(row: u32, mirrored: bool) -> PictureRow {
         PictureRow { partner: row, mirrored: u32::from(mirrored), weight: 1.0, cut: [0; 4] }
     }
 
-    /// The plan of one row.
+    /// Returns the plan of one row.
     pub fn row(&self, row: u32, rows: u32, mirrored: bool) -> PictureRow {
         let partner = self.partner(row, rows);
         PictureRow { partner, mirrored: u32::from(mirrored), weight: self.weight, cut: self.cut }
     }
 }
 
-/// Beta(`alpha`, `alpha`), as a share of two gammas.
+/// Draws from Beta(`alpha`, `alpha`), as the ratio of a gamma to the sum of two.
 fn beta(alpha: f64, generator: &mut Generator) -> f64 {
     let (a, b) = (gamma(alpha, generator), gamma(alpha, generator));
     if a + b > 0.0 { a / (a + b) } else { 0.5 }
 }
 
-/// Gamma(`shape`, 1) (Marsaglia and Tsang 2000; shapes below 1 by Ahrens and Dieter's power of a uniform).
+/// Draws from Gamma(`shape`, 1) (Marsaglia and Tsang 2000; shapes below 1 by Ahrens and Dieter's power of a uniform).
 fn gamma(shape: f64, generator: &mut Generator) -> f64 {
     if shape < 1.0 {
         let power = libm::pow(1.0 - generator.unit(), 1.0 / shape);
@@ -167,7 +167,7 @@ fn gamma(shape: f64, generator: &mut Generator) -> f64 {
     let d = shape - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
-        // Accepted with a probability over 0.95, so the loop ends.
+        // Each draw is accepted with a probability above 0.95, so the loop ends.
         let x = generator.normal();
         let v = (1.0 + c * x) * (1.0 + c * x) * (1.0 + c * x);
         let u = 1.0 - generator.unit();

@@ -1,4 +1,4 @@
-//! What becomes of a column on the device: a description, and what a batch needs of it.
+//! The finish of a column on the device: its description, and its compiled form for batches.
 
 mod mixing;
 
@@ -12,15 +12,15 @@ use feedstock_ops::image::{HorizontalFlip, Normalize};
 use feedstock_ops::{DType, Generator, Layout, Salt, SampleSeed, TensorSpec};
 use serde::{Deserialize, Serialize};
 
-/// The last steps of a mapped column, done on the device (in host memory where there is none), so that only bytes cross the
-/// bus. Results are those of the same ops at the chain's end, rounded to the type that is asked for.
+/// The last steps of a mapped column, run on the device (in host memory if there is none), so that only bytes cross the bus.
+/// Results equal those of the same ops at the chain's end, rounded to the requested type.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(tag = "finish", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Finish {
-    /// Of pictures: u8, height × width × 3.
+    /// For images: u8, height × width × 3.
     Picture(PictureFinish),
-    /// Of log-mel features: f32, frames × features, or features × frames.
+    /// For log-mel features: f32, frames × features or features × frames.
     Features(FeatureFinish),
 }
 
@@ -50,64 +50,64 @@ impl FinishType {
     }
 }
 
-/// How pictures lie in memory; their shape is rows × 3 × height × width either way.
+/// The memory layout of images. Their shape is rows × 3 × height × width either way.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PictureLayout {
-    /// One plane a channel: NCHW.
+    /// One plane per channel: NCHW.
     #[default]
     Planes,
-    /// Channels of a pixel side by side: torch's `channels_last`, NHWC in memory.
+    /// The channels of a pixel are adjacent: torch's `channels_last`, NHWC in memory.
     ChannelsLast,
 }
 
-/// Pictures as a model takes them: mirrored, normalised, mixed, in its type and layout.
+/// Turns images into a model's input: mirrored, normalised and mixed, in its type and layout.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct PictureFinish {
-    /// The element type; default f32.
+    /// The element type. Default f32.
     pub dtype: FinishType,
-    /// The order in memory; default planes.
+    /// The memory layout. Default planes.
     pub layout: PictureLayout,
-    /// Default ImageNet's mean and standard deviation.
+    /// Mean and standard deviation of each channel. Default ImageNet's.
     pub normalize: Normalize,
-    /// Mirrors each picture with this probability, drawn as by `horizontal_flip` behind the chain's last op. Default 0.
+    /// Mirrors each image with this probability, drawn as by a `horizontal_flip` after the chain's last op. Default 0.
     pub flip: f64,
-    /// Mixes pairs of rows (mixup, CutMix). Default not.
+    /// Mixes pairs of rows (mixup, CutMix). Default none.
     pub mix: Option<MixupCutmix>,
 }
 
-/// Statistics that features are normalised with.
+/// The statistics that normalise features.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(tag = "op", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FeatureNorm {
-    /// Of each clip: mean 0 and variance 1 of each feature over its own frames.
+    /// Those of each audio clip: mean 0 and variance 1 of each feature over its frames.
     UtteranceMvn(UtteranceMvn),
-    /// Of the whole data set.
+    /// Those of the whole data set.
     GlobalMvn(GlobalMvn),
 }
 
-/// Features as a model takes them: normalised, masked, in its type. Padding stays as it is.
+/// Turns features into a model's input: normalised and masked, in its type. Padding stays unchanged.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct FeatureFinish {
-    /// The element type; default f32.
+    /// The element type. Default f32.
     pub dtype: FinishType,
-    /// Default not.
+    /// The statistics to normalise with. Default none.
     pub normalize: Option<FeatureNorm>,
-    /// Masks stretches of time and bands of features, drawn as by `spec_augment` behind the chain's last op (and behind
-    /// `normalize`, if there is one). Default not.
+    /// Masks stretches of time and bands of features, drawn as by a `spec_augment` after the chain's last op (and after
+    /// `normalize`, if there is one). Default none.
     pub spec_augment: Option<SpecAugment>,
 }
 
-/// Where a finish draws from: the op that it would be in its column's chain.
+/// The source of a finish's random draws: the op that it would be in its column's chain.
 #[derive(Debug, Clone, Copy)]
 pub struct Draws {
-    /// Of the column's chain.
+    /// The salt of the column's chain.
     pub salt: Salt,
     /// The index of the op.
     pub op: usize,
@@ -119,60 +119,60 @@ impl Draws {
     }
 }
 
-/// A finish that fits its column.
+/// A finish compiled for its column.
 #[derive(Debug, Clone)]
 pub enum Compiled {
-    /// Of pictures.
+    /// For images.
     Picture(CompiledPicture),
-    /// Of features.
+    /// For features.
     Features(CompiledFeatures),
 }
 
-/// A [`PictureFinish`] that fits its column.
+/// A [`PictureFinish`] compiled for its column.
 #[derive(Debug, Clone)]
 pub struct CompiledPicture {
     /// The element type.
     pub real: Real,
-    /// The order in memory.
+    /// The memory layout.
     pub layout: PictureLayout,
     /// Pixels of a column.
     pub height: usize,
     /// Pixels of a line.
     pub width: usize,
-    /// What each channel, as a byte, is multiplied with.
+    /// The factor of each channel's bytes.
     pub scale: [f32; 3],
-    /// What is added then.
+    /// The summand of each channel, added after scaling.
     pub bias: [f32; 3],
-    /// How rows are mixed, if they are.
+    /// How rows are mixed, if at all.
     pub mixing: Option<Mixing>,
     flip: f64,
     draws: Draws,
 }
 
-/// A [`FeatureFinish`] that fits its column.
+/// A [`FeatureFinish`] compiled for its column.
 #[derive(Debug, Clone)]
 pub struct CompiledFeatures {
     /// The element type.
     pub real: Real,
     /// Features of a frame.
     pub features: usize,
-    /// Rows are features × frames, else frames × features.
+    /// Whether rows are features × frames instead of frames × features.
     pub feature_major: bool,
     /// 0 for none, [`BY_UTTERANCE`] or [`BY_DATA_SET`].
     pub normalize: u32,
-    /// Variances are normalised, too.
+    /// Whether variances are normalised, too.
     pub normalize_vars: bool,
-    /// The least standard deviation.
+    /// The term added to the variance.
     pub epsilon: f64,
-    /// Scale and bias of each feature, where they are of the data set.
+    /// Scale and bias of each feature, for statistics of the data set.
     pub scales: Vec<(f32, f32)>,
-    /// What is masked, if anything is.
+    /// The masks, if any.
     pub spec_augment: Option<SpecAugment>,
     draws: Draws,
 }
 
 impl Compiled {
-    /// How it mixes rows, if it does.
+    /// Returns how it mixes rows, if at all.
     pub fn mixing(&self) -> Option<&Mixing> {
         match self {
             Self::Picture(finish) => finish.mixing.as_ref(),
@@ -182,16 +182,16 @@ impl Compiled {
 }
 
 impl Finish {
-    /// For a column whose chain makes `spec`; `draws` are those of the op after the chain's last.
+    /// Compiles the finish for a column whose chain makes `spec`. `draws` are those of the op after the chain's last.
     ///
     /// # Errors
-    /// `BadConfig` where the chain makes something else, or a parameter is out of its range.
+    /// `BadConfig` if the chain's output does not fit, or a parameter is outside its range.
     pub fn compile(&self, column: &str, spec: &TensorSpec, draws: Draws) -> Result<Compiled> {
         let misfit = |wanted: &str| {
             Error::new(
                 ErrorKind::BadConfig,
                 format!(
-                    "finish of '{column}': it takes {wanted}, and the chain makes {:?} {:?} ({:?}); leave the ops that \
+                    "finish of '{column}': it takes {wanted}, but the chain makes {:?} {:?} ({:?}); leave the ops that \
                      finish does out of the chain",
                     spec.dtype, spec.shape, spec.layout
                 ),
@@ -202,13 +202,13 @@ impl Finish {
                 (DType::U8, Layout::Hwc, &[height, width, 3]) => {
                     finish.compile(column, (height, width), draws).map(Compiled::Picture)
                 }
-                _ => Err(misfit("pictures of u8, height × width × 3")),
+                _ => Err(misfit("u8 images, height × width × 3")),
             },
             Self::Features(finish) => match (spec.dtype, spec.layout, spec.shape.as_slice()) {
                 (DType::F32, Layout::Tf, &[_, features]) | (DType::F32, Layout::Ft, &[features, _]) => {
                     finish.compile(spec, features, draws).map(Compiled::Features)
                 }
-                _ => Err(misfit("features of f32, frames × features or features × frames")),
+                _ => Err(misfit("f32 features, frames × features or features × frames")),
             },
         }
     }
@@ -271,12 +271,12 @@ impl FeatureFinish {
 }
 
 impl CompiledFeatures {
-    /// Masks of a row: as many for each.
+    /// Returns the number of masks per row, the same for every row.
     pub fn masks_per_row(&self) -> u32 {
         self.spec_augment.as_ref().map_or(0, |op| op.freq_masks + op.time_masks)
     }
 
-    /// The masks of a row of `frames` frames: as many as every row has, an empty clip's are empty.
+    /// Returns the masks of a row of `frames` frames. An empty audio clip has the same number of masks, all empty.
     pub fn masks(&self, seed: SampleSeed, frames: u32) -> Vec<Mask> {
         let Some(op) = &self.spec_augment else { return Vec::new() };
         let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
@@ -288,7 +288,7 @@ impl CompiledFeatures {
         masks
     }
 
-    /// What masks are filled with, unless it is the row's mean.
+    /// Returns the value that fills masks, or `None` if it is the row's mean.
     pub fn mask_value(&self) -> Option<f32> {
         match self.spec_augment.as_ref().map(|op| op.value) {
             Some(MaskValue::Constant(value)) => Some(value),

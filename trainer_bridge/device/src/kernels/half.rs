@@ -1,11 +1,11 @@
-//! Single precision rounded to 16 bits, to nearest even, as the kernels round.
+//! Rounds single precision to 16 bits, to nearest even, as the kernels do.
 
-/// IEEE half precision.
+/// Returns the bits of `value` in IEEE half precision.
 pub(crate) fn f16_bits(value: f32) -> u16 {
     let word = value.to_bits();
     let (sign, magnitude) = (word >> 16 & 0x8000, word & 0x7fff_ffff);
     let bits = match magnitude {
-        0x7f80_0001.. => 0x7fff, // no number
+        0x7f80_0001.. => 0x7fff, // NaN
         0x477f_f000.. => sign | 0x7c00,
         0x3880_0000.. => {
             let rebased = magnitude - 0x3800_0000;
@@ -21,7 +21,7 @@ pub(crate) fn f16_bits(value: f32) -> u16 {
     low(bits)
 }
 
-/// The upper half of a float.
+/// Returns the bits of `value` in bfloat16, the upper half of a float.
 pub(crate) fn bf16_bits(value: f32) -> u16 {
     let word = value.to_bits();
     match word & 0x7fff_ffff > 0x7f80_0000 {
@@ -30,7 +30,7 @@ pub(crate) fn bf16_bits(value: f32) -> u16 {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low half is meant, the upper one is empty")]
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is empty")]
 fn low(bits: u32) -> u16 {
     bits as u16
 }
@@ -39,7 +39,7 @@ fn low(bits: u32) -> u16 {
 mod tests {
     use super::*;
 
-    /// The value of half-precision bits, by definition.
+    /// Returns the value of half-precision bits, by definition.
     fn f16_value(bits: u16) -> f64 {
         let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
         let magnitude = match exponent {
@@ -59,7 +59,7 @@ mod tests {
             if bits + 1 == 0x7c00 {
                 continue;
             }
-            let middle = f64::midpoint(low, high) as f32; // exact: two bits more than a half has
+            let middle = f64::midpoint(low, high) as f32; // exact: two more bits than half precision
             let even = if bits & 1 == 0 { bits } else { bits + 1 };
             assert_eq!(f16_bits(middle), even, "{low} and {high}");
             assert_eq!(f16_bits(middle.next_up()), bits + 1);

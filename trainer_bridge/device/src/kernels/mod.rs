@@ -1,31 +1,31 @@
-//! Kernels and their arguments: structures by value, twins of those in `finish.cu`.
+//! Kernels and their arguments. Each argument structure is passed by value and mirrors the one in `finish.cu`.
 
 pub(crate) mod half;
 
 use crate::element::Real;
 use crate::handles::Address;
 
-/// What one row of pictures becomes.
+/// How one row of images is finished.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PictureRow {
-    /// The row that is mixed in; the row itself where none is.
+    /// The row that is mixed in, or the row itself if none is.
     pub partner: u32,
     /// 1 if the row is mirrored, else 0.
     pub mirrored: u32,
-    /// Of the row's own values, outside of the box.
+    /// The weight of the row's own values outside the box.
     pub weight: f32,
-    /// Top, left, bottom, right; inside, the partner's values stand alone.
+    /// The box of the partner's values: top, left, bottom, right.
     pub cut: [u32; 4],
 }
 
-/// The parameter of the kernels that finish pictures.
+/// The parameter of the kernels that finish images.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct PictureArguments {
     /// Rows of RGB, u8 × height × width × 3.
     pub input: Address,
-    /// Where finished rows go.
+    /// The destination of finished rows.
     pub output: Address,
     /// [`PictureRow`] × `rows`.
     pub plan: Address,
@@ -37,49 +37,49 @@ pub struct PictureArguments {
     pub width: u32,
     /// Whether rows may have partners.
     pub mixes: u32,
-    /// What each channel is multiplied with.
+    /// The factor of each channel.
     pub scale: [f32; 3],
-    /// What is added then.
+    /// The summand of each channel, added after scaling.
     pub bias: [f32; 3],
 }
 
-/// A decoded picture, and what of it becomes a row.
+/// A decoded image, and the part of it that becomes a row.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CropRow {
-    /// Where its RGB begins, from the arena's start on.
+    /// The offset of its RGB from the arena's start.
     pub source: u64,
     /// The row that it becomes.
     pub row: u32,
     /// 1 if it is mirrored, else 0.
     pub mirrored: u32,
-    /// Bytes from one of its lines to the next.
+    /// The bytes from one of its lines to the next.
     pub stride: u32,
-    /// Left, top, width, height: what the filter may read.
+    /// The part that the filter may read: left, top, width, height.
     pub view: [u32; 4],
-    /// Keeps `window` on 8 bytes.
+    /// Aligns `window` to 8 bytes.
     pub unused: u32,
-    /// Left, top, width, height: what fills the row, from the view's corner on.
+    /// The part that fills the row, relative to the view's corner: left, top, width, height.
     pub window: [f64; 4],
 }
 
-/// The parameter of the kernel that cuts rows out of decoded pictures.
+/// The parameter of the kernel that crops rows from decoded images.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct CropArguments {
-    /// All decoded pictures.
+    /// All decoded images.
     pub arena: Address,
     /// [`CropRow`] × `count`.
     pub crops: Address,
     /// Rows of RGB.
     pub output: Address,
-    /// How many pictures there are.
+    /// The number of images.
     pub count: u32,
     /// Pixels of a row's column.
     pub height: u32,
     /// Pixels of a row's line.
     pub width: u32,
-    /// Fills the last 8 bytes.
+    /// Pads the structure to a multiple of 8 bytes.
     pub unused: u32,
 }
 
@@ -89,15 +89,15 @@ pub struct CropArguments {
 pub struct Mask {
     /// 1 for frames, 0 for features.
     pub is_time: u32,
-    /// The first of them.
+    /// The first one.
     pub start: u32,
     /// The one after the last.
     pub end: u32,
 }
 
-/// Frames whose sums one thread makes.
+/// The frames that one thread sums.
 pub const CHUNK_FRAMES: u32 = 64;
-/// Statistics are those of each clip.
+/// Statistics are those of each audio clip.
 pub const BY_UTTERANCE: u32 = 1;
 /// Statistics are those of the data set.
 pub const BY_DATA_SET: u32 = 2;
@@ -106,21 +106,21 @@ pub const BY_DATA_SET: u32 = 2;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FeatureArguments {
-    /// f32 × frames × features a row, or features × frames.
+    /// Per row: f32 × frames × features, or features × frames.
     pub input: Address,
-    /// Where finished rows go.
+    /// The destination of finished rows.
     pub output: Address,
-    /// u32 a row.
+    /// Per row: u32.
     pub lengths: Address,
-    /// f64 × 2 a row, chunk and feature.
+    /// Per row, chunk and feature: f64 × 2.
     pub chunks: Address,
-    /// f64 × 2 a row and feature: mean, scale.
+    /// Per row and feature: f64 × 2, mean and scale.
     pub stats: Address,
-    /// f32 a row.
+    /// Per row: f32.
     pub row_means: Address,
-    /// f32 × 2 a feature: scale, bias.
+    /// Per feature: f32 × 2, scale and bias.
     pub scales: Address,
-    /// [`Mask`] × `masks_per_row` a row.
+    /// Per row: [`Mask`] × `masks_per_row`.
     pub masks: Address,
     /// Rows of the batch.
     pub rows: u32,
@@ -130,7 +130,7 @@ pub struct FeatureArguments {
     pub features: u32,
     /// 1 for features × frames, 0 for frames × features.
     pub feature_major: u32,
-    /// Chunks of a row, of [`CHUNK_FRAMES`] frames.
+    /// Chunks of [`CHUNK_FRAMES`] frames per row.
     pub chunk_count: u32,
     /// Masks of a row.
     pub masks_per_row: u32,
@@ -138,9 +138,9 @@ pub struct FeatureArguments {
     pub normalize: u32,
     /// 1 if variances are normalised, too.
     pub normalize_vars: u32,
-    /// The least standard deviation.
+    /// The term added to the variance.
     pub epsilon: f64,
-    /// What masks are filled with, unless `mask_with_mean`.
+    /// The value that fills masks, unless `mask_with_mean`.
     pub mask_value: f32,
     /// 1 if masks are filled with the row's mean.
     pub mask_with_mean: u32,
@@ -149,22 +149,22 @@ pub struct FeatureArguments {
 /// One kernel over one column of a batch.
 #[derive(Debug, Clone, Copy)]
 pub enum Launch {
-    /// Decoded pictures, cut out and resized as the CPU's `bilinear`.
+    /// Decoded images, cropped and resized as by the CPU's `bilinear`.
     Crops(CropArguments),
-    /// Pictures: mirrored, normalised, mixed.
+    /// Images: mirrored, normalised, mixed.
     Pictures {
         /// The element type of the output.
         real: Real,
-        /// One plane a channel, else channels last.
+        /// Whether the output has one plane per channel instead of channels last.
         planes: bool,
         /// The kernel's parameter.
         arguments: PictureArguments,
     },
-    /// Sums of 64 frames each.
+    /// The sums of each chunk of 64 frames.
     FeatureChunks(FeatureArguments),
-    /// Their means and scales.
+    /// The means and scales of each row.
     FeatureStatistics(FeatureArguments),
-    /// The means that masks are filled with.
+    /// The means that fill masks.
     FeatureRowMeans(FeatureArguments),
     /// Features: normalised, masked.
     Features {

@@ -1,11 +1,11 @@
-//! The ring's memory and the device's streams of one run, shared by the stage and the batches that the caller has.
+//! The ring's memory and the device's streams of one run. The stage and the caller's batches share them.
 //!
 //! ```text
 //! copy stream:      wait(last users) ── copies ── "copied" ──┐ ── the next batch's copies …
 //! finishing stream:                                  wait ◀──┘ ── kernels ── "filled"
 //! ```
-//! Two streams, so that the copies of one batch run beside the kernels of the one before it; the finishing one goes before
-//! the model's work, of which there is always more.
+//! With two streams, the copies of one batch run concurrently with the kernels of the previous one. The finishing stream
+//! has priority over the model's work, of which there is always more.
 
 use super::events::{Event, Events};
 use super::owned::{DeviceMemory, OwnStream};
@@ -38,7 +38,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// `buffers` buffers, without memory yet, and the thread that lets go of what they used.
+    /// Makes `buffers` buffers, without memory yet, and starts the thread that releases the host memory they were copied from.
     pub fn new(driver: Arc<dyn Driver>, buffers: usize) -> Result<(Arc<Self>, Reaping)> {
         let streams = [OwnStream::new(&driver, false)?, OwnStream::new(&driver, true)?];
         let [copying, finishing] = [streams[0].id, streams[1].id];
@@ -62,22 +62,22 @@ impl Buffers {
         Ok((this, reaping))
     }
 
-    /// The device's driver.
+    /// Returns the device's driver.
     pub fn driver(&self) -> &dyn Driver {
         self.driver.as_ref()
     }
 
-    /// The thread that lets go of what copies read.
+    /// Returns the thread that releases the memory that copies read.
     pub fn reaper(&self) -> &Reaper {
         &self.reaper
     }
 
-    /// The stream of all copies.
+    /// Returns the stream of all copies.
     pub fn copying(&self) -> StreamId {
         self.copying
     }
 
-    /// The stream of all kernels.
+    /// Returns the stream of all kernels.
     pub fn finishing(&self) -> StreamId {
         self.finishing
     }
@@ -87,16 +87,16 @@ impl Buffers {
         self.process != std::process::id()
     }
 
-    /// A mark behind all that `stream` has so far.
+    /// Marks the end of the work that `stream` has so far.
     ///
     /// # Errors
-    /// Where the device fails, the stream is gone, or is being captured: then nothing marks when it ran.
+    /// If the device fails, or the stream no longer exists or is being captured, so that nothing can mark the end of its work.
     pub fn mark(&self, stream: StreamId) -> Result<Event> {
         self.events.mark_user(stream)
     }
 
-    /// A buffer of at least `bytes` bytes, once the caller has given one back: the copy stream waits for its last users, this
-    /// thread does not. `None` where the buffers were closed meanwhile.
+    /// Waits until the caller has returned a buffer, and takes it, with at least `bytes` bytes. The copy stream waits for its
+    /// last users; this thread does not. Returns `None` if the buffers were closed meanwhile.
     pub fn take(&self, bytes: usize) -> Result<Option<(Index, Address)>> {
         let (index, behind) = {
             let mut state = self.lock();
@@ -119,14 +119,14 @@ impl Buffers {
         self.behind(index, &behind, bytes).map(|start| Some((index, start)))
     }
 
-    /// Where the buffer begins, which the copy stream may write from now on: behind its last users.
+    /// Returns the start of the buffer, which the copy stream may write from now on, after its last users.
     fn behind(&self, index: Index, last_users: &[Arc<Event>], bytes: usize) -> Result<Address> {
         let held = self.lock().memory[index.0].as_ref().map(|memory| (memory.start(), memory.size()));
         let waited = match held {
             Some((_, size)) if size >= bytes => {
                 last_users.iter().try_for_each(|event| event.hold_back(self.copying))
             }
-            // It grows, which is rare: this thread waits, and memory is not asked for twice over.
+            // It grows, which is rare. This thread waits, so that old and new memory do not exist at the same time.
             _ => last_users.iter().try_for_each(|event| event.synchronize()),
         };
         if let Err(error) = waited {
@@ -137,7 +137,7 @@ impl Buffers {
             return Ok(start);
         }
         let outgrown = self.lock().memory[index.0].take();
-        // Where batches are not all alike, a quarter more, so that a rising longest one does not allocate at every step.
+        // If batches vary in size, allocate a quarter more, so that a growing maximum does not allocate at every step.
         let spare = if outgrown.is_some() { bytes / 4 } else { 0 };
         drop(outgrown);
         let made = DeviceMemory::new(&self.driver, bytes.saturating_add(spare));
@@ -154,25 +154,25 @@ impl Buffers {
         }
     }
 
-    /// All work that fills the buffer was given to the device.
+    /// Notes that all work that fills the buffer was submitted to the device.
     pub fn copied(&self, index: Index) {
         self.lock().ring.copied(index);
     }
 
-    /// The caller has the buffer's batch.
+    /// Notes that the caller has the buffer's batch.
     pub fn lend(&self, index: Index) {
         self.lock().ring.lend(index);
     }
 
-    /// The buffer may be written after these events.
+    /// Returns the buffer to the ring. It may be written after the events `behind`.
     pub fn give_back(&self, index: Index, behind: Vec<Arc<Event>>) {
         self.lock().ring.give_back(index, behind);
         self.changed.notify_all();
     }
 
-    /// What still uses the buffer is unknown: it is lost, its memory with it.
+    /// Gives up the buffer and its memory, because its remaining users are unknown.
     pub fn retire(&self, index: Index, error: &Error) {
-        tracing::warn!("a device buffer is lost, since what still uses it cannot be known: {error}");
+        tracing::warn!("a device buffer is lost, since its last users are unknown: {error}");
         let mut state = self.lock();
         state.ring.retire(index);
         std::mem::forget(state.memory[index.0].take());
@@ -180,13 +180,13 @@ impl Buffers {
         self.changed.notify_all();
     }
 
-    /// Buffers that the caller has, and all that there are.
+    /// Returns the number of buffers that the caller has, and that of all usable ones.
     pub fn lent(&self) -> (usize, usize) {
         let state = self.lock();
         (state.ring.lent(), state.ring.usable())
     }
 
-    /// Nothing is taken any more.
+    /// Makes all calls of `take` return `None` from now on.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -246,7 +246,7 @@ mod tests {
         let (other, _) = buffers.take(500).unwrap().unwrap();
         driver.refuse("wait", 1);
         assert!(buffers.take(1000).is_err());
-        assert_eq!(buffers.lent(), (0, 1), "one of two is left");
+        assert_eq!(buffers.lent(), (0, 1), "one of two is usable");
         buffers.give_back(other, Vec::new());
         drop(buffers);
         drop(reaping);
@@ -262,6 +262,6 @@ mod tests {
         buffers.take(1000).unwrap();
         drop(buffers);
         drop(reaping);
-        assert_eq!(driver.finish().1, [0; 3], "all was freed before");
+        assert_eq!(driver.finish().1, [0; 3], "everything was freed before");
     }
 }

@@ -5,7 +5,7 @@ use crate::handles::{EventId, StreamId};
 use feedstock_base::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A device's idle events. A wait holds what was marked when it was asked for, so an event may be marked anew at once.
+/// A device's idle events. A wait refers to the mark at the time of its call, so an event can be recorded again at once.
 pub(crate) struct Events {
     driver: Arc<dyn Driver>,
     idle: Mutex<Vec<EventId>>,
@@ -16,7 +16,7 @@ impl Events {
         Arc::new(Self { driver, idle: Mutex::default() })
     }
 
-    /// A mark behind all that `stream` has so far.
+    /// Marks the end of the work that `stream` has so far.
     pub(crate) fn mark(self: &Arc<Self>, stream: StreamId) -> Result<Event> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let id = idle.map_or_else(|| self.driver.new_event(), Ok)?;
@@ -25,14 +25,14 @@ impl Events {
         Ok(event)
     }
 
-    /// As [`mark`](Self::mark), of a stream of the caller's.
+    /// As [`mark`](Self::mark), for a stream of the caller.
     ///
     /// # Errors
-    /// `BadConfig` where the stream is being captured: then nothing marks when its work has run.
+    /// `BadConfig` if the stream is being captured, so that nothing can mark the end of its work.
     pub(crate) fn mark_user(self: &Arc<Self>, stream: StreamId) -> Result<Event> {
         if self.driver.is_capturing(stream)? {
-            let message = "a batch was let go, or replaced, while a graph was captured on a stream that uses it; take and drop \
-                           batches outside of captures, and ask for fixed addresses";
+            let message = "a batch was dropped or replaced while a graph was captured on a stream that uses it; take and drop \
+                           batches outside of captures, and use fixed addresses";
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         self.mark(stream)
@@ -42,7 +42,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         for event in self.idle.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // SAFETY: idle ones belong to nobody else.
+            // SAFETY: nothing else uses idle events.
             unsafe { self.driver.free_event(event) };
         }
     }
@@ -55,7 +55,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// `stream` goes on behind it.
+    /// Makes `stream` wait for it.
     ///
     /// # Errors
     /// Those of the driver.
@@ -63,7 +63,7 @@ impl Event {
         self.events.driver.wait(stream, self.id)
     }
 
-    /// Waits for it on this thread.
+    /// Blocks this thread until it has passed.
     ///
     /// # Errors
     /// Those of the driver.

@@ -1,5 +1,4 @@
-//! Page-locked memory, reused: locking costs about as much as filling it, and batches of padded rows change their size
-//! all the time.
+//! A pool of page-locked memory. Locking costs about as much as filling, and batches of padded rows keep changing in size.
 
 use crate::driver::Driver;
 use crate::handles::HostAddress;
@@ -8,10 +7,10 @@ use feedstock_base::{Error, ErrorKind, PAGE_BYTES, Result};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Idle memory that is kept however little is in use: the staging memory of many batches.
+/// Idle memory that is kept even if less is in use: the staging memory of many batches.
 const KEPT_BYTES: usize = 64 << 20;
 
-/// A block serves requests down to one part in so many of it.
+/// A block serves requests of at least 1/`FIT` of its size.
 const FIT: usize = 2;
 
 /// Page-locked blocks of one device's machine node, in use and idle.
@@ -29,17 +28,17 @@ struct PoolBlocks {
 }
 
 impl LockedPool {
-    /// Blocks that any device can copy from, on machine node `node`.
+    /// Makes a pool of blocks that any device can copy from, on machine node `node`.
     pub(crate) fn new(driver: Arc<dyn Driver>, node: Option<Node>) -> Arc<Self> {
         Arc::new(Self { driver, node, state: Mutex::default() })
     }
 
-    /// At least `bytes` bytes of unspecified content, on a page.
+    /// Returns at least `bytes` bytes of unspecified content, aligned to a page.
     ///
     /// # Errors
-    /// `BadConfig` where no more memory can be locked; idle memory was given up first. Else what the driver says.
+    /// `BadConfig` if no more memory can be locked, even after idle memory was freed. Otherwise the driver's error.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Locked> {
-        let size = size_class(bytes).ok_or_else(|| self.no_memory(bytes, "past the address space"))?;
+        let size = size_class(bytes).ok_or_else(|| self.no_memory(bytes, "more than the address space"))?;
         if let Some(block) = self.reuse(size) {
             return Ok(block);
         }
@@ -51,7 +50,7 @@ impl LockedPool {
             }
             false => Err(error),
         });
-        // A device in trouble is no lack of memory, and is told as it is.
+        // An error of the device is not a lack of memory, and is returned unchanged.
         let start = allocated.map_err(|error| match is_full(&error) {
             true => self.no_memory(size, error),
             false => error,
@@ -61,7 +60,7 @@ impl LockedPool {
     }
 
     fn allocate(&self, size: usize) -> Result<HostAddress> {
-        // The system takes pages from the node of the CPU that asks for them.
+        // The system takes pages from the node of the CPU that requests them.
         let _on_node = self.node.as_ref().and_then(numa::run_on);
         self.driver.allocate_host(size)
     }
@@ -100,12 +99,12 @@ impl LockedPool {
                 state.idle_bytes -= block.1;
                 block
             };
-            // SAFETY: it was idle, so nobody has it and no copy from it is under way; it is no longer in the list.
+            // SAFETY: it was idle, so nothing uses it and no copy from it is pending. It is no longer in the list.
             unsafe { self.driver.free_host(start) };
         }
     }
 
-    /// Bytes in use and idle.
+    /// Returns the bytes in use and the idle bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let state = self.lock();
@@ -119,8 +118,8 @@ impl LockedPool {
     fn no_memory(&self, bytes: usize, says: impl std::fmt::Display) -> Error {
         let used = self.lock().used_bytes;
         let message = format!(
-            "cannot page-lock {bytes} bytes beside {used} that are locked ({says}); the limits are the free memory of \
-             the machine or its container and `ulimit -l` ({}): raise them, or lower slots or the batch size",
+            "cannot page-lock {bytes} bytes in addition to {used} ({says}); the limits are the free memory of the machine or \
+             its container and `ulimit -l` ({}): raise them, or lower slots or the batch size",
             lock_limit()
         );
         Error::new(ErrorKind::BadConfig, message)
@@ -133,21 +132,21 @@ impl Drop for LockedPool {
     }
 }
 
-/// What the system says of locked memory.
+/// Returns the system's limit of locked memory.
 fn lock_limit() -> String {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
-    line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown here").to_owned()
+    line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown").to_owned()
 }
 
-/// Sizes that are shared: four between a power of two and the next.
+/// Rounds up to a size class. There are four from one power of two to the next.
 fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(PAGE_BYTES);
     let quarter = (1usize << bytes.ilog2()) / 4;
     bytes.checked_next_multiple_of(quarter.max(PAGE_BYTES))
 }
 
-/// A block of page-locked memory; idle again when it is dropped.
+/// A block of page-locked memory, which is idle again once dropped.
 pub struct Locked {
     pool: Arc<LockedPool>,
     start: HostAddress,
@@ -155,12 +154,12 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Where it begins.
+    /// Returns its start.
     pub fn start(&self) -> NonNull<u8> {
         self.start.0
     }
 
-    /// How many bytes there are.
+    /// Returns its size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!((start.addr().get() % PAGE_BYTES, first.size()), (0, 5 << 20));
         drop(first);
         assert_eq!(pool.take(3 << 20).unwrap().start(), start, "half of it still fits");
-        assert_ne!(pool.take(2 << 20).unwrap().start(), start, "less wastes it");
+        assert_ne!(pool.take(2 << 20).unwrap().start(), start, "less than half would waste it");
         assert_eq!(driver.host_allocations(), 2);
         for mib in [30, 40, 50] {
             pool.take(mib << 20).unwrap();
@@ -205,7 +204,10 @@ mod tests {
         let error = pool.take(4 << 20).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::BadConfig);
         let text = error.to_string();
-        assert!(text.contains("4194304 bytes beside 8388608") && text.contains("ulimit -l"), "{text}");
+        assert!(
+            text.contains("4194304 bytes in addition to 8388608") && text.contains("ulimit -l"),
+            "{text}"
+        );
         drop(held);
         assert!(pool.take(usize::MAX).is_err());
     }
@@ -221,7 +223,7 @@ mod tests {
             (error.kind(), error.to_string()),
             (ErrorKind::Retryable, "allocate_host was refused".to_owned())
         );
-        assert_eq!(pool.bytes(), (0, 6 << 20), "idle memory was not given up in vain");
+        assert_eq!(pool.bytes(), (0, 6 << 20), "idle memory was not freed in vain");
         pool.take(1 << 20).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that batches are copied from and to, and what keeps it until nothing uses it any more.
+//! The memory that batches are copied from and to, and the owners that keep it until nothing uses it any more.
 
 mod buffers;
 mod events;

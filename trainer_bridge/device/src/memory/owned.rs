@@ -1,4 +1,4 @@
-//! Memory and streams of a device, given back when they are dropped.
+//! Memory and streams of a device, which are freed when they are dropped.
 
 use crate::driver::Driver;
 use crate::handles::{Address, StreamId};
@@ -13,7 +13,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// `size` bytes of unspecified content.
+    /// Allocates `size` bytes of unspecified content.
     ///
     /// # Errors
     /// As [`Driver::allocate`].
@@ -21,12 +21,12 @@ impl DeviceMemory {
         Ok(Self { driver: driver.clone(), start: driver.allocate(size)?, size })
     }
 
-    /// Where it begins.
+    /// Returns its start.
     pub fn start(&self) -> Address {
         self.start
     }
 
-    /// How many bytes there are.
+    /// Returns its size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -34,19 +34,19 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: whoever drops it has waited for what used it, or leaves that to the reaper.
+        // SAFETY: its owner has waited for the work that used it, or leaves that to the reaper.
         unsafe { self.driver.free(self.start) };
     }
 }
 
-/// A stream of our own.
+/// A stream that feedstock owns.
 pub(crate) struct OwnStream {
     driver: Arc<dyn Driver>,
     pub(crate) id: StreamId,
 }
 
 impl OwnStream {
-    /// With `is_urgent`, the device starts its work before that of other streams.
+    /// Makes a stream. If `is_urgent`, the device starts its work before that of other streams.
     pub(crate) fn new(driver: &Arc<dyn Driver>, is_urgent: bool) -> Result<Self> {
         Ok(Self { driver: driver.clone(), id: driver.new_stream(is_urgent)? })
     }
@@ -54,7 +54,7 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        // SAFETY: made by `new_stream`, given back once; the driver finishes what it still has.
+        // SAFETY: made by `new_stream`, and freed once. The driver finishes its pending work.
         unsafe { self.driver.free_stream(self.id) };
     }
 }

@@ -1,4 +1,4 @@
-//! Lets go of what a device may still use, when it no longer does: on a thread of its own, so that no trainer waits.
+//! Drops memory once the device no longer uses it, on a separate thread, so that no trainer waits.
 
 use super::events::Event;
 use crate::driver::Driver;
@@ -9,11 +9,11 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the end of a run waits for the device to be done with it: many steps of any trainer.
+/// How long the end of a run waits for the device to finish: longer than many steps of any trainer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits until a thread has ended, but no longer than `patience`: the thread may wait for a stream of the caller, which may be
-/// stuck. Returns whether it has; if not, it goes on by itself.
+/// Waits at most `patience` until a thread has ended, and returns whether it has. The thread may wait for a stream of the
+/// caller, which may be stuck. If it has not ended, it continues in the background.
 pub fn join_within(thread: JoinHandle<()>, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     while !thread.is_finished() {
@@ -22,19 +22,19 @@ pub fn join_within(thread: JoinHandle<()>, patience: Duration) -> bool {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let _panicked = thread.join(); // and reported it
+    let _panicked = thread.join(); // the panic was reported already
     true
 }
 
-/// What is kept until events have passed.
+/// A value that is kept until events have passed.
 pub struct Kept {
-    /// What has passed before.
+    /// The events to wait for.
     pub until: Vec<Arc<Event>>,
-    /// What is dropped then.
+    /// The value to drop after them.
     pub what: Box<dyn Any + Send>,
 }
 
-/// The way to the thread, which ends when it is gone and nothing is kept.
+/// Sends values to the thread, which ends once this is dropped and nothing is kept.
 pub struct Reaper(Sender<Kept>);
 
 impl Reaper {
@@ -47,10 +47,11 @@ impl Reaper {
         Ok((Self(send), thread))
     }
 
-    /// Keeps it. What is kept ends in about the order in which it is given, so waiting in turn delays little.
+    /// Keeps a value until its events have passed. Events pass in about the order of these calls, so waiting for one value at a
+    /// time delays little.
     pub fn keep(&self, kept: Kept) {
         if let Err(unsent) = self.0.send(kept) {
-            // Without the thread nobody can tell when it may go.
+            // Without the thread, nothing can determine when it may be dropped.
             std::mem::forget(unsent.0);
         }
     }
@@ -66,17 +67,18 @@ fn reap(driver: &dyn Driver, receive: &Receiver<Kept>) {
             if let Err(error) = event.synchronize()
                 && !std::mem::replace(&mut told, true)
             {
-                // A device that failed copies nothing any more; the stage's next call reports it to the caller.
+                // A failed device copies nothing any more. The stage's next call reports it to the caller.
                 tracing::error!("waiting for the device failed: {error}");
             }
         }
-        drop(until); // idle again before what was kept can start more work
+        drop(until); // idle again before dropping `what` can start more work
         drop(what);
     }
 }
 
-/// A run's thread, which ends with its last buffer. Dropped behind the run, it waits for that, so that memory is free when
-/// the run has ended and no thread is in the driver when the process does; not for batches that the caller still has.
+/// A run's thread, which ends with its last buffer. It is dropped after the run, and then waits for the thread. So memory is
+/// free when the run has ended, and no thread is in the driver when the process exits. It does not wait for batches that the
+/// caller still has.
 pub struct Reaping {
     thread: Option<JoinHandle<()>>,
     buffers: Weak<dyn Any + Send + Sync>,

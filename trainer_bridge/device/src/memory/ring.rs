@@ -1,12 +1,12 @@
-//! Which device buffer may be written, and behind what: a state machine without a device.
+//! Which device buffer may be written, and after which events: a state machine without a device.
 //!
 //! ```text
 //! draining ──take──▶ copying ──copied──▶ ready ──lend──▶ lent ──give_back(events)──▶ draining
 //!    ▲                  └──give_back──▶ draining   └──give_back──┘                      │
-//!    └── a new buffer: behind nothing                     retire: never taken again ◀───┘ (from copying, ready or lent)
+//!    └── a new buffer: no events                          retire: never taken again ◀───┘ (from copying, ready or lent)
 //! ```
-//! A draining buffer is free for whoever writes behind its events: the copy stream waits for them, no thread does. Buffers
-//! are taken in the order in which they were given back, so the one that drains longest comes first.
+//! A draining buffer may be written after its events: the copy stream waits for them, no thread does. Buffers are taken in the
+//! order of their return, so the one that has drained longest comes first.
 
 use std::collections::VecDeque;
 
@@ -27,35 +27,35 @@ enum BufferState {
 #[derive(Debug)]
 pub(crate) struct Ring<E> {
     states: Vec<BufferState>,
-    /// Draining buffers, and what must have passed before they are written.
+    /// Draining buffers, and the events that must pass before they are written.
     draining: VecDeque<(Index, Vec<E>)>,
 }
 
 impl<E> Ring<E> {
-    /// `buffers` new ones.
+    /// Makes a ring of `buffers` new buffers.
     pub(crate) fn new(buffers: usize) -> Self {
         let draining = (0..buffers).map(|index| (Index(index), Vec::new())).collect();
         Self { states: vec![BufferState::Draining; buffers], draining }
     }
 
-    /// A buffer to write, behind these events.
+    /// Takes a buffer, to be written after these events.
     pub(crate) fn take(&mut self) -> Option<(Index, Vec<E>)> {
         let (index, behind) = self.draining.pop_front()?;
         self.change(index, &[BufferState::Draining], BufferState::Copying);
         Some((index, behind))
     }
 
-    /// All of its work was given to the copy stream.
+    /// Notes that all work that fills the buffer was submitted.
     pub(crate) fn copied(&mut self, index: Index) {
         self.change(index, &[BufferState::Copying], BufferState::Ready);
     }
 
-    /// The caller has it.
+    /// Notes that the caller has the buffer.
     pub(crate) fn lend(&mut self, index: Index) {
         self.change(index, &[BufferState::Ready], BufferState::Lent);
     }
 
-    /// Nobody will ask more of it than what lies before these events.
+    /// Returns the buffer to the ring. No work uses it after the events `behind`.
     pub(crate) fn give_back(&mut self, index: Index, behind: Vec<E>) {
         self.change(
             index,
@@ -65,7 +65,7 @@ impl<E> Ring<E> {
         self.draining.push_back((index, behind));
     }
 
-    /// What still uses it cannot be known: it is not written again.
+    /// Excludes the buffer from further use, because its remaining users are unknown.
     pub(crate) fn retire(&mut self, index: Index) {
         self.change(
             index,
@@ -74,17 +74,17 @@ impl<E> Ring<E> {
         );
     }
 
-    /// Buffers that the caller has.
+    /// Returns the number of buffers that the caller has.
     pub(crate) fn lent(&self) -> usize {
         self.states.iter().filter(|state| **state == BufferState::Lent).count()
     }
 
-    /// Buffers that are still in use, or may be.
+    /// Returns the number of buffers that are not retired.
     pub(crate) fn usable(&self) -> usize {
         self.states.iter().filter(|state| **state != BufferState::Retired).count()
     }
 
-    /// All events that somebody may still wait for, at the end.
+    /// Takes all draining buffers, and returns their events.
     pub(crate) fn drain(&mut self) -> Vec<E> {
         self.draining.drain(..).flat_map(|(_, behind)| behind).collect()
     }

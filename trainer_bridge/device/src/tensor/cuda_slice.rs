@@ -9,8 +9,8 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A tensor as cudarc's slice, for kernels and libraries that take one. It keeps the batch's memory while it lives, and
-/// dropping it frees none.
+/// A tensor as a slice of cudarc, for kernels and libraries that take one. It keeps the batch's memory alive. Dropping it
+/// frees no memory.
 pub struct TensorView<T: DeviceRepr> {
     slice: ManuallyDrop<CudaSlice<T>>,
     _tensor: DeviceTensor,
@@ -26,17 +26,17 @@ impl<T: DeviceRepr> Deref for TensorView<T> {
 
 impl<T: DeviceRepr> Drop for TensorView<T> {
     fn drop(&mut self) {
-        // SAFETY: taken once, here. Leaking gives the address back, whose memory is the batch's.
+        // SAFETY: taken once, here. Leaking only returns the address: the memory is the batch's.
         let _address = unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
     }
 }
 
 impl DeviceTensor {
-    /// Its elements as a slice of cudarc's for work on `stream`, in the order of memory ([`strides`](Self::strides)).
+    /// Returns its elements as a slice of cudarc for work on `stream`, in memory order ([`strides`](Self::strides)).
     ///
     /// # Errors
-    /// `BadConfig` where the tensor is in host memory, on another device than the stream, or `T` is not as large as its
-    /// elements; else as [`use_on`](Self::use_on).
+    /// `BadConfig` if the tensor is in host memory or on another device than the stream, or if `T` differs in size from its
+    /// elements. Otherwise as [`use_on`](Self::use_on).
     pub fn cuda_slice<T: DeviceRepr>(&self, stream: &Arc<CudaStream>) -> Result<TensorView<T>> {
         let config = |message: String| Error::new(ErrorKind::BadConfig, message);
         let ordinal = stream.context().ordinal();
@@ -48,7 +48,7 @@ impl DeviceTensor {
         }
         self.use_on(StreamHandle(stream.cu_stream().expose_provenance() as u64))?;
         let elements = self.byte_len() / self.column.element.bytes();
-        // SAFETY: so many elements lie there, any bits are a value of the types that a device takes, and the view never frees.
+        // SAFETY: `elements` elements are stored there. Any bits are valid for a device's types. The view never frees them.
         let slice = unsafe { stream.upgrade_device_ptr::<T>(self.start.0, elements) };
         Ok(TensorView { slice: ManuallyDrop::new(slice), _tensor: self.clone() })
     }

@@ -1,4 +1,4 @@
-//! Where batches go whose addresses are to be the same at every step, for as long as their loader lives.
+//! The buffer for batches whose addresses are the same at every step, for the lifetime of their loader.
 
 use super::lent;
 use super::owner::Owner;
@@ -11,10 +11,10 @@ use crate::memory::{DeviceMemory, Event, Events, Kept, Reaper};
 use feedstock_base::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What may lie between two columns that are copied as one: a copy costs some microseconds, so many bytes far less.
+/// The largest gap between two columns that are copied together. A copy costs some microseconds, this gap far less.
 const GAP_BYTES: usize = 16 << 10;
 
-/// The one place of a loader's batches.
+/// The fixed buffer of a loader's batches.
 pub struct FixedBuffer {
     driver: Arc<dyn Driver>,
     events: Arc<Events>,
@@ -25,26 +25,26 @@ pub struct FixedBuffer {
 #[derive(Default)]
 struct Fixed {
     memory: Option<DeviceMemory>,
-    /// The first batch's columns: those of all.
+    /// The columns of the first batch, which all batches must have.
     columns: Vec<Column>,
-    /// The stream that the batch there now was copied on, and the mark behind that copy.
+    /// The stream on which the current batch was copied, and the event after that copy.
     settled: Option<(StreamId, Event)>,
     /// Other streams that use it.
     readers: Vec<StreamId>,
 }
 
-/// What must not change from batch to batch.
+/// The properties of a column that must not change from batch to batch.
 #[derive(Debug, Clone, PartialEq)]
 struct Column {
     name: String,
     element: Element,
     shape: Vec<usize>,
     strides: Vec<usize>,
-    /// In the fixed place.
+    /// The offset in the fixed buffer.
     to: usize,
 }
 
-/// One copy, from the batch's buffer to the fixed place.
+/// One copy from the batch's buffer to the fixed buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Move {
     from: usize,
@@ -53,27 +53,27 @@ struct Move {
 }
 
 impl FixedBuffer {
-    /// A place on the device of `driver`, without memory yet.
+    /// Makes a buffer on the device of `driver`, without memory yet.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
         let (events, process) = (Events::new(driver.clone()), std::process::id());
         Arc::new(Self { driver, events, state: Mutex::default(), process })
     }
 
-    /// Copies the columns of this batch, whose buffer begins at `from`, here in the order of `stream`, behind whatever uses
-    /// the batch before it; where each of them is now.
+    /// Copies the columns of a batch, whose buffer begins at `from`, in the order of `stream` and after all uses of the
+    /// previous batch. Returns the new address of each column.
     ///
     /// # Errors
-    /// `BadConfig` where the columns are not those of the first batch, or not of its shapes.
+    /// `BadConfig` if the columns or their shapes differ from those of the first batch.
     ///
     /// # Safety
-    /// The columns are valid until the copies have run, and `stream` has waited for what fills them.
+    /// The columns are valid until the copies have run, and `stream` has waited for the work that fills them.
     pub(super) unsafe fn settle(
         self: &Arc<Self>,
         tensors: &[DeviceTensor],
         from: Address,
         stream: StreamId,
     ) -> Result<Vec<Address>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner); // what fails changes nothing but readers
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner); // a failure changes only readers
         let state = &mut *state;
         let start = match &state.memory {
             Some(memory) => {
@@ -96,10 +96,10 @@ impl FixedBuffer {
             self.events.mark_user(user)?.hold_back(stream)?;
         }
         if !state.readers.contains(&stream) {
-            state.readers.push(stream); // if the copies fail halfway, it uses the place all the same
+            state.readers.push(stream); // even if the copies fail halfway, it uses the buffer
         }
         for Move { from: offset, to, bytes } in moves(tensors, &state.columns) {
-            // SAFETY: the caller's contract; all that used the place comes before in `stream`.
+            // SAFETY: the caller's contract. All earlier uses of the buffer come before this copy in `stream`.
             unsafe { self.driver.copy_within(start.at(to), from.at(offset), bytes, stream)? };
         }
         state.settled = Some((stream, self.events.mark(stream)?));
@@ -107,10 +107,10 @@ impl FixedBuffer {
         Ok(state.columns.iter().map(|column| start.at(column.to)).collect())
     }
 
-    /// `stream` uses the batch, too.
+    /// Lets `stream` use the batch, too.
     ///
     /// # Errors
-    /// `BadConfig` for a stream that is being captured and was not told before: its wait would belong to the graph.
+    /// `BadConfig` if the stream is being captured and does not use the batch yet: its wait would become part of the graph.
     fn read_on(&self, stream: StreamId) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((owner, copied)) = &state.settled else { return Ok(()) };
@@ -136,8 +136,8 @@ impl Owner for FixedBuffer {
     }
 }
 
-/// Where columns are to lie, and the bytes of it all: in the order in which they lie in the batch, and as far apart where that
-/// is little, so that one copy takes several.
+/// Returns the offsets of the columns in the fixed buffer, and its size in bytes. Columns keep their order, and their distance
+/// if the gap is small, so that one copy takes several.
 fn pack(tensors: &[DeviceTensor]) -> (Vec<Column>, usize) {
     let mut places = vec![0; tensors.len()];
     let (mut source_end, mut end) = (0, 0usize);
@@ -158,7 +158,7 @@ fn pack(tensors: &[DeviceTensor]) -> (Vec<Column>, usize) {
     (tensors.iter().zip(places).map(column).collect(), end)
 }
 
-/// The copies that take every column to its place.
+/// Returns the copies that move every column to its offset.
 fn moves(tensors: &[DeviceTensor], columns: &[Column]) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
     for index in in_order(tensors) {
@@ -173,25 +173,23 @@ fn moves(tensors: &[DeviceTensor], columns: &[Column]) -> Vec<Move> {
     moves
 }
 
-/// The columns' indices in the order in which they lie in the batch.
+/// Returns the columns' indices, ordered by their offset in the batch.
 fn in_order(tensors: &[DeviceTensor]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|index| tensors[*index].column.offset);
     order
 }
 
-/// What is not as it was, if anything is.
+/// Returns the message about the first difference from the first batch, if any.
 fn difference(then: &[Column], now: &[DeviceTensor]) -> Option<String> {
     let what = then
         .iter()
         .find(|column| now.iter().all(|tensor| tensor.column.name != column.name))
-        .map(|column| {
-            format!("there was a column of numbers '{}' before, and there is none now", column.name)
-        })
+        .map(|column| format!("the column of numbers '{}' is missing in this batch", column.name))
         .or_else(|| {
             let new =
                 now.iter().find(|tensor| then.iter().all(|column| column.name != tensor.column.name))?;
-            Some(format!("there was no column of numbers '{}' before, and there is one now", new.column.name))
+            Some(format!("the column of numbers '{}' is new in this batch", new.column.name))
         })
         .or_else(|| {
             let is_other = |(column, tensor): &(&Column, &DeviceTensor)| {
@@ -211,7 +209,7 @@ fn difference(then: &[Column], now: &[DeviceTensor]) -> Option<String> {
         })?;
     Some(format!(
         "fixed addresses need batches of one shape: {what}; pad rows to one length (pad_seconds), batch by rows, leave out \
-         columns that miss values, or do without"
+         columns that miss values, or do without fixed addresses"
     ))
 }
 

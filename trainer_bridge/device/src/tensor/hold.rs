@@ -1,4 +1,4 @@
-//! What keeps a buffer of the ring for a batch.
+//! Keeps a buffer of the ring for a batch.
 
 use super::lent;
 use super::owner::Owner;
@@ -9,18 +9,18 @@ use crate::memory::{Buffers, Event, Index};
 use feedstock_base::Result;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What keeps a buffer from being written again: lives as long as any tensor in it.
+/// Keeps a buffer from being written again. It lives as long as any tensor in the buffer.
 pub struct Hold {
     buffers: Arc<Buffers>,
     index: Index,
     start: Address,
-    /// Copies and kernels that fill the buffer are done behind it.
+    /// The event after the copies and kernels that fill the buffer.
     filled: Arc<Event>,
     streams: Mutex<Vec<StreamId>>,
 }
 
 impl Hold {
-    /// `filled` is marked behind what fills the buffer of `bytes` bytes at `start`.
+    /// Holds the buffer of `bytes` bytes at `start`. `filled` is recorded after the work that fills it.
     pub fn new(
         buffers: Arc<Buffers>,
         index: Index,
@@ -33,26 +33,26 @@ impl Hold {
         hold
     }
 
-    /// Where the buffer begins.
+    /// Returns the start of the buffer.
     pub(crate) fn start(&self) -> Address {
         self.start
     }
 
-    /// The batch goes to the caller.
+    /// Notes that the caller has the batch.
     pub(crate) fn lend(&self) {
         self.buffers.lend(self.index);
     }
 }
 
 impl Owner for Hold {
-    /// Work that `stream` is given from now on finds the buffer filled, and is waited for before it is written again.
+    /// Orders later work of `stream` after the buffer's filling. The buffer is written again only after that work.
     fn use_on(&self, stream: StreamHandle) -> Result<()> {
         if self.buffers.is_forked() {
             return Err(forked());
         }
         let driver = self.buffers.driver();
         let stream = stream.of(driver)?;
-        refuse_capture(driver, stream)?; // however well it is known: the buffer is another batch's at the replay
+        refuse_capture(driver, stream)?; // even for a known stream: at the replay, the buffer has another batch
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if !streams.contains(&stream) {
             self.filled.hold_back(stream)?;
@@ -69,14 +69,14 @@ impl Owner for Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.buffers.is_forked() {
-            // The parent has the device and the threads: nothing is to be touched, nor freed.
+            // The parent has the device and the threads, so nothing must be used or freed here.
             std::mem::forget((self.buffers.clone(), self.filled.clone()));
             return;
         }
         lent::remove(self.start);
         let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
         let events = match streams.is_empty() {
-            true => Ok(vec![self.filled.clone()]), // nobody used it, but it may still be filled
+            true => Ok(vec![self.filled.clone()]), // no stream used it, but the device may still fill it
             false => streams.into_iter().map(|stream| self.buffers.mark(stream).map(Arc::new)).collect(),
         };
         match events {

@@ -1,4 +1,4 @@
-//! Whose memory an address is: for callers who have views of a batch, and not the batch.
+//! Finds the batch that owns an address, for callers that have views of a batch but not the batch.
 
 use super::owner::Owner;
 use super::stream::StreamHandle;
@@ -7,11 +7,11 @@ use feedstock_base::Result;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
-/// What keeps the memory, while it lives.
+/// The owner of the memory, as long as it lives.
 type WeakOwner = Weak<dyn Owner>;
 
-/// Memory that batches lie in, by where it begins: its bytes, and what keeps it. Addresses of all devices and of host memory
-/// are apart.
+/// The memory of batches by its start: its size in bytes and its owner. Addresses of all devices and of host memory are
+/// distinct.
 static LENT: Mutex<BTreeMap<u64, (usize, WeakOwner)>> = Mutex::new(BTreeMap::new());
 
 fn lock() -> MutexGuard<'static, BTreeMap<u64, (usize, WeakOwner)>> {
@@ -26,8 +26,8 @@ pub(super) fn remove(start: Address) {
     lock().remove(&start.0);
 }
 
-/// As [`DeviceTensor::use_on`](super::DeviceTensor::use_on), for the batch that has `address` in its memory, if there is one
-/// that is still held: for callers who have views of it only. Whether there is.
+/// As [`DeviceTensor::use_on`](super::DeviceTensor::use_on), for the batch whose memory contains `address`. Returns whether
+/// there is such a batch that is still held. For callers that only have views of it.
 ///
 /// # Errors
 /// As [`DeviceTensor::use_on`](super::DeviceTensor::use_on).

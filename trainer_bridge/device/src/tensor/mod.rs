@@ -1,4 +1,4 @@
-//! Batches on a device: their tensors, and who uses them.
+//! Batches on a device: their tensors, and the streams that use them.
 
 mod batch;
 #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-//! The kernels that finish columns, and what they read.
+//! The kernels that finish columns, and their inputs.
 
 use super::BufferLayout;
 use super::names::{MIX_WEIGHT, no_labels, partner_column};
@@ -14,7 +14,7 @@ use feedstock_device::kernels::{BY_UTTERANCE, CHUNK_FRAMES, FeatureArguments, La
 use feedstock_device::tensor::Column;
 
 impl BufferLayout {
-    /// Draws and stages what the kernels of a column need.
+    /// Draws and stages the inputs of a column's kernels.
     pub(super) fn prepare(
         &mut self,
         assembled: &Assembled,
@@ -65,7 +65,7 @@ impl BufferLayout {
         }
     }
 
-    /// The labels of the rows that were mixed in, and the weight of the rows' own.
+    /// Stages the labels of the rows that were mixed in, and the weight of each row's own label.
     pub(super) fn stage_partners(&mut self, labels: &str, drawn: Drawn, rows: u32) -> Result<()> {
         let column = self.columns.iter().find(|column| column.name == labels).cloned();
         let Some(Column { element, shape, offset, .. }) = column else { return Err(no_labels(labels)) };

@@ -1,10 +1,10 @@
-//! What of a batch goes where in a device buffer, which kernels run on it, and what the host prepares for them.
+//! The layout of a batch in a device buffer, the kernels that run on it, and the inputs that the host prepares for them.
 //!
 //! ```text
-//! | nothing | small columns, plans, masks (one copy from staging memory) | mapped columns | finished ones | kernels' own |
+//! | unused | small columns, plans, masks (one copy from staging memory) | mapped columns | finished ones | kernels' memory |
 //! ```
-//! Offsets are stored in place of addresses until the buffer is known ([`BufferLayout::launches`]); the first bytes are left free, so
-//! that no offset is 0, which means no address.
+//! Offsets are stored in place of addresses until the buffer is known ([`BufferLayout::launches`]). The first bytes are unused,
+//! so that no offset is 0, which means no address.
 
 mod finishing;
 mod names;
@@ -28,25 +28,25 @@ use feedstock_device::tensor::Column;
 use parts::{KernelInputs, MappedRows, SplitRows, row_major, too_large};
 use plain::{Plain, bytes_of};
 
-/// A batch, laid out.
+/// The layout of a batch.
 pub(crate) struct BufferLayout {
     pub(crate) columns: Vec<Column>,
     pub(crate) copies: Vec<Copied>,
     /// The bytes at `staged_from` in the buffer.
     pub(crate) staged: Vec<u8>,
     pub(crate) staged_from: usize,
-    /// Bytes of the whole buffer.
+    /// The bytes of the whole buffer.
     pub(crate) bytes: usize,
-    /// Images that are decoded on the device, and the room that they need there.
+    /// The images that the device decodes, and the memory that they need there.
     pub(crate) undecoded: Vec<Undecoded>,
     pub(crate) arena_bytes: usize,
-    /// What cuts rows out of them.
+    /// The arguments of the kernels that crop rows from them.
     crops: Vec<CropArguments>,
     launches: Vec<Launch>,
 }
 
 impl BufferLayout {
-    /// Lays out a batch whose mapped columns have these finishes, and leave so much to the device; `seed` is that of the ops.
+    /// Lays out a batch whose mapped columns have these finishes and leave these images to the device. `seed` is the ops' seed.
     pub(crate) fn new(
         assembled: &Assembled,
         finishes: &[Option<Compiled>],
@@ -105,7 +105,7 @@ impl BufferLayout {
                 _ => layout.push_tensor(&rows, offset)?,
             }
         }
-        layout.columns.rotate_left(staged); // the mapped ones first, as in a batch without a device
+        layout.columns.rotate_left(staged); // mapped columns first, as in a batch without a device
         Ok(layout)
     }
 
@@ -114,7 +114,7 @@ impl BufferLayout {
         !(self.crops.is_empty() && self.launches.is_empty())
     }
 
-    /// The kernels that cut rows out of decoded images, which are stored from `arena` on.
+    /// Returns the kernels that crop rows from decoded images, which are stored from `arena` on.
     pub(crate) fn crops(&self, base: Address, arena: Address) -> impl Iterator<Item = Launch> {
         let placed = move |a: &CropArguments| CropArguments {
             arena,
@@ -125,7 +125,7 @@ impl BufferLayout {
         self.crops.iter().map(move |arguments| Launch::Crops(placed(arguments)))
     }
 
-    /// The kernels, for a buffer that begins at `base`.
+    /// Returns the kernels for a buffer that begins at `base`.
     pub(crate) fn launches(&self, base: Address) -> impl Iterator<Item = Launch> {
         let place = move |address: &mut Address| {
             if *address != Address::NULL {
@@ -163,14 +163,14 @@ impl BufferLayout {
         })
     }
 
-    /// Room in the buffer for `bytes` bytes.
+    /// Reserves `bytes` bytes of the buffer, and returns their offset.
     fn reserve(&mut self, bytes: usize) -> Result<usize> {
         let offset = self.bytes.checked_next_multiple_of(ALIGN_BYTES).ok_or_else(too_large)?;
         self.bytes = offset.checked_add(bytes).ok_or_else(too_large)?;
         Ok(offset)
     }
 
-    /// Adds to what is staged; where it will stand.
+    /// Adds bytes to those that are staged, and returns their offset in the buffer.
     fn stage(&mut self, bytes: &[u8]) -> usize {
         self.staged.resize(self.staged.len().next_multiple_of(ALIGN_BYTES), 0);
         let offset = self.staged_from + self.staged.len();
@@ -178,7 +178,7 @@ impl BufferLayout {
         offset
     }
 
-    /// As [`stage`](Self::stage), as an address; none of what is empty.
+    /// As [`stage`](Self::stage), but returns an address, which is null for no values.
     fn stage_values<T: Plain>(&mut self, values: &[T]) -> Address {
         match values.is_empty() {
             true => Address::NULL,
@@ -193,7 +193,7 @@ impl BufferLayout {
         self.columns.push(Column { name, element, shape, strides, lengths, padded_axis, offset });
     }
 
-    /// The numeric columns that ride along, the samples' ids and which rows are valid.
+    /// Stages the unmapped columns of numbers, the sample ids and the flags of valid rows.
     fn stage_columns(&mut self, assembled: &Assembled) -> Result<()> {
         let batch = &assembled.batch;
         let schema = batch.columns.schema();
@@ -217,7 +217,7 @@ impl BufferLayout {
         Ok(())
     }
 
-    /// A mapped column, row by row as in its slot.
+    /// Adds a mapped column, row by row as in its slot.
     fn push_rows(&mut self, tensor: &MappedRows<'_>, element: Element, offset: usize) {
         self.columns.push(Column {
             name: tensor.name.to_owned(),

@@ -2,12 +2,12 @@
 
 use crate::Error;
 
-/// Columns that feedstock adds to those of the data set.
+/// The columns that feedstock adds to those of the data set.
 pub(crate) const SAMPLE_IDS: &str = "sample_ids";
 pub(crate) const VALID: &str = "valid";
 pub(crate) const MIX_WEIGHT: &str = "mix_weight";
 
-/// The column of labels that were mixed in.
+/// Returns the name of the column of labels that were mixed in.
 pub(crate) fn partner_column(labels: &str) -> String {
     format!("{labels}_partner")
 }

@@ -1,4 +1,4 @@
-//! What a layout is put together from.
+//! The parts of a layout.
 
 use super::super::decoding::Undecoded;
 use crate::batch::Tensor;
@@ -7,12 +7,12 @@ use feedstock_device::finish::CompiledFeatures;
 use feedstock_device::handles::Address;
 use feedstock_ops::{DType, TensorSpec};
 
-/// Where a copy reads.
+/// The source of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopySource {
-    /// A mapped column, by its index in the batch, and bytes of it.
+    /// A mapped column, by its index in the batch, and the first of its bytes.
     Column(usize, usize),
-    /// Bytes of what is staged.
+    /// The first of the staged bytes.
     Staged(usize),
 }
 
@@ -20,24 +20,24 @@ pub(crate) enum CopySource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Copied {
     pub(crate) from: CopySource,
-    /// In the buffer.
+    /// The offset in the buffer.
     pub(crate) offset: usize,
     pub(crate) bytes: usize,
 }
 
-/// Where what a column's kernels need is staged.
+/// The places of the staged inputs of a column's kernels.
 pub(super) enum KernelInputs {
     Nothing,
     Picture { plan: Address },
     Features { lengths: Address, scales: Address, masks: Address },
 }
 
-/// The rows of a column that is left to the device in part.
+/// The rows of a column of which the device decodes some.
 pub(super) struct SplitRows {
-    /// Of a row, as pixels.
+    /// The tensor of a row of pixels.
     pub(super) spec: TensorSpec,
     pub(super) rows: usize,
-    /// Rows that are pixels, and where they are.
+    /// The rows that are pixels already, and their source.
     pub(super) pixels: Vec<(usize, CopySource)>,
     pub(super) undecoded: Vec<Undecoded>,
     /// [`CropRow`] × `count`.
@@ -45,7 +45,7 @@ pub(super) struct SplitRows {
     pub(super) count: u32,
 }
 
-/// A mapped column as it will be, whatever its slot holds: rows first.
+/// A mapped column in the form of the batch, even if its slot has images that are not decoded yet. Rows first.
 pub(super) struct MappedRows<'a> {
     pub(super) name: &'a str,
     pub(super) dtype: DType,
@@ -67,12 +67,12 @@ impl<'a> MappedRows<'a> {
     }
 }
 
-/// Frames of the longest row.
+/// Returns the number of frames of the longest row.
 pub(super) fn frames_of(shape: &[usize], finish: &CompiledFeatures) -> usize {
     shape[1 + usize::from(finish.feature_major)]
 }
 
-/// Strides of a dense tensor, in elements.
+/// Returns the strides of a dense tensor, in elements.
 pub(super) fn row_major(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {

@@ -1,4 +1,4 @@
-//! Values as the bytes that kernels read.
+//! Converts values to the bytes that kernels read.
 
 use feedstock_device::kernels::{CropRow, Mask, PictureRow};
 
@@ -19,10 +19,10 @@ unsafe impl Plain for [f32; 2] {}
 unsafe impl Plain for PictureRow {}
 // SAFETY: as above.
 unsafe impl Plain for Mask {}
-// SAFETY: numbers of eight and of four bytes, the latter an even number of them.
+// SAFETY: numbers of eight bytes, and an even number of numbers of four bytes.
 unsafe impl Plain for CropRow {}
 
-/// The bytes of `values`, as kernels read them.
+/// Returns the bytes of `values`, as kernels read them.
 pub(super) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
     // SAFETY: `Plain`'s contract.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }

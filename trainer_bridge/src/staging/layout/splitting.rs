@@ -15,7 +15,7 @@ use feedstock_ops::image::{DeferredRow, Rect, Size};
 const PITCH_BYTES: usize = 32;
 
 impl BufferLayout {
-    /// Separates pixels from JPEGs in the rows of a column that is left to the device in part, and stages what cuts them out.
+    /// Separates pixels from JPEGs in the rows of a column of which the device decodes some, and stages their crops.
     pub(super) fn split(&mut self, tensor: &Tensor, spec: &TensorSpec) -> Result<SplitRows> {
         let bug = |what: &str| Error::bug(format!("a column that the device decodes {what}"));
         let row_bytes = tensor.byte_len() / tensor.rows;
@@ -67,7 +67,7 @@ impl BufferLayout {
         Ok(SplitRows { spec: spec.clone(), rows: tensor.rows, pixels, undecoded, table, count })
     }
 
-    /// Room for the rows of column `tensor`, and the ways that lead there; where they begin.
+    /// Reserves memory for the rows of column `tensor`, adds the copies and crops that fill it, and returns its offset.
     pub(super) fn place_split(&mut self, tensor: usize, split: SplitRows) -> Result<usize> {
         let SplitRows { spec, rows, pixels, undecoded, table, count } = split;
         let bytes = spec.bytes();

@@ -1,4 +1,4 @@
-//! Small sample data and what the tests compare: which samples a run delivered, and a digest of their bytes.
+//! Small sample data, and the values that tests compare: the samples that a run delivered, and a digest of their bytes.
 
 pub(crate) mod pictures;
 pub(crate) mod s3;
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 
-/// `samples` small pictures in Parquet under `dir`.
+/// Writes `samples` small images in Parquet to `dir`.
 pub(crate) fn synth(dir: &Path, samples: u64) {
     synth_as(Layout::Parquet, dir, samples, 5);
 }
 
-/// The same in any layout, files of up to 90 samples in those that have shards.
+/// Writes the same in any layout. Shards have up to 90 samples.
 pub(crate) fn synth_as(layout: Layout, dir: &Path, samples: u64, seed: u64) {
     let options = ImagenetOptions {
         samples,
@@ -32,7 +32,7 @@ pub(crate) fn synth_as(layout: Layout, dir: &Path, samples: u64, seed: u64) {
     options.write(dir, &mut |_| {}).unwrap();
 }
 
-/// Opens without touching the user's cache folder, in blocks of a few samples.
+/// Opens a data set in blocks of a few samples, without the user's cache folder.
 pub(crate) fn open(dir: &Path) -> Dataset {
     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
     let options = OpenOptions { catalog, block_bytes: 32 << 10, ..OpenOptions::default() };
@@ -50,7 +50,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     futures::executor::block_on(future)
 }
 
-/// The usual training chain on 32×32 crops.
+/// Returns the usual training chain on 32×32 crops.
 pub(crate) fn pipeline(dataset: Dataset, global_batch: u64) -> Pipeline {
     dataset
         .map("image", [decode_image(), random_resized_crop(32), horizontal_flip(0.5)])
@@ -59,7 +59,7 @@ pub(crate) fn pipeline(dataset: Dataset, global_batch: u64) -> Pipeline {
         .threads(2)
 }
 
-/// What a run delivered: by (epoch, sample), how often, and the digest of its pixels and label.
+/// The samples that a run delivered: by (epoch, sample), a digest of pixels and label for each delivery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivered(pub BTreeMap<(u64, u64), Vec<u64>>);
 
@@ -92,7 +92,7 @@ impl Delivered {
     }
 }
 
-/// Runs whole epochs on `world_size` ranks, one thread a rank.
+/// Runs whole epochs on `world_size` ranks, one thread per rank.
 pub(crate) fn run_epochs(pipeline: &Pipeline, world_size: u32, epochs: u64) -> Delivered {
     let mut all = Delivered::default();
     let ranks: Vec<Delivered> = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Pictures, good ones and bad ones, in Parquet files as Hugging Face writes them.
+//! Good and bad images in Parquet files as Hugging Face writes them.
 
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field, Fields, Schema};
@@ -9,7 +9,7 @@ use parquet::file::properties::WriterProperties;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// `samples` small JPEGs.
+/// Returns `samples` small JPEGs.
 pub(crate) fn jpegs(samples: u64) -> Vec<Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     let options = ImagenetOptions {
@@ -28,7 +28,7 @@ pub(crate) fn jpegs(samples: u64) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// Every file below `folder`, by name.
+/// Returns every file below `folder`, sorted by name.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -42,7 +42,7 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// One file whose row `i` is sample `i`, with label `i`.
+/// Writes one file whose row `i` is sample `i`, with label `i`.
 pub(crate) fn write_parquet(dir: &Path, pictures: &[Option<Vec<u8>>]) {
     let fields = Fields::from(vec![
         Field::new("bytes", DataType::Binary, true),
@@ -65,7 +65,7 @@ pub(crate) fn write_parquet(dir: &Path, pictures: &[Option<Vec<u8>>]) {
     writer.close().unwrap();
 }
 
-/// As [`write_parquet`], of good pictures except those that `bad` replaces.
+/// As [`write_parquet`], with good images except those that `bad` replaces.
 pub(crate) fn write_with(dir: &Path, good: &[Vec<u8>], bad: &[(usize, Option<Vec<u8>>)]) {
     let mut pictures: Vec<Option<Vec<u8>>> = good.iter().cloned().map(Some).collect();
     for (row, picture) in bad {
@@ -74,7 +74,7 @@ pub(crate) fn write_with(dir: &Path, good: &[Vec<u8>], bad: &[(usize, Option<Vec
     write_parquet(dir, &pictures);
 }
 
-/// `jpeg` with another size in its frame header.
+/// Returns `jpeg` with another size in its frame header.
 pub(crate) fn claiming(jpeg: &[u8], width: u16, height: u16) -> Vec<u8> {
     let mut bytes = jpeg.to_vec();
     let at = bytes.windows(2).position(|two| two == [0xFF, 0xC0]).expect("a baseline frame header");

@@ -17,7 +17,7 @@ pub(crate) struct S3 {
     pub(crate) proxy: FaultProxy,
 }
 
-/// Deadlines short enough for tests and long enough for a busy machine.
+/// Returns deadlines that are short enough for tests and long enough for a busy machine.
 pub(crate) fn storage() -> StorageOptions {
     StorageOptions {
         deadline: Duration::from_secs(20),
@@ -26,7 +26,7 @@ pub(crate) fn storage() -> StorageOptions {
     }
 }
 
-/// Options as [`super::open`] has them, for an S3 server at `endpoint`.
+/// Returns the options of [`super::open`], for an S3 server at `endpoint`.
 pub(crate) fn options_at(endpoint: &str, mut storage: StorageOptions) -> OpenOptions {
     let config = S3Server::config_at(endpoint).into_iter().map(|(key, value)| (key, Secret::from(value)));
     storage.config.extend(config);
@@ -35,7 +35,7 @@ pub(crate) fn options_at(endpoint: &str, mut storage: StorageOptions) -> OpenOpt
 }
 
 impl S3 {
-    /// A server that holds the files of `folder` at [`URI`].
+    /// Starts a server that has the files of `folder` at [`URI`].
     pub(crate) fn holding(folder: &Path) -> Self {
         let root = tempfile::tempdir().unwrap();
         let server = S3Server::start(root.path()).unwrap();
@@ -44,12 +44,12 @@ impl S3 {
         Self { _folder: root, server, proxy }
     }
 
-    /// Options that reach it through the proxy.
+    /// Returns options that reach it through the proxy.
     pub(crate) fn options(&self, storage: StorageOptions) -> OpenOptions {
         options_at(&self.proxy.endpoint(), storage)
     }
 
-    /// The data set, through the proxy; what cataloguing asked for is forgotten.
+    /// Opens the data set through the proxy, and forgets the requests of cataloguing.
     pub(crate) fn open(&self, storage: StorageOptions) -> Dataset {
         let dataset = self.try_open(self.options(storage)).unwrap();
         self.proxy.forget();
@@ -60,7 +60,7 @@ impl S3 {
         block_on(Dataset::open_with(URI, options))
     }
 
-    /// Requests since the last `forget`, and those of them that met a fault.
+    /// Returns the number of requests since the last `forget`, and the number of those that met a fault.
     pub(crate) fn requests(&self) -> (usize, usize) {
         let log = self.proxy.log();
         (log.len(), log.iter().filter(|exchange| exchange.faulty).count())

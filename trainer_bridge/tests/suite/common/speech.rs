@@ -1,4 +1,4 @@
-//! Clips, good ones and bad ones, in Parquet files as Hugging Face writes them.
+//! Good and bad audio clips in Parquet files as Hugging Face writes them.
 
 use super::pictures::files;
 use arrow::array::{ArrayRef, BinaryArray, Float64Array, StringArray, StructArray};
@@ -9,10 +9,10 @@ use parquet::file::properties::WriterProperties;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Samples a second of the test's clips.
+/// Samples per second of the test's audio clips.
 pub(crate) const RATE: u32 = 16_000;
 
-/// A mono 16-bit WAV of `samples` samples: a tone, another one for each `pitch`.
+/// Returns a mono 16-bit WAV of `samples` samples: a tone that depends on `pitch`.
 pub(crate) fn wav(samples: u32, pitch: u32) -> Vec<u8> {
     let data_bytes = samples * 2;
     let mut bytes = Vec::with_capacity(44 + data_bytes as usize);
@@ -26,7 +26,7 @@ pub(crate) fn wav(samples: u32, pitch: u32) -> Vec<u8> {
     bytes.extend_from_slice(&RATE.to_le_bytes());
     bytes.extend_from_slice(&(RATE * 2).to_le_bytes());
     for half in [2u16, 16] {
-        bytes.extend_from_slice(&half.to_le_bytes()); // bytes a frame, bits a sample
+        bytes.extend_from_slice(&half.to_le_bytes()); // bytes per frame, bits per sample
     }
     bytes.extend_from_slice(b"data");
     bytes.extend_from_slice(&data_bytes.to_le_bytes());
@@ -38,17 +38,17 @@ pub(crate) fn wav(samples: u32, pitch: u32) -> Vec<u8> {
     bytes
 }
 
-/// Samples of clip `i`: between 0.1 and 0.6 s.
+/// Returns the number of samples of audio clip `i`: between 0.1 and 0.6 s.
 pub(crate) fn samples_of(i: usize) -> u32 {
     1600 + (i as u32 * 2654) % 8000
 }
 
-/// `count` good clips of different lengths.
+/// Returns `count` good audio clips of different lengths.
 pub(crate) fn wavs(count: usize) -> Vec<Option<Vec<u8>>> {
     (0..count).map(|i| Some(wav(samples_of(i), i as u32 * 7))).collect()
 }
 
-/// What is said in clip `i`: its number's digits as letters, nothing in every tenth.
+/// Returns the words of audio clip `i`: its number's digits as letters, and nothing in every tenth.
 pub(crate) fn sentence(i: usize) -> String {
     match i % 10 {
         9 => String::new(),
@@ -56,7 +56,7 @@ pub(crate) fn sentence(i: usize) -> String {
     }
 }
 
-/// One file whose row `i` is sample `i`: `audio: struct<bytes, path>`, `sentence`, `duration` in seconds.
+/// Writes one file whose row `i` is sample `i`: `audio: struct<bytes, path>`, `sentence`, `duration` in seconds.
 pub(crate) fn write_parquet(dir: &Path, clips: &[Option<Vec<u8>>]) {
     let fields = Fields::from(vec![
         Field::new("bytes", DataType::Binary, true),
@@ -76,7 +76,7 @@ pub(crate) fn write_parquet(dir: &Path, clips: &[Option<Vec<u8>>]) {
     let columns: Vec<ArrayRef> = vec![Arc::new(audio), Arc::new(sentences), Arc::new(durations)];
     let batch = RecordBatch::try_new(schema.clone(), columns).unwrap();
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(8)).build();
-    assert!(files(dir).is_empty(), "one data set a folder");
+    assert!(files(dir).is_empty(), "one data set per folder");
     let file = std::fs::File::create(dir.join("train.parquet")).unwrap();
     let mut writer = ArrowWriter::try_new(file, schema, Some(properties)).unwrap();
     writer.write(&batch).unwrap();

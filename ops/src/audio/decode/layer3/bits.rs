@@ -1,9 +1,9 @@
 //! Bits of main data, the highest of a byte first.
 
-/// Bytes of zeros that follow the data, so that eight can be loaded at each of its bits.
+/// The zero bytes after the data, so that eight bytes can be loaded at each of its bits.
 pub(super) const PADDING: usize = 8;
 
-/// A place in main data that [`PADDING`] follows. After it everything is 0.
+/// A position in main data that [`PADDING`] follows. Everything after the end is 0.
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -14,7 +14,7 @@ impl<'a> Bits<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Bits before this place.
+    /// Returns the number of bits before this position.
     #[inline(always)]
     pub(super) fn at(&self) -> usize {
         self.at
@@ -24,7 +24,7 @@ impl<'a> Bits<'a> {
         self.at = at;
     }
 
-    /// At least 57 of the bits that follow, the next one highest.
+    /// Returns at least 57 of the following bits, the next one highest.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
         let eight = self.bytes.get(self.at / 8..).and_then(|rest| rest.first_chunk());
@@ -36,7 +36,7 @@ impl<'a> Bits<'a> {
         self.at += bits as usize;
     }
 
-    /// The number that the next `bits` are, at most 32.
+    /// Takes the next `bits` bits, at most 32, as a number.
     #[expect(clippy::cast_possible_truncation, reason = "at most 32 bits")]
     #[inline(always)]
     pub(super) fn take(&mut self, bits: u32) -> u32 {

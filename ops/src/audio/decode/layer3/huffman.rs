@@ -1,4 +1,4 @@
-//! The lines of a granule: their Huffman codes, several bits a look-up, and x to the power of 4/3.
+//! The lines of a granule: their Huffman codes, several bits per look-up, and x to the power of 4/3.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use super::bits::Bits;
 use super::side_info::{Channel, LINES};
 use super::tables::{BIG_VALUES, Code, QUADRUPLES};
 
-/// Bits of a table's first look-up: most words are shorter, and 32 tables of 2 KiB stay in the second cache.
+/// Bits of a table's first look-up. Most words are shorter, and 32 tables of 2 KiB stay in the second-level cache.
 const FIRST_BITS: u32 = 9;
 
 /// The largest value: 15 and an escape of 13 bits.
@@ -15,16 +15,16 @@ const MAX_VALUE: usize = 15 + (1 << 13) - 1;
 /// Marks an entry that names a second table.
 const LINK: u32 = 1 << 31;
 
-/// A code's words by their bits: entries of `x << 12 | y << 8 | length`, or [`LINK`], the place of a second table and
+/// A code's words by their bits. An entry is `x << 12 | y << 8 | length`, or [`LINK`] with the place of a second table and
 /// its bits.
 struct Table {
     entries: Vec<u32>,
     escape_bits: u32,
 }
 
-/// What lines are made from.
+/// The tables from which lines are made.
 struct Tables {
-    /// Empty where there is no such code.
+    /// Empty if there is no such code.
     pairs: Vec<Table>,
     quadruples: Vec<Table>,
     /// x to the power of 4/3.
@@ -47,7 +47,7 @@ impl Table {
             return Self { entries: Vec::new(), escape_bits };
         }
         let mut entries = vec![0; 1 << FIRST_BITS];
-        // The words' places among all numbers of 32 bits; they lie side by side.
+        // The words' places among all numbers of 32 bits, which are adjacent.
         let mut place = 0_u64;
         let words = code.iter().map(|word| {
             let length = u32::from(word >> 8);
@@ -78,7 +78,7 @@ impl Table {
         Self { entries, escape_bits }
     }
 
-    /// The word that `bits` begin with.
+    /// Returns the word at the start of `bits`.
     #[expect(clippy::cast_possible_truncation, reason = "at most 10 bits")]
     #[inline(always)]
     fn word(entries: &[u32], bits: u64) -> u32 {
@@ -91,7 +91,7 @@ impl Table {
     }
 }
 
-/// What is left of a look-up's bits.
+/// The remaining bits of a look-up.
 struct Rest {
     bits: u64,
     used: u32,
@@ -104,7 +104,7 @@ impl Rest {
         self.used += bits;
     }
 
-    /// The number that the next `bits` are, 1 … 13.
+    /// Takes the next `bits` bits, 1 … 13, as a number.
     #[expect(clippy::cast_possible_truncation, reason = "at most 13 bits")]
     #[inline(always)]
     fn take(&mut self, bits: u32) -> u32 {
@@ -113,7 +113,7 @@ impl Rest {
         number
     }
 
-    /// `value` with the next bit as its sign; 0 has none.
+    /// Returns `value` with the next bit as its sign. A 0 has no sign bit.
     #[inline(always)]
     fn signed(&mut self, value: f32, is_there: bool) -> f32 {
         let sign = (self.bits >> 63) as u32 & u32::from(is_there);
@@ -122,8 +122,8 @@ impl Rest {
     }
 }
 
-/// Reads the lines below `limit`, an even number, without their scales; the others of `lines` become 0 or anything.
-/// `None` where a code does not exist or reaches past `end`.
+/// Reads the lines below `limit`, an even number, without their scales. The others of `lines` become unspecified. Returns
+/// `None` if a code does not exist or reaches past `end`.
 #[inline(always)]
 pub(super) fn lines(
     bits: &mut Bits<'_>,
@@ -165,7 +165,7 @@ pub(super) fn lines(
         }
     }
     let Table { entries, .. } = &tables.quadruples[channel.quadruples];
-    // Encoders may leave a few bits that make no whole quadruple.
+    // Encoders may leave a few bits that are not a whole quadruple.
     while at < limit && bits.at() < end {
         let Some(four) = lines.get_mut(at..at + 4) else { break };
         let mut rest = Rest { bits: bits.peek(), used: 0 };

@@ -1,6 +1,6 @@
-//! From lines to samples of the subbands: alias reduction, and the inverse MDCT with its windows and overlap.
+//! Converts lines to samples of the subbands: alias reduction, and the inverse MDCT with its windows and overlap.
 //!
-//! All subbands side by side, straight from the definitions: each cosine is used for sixteen of them at once.
+//! All subbands are processed together, directly by the definitions. Each cosine is used for sixteen of them at once.
 
 use std::f64::consts::PI;
 use std::sync::LazyLock;
@@ -9,14 +9,14 @@ use super::scale::{Row, Rows, SUBBAND_LINES, SUBBANDS};
 use super::side_info::Block;
 use super::tables::ALIAS;
 
-/// Half of a long transform's outputs; each half mirrors itself.
+/// Half of a long transform's outputs. Each half mirrors itself.
 const HALF: usize = SUBBAND_LINES / 2;
 
 /// Cosines and windows.
 struct Transforms {
-    /// Weights of a butterfly: what stays, what is exchanged.
+    /// Weights of a butterfly: for the kept value and for the exchanged one.
     butterflies: [(f32, f32); 8],
-    /// Outputs 0 … 8 and 18 … 26 of the long transform, by lines; the others mirror them.
+    /// Outputs 0 … 8 and 18 … 26 of the long transform, by lines. The others mirror them.
     long: [[f32; SUBBAND_LINES]; 2 * HALF],
     /// Windows of a long block, of one before short ones and of one after them.
     windows: [[f32; 2 * SUBBAND_LINES]; 3],
@@ -57,7 +57,7 @@ static TRANSFORMS: LazyLock<Transforms> = LazyLock::new(|| {
     }
 });
 
-/// What the granule before leaves to the next one.
+/// The state that one granule leaves to the next.
 #[derive(Default)]
 pub(super) struct Hybrid {
     overlap: Rows,
@@ -68,13 +68,13 @@ impl Hybrid {
         self.overlap = Rows::default();
     }
 
-    /// What a granule begins with; its channels are added.
+    /// Returns the start of a granule, to which its channels are added.
     #[inline(always)]
     pub(super) fn begin(&mut self) -> Rows {
         std::mem::take(&mut self.overlap)
     }
 
-    /// Adds a channel of `block`s to `samples`. `rows` are left changed.
+    /// Adds a channel of `block`s to `samples`. Changes `rows`.
     #[inline(always)]
     pub(super) fn add(&mut self, block: Block, rows: &mut Rows, samples: &mut Rows) {
         let transforms = &*TRANSFORMS;
@@ -119,7 +119,7 @@ impl Hybrid {
     }
 }
 
-/// The rows times their cosines, summed.
+/// Returns the sum of the rows times their cosines.
 #[inline(always)]
 fn sum(cosines: &[f32], rows: &[Row]) -> Row {
     let mut total = Row::default();

@@ -1,18 +1,18 @@
-//! MPEG-1 layer III at half its sample rate, for audio clips that are resampled to a lower one anyway.
+//! Decodes MPEG-1 layer III at half its sample rate, for audio clips that are then resampled to a lower one.
 //!
 //! ```text
-//! frame ─▶ side info ─▶ main data of this and earlier frames ─▶ Huffman codes, up to the highest line that is heard
+//! frame ─▶ side info ─▶ main data of this and earlier frames ─▶ Huffman codes, up to the highest audible line
 //!       ─▶ × scale factors ─▶ mean of the channels ─▶ inverse MDCT ─▶ synthesis of every second sample
 //! ```
-//! From 48 to 16 kHz nothing above 8 kHz is heard: of 32 subbands 12 are needed, and every second of their samples
-//! holds all that they do. Resampled, the result is the whole audio clip's within −90 dB, the resampling filter's stop
-//! band; within half a filter of the audio clip's ends (2.7 ms at 16 kHz), where the cut of the encoder's delay comes
-//! before the filter instead of after it, an audio clip that begins in mid-sound differs by more.
+//! From 48 to 16 kHz, nothing above 8 kHz remains. So 12 of 32 subbands are needed, and every second of their samples has
+//! all their information. Resampled, the result equals that of full decoding within −90 dB, the resampling filter's stop
+//! band. The difference can be larger within half a filter of the ends (2.7 ms at 16 kHz) if the audio clip begins in
+//! mid-sound: the encoder's delay is cut off before the filter instead of after it.
 //!
-//! It takes clips at 32, 44.1 and 48 kHz, with long and short blocks, mono, stereo and middle/side stereo, in which it
-//! sees nothing wrong: checksums, lines that are not heard and the side channel it does not look at. For whatever else
-//! it reports that, and symphonia decodes the audio clip: damaged and cut ones, spliced ones whose frames use each
-//! other's bytes twice, intensity stereo, mixed blocks, MPEG-2.
+//! It decodes intact audio clips at 32, 44.1 and 48 kHz, with long and short blocks, in mono, stereo and middle/side
+//! stereo. It does not check checksums, inaudible lines and the side channel. It rejects everything else, which symphonia
+//! then decodes: damaged and cut audio clips, spliced ones whose frames use each other's bytes twice, intensity stereo,
+//! mixed blocks, MPEG-2.
 
 mod bits;
 mod huffman;
@@ -30,17 +30,17 @@ use scale::{Rows, SCALE_FACTORS, SUBBAND_LINES, SUBBANDS, ScaleFactors};
 use side_info::{Channel, LINES, SideInfo};
 use synthesis::{HALF_SAMPLES, Synthesis};
 
-/// Samples of a frame, a channel.
+/// Samples per frame and channel.
 const FRAME_SAMPLES: u32 = 1152;
 
-/// A frame's samples, a granule after the other.
+/// A frame's samples, one granule after the other.
 type Samples = [[f32; HALF_SAMPLES]; 2];
 
 /// One thread's decoder.
 pub(super) struct HalfRate {
-    /// Main data, from where the latest frame's begin.
+    /// Main data, from the start of the latest frame's.
     main_data: Vec<u8>,
-    /// How many bytes of them it used.
+    /// The number of its bytes that were used.
     used: usize,
     factors: [ScaleFactors; 2],
     hybrid: Hybrid,
@@ -55,16 +55,16 @@ impl Default for HalfRate {
 }
 
 impl HalfRate {
-    /// Whether an audio clip of these frames that is resampled to `to` Hz may be decoded at half its rate: what is
-    /// heard afterwards ends a subband below the highest of the lower half, as far as aliases of the upper half reach.
-    /// What cannot be resampled from the whole rate is not made possible either.
+    /// Whether an audio clip of these frames that is resampled to `to` Hz may be decoded at half its rate. The audible range
+    /// must end one subband below the top of the lower half, since aliases of the upper half reach that far. Rates that
+    /// cannot be resampled from the full rate stay rejected.
     pub(super) fn suits(first: &FrameHeader, to: u32) -> bool {
         let (from, to) = (u64::from(first.sample_rate), u64::from(to));
         first.samples == FRAME_SAMPLES && to * 32 <= from * 15 && to * u64::from(MAX_RATIO) >= from
     }
 
-    /// Appends the samples of even numbers (or of odd ones) of the decoded clip to `out`, from the number `start` on,
-    /// the mean of the channels; `false` where the audio clip is not one of those that are known here.
+    /// Appends the even or odd samples of the decoded audio, from sample `start` on, to `out`, as the mean of the channels.
+    /// Returns `false` if this decoder does not support the audio clip.
     pub(super) fn decode(
         &mut self,
         (bytes, frames, first): (&[u8], &[Frame], &FrameHeader),
@@ -113,20 +113,20 @@ impl HalfRate {
         true
     }
 
-    /// The samples of both granules.
+    /// Returns the samples of both granules.
     fn frame(&mut self, frame: &[u8], stream: &Stream) -> Option<Samples> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")
         {
-            // SAFETY: the processor has them.
+            // SAFETY: the processor has these instructions.
             return unsafe { self.frame_avx2(frame, stream) };
         }
         self.frame_with(frame, stream)
     }
 
-    /// The same operations in the same order, so the same bits.
+    /// As [`frame`](Self::frame): the same operations in the same order give the same bits.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn frame_avx2(&mut self, frame: &[u8], stream: &Stream) -> Option<Samples> {
@@ -145,7 +145,7 @@ impl HalfRate {
         let place = FrameHeader::parse(frame)?.side_info();
         let main_data = frame.get(place.end..)?;
         let side = SideInfo::read(&frame[place], stream.channels, stream.rate)?;
-        // A frame begins where the one before ended, or after it: else frames between them are missing.
+        // A frame's main data begin at or after the end of the previous frame's. Otherwise frames between them are missing.
         let begin =
             self.main_data.len().checked_sub(side.main_data_begin).filter(|begin| *begin >= self.used)?;
         self.main_data.drain(..begin);
@@ -158,7 +158,7 @@ impl HalfRate {
         let mut end = 0;
         for (index, (granule, samples)) in side.granules.iter().zip(&mut samples).enumerate() {
             let mut sums = self.hybrid.begin();
-            // As for symphonia, whatever kind of joint stereo it is.
+            // As in symphonia, for any kind of joint stereo.
             if let [Some(first), Some(second)] = granule
                 && is_joint
                 && first.block != second.block
@@ -195,18 +195,18 @@ impl HalfRate {
     }
 }
 
-/// What all frames of an audio clip have.
+/// The common properties of all frames of an audio clip.
 struct Stream {
     channels: usize,
-    /// The sample rate's number in the header.
+    /// The sample rate's index in the header.
     rate: usize,
-    /// How many are decoded: one more than those that are heard, as its aliases meet those of the one below.
+    /// The number of decoded subbands: one more than the audible ones, since its aliases cancel those of the one below.
     subbands: usize,
-    /// Whether samples of odd numbers are made.
+    /// Whether the odd samples are made.
     odd: bool,
 }
 
-/// A channel's lines, scaled, in the subbands that are heard.
+/// Returns a channel's scaled lines in the decoded subbands.
 #[inline(always)]
 fn rows(
     bits: &mut Bits<'_>,
@@ -230,7 +230,7 @@ mod tests {
     use super::HalfRate;
     use crate::audio::resample::{Resampler, resampled_length};
 
-    /// A clip at `to` Hz, decoded at its own rate and at half its rate.
+    /// Returns an audio clip at `to` Hz, decoded at its full rate and at half its rate.
     fn both(clip: &[u8], to: u32) -> (Vec<f32>, Option<Vec<f32>>) {
         let op = DecodeAudio::new();
         let (mut decoder, mut resampler, mut wave) =
@@ -255,7 +255,7 @@ mod tests {
         10.0 * (power(error) / power(signal)).log10()
     }
 
-    /// The MP3s there are, by name.
+    /// Returns all MP3s, by name.
     fn clips() -> Vec<(String, Vec<u8>)> {
         let files =
             std::fs::read_dir(crate::golden::path("audio")).unwrap().map(|entry| entry.unwrap().path());
@@ -269,8 +269,8 @@ mod tests {
         clips
     }
 
-    /// Middle/side and left/right stereo, blocks of all four kinds, shared scale factors, checksums, with and without
-    /// the encoder's delay, odd and even.
+    /// Covers middle/side and left/right stereo, blocks of all four kinds, shared scale factors and checksums, with and
+    /// without the encoder's delay, odd and even.
     #[test]
     fn the_result_is_the_whole_clips() {
         let mut halved = Vec::new();
@@ -280,7 +280,7 @@ mod tests {
                 let Some(got) = got else { continue };
                 assert_eq!(got.len(), expected.len());
                 let error: Vec<f32> = got.iter().zip(&expected).map(|(a, b)| a - b).collect();
-                // Half of the resampling filter: at the ends the cut reaches as far.
+                // Half of the resampling filter: the cut at the ends reaches that far.
                 let middle = 43..error.len() - 43;
                 let inside = decibels(&error[middle.clone()], &expected[middle]);
                 let with_ends = decibels(&error, &expected);
@@ -311,7 +311,7 @@ mod tests {
         clips().into_iter().find(|clip| clip.0 == name).unwrap().1
     }
 
-    /// Where an audio clip's frames lie.
+    /// Returns the frames of an audio clip.
     fn walk(clip: &[u8]) -> (Walk, Vec<Frame>) {
         let mut frames = Vec::new();
         (Walk::new(&DecodeAudio::new(), clip, id3_bytes(clip) as usize, &mut frames).unwrap(), frames)
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn every_implementation_gives_the_same_bits() {
-        // One decoder for all, and another's damage in between: what it decoded before does not matter.
+        // One decoder for all, with damaged audio clips in between: earlier ones must not matter.
         let (mut fast, mut portable) = (HalfRate::default(), HalfRate::default());
         let damaged = clip("44k_stereo_vbr.mp3").split_at(9000).0.to_vec();
         let mut clips_done = 0;
@@ -358,7 +358,7 @@ mod tests {
         let at = tagged.len() / 2;
         let mut garbled = tagged.clone();
         garbled[at..at + 1000].fill(0xFF);
-        // Nothing counts these frames: the walk sees nothing wrong, but the bytes that they share are.
+        // Nothing counts these frames. The walk finds no error, but the bytes that they share are wrong.
         let untagged = clip("48k_mono_untagged.mp3");
         let spliced =
             |without: usize| [&untagged[..192 * without], &untagged[192 * (without + 1)..]].concat();
@@ -380,7 +380,7 @@ mod tests {
         for (what, clip) in [
             ("cut off", tagged[..at].to_vec()),
             ("a gap", [&tagged[..at], &tagged[at + 700..]].concat()),
-            ("two clips", [&tagged[..], &tagged[..]].concat()),
+            ("two files", [&tagged[..], &tagged[..]].concat()),
             ("garbled", garbled),
             ("no frame before the first", untagged[192..].to_vec()),
             ("a frame missing", spliced(without)),
@@ -397,7 +397,7 @@ mod tests {
         (at..at + count).fold(0, |number, bit| number << 1 | u32::from(bytes[bit / 8] >> (7 - bit % 8) & 1))
     }
 
-    /// Whatever its bits are, an audio clip of these headers is decoded to its length or refused.
+    /// An audio clip with these headers and any bits is decoded to its length or rejected.
     #[test]
     fn damage_is_refused_or_decoded() {
         let clip = clip("44k_stereo_vbr.mp3");
@@ -409,7 +409,7 @@ mod tests {
             for _ in 0..3 {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let frame = frames[(state >> 4) as usize % frames.len()];
-                // Headers stay: the walk is over.
+                // Headers stay, since the walk is over.
                 let at = frame.at + 4 + (state >> 8) as usize % (frame.bytes - 4);
                 damaged[at] = (state >> 24) as u8;
             }
@@ -418,6 +418,6 @@ mod tests {
             refused += usize::from(!decoded);
             assert!(!decoded || out.len() == frames.len() * 576);
         }
-        assert!((20..180).contains(&refused), "{refused} of 200 were refused");
+        assert!((20..180).contains(&refused), "{refused} of 200 were rejected");
     }
 }

@@ -1,4 +1,4 @@
-//! Scale factors, and lines times them, side by side for the transforms.
+//! Scale factors, and the scaled lines in the order of the transforms.
 
 use std::sync::LazyLock;
 
@@ -6,31 +6,31 @@ use super::bits::Bits;
 use super::side_info::{Block, Channel, LINES};
 use super::tables::{LONG_BANDS, PRE_EMPHASIS, SCALE_FACTOR_BITS, SHORT_BANDS};
 
-/// Subbands side by side: the lower half of the 32 that there are. Two AVX registers of f32.
+/// The subbands that are processed together: the lower half of all 32. They fill two AVX registers of f32.
 pub(super) const SUBBANDS: usize = 16;
 
-/// Lines of a subband, and samples of one in a granule.
+/// Lines of a subband, and its samples in a granule.
 pub(super) const SUBBAND_LINES: usize = 18;
 
 /// One line of every subband, or one sample.
 pub(super) type Row = [f32; SUBBANDS];
 
-/// A granule: row i holds line i of every subband.
+/// A granule: row i has line i of every subband.
 pub(super) type Rows = [Row; SUBBAND_LINES];
 
-/// Scale factors of a long block's bands, or of a short one's with their windows side by side.
+/// Scale factors of a long block's bands, or of a short block's with the three windows of each band adjacent.
 pub(super) type ScaleFactors = [u8; SCALE_FACTORS];
 
 /// Three windows of 13 bands; long blocks have 22.
 pub(super) const SCALE_FACTORS: usize = 39;
 
-/// Groups of a long block's bands; each has its scale factors anew or from the granule before.
+/// Groups of a long block's bands. Each has new scale factors, or those of the previous granule.
 const GROUPS: [(usize, usize); 4] = [(0, 6), (6, 11), (11, 16), (16, 21)];
 
 /// The gain that changes nothing, in quarters of an octave.
 const UNIT_GAIN: i32 = 210;
 
-/// The least gain: that of 0, the most of subblocks and scale factors.
+/// The smallest gain: that of 0, with the largest values of subblocks and scale factors.
 const LEAST_GAIN: i32 = -UNIT_GAIN - 8 * 7 - 4 * (15 + 3);
 
 /// 2 to the power of quarters, from [`LEAST_GAIN`] on.
@@ -40,12 +40,12 @@ static GAINS: LazyLock<Vec<f32>> = LazyLock::new(|| {
     (LEAST_GAIN..=255 - UNIT_GAIN).map(gain).collect()
 });
 
-/// 2^(quarters / 4).
+/// Returns 2^(quarters / 4).
 fn gain(quarters: i32) -> f32 {
     GAINS[(quarters - LEAST_GAIN).cast_unsigned() as usize]
 }
 
-/// Reads a channel's scale factors over those of its granule before.
+/// Reads a channel's scale factors over those of its previous granule.
 pub(super) fn read(bits: &mut Bits<'_>, channel: &Channel, shared: [bool; 4], factors: &mut ScaleFactors) {
     let (lower, upper) = SCALE_FACTOR_BITS[channel.scale_factor_bits];
     #[expect(clippy::cast_possible_truncation, reason = "at most 4 bits")]
@@ -67,7 +67,7 @@ pub(super) fn read(bits: &mut Bits<'_>, channel: &Channel, shared: [bool; 4], fa
     factors[21..].fill(0);
 }
 
-/// Puts the lines below `limit` into their rows, times their scales and `share`. Rows of other subbands stay.
+/// Stores the lines below `limit`, times their scales and `share`, in their rows. Rows of other subbands stay unchanged.
 #[inline(always)]
 pub(super) fn place(
     channel: &Channel,
@@ -92,7 +92,7 @@ pub(super) fn place(
         }
         return;
     }
-    // The bits hold a band's first window, then its second and third; the transform takes lines of all three in turn.
+    // The bits have a band's first window, then its second and third. The transform takes lines of all three in turn.
     for (bounds, factors) in SHORT_BANDS[rate].windows(2).zip(factors.chunks_exact(3)) {
         let (from, width) = (usize::from(bounds[0]), usize::from(bounds[1] - bounds[0]));
         if 3 * from >= limit {
@@ -110,7 +110,7 @@ pub(super) fn place(
     }
 }
 
-/// Up to where a channel's lines are read for those below `limit`: a short block's bands are read whole.
+/// Returns the end of the lines that must be read for those below `limit`: a short block's bands are read whole.
 pub(super) fn read_limit(channel: &Channel, rate: usize, limit: usize) -> usize {
     let whole = |band: &&u16| 3 * usize::from(**band) >= limit;
     match channel.block {

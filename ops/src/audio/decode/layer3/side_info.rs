@@ -1,4 +1,4 @@
-//! What a frame states about its granules, after the header: ISO 11172-3, 2.4.1.7.
+//! A frame's information about its granules, after the header: ISO 11172-3, 2.4.1.7.
 
 use super::bits::{Bits, PADDING};
 use super::tables::LONG_BANDS;
@@ -6,7 +6,7 @@ use super::tables::LONG_BANDS;
 /// Lines of a granule.
 pub(super) const LINES: usize = 576;
 
-/// The most bytes: of two channels.
+/// The most bytes: those of two channels.
 const MAX_BYTES: usize = 32;
 
 /// How a granule's lines become samples.
@@ -35,23 +35,23 @@ pub(super) struct Channel {
     pub(super) ends: [usize; 2],
     pub(super) subblock_gain: [i32; 3],
     pub(super) pre_emphasis: bool,
-    /// By how many quarters of an octave a scale factor turns the gain down.
+    /// The quarters of an octave by which a scale factor lowers the gain.
     pub(super) scale: i32,
     pub(super) quadruples: usize,
 }
 
 /// A frame's side information.
 pub(super) struct SideInfo {
-    /// Bytes of earlier frames that its main data begin with.
+    /// The bytes of earlier frames with which its main data begin.
     pub(super) main_data_begin: usize,
-    /// Which groups of scale factors the second granule has from the first, a channel.
+    /// By channel, the groups of scale factors that the second granule shares with the first.
     pub(super) shared: [[bool; 4]; 2],
     /// The channels of both granules.
     pub(super) granules: [[Option<Channel>; 2]; 2],
 }
 
 impl SideInfo {
-    /// Reads `bytes`, all of them; `None` where the standard has no such frame, or its blocks are mixed.
+    /// Reads all of `bytes`. Returns `None` if the standard has no such frame, or its blocks are mixed.
     pub(super) fn read(bytes: &[u8], channels: usize, rate: usize) -> Option<Self> {
         let mut padded = [0; MAX_BYTES + PADDING];
         padded.get_mut(..bytes.len()).filter(|_| bytes.len() <= MAX_BYTES)?.copy_from_slice(bytes);

@@ -1,10 +1,10 @@
-//! From samples of the subbands to every second sample of the audio clip: ISO 11172-3, 2.4.3.2 and figure A.2.
+//! Converts samples of the subbands to every second sample of the audio clip: ISO 11172-3, 2.4.3.2 and figure A.2.
 //!
 //! ```text
 //! 16 subband samples ─▶ × cosines ─▶ 32 values, kept for 16 rounds ─▶ × window, summed ─▶ 16 of 32 samples
 //! ```
-//! With the upper subbands silent, what is above a quarter of the sample rate is silent too, so that every second
-//! sample holds everything. Only the values that those samples take are computed.
+//! With silent upper subbands, everything above a quarter of the sample rate is silent, so every second sample has all the
+//! information. Only the values that those samples need are computed.
 
 use std::f64::consts::PI;
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use super::scale::{Row, Rows, SUBBANDS};
 use super::tables::SYNTHESIS_WINDOW;
 
-/// Rounds that a sample is summed over.
+/// The rounds over which a sample is summed.
 const ROUNDS: usize = 16;
 
 /// Samples of a granule at half the rate.
@@ -23,9 +23,9 @@ type Values = [Row; 2];
 
 /// Cosines and windows for the even samples, or the odd ones.
 struct Parity {
-    /// By the subband; the second for odd times, when samples of odd subbands are negated.
+    /// By subband. The second one is for odd times, when samples of odd subbands are negated.
     cosines: [[Values; SUBBANDS]; 2],
-    /// By the age.
+    /// By age.
     windows: [Row; ROUNDS],
 }
 
@@ -55,11 +55,11 @@ impl Parity {
     }
 }
 
-/// The rounds that samples are made of.
+/// The rounds from which samples are made.
 #[derive(Default)]
 pub(super) struct Synthesis {
     rounds: [Values; ROUNDS],
-    /// The latest.
+    /// The latest round.
     newest: usize,
 }
 
@@ -68,7 +68,7 @@ impl Synthesis {
         *self = Self::default();
     }
 
-    /// The samples of a granule whose numbers are even, or odd, of the first `subbands`.
+    /// Returns the even or odd samples of a granule, from the first `subbands` subbands.
     #[inline(always)]
     pub(super) fn run(&mut self, rows: &Rows, subbands: usize, odd: bool) -> [f32; HALF_SAMPLES] {
         let parity = &PARITIES[usize::from(odd)];

@@ -1,11 +1,11 @@
 //! The standard's tables of numbers: ISO 11172-3, annex B.
 
-/// A Huffman code: its words in the order of their bits, each `length << 8 | x << 4 | y`. The words fill the space of
-/// all bits without a gap, so that the bits follow from their lengths.
+/// A Huffman code: its words in the order of their bits, each `length << 8 | x << 4 | y`. The words fill the space of all
+/// bits without a gap, so the lengths determine the bits.
 pub(super) type Code = [u16];
 
-/// The codes of big values by their numbers in table B.7, and the bits of an escape; 4 and 14 are no codes. All values
-/// of number 0 are 0.
+/// The codes of big values by their numbers in table B.7, and the bits of an escape. 4 and 14 are not codes. All values of
+/// number 0 are 0.
 pub(super) const BIG_VALUES: [(&Code, u32); 32] = [
     (&[], 0),
     (&B1, 0),
@@ -204,14 +204,14 @@ const QB: [u16; 16] = [
     0x0402, 0x0401, 0x0400,
 ];
 
-/// Where the scale factor bands of long blocks begin, and the last one ends, at 44.1, 48 and 32 kHz (table B.8).
+/// The starts of the scale factor bands of long blocks, and the end of the last, at 44.1, 48 and 32 kHz (table B.8).
 pub(super) const LONG_BANDS: [[u16; 23]; 3] = [
     [0, 4, 8, 12, 16, 20, 24, 30, 36, 44, 52, 62, 74, 90, 110, 134, 162, 196, 238, 288, 342, 418, 576],
     [0, 4, 8, 12, 16, 20, 24, 30, 36, 42, 50, 60, 72, 88, 106, 128, 156, 190, 230, 276, 330, 384, 576],
     [0, 4, 8, 12, 16, 20, 24, 30, 36, 44, 54, 66, 82, 102, 126, 156, 194, 240, 296, 364, 448, 550, 576],
 ];
 
-/// The same of short blocks, in lines of one of the three windows.
+/// The same for short blocks, in lines of one of the three windows.
 pub(super) const SHORT_BANDS: [[u16; 14]; 3] = [
     [0, 4, 8, 12, 16, 22, 30, 40, 52, 66, 84, 106, 136, 192],
     [0, 4, 8, 12, 16, 22, 28, 38, 50, 64, 80, 100, 126, 192],
@@ -238,14 +238,14 @@ pub(super) const SCALE_FACTOR_BITS: [(u32, u32); 16] = [
     (4, 3),
 ];
 
-/// What `preflag` adds to the scale factors of long blocks (table B.6).
+/// The values that `preflag` adds to the scale factors of long blocks (table B.6).
 pub(super) const PRE_EMPHASIS: [u8; 22] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 2, 0];
 
-/// The butterflies that take back the aliases between subbands (table B.9).
+/// The butterflies that remove the aliases between subbands (table B.9).
 pub(super) const ALIAS: [f64; 8] = [-0.6, -0.535, -0.33, -0.185, -0.095, -0.041, -0.0142, -0.0037];
 
 /// The first half of the synthesis window and its middle, times 65,536 (table B.3). The second half mirrors the first,
-/// negated but at multiples of 64.
+/// negated except at multiples of 64.
 pub(super) const SYNTHESIS_WINDOW: [i32; 257] = [
     0, -1, -1, -1, -1, -1, -1, -2, -2, -2, -2, -3, -3, -4, -4, -5, -5, -6, -7, -7, -8, -9, -10, -11, -13,
     -14, -16, -17, -19, -21, -24, -26, -29, -31, -35, -38, -41, -45, -49, -53, -58, -63, -68, -73, -79, -85,

@@ -94,7 +94,7 @@ class FleetHandle:
 
     @property
     def server_name(self) -> str:
-        """The name in all workers' certificates, whatever their addresses."""
+        """The name in all workers' certificates, independent of their addresses."""
         return SERVER_NAME
 
     def status(self) -> dict[str, Any]:

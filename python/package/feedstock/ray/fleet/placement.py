@@ -1,6 +1,6 @@
 """Chooses the node of the next worker: arithmetic, no Ray.
 
-Ray's "SPREAD" visits nodes in turn whatever runs on them, its default packs by load, not by fleet, and a placement
+Ray's "SPREAD" visits nodes in turn regardless of their load, its default packs by load, not by fleet, and a placement
 group cannot grow. So the controller names a node with room. If there is none, Ray places the worker and requests a node
 from its autoscaler.
 """

@@ -1,9 +1,9 @@
-//! How CUDA runs a [`Launch`]: the kernel's entry point, its grid of threads, the address of its parameter.
+//! How CUDA runs a [`Launch`]: the kernel's entry point, its grid of threads and the address of its parameter.
 
 use crate::element::Real;
 use crate::kernels::{FeatureArguments, Launch, PictureArguments};
 
-/// Threads of a block: whole warps, and enough of them on any device.
+/// Threads per block: whole warps, and enough of them on any device.
 pub(super) const BLOCK_THREADS: u32 = 256;
 
 /// CUDA's limit on blocks in y; a kernel loops over the remaining rows.
@@ -71,8 +71,8 @@ impl Launch {
     }
 }
 
-/// Pixels that one thread makes: as many as lie on whole words in every line. Words of 96 bytes side by side would lie too
-/// far apart for a warp to write them well (half the bandwidth on an H100).
+/// Returns the pixels per thread: the most that start on whole words in every line. Threads that write 96 bytes each would
+/// be too far apart for a warp to write efficiently (half the bandwidth on an H100).
 fn pixels_a_thread(real: Real, planes: bool, a: &PictureArguments) -> u32 {
     let most = if planes || real.bytes() < 4 { 8 } else { 4 };
     [8, 4].into_iter().find(|pixels| *pixels <= most && a.width.is_multiple_of(*pixels)).unwrap_or(1)

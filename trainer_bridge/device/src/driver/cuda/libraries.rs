@@ -1,22 +1,22 @@
-//! NVIDIA's libraries beside the driver, found at run time: named by a variable, offered by the program, or known to the
-//! system's loader.
+//! Loads NVIDIA's libraries other than the driver at run time. Each is named by an environment variable, offered by the
+//! program, or known to the system's loader.
 
 use libloading::Library;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Files that the program found where the system does not look.
+/// Files that the program found outside the system's search path.
 static OFFERED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Names files of NVIDIA's run-time compiler (libnvrtc) and JPEG decoder (libnvjpeg) that are not where the system looks
-/// (Python packages bring them); they are tried before those that are, in this order, and passed over where the driver is
-/// too old for them.
+/// Offers files of NVIDIA's run-time compiler (libnvrtc) and JPEG decoder (libnvjpeg) outside the system's search path, such
+/// as those of Python packages. They are tried in this order, before the system's libraries. A file that is too new for the
+/// driver is skipped.
 pub fn offer_libraries(files: Vec<PathBuf>) {
-    *OFFERED.lock().unwrap_or_else(PoisonError::into_inner) = files; // stored whole
+    *OFFERED.lock().unwrap_or_else(PoisonError::into_inner) = files; // a single store
 }
 
-/// What was offered whose file name begins with `stem`, then `names`.
+/// Returns the offered files whose name begins with `stem`, then `names`.
 pub(super) fn candidates(stem: &str, names: &[&str]) -> Vec<OsString> {
     let is_one = |file: &&PathBuf| {
         file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(stem.as_bytes()))
@@ -27,13 +27,13 @@ pub(super) fn candidates(stem: &str, names: &[&str]) -> Vec<OsString> {
     offered.into_iter().chain(names.iter().map(OsString::from)).collect()
 }
 
-/// The file that the variable `name` holds.
+/// Returns the file that the environment variable `name` holds.
 pub(super) fn named(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|file| !file.is_empty())
 }
 
-/// Loads a library of NVIDIA's by file or name.
+/// Loads a library of NVIDIA by file or name.
 pub(super) fn load(name: &OsStr) -> Result<Library, libloading::Error> {
-    // SAFETY: loads NVIDIA's library, whose initialisers do nothing of ours.
+    // SAFETY: loads NVIDIA's library, whose initialisers do not touch feedstock.
     unsafe { Library::new(Path::new(name)) }
 }

@@ -1,4 +1,4 @@
-//! CUDA's driver, found at run time: one binary for machines with and without it.
+//! CUDA's driver, loaded at run time: one binary serves machines with and without it.
 
 mod fault;
 mod grid;
@@ -33,20 +33,20 @@ use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The first driver with all that is called here, and the oldest that cudarc's bindings were made for.
+/// The oldest driver that has every function called here. It is also the oldest that cudarc's bindings support.
 const LEAST_DRIVER: c_int = 11_020;
 
-/// Opens CUDA's device `ordinal`; its compiled kernels are kept in the folder `kernels`, if there is one.
+/// Opens CUDA's device `ordinal`. Compiled kernels are stored in the folder `kernels`, if one is given.
 ///
 /// # Errors
-/// `BadConfig` where there are devices, but not this one, or the driver is too old or does not start; `Retryable` where it
-/// fails later.
+/// - `BadConfig` if there are devices but not this one, or the driver is too old or does not start.
+/// - `Retryable` if the driver fails later.
 pub(crate) fn find(ordinal: u32, kernels: Option<PathBuf>) -> Result<Found> {
-    // SAFETY: looks for the library by name; loading the driver runs NVIDIA's own initialisers.
+    // SAFETY: looks up the library by name. Loading the driver runs only NVIDIA's initialisers.
     if !unsafe { sys::is_culib_present() } {
         return Ok(Found::Absent("no CUDA driver is installed".to_owned()));
     }
-    // SAFETY: the first call of the driver's; may be repeated.
+    // SAFETY: the first call to the driver. It may be repeated.
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => {}
         CUresult::CUDA_ERROR_NO_DEVICE => {
@@ -56,13 +56,13 @@ pub(crate) fn find(ordinal: u32, kernels: Option<PathBuf>) -> Result<Found> {
             return Ok(Found::Absent("libcuda is a stub, for building only".to_owned()));
         }
         CUresult::CUDA_ERROR_NOT_INITIALIZED => {
-            let message = "CUDA cannot be started in this process; where its parent had started it before fork(), that is \
-                           CUDA's rule: use the 'spawn' or 'forkserver' method, or start CUDA in the child only";
+            let message = "CUDA cannot be initialized in this process; if its parent initialized CUDA before fork(), use the \
+                           'spawn' or 'forkserver' method, or initialize CUDA only in the child";
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         failed => {
             let message = format!(
-                "the CUDA driver does not start: {}; see what nvidia-smi says, reinstall or restart the driver, or use \
+                "the CUDA driver does not start: {}; run nvidia-smi to check it, reinstall or restart the driver, or use \
                  device=\"cpu\"",
                 says(failed)
             );
@@ -70,20 +70,20 @@ pub(crate) fn find(ordinal: u32, kernels: Option<PathBuf>) -> Result<Found> {
         }
     }
     let (mut version, mut devices) = (0, 0);
-    // SAFETY: both write a number where they are told to.
+    // SAFETY: both write one number to the given address.
     unsafe {
-        check("asking for the driver's version", sys::cuDriverGetVersion(&raw mut version))?;
+        check("querying the driver's version", sys::cuDriverGetVersion(&raw mut version))?;
         check("counting devices", sys::cuDeviceGetCount(&raw mut devices))?;
     }
     if version < LEAST_DRIVER {
-        let message = format!("the CUDA driver is of version {version}, below {LEAST_DRIVER}; update it");
+        let message = format!("the CUDA driver's version is {version}, below {LEAST_DRIVER}; update it");
         return Err(Error::new(ErrorKind::BadConfig, message));
     }
     let devices = u32::try_from(devices).unwrap_or(0);
     if ordinal >= devices {
         let message = format!(
             "there is no cuda:{ordinal}: the process sees {devices} devices (CUDA_VISIBLE_DEVICES may hide more); \
-             device=\"cuda\" is that of LOCAL_RANK"
+             device=\"cuda\" picks the device of LOCAL_RANK"
         );
         return Err(Error::new(ErrorKind::BadConfig, message));
     }
@@ -97,13 +97,13 @@ pub(crate) fn find(ordinal: u32, kernels: Option<PathBuf>) -> Result<Found> {
     Ok(Found::Device(Arc::new(cuda), node))
 }
 
-/// What the driver calls an error.
+/// Returns the driver's text for an error.
 fn says(code: CUresult) -> String {
     let mut text: *const c_char = std::ptr::null();
-    // SAFETY: writes the address of a static text, or null.
+    // SAFETY: writes the address of a static string, or null.
     let known = unsafe { sys::cuGetErrorString(code, &raw mut text) } == CUresult::CUDA_SUCCESS;
     match known && !text.is_null() {
-        // SAFETY: the driver's static text.
+        // SAFETY: a static string of the driver.
         true => format!("{} ({code:?})", unsafe { CStr::from_ptr(text) }.to_string_lossy()),
         false => format!("{code:?}"),
     }
@@ -114,7 +114,7 @@ fn check(what: &str, code: CUresult) -> Result<()> {
         CUresult::CUDA_SUCCESS => Ok(()),
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             let message = format!(
-                "{what}: the device has no memory left; lower the batch size or the depth, or leave the model less"
+                "{what}: the device is out of memory; lower the batch size, the depth or the model's memory use"
             );
             Err(Error::new(ErrorKind::BadConfig, message))
         }
@@ -122,7 +122,7 @@ fn check(what: &str, code: CUresult) -> Result<()> {
     }
 }
 
-/// One device, in the context that all libraries of the process share (the primary one).
+/// One device, in the primary context, which all libraries of the process share.
 struct Cuda {
     ordinal: u32,
     name: String,
@@ -131,9 +131,9 @@ struct Cuda {
     context: sys::CUcontext,
     /// Compute capability, as 90.
     capability: u32,
-    /// The CUDA version that the driver is made for, as (12, 6).
+    /// The CUDA version that the driver supports, as (12, 6).
     driver: (u32, u32),
-    /// Where compiled kernels are kept.
+    /// The folder for compiled kernels.
     kernel_cache: Option<PathBuf>,
     kernels: Mutex<Option<Arc<Kernels>>>,
     decoder: Mutex<Option<Arc<Library>>>,
@@ -141,14 +141,13 @@ struct Cuda {
 
 // SAFETY: the driver's handles may be used from any thread.
 unsafe impl Send for Cuda {}
-// SAFETY: as above; the driver synchronises itself.
+// SAFETY: as above. The driver synchronises its calls.
 unsafe impl Sync for Cuda {}
 
-/// The device's context as the thread's current one, and its calls no matter of a capture, until dropped.
+/// While it lives, the device's context is current on this thread, and the thread's calls are exempt from graph captures.
 ///
-/// A program that captures a graph on another thread (or on this one, for feedstock's calls on its own streams) forbids,
-/// unless told otherwise, what is done here: allocating, locking pages and asking for events. None of it belongs to the
-/// capture.
+/// By default, a program that captures a graph on any thread forbids other calls: allocating, locking pages and querying
+/// events. feedstock's calls are not part of the capture.
 struct Current {
     pushed: bool,
     mode: CUstreamCaptureMode,
@@ -157,7 +156,7 @@ struct Current {
 impl Drop for Current {
     fn drop(&mut self) {
         let mut popped = null_mut();
-        // SAFETY: the mode is what it was before; the context was pushed by `Cuda::current` on this thread.
+        // SAFETY: `Cuda::current` saved the mode and pushed the context on this thread.
         unsafe {
             sys::cuThreadExchangeStreamCaptureMode(&raw mut self.mode);
             if self.pushed {
@@ -177,7 +176,7 @@ impl Cuda {
         let mut text = [0 as c_char; 256];
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let mut parts = [0 as c_int; 2];
-        // SAFETY: each writes where it is told to, within the sizes that it is told.
+        // SAFETY: each writes to the given address, within the given size.
         unsafe {
             check("opening the device", sys::cuDeviceGet(&raw mut device, number))?;
             for (part, attribute) in parts.iter_mut().zip([
@@ -185,20 +184,20 @@ impl Cuda {
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             ]) {
                 check(
-                    "asking for the device's capability",
+                    "querying the device's capability",
                     sys::cuDeviceGetAttribute(part, attribute, device),
                 )?;
             }
         }
         let mut string = |get: unsafe fn(*mut c_char, c_int, sys::CUdevice) -> CUresult| {
-            // SAFETY: a text of at most 256 bytes, its end marked by a zero.
+            // SAFETY: writes a string of at most 256 bytes, including the final zero.
             let got = unsafe { get(text.as_mut_ptr(), 256, device) } == CUresult::CUDA_SUCCESS;
             // SAFETY: as above.
             got.then(|| unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
         };
         let name = string(sys::cuDeviceGetName).unwrap_or_default();
         let bus_id = string(sys::cuDeviceGetPCIBusId);
-        // SAFETY: retained once, released when this is dropped.
+        // SAFETY: retained once, and released when `self` is dropped.
         unsafe {
             check("opening the device's context", sys::cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         }
@@ -220,13 +219,12 @@ impl Cuda {
         })
     }
 
-    /// Makes the context current on this thread, if it is not, leaving the thread's own for later.
+    /// Makes the context current on this thread until the guard is dropped, which restores the previous context.
     fn current(&self) -> Result<Current> {
         let (mut now, mut mode) = (null_mut(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
-        // SAFETY: writes a handle; the context is retained, and popped when the guard is dropped; the mode is exchanged in
-        // place, and back then.
+        // SAFETY: writes a handle. The context is retained. The guard pops the context and restores the mode when dropped.
         unsafe {
-            check("asking for the thread's context", sys::cuCtxGetCurrent(&raw mut now))?;
+            check("querying the thread's context", sys::cuCtxGetCurrent(&raw mut now))?;
             let pushed = now != self.context;
             if pushed {
                 check("entering the device's context", sys::cuCtxPushCurrent_v2(self.context))?;
@@ -240,9 +238,9 @@ impl Cuda {
         }
     }
 
-    /// nvJPEG, with a handle of this device.
+    /// Returns nvJPEG with a handle for this device.
     fn decoder(&self) -> Result<Arc<Library>> {
-        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
+        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner); // a single store
         if let Some(opened) = &*decoder {
             return Ok(opened.clone());
         }
@@ -251,7 +249,7 @@ impl Cuda {
     }
 
     fn kernels(&self) -> Result<Arc<Kernels>> {
-        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner); // stored whole
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner); // a single store
         if let Some(loaded) = &*kernels {
             return Ok(loaded.clone());
         }
@@ -278,8 +276,8 @@ impl Driver for Cuda {
 
     fn adopt_thread(&self) -> Result<()> {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the context is retained; the mode is exchanged for good, since the thread is ours: what libraries allocate on
-        // it belongs to no capture either.
+        // SAFETY: the context is retained. The mode stays changed because the thread is ours: libraries that allocate on it are
+        // not part of a capture either.
         unsafe {
             check("entering the device's context", sys::cuCtxSetCurrent(self.context))?;
             check("setting the thread's capture mode", sys::cuThreadExchangeStreamCaptureMode(&raw mut mode))
@@ -289,14 +287,14 @@ impl Driver for Cuda {
     fn allocate_host(&self, bytes: usize) -> Result<HostAddress> {
         let _current = self.current()?;
         let mut start = null_mut();
-        // Portable: any device may copy from it. Not write-combined: ops and substitutes read it back.
+        // Portable, so that any device can copy from it. Not write-combined, because ops and substitutes read it back.
         let code = unsafe {
             // SAFETY: writes an address.
             sys::cuMemHostAlloc(&raw mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
         };
         match (code, NonNull::new(start.cast())) {
             (CUresult::CUDA_SUCCESS, Some(start)) => Ok(HostAddress(start)),
-            // What is left of memory, and what may be locked of it; anything else is no lack of either.
+            // Out of memory, or over the limit of locked memory. Other codes have other causes.
             (CUresult::CUDA_ERROR_OUT_OF_MEMORY, _) => {
                 Err(Error::new(ErrorKind::BadConfig, says(CUresult::CUDA_ERROR_OUT_OF_MEMORY)))
             }
@@ -345,13 +343,13 @@ impl Driver for Cuda {
         let _current = self.current()?;
         let (mut stream, mut least, mut greatest) = (null_mut(), 0, 0);
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the first writes two numbers (0 and 0 where there are no priorities), the second a handle.
+        // SAFETY: the first writes two numbers (both 0 on devices without priorities), the second a handle.
         unsafe {
             let code = sys::cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest);
-            check("asking for the priorities of streams", code)?;
+            check("querying stream priorities", code)?;
             let priority = if is_urgent { greatest } else { least };
             let code = sys::cuStreamCreateWithPriority(&raw mut stream, flags, priority);
-            check("making a stream", code)?;
+            check("creating a stream", code)?;
         }
         Ok(StreamId(number(stream)))
     }
@@ -359,14 +357,14 @@ impl Driver for Cuda {
     fn check_stream(&self, stream: StreamId) -> Result<()> {
         let _current = self.current()?;
         let mut context = null_mut();
-        // SAFETY: the stream is its user's word; writes a handle.
+        // SAFETY: the user vouches for the stream. Writes a handle.
         let code = unsafe { sys::cuStreamGetCtx(stream_of(stream), &raw mut context) };
         if code == CUresult::CUDA_SUCCESS && context == self.context {
             return Ok(());
         }
         let says = if code == CUresult::CUDA_SUCCESS { "of another context".to_owned() } else { says(code) };
         let message = format!(
-            "stream {:#x} is none of {} in the primary context ({says}); batches are used on streams of their own device",
+            "stream {:#x} is not a stream of {} in the primary context ({says}); use a stream of the batch's device",
             stream.0,
             self.place()
         );
@@ -383,24 +381,24 @@ impl Driver for Cuda {
     fn new_event(&self) -> Result<EventId> {
         let _current = self.current()?;
         let mut event = null_mut();
-        // Without times, which cost; whoever waits sleeps instead of spinning.
+        // No timestamps, which cost time. A waiting thread sleeps instead of spinning.
         let flags =
             CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         // SAFETY: writes a handle.
-        unsafe { check("making an event", sys::cuEventCreate(&raw mut event, flags))? };
+        unsafe { check("creating an event", sys::cuEventCreate(&raw mut event, flags))? };
         Ok(EventId(number(event)))
     }
 
     unsafe fn free_event(&self, event: EventId) {
         if let Ok(_current) = self.current() {
-            // SAFETY: the caller's contract; the driver keeps what is pending until it has passed.
+            // SAFETY: the caller's contract. The driver keeps a pending event until it has passed.
             unsafe { sys::cuEventDestroy_v2(handle(event.0)) };
         }
     }
 
     fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
         let _current = self.current()?;
-        // SAFETY: both handles live: the event is ours, the stream its user's word.
+        // SAFETY: both handles are valid: the event is ours, and the user vouches for the stream.
         let code = unsafe { sys::cuEventRecord(handle(event.0), stream_of(stream)) };
         check("recording an event", code)
     }
@@ -409,30 +407,30 @@ impl Driver for Cuda {
         let _current = self.current()?;
         // SAFETY: as above.
         let code = unsafe { sys::cuStreamWaitEvent(stream_of(stream), handle(event.0), 0) };
-        check("having a stream wait for an event", code)
+        check("making a stream wait for an event", code)
     }
 
     fn synchronize(&self, event: EventId) -> Result<()> {
         let _current = self.current()?;
-        // SAFETY: the event lives.
+        // SAFETY: the event is valid.
         check("waiting for an event", unsafe { sys::cuEventSynchronize(handle(event.0)) })
     }
 
     fn synchronize_stream(&self, stream: StreamId) -> Result<()> {
         let _current = self.current()?;
-        // SAFETY: the stream lives.
+        // SAFETY: the stream is valid.
         check("waiting for a stream", unsafe { sys::cuStreamSynchronize(stream_of(stream)) })
     }
 
     fn is_capturing(&self, stream: StreamId) -> Result<bool> {
         let _current = self.current()?;
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the stream lives; writes a state.
+        // SAFETY: the stream is valid. Writes a state.
         let code = unsafe { sys::cuStreamIsCapturing(stream_of(stream), &raw mut status) };
         if code == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT {
-            return Ok(true); // the legacy default stream, while another is captured
+            return Ok(true); // the legacy default stream, while another stream is captured
         }
-        check("asking whether a stream is captured", code)?;
+        check("querying whether a stream is captured", code)?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
@@ -453,7 +451,7 @@ impl Driver for Cuda {
 
     unsafe fn copy_out(&self, to: &mut [u8], from: Address, stream: StreamId) -> Result<()> {
         let _current = self.current()?;
-        // SAFETY: the caller's contract; waited for below, so the borrow outlives the copy.
+        // SAFETY: the caller's contract. The wait below makes the borrow outlive the copy.
         let code =
             unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.0, to.len(), stream_of(stream)) };
         check("copying a tensor from the device", code)?;
@@ -465,7 +463,8 @@ impl Driver for Cuda {
         let function = self.kernels()?.entry(&launch.entry())?;
         let grid = launch.grid();
         let mut parameters = [launch.arguments().cast_mut()];
-        // SAFETY: the function takes one structure by value, whose twin this is; the caller's contract for what it points to.
+        // SAFETY: the function takes one structure by value, and this one has the same layout. The caller's contract covers
+        // the memory that it points to.
         let code = unsafe {
             sys::cuLaunchKernel(
                 function,

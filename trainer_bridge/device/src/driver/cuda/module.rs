@@ -1,7 +1,7 @@
-//! The finishing kernels on a device: compiled at their first use, kept on disk, loaded.
+//! The finishing kernels on a device: compiled at their first use, stored on disk and loaded.
 //!
-//! The cache holds one file for each (source, options, architecture, compiler): `$FEEDSTOCK_CACHE/kernels/<hash>.cubin`, or
-//! under the user's cache folder. What is there is only a result: it may be deleted at any time.
+//! The cache has one file for each (source, options, architecture, compiler): `$FEEDSTOCK_CACHE/kernels/<hash>.cubin`, or
+//! under the user's cache folder. Files can be deleted at any time, since they can be compiled again.
 
 use super::fault::fault;
 use super::nvrtc;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 const SOURCE: &str = include_str!("../../kernels/finish.cu");
 
-/// Options beside the architecture. Products and sums round apart, as on the CPU.
+/// Options in addition to the architecture. Products and sums are rounded separately, as on the CPU.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
 /// The kernels, loaded into the current context.
@@ -35,16 +35,16 @@ unsafe impl Sync for Kernels {}
 unsafe impl Send for Function {}
 
 impl Kernels {
-    /// For a device of this compute capability (90 for 9.0), whose context is current, and a driver made for this version of
-    /// CUDA.
+    /// Loads the kernels into the current context, of a device with this compute capability (90 for 9.0). `driver` is the
+    /// CUDA version that the driver supports.
     pub(super) fn load(capability: u32, driver: (u32, u32), cache: Option<&Path>) -> Result<Self> {
         let image = image(capability, Some(driver), cache)?;
         let mut module = null_mut();
-        // SAFETY: an image as the compiler made it: a whole cubin, or text that ends with a zero.
+        // SAFETY: the compiler made the image: a whole cubin, or text that ends with a zero.
         let code = unsafe { sys::cuModuleLoadData(&raw mut module, image.as_ptr().cast()) };
         match code {
             CUresult::CUDA_SUCCESS => Ok(Self { module, entries: Mutex::default() }),
-            // Of the image and the driver: nothing that starting again would mend.
+            // The image does not fit the driver: a restart would not help.
             failed @ (CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
             | CUresult::CUDA_ERROR_INVALID_PTX
             | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
@@ -68,7 +68,7 @@ impl Kernels {
         let bug = |what: String| Error::new(ErrorKind::Bug, format!("the kernel {name}: {what}"));
         let text = CString::new(name).map_err(|e| bug(e.to_string()))?;
         let mut function = null_mut();
-        // SAFETY: the module is loaded; writes a handle.
+        // SAFETY: the module is loaded. Writes a handle.
         let code = unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, text.as_ptr()) };
         if code != CUresult::CUDA_SUCCESS {
             return Err(bug(format!("{code:?}")));
@@ -80,12 +80,12 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        // SAFETY: loaded by `load`, unloaded once.
+        // SAFETY: loaded by `load`, and unloaded once.
         unsafe { sys::cuModuleUnload(self.module) };
     }
 }
 
-/// The compiled kernels for a driver of this version (`None`: for whichever comes), from the cache if it has them.
+/// Returns the compiled kernels for a driver of this version (`None`: any version), from the cache if it has them.
 fn image(capability: u32, driver: Option<(u32, u32)>, cache: Option<&Path>) -> Result<Vec<u8>> {
     let compiler = nvrtc::Compiler::find(capability, driver)?;
     let target = compiler.target(capability)?;
@@ -100,19 +100,19 @@ fn image(capability: u32, driver: Option<(u32, u32)>, cache: Option<&Path>) -> R
     if let Some(file) = &file
         && let Err(error) = write(file, &bytes)
     {
-        tracing::info!("the compiled kernels are not kept in {}: {error}", file.display());
+        tracing::info!("the compiled kernels cannot be stored in {}: {error}", file.display());
     }
     Ok(bytes)
 }
 
-/// What the file holds, if it is whole: the last 8 bytes are a hash of the others.
+/// Returns the file's content if it is complete: its last 8 bytes are a hash of the others.
 fn read(file: &Path) -> Option<Vec<u8>> {
     let mut bytes = std::fs::read(file).ok()?;
     let told = bytes.split_off(bytes.len().checked_sub(8)?);
     (told == hash_bytes(&bytes).to_le_bytes()).then_some(bytes)
 }
 
-/// Under another name first, so that nobody reads half a file.
+/// Writes the file under another name first, so that no process reads half of it.
 fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let part = file.with_extension(format!("{}.part", std::process::id()));
     let folder = file.parent().unwrap_or(file);
@@ -125,18 +125,20 @@ fn hash(parts: &[&str]) -> u64 {
     hash_bytes(parts.join("\0").as_bytes())
 }
 
-/// FNV-1a, 64 bits: tells sources apart and whole files from cut ones, no more.
+/// Returns the 64-bit FNV-1a hash. It only distinguishes sources, and complete files from truncated ones.
 fn hash_bytes(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0), with or without one, and keeps
-/// the result where a loader finds it: for images of containers, whose first batch need not compile then. The bytes of it.
+/// Compiles the finishing kernels for GPUs of compute capability `capability` (90 for 9.0) and stores them in `cache`.
+/// Returns their size in bytes.
+///
+/// The machine needs no GPU. In a container image, this spares the first batch the compilation.
 ///
 /// # Errors
-/// `BadConfig` where NVIDIA's run-time compiler is not installed, or makes nothing for such a GPU.
+/// `BadConfig` if NVIDIA's run-time compiler is not installed or does not support such a GPU.
 pub fn compile_kernels(capability: u32, cache: Option<&Path>) -> Result<usize> {
     image(capability, None, cache).map(|bytes| bytes.len())
 }
@@ -180,9 +182,9 @@ mod tests {
         let newer = image(999, None, None).unwrap();
         assert!(
             String::from_utf8_lossy(&newer).contains(".target sm_"),
-            "text for a driver that knows the GPU"
+            "PTX for a driver that supports the GPU"
         );
-        assert_eq!(newer.last(), Some(&0), "which ends with a zero");
+        assert_eq!(newer.last(), Some(&0), "PTX ends with a zero");
         assert_eq!(image(10, None, None).unwrap_err().kind(), ErrorKind::BadConfig);
     }
 }

@@ -1,6 +1,6 @@
-//! NVIDIA's JPEG decoder, found at run time: the chip's own engines where it has some, else its ordinary cores.
+//! NVIDIA's JPEG decoder, loaded at run time. It uses the GPU's JPEG engines if there are any, else its ordinary cores.
 //!
-//! Source: NVIDIA nvJPEG documentation (CUDA 12.6 and 13), of whose header these declarations are twins.
+//! Source: NVIDIA nvJPEG documentation (CUDA 12.6 and 13). These declarations mirror its header.
 
 use super::fault::fault;
 use super::handle::handle;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Names as the system's loader knows them, newest first.
+/// Names for the system's loader, newest first.
 const NAMES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
 
 type Handle = *mut c_void;
@@ -23,21 +23,21 @@ type Status = c_int;
 
 const SUCCESS: Status = 0;
 const ALLOCATOR_FAILURE: Status = 5;
-/// Not of a picture, but of how we call, or of the machine. All others have been seen for damaged or unusual pictures: then the
-/// CPU says what they are.
+/// Errors of the call or of the machine, not of an image. All other codes have been seen for damaged or unusual images, which
+/// the CPU then decodes or rejects.
 const OURS: [Status; 3] = [1, ALLOCATOR_FAILURE, 7];
 
 const BACKEND_GPU_HYBRID: c_int = 2;
 const BACKEND_HARDWARE: c_int = 3;
 
-/// Colours are interpolated, as libjpeg-turbo does, instead of repeated; there since CUDA 12.1, and needed: a run must not
-/// depend on which library it finds.
+/// Interpolates colours, as libjpeg-turbo does, instead of repeating them. This flag exists since CUDA 12.1. It is required,
+/// since a run must not depend on the library that it finds.
 const INTERPOLATED: c_uint = 1 << 5;
 
 /// One plane of RGB, RGB, …
 const OUTPUT_RGB_INTERLEAVED: c_int = 5;
 
-/// Where a picture goes: planes and bytes from line to line.
+/// The destination of an image: its planes, and the bytes from one line to the next.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Image {
@@ -78,7 +78,7 @@ struct Functions {
 impl Functions {
     fn load(name: &OsStr) -> Result<Self, libloading::Error> {
         let library = libraries::load(name)?;
-        // SAFETY: the functions are as nvJPEG declares them; the library stays loaded as long as they.
+        // SAFETY: the types are those that nvJPEG declares, and the library stays loaded as long as the functions.
         unsafe {
             Ok(Self {
                 create: *library.get(b"nvjpegCreateEx")?,
@@ -95,7 +95,7 @@ impl Functions {
     }
 }
 
-/// The library, and its handle of one device, whose context is current wherever it is used.
+/// The library and its handle for one device, whose context must be current at every call.
 pub(super) struct Library {
     functions: Functions,
     handle: Handle,
@@ -107,10 +107,11 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// The one that `FEEDSTOCK_NVJPEG` names (a file), else the first that was offered or has a usual name, and starts.
+    /// Opens the file that `FEEDSTOCK_NVJPEG` names. If the variable is unset, opens the first library that starts, among
+    /// those offered and those with a usual name.
     ///
     /// # Errors
-    /// `BadConfig` where there is none.
+    /// `BadConfig` if there is none.
     pub(super) fn open() -> Result<Self> {
         let named = libraries::named("FEEDSTOCK_NVJPEG");
         Self::choose(named.as_deref(), &libraries::candidates("libnvjpeg", &NAMES))
@@ -155,22 +156,22 @@ impl Library {
         let file = Path::new(name).display();
         match this.engines() {
             0 => tracing::warn!(
-                "nvJPEG ({file}) decodes on the GPU's ordinary cores, which the model then misses: this GPU has no JPEG engine"
+                "nvJPEG ({file}) decodes on the GPU's ordinary cores and slows the model down: this GPU has no JPEG engine"
             ),
-            engines => tracing::info!("nvJPEG ({file}) decodes on {engines} engines of the GPU's own"),
+            engines => tracing::info!("nvJPEG ({file}) decodes on {engines} JPEG engines of the GPU"),
         }
         Ok(this)
     }
 
     fn create(&mut self, backend: c_int) -> Result<(), Status> {
         let mut handle = null_mut();
-        // SAFETY: no allocators are nvJPEG's own; writes a handle.
+        // SAFETY: without allocators, nvJPEG uses its defaults. Writes a handle.
         done(unsafe {
             (self.functions.create)(backend, null_mut(), null_mut(), INTERPOLATED, &raw mut handle)
         })?;
         let before = std::mem::replace(&mut self.handle, handle);
         if !before.is_null() {
-            // SAFETY: made by an earlier call, and no longer used.
+            // SAFETY: made by an earlier call and no longer used.
             unsafe { (self.functions.destroy)(before) };
         }
         match backend == BACKEND_HARDWARE && self.engines() == 0 {
@@ -179,11 +180,12 @@ impl Library {
         }
     }
 
-    /// JPEG engines of the chip; where nobody can tell, the handle's word is taken that there are some.
+    /// Returns the number of JPEG engines. A library that cannot report it counts as 1 engine, since the hardware backend was
+    /// accepted.
     fn engines(&self) -> c_uint {
         let (mut engines, mut cores) = (0, 0);
         match self.functions.engine_info {
-            // SAFETY: the handle lives; writes two numbers.
+            // SAFETY: the handle is valid. Writes two numbers.
             Some(info) => match unsafe { info(self.handle, &raw mut engines, &raw mut cores) } {
                 SUCCESS => engines,
                 _ => 0,
@@ -196,29 +198,29 @@ impl Library {
 impl Drop for Library {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: made by `create`, given back once, behind all states.
+            // SAFETY: made by `create`, and destroyed once, after all states.
             unsafe { (self.functions.destroy)(self.handle) };
         }
     }
 }
 
-/// A decoder with what it needs for a batch at a time.
+/// A decoder for one batch at a time.
 pub(super) struct Nvjpeg {
     library: Arc<Library>,
     state: JpegState,
-    /// Pictures that the state is ready for.
+    /// The number of images that the state is initialised for.
     ready_for: usize,
 }
 
-// SAFETY: a state may be used from any thread, by one at a time.
+// SAFETY: a state may be used from any thread, by one thread at a time.
 unsafe impl Send for Nvjpeg {}
 
 impl Nvjpeg {
     pub(super) fn new(library: &Arc<Library>) -> Result<Self> {
         let mut state = null_mut();
-        // SAFETY: the handle lives; writes a state.
+        // SAFETY: the handle is valid. Writes a state.
         let status = unsafe { (library.functions.create_state)(library.handle, &raw mut state) };
-        done(status).map_err(|status| failed("making a decoder", status))?;
+        done(status).map_err(|status| failed("creating a decoder", status))?;
         Ok(Self { library: library.clone(), state, ready_for: 0 })
     }
 
@@ -231,7 +233,7 @@ impl Nvjpeg {
         if self.ready_for != pictures.len() {
             self.ready_for = 0;
             let Ok(count) = c_int::try_from(pictures.len()) else { return OURS[0] };
-            // SAFETY: handle and state live. The number of threads is ignored by now.
+            // SAFETY: handle and state are valid. nvJPEG now ignores the number of threads.
             let status =
                 unsafe { (functions.initialize)(*handle, self.state, count, 1, OUTPUT_RGB_INTERLEAVED) };
             if status != SUCCESS {
@@ -243,7 +245,7 @@ impl Nvjpeg {
             pictures.iter().map(|picture| picture.bytes.0.as_ptr().cast_const()).collect();
         let lengths: Vec<usize> = pictures.iter().map(|picture| picture.length).collect();
         let mut images: Vec<Image> = pictures.iter().map(|picture| image(picture)).collect();
-        // SAFETY: so many pictures are told of; the caller's contract for what they point to.
+        // SAFETY: the state is initialised for this number of images. The caller's contract covers the memory they point to.
         let status = unsafe {
             (functions.decode_batched)(
                 *handle,
@@ -255,20 +257,20 @@ impl Nvjpeg {
             )
         };
         if status != SUCCESS {
-            self.ready_for = 0; // a state that failed is made ready anew
+            self.ready_for = 0; // a state that failed must be initialised again
         }
         status
     }
 
-    /// Whether the decoder reads the same size out of it as we did: its target has no more room.
+    /// Whether the decoder reads the same size from the header as feedstock did: the destination has room for no more.
     ///
     /// # Safety
-    /// The picture's bytes are valid.
+    /// The image's bytes are valid.
     unsafe fn agrees(&self, picture: &Jpeg) -> bool {
         let Library { functions, handle } = self.library.as_ref();
         let (mut components, mut sampling) = (0, 0);
         let (mut widths, mut heights) = ([0; 4], [0; 4]);
-        // SAFETY: the bytes are valid; writes two numbers, and four each.
+        // SAFETY: the bytes are valid. Writes two numbers, and two arrays of four.
         let status = unsafe {
             (functions.image_info)(
                 *handle,
@@ -301,7 +303,7 @@ impl Decoder for Nvjpeg {
             status if OURS.contains(&status) => return Err(failed("decoding a batch", status)),
             _ => {}
         }
-        // One of them spoils the batch: each by itself, since a state is used again only when it has ended what it had.
+        // One image failed the batch, so each is decoded alone. A state may be reused only once its work has finished.
         for (index, picture) in good.into_iter().zip(batch) {
             // SAFETY: the stream is the caller's.
             let code = unsafe { sys::cuStreamSynchronize(stream.cast()) };
@@ -311,7 +313,7 @@ impl Decoder for Nvjpeg {
             // SAFETY: the caller's contract.
             match unsafe { self.decode_all(&[picture], stream) } {
                 SUCCESS => {}
-                status if OURS.contains(&status) => return Err(failed("decoding a picture", status)),
+                status if OURS.contains(&status) => return Err(failed("decoding an image", status)),
                 _ => refused.push(index),
             }
         }
@@ -322,7 +324,7 @@ impl Decoder for Nvjpeg {
 
 impl Drop for Nvjpeg {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, given back once; whoever drops it has waited for its work.
+        // SAFETY: made by `new`, and destroyed once. Its owner has waited for its work.
         unsafe { (self.library.functions.destroy_state)(self.state) };
     }
 }
@@ -334,7 +336,7 @@ fn image(picture: &Jpeg) -> Image {
     }
 }
 
-/// Why a library does not do.
+/// Why a library cannot be used.
 enum Unusable {
     Missing(libloading::Error),
     Refused(Status),
@@ -358,14 +360,14 @@ fn failed(what: &str, status: Status) -> Error {
         ALLOCATOR_FAILURE => Error::new(
             ErrorKind::BadConfig,
             format!(
-                "nvJPEG, {what}: the device has no memory left; lower the batch size or nvjpeg, or leave the model less"
+                "nvJPEG, {what}: the device is out of memory; lower the batch size, nvjpeg or the model's memory use"
             ),
         ),
         status => fault(&format!("nvJPEG, {what}"), says(status)),
     }
 }
 
-/// What nvJPEG calls an error.
+/// Returns nvJPEG's name for an error.
 fn says(status: Status) -> String {
     let name = match status {
         1 => "NOT_INITIALIZED",
@@ -392,7 +394,7 @@ mod tests {
     fn a_library_that_does_not_load_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("libnvjpeg.so.13").into_os_string();
-        std::fs::write(&file, b"no library").unwrap();
+        std::fs::write(&file, b"not a library").unwrap();
         let error = |named: Option<&OsStr>, candidates: &[OsString]| {
             let error = Library::choose(named, candidates).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::BadConfig);
@@ -400,7 +402,7 @@ mod tests {
         };
         assert!(error(Some(&file), &[]).contains("FEEDSTOCK_NVJPEG names"));
         assert!(error(None, std::slice::from_ref(&file)).contains("does not start"));
-        let missing = OsString::from("libnvjpeg-that-nobody-has.so");
+        let missing = OsString::from("libnvjpeg-that-does-not-exist.so");
         assert!(error(None, &[missing]).contains("was not found"));
     }
 }

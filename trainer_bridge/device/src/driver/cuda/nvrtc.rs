@@ -1,5 +1,5 @@
-//! NVIDIA's run-time compiler, found at run time. A door of our own: cudarc's knows it by the names of CUDA 12 and earlier
-//! only, and Python environments have it beside torch instead of where the system looks.
+//! NVIDIA's run-time compiler, loaded at run time. This is our own loader because cudarc's only knows the names of CUDA 12
+//! and earlier. Python environments also store the library next to torch, outside the system's search path.
 
 use super::libraries;
 use feedstock_base::{Error, ErrorKind, Result};
@@ -8,12 +8,12 @@ use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::null;
 
-/// Names as the system's loader knows them, newest first.
+/// Names for the system's loader, newest first.
 const NAMES: [&str; 5] =
     ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "libnvrtc.so.11.2", "nvrtc64_120_0.dll"];
 
-/// Architectures are asked for as they are; a device newer than the compiler gets the newest that it knows, as PTX, which
-/// the driver translates.
+/// What to compile for: the device's architecture if the compiler knows it. For a newer device it is the newest known
+/// architecture, as PTX, which the driver translates.
 pub(super) struct Target {
     pub(super) option: String,
     is_final: bool,
@@ -30,23 +30,23 @@ type Program = *mut c_void;
 /// The compiler's functions.
 pub(super) struct Compiler {
     library: Library,
-    /// What it looks for by name alone, kept loaded so that it is found.
+    /// Libraries that it looks up by name alone, kept loaded so that it finds them.
     _builtins: Vec<Library>,
 }
 
-/// Whether a driver of this version loads what a compiler of that version makes: machine code within a major version and
-/// from earlier ones, text for a virtual machine from no later version than its own.
+/// Whether a driver of this version loads the output of a compiler of that version: machine code up to the same major version,
+/// and PTX up to the same version.
 fn fits(compiler: (u32, u32), driver: Option<(u32, u32)>, is_final: bool) -> bool {
     driver.is_none_or(|driver| if is_final { compiler.0 <= driver.0 } else { compiler <= driver })
 }
 
 impl Compiler {
-    /// The one that `FEEDSTOCK_NVRTC` names (a file), else the first that was offered or has a usual name, and whose results
-    /// for a device of `capability` a driver of this version loads. What the process has loaded already (as torch does) is
-    /// found by name, too.
+    /// Loads the file that `FEEDSTOCK_NVRTC` names. If the variable is unset, loads the first compiler, offered or with a
+    /// usual name, whose output for a device of `capability` this driver loads. A name also finds a library that the process
+    /// has already loaded, as torch does.
     ///
     /// # Errors
-    /// `BadConfig` where there is none, or the one that is named does not do.
+    /// `BadConfig` if there is none, or if the named one cannot be used.
     pub(super) fn find(capability: u32, driver: Option<(u32, u32)>) -> Result<Self> {
         let named = libraries::named("FEEDSTOCK_NVRTC");
         Self::choose(named.as_deref(), &libraries::candidates("libnvrtc", &NAMES), capability, driver)
@@ -98,7 +98,7 @@ impl Compiler {
         Ok(Self { library: libraries::load(name)?, _builtins: builtins })
     }
 
-    /// Why the driver would not load what it makes for such a device, if it would not.
+    /// Returns why the driver cannot load the output for such a device, or `None` if it can.
     fn misfit(&self, capability: u32, driver: Option<(u32, u32)>) -> Result<Option<String>> {
         let Some((major, minor)) = driver else { return Ok(None) };
         let version = self.version()?;
@@ -111,7 +111,7 @@ impl Compiler {
     /// # Safety
     /// `F` is the type of the function of that name.
     unsafe fn function<F: Copy>(&self, name: &str) -> Result<F> {
-        // SAFETY: the caller's contract; the library stays loaded as long as `self`.
+        // SAFETY: the caller's contract. The library stays loaded as long as `self`.
         let found = unsafe { self.library.get::<F>(name.as_bytes()) };
         found.map(|function| *function).map_err(|e| {
             Error::new(
@@ -121,30 +121,30 @@ impl Compiler {
         })
     }
 
-    /// As (12, 6).
+    /// Returns its version, as (12, 6).
     pub(super) fn version(&self) -> Result<(u32, u32)> {
         let (mut major, mut minor): (c_int, c_int) = (0, 0);
-        // SAFETY: as NVRTC declares it; writes two numbers.
+        // SAFETY: the type is the one that NVRTC declares. Writes two numbers.
         unsafe {
             let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
                 self.function("nvrtcVersion")?;
-            done("asking for the version", version(&raw mut major, &raw mut minor))?;
+            done("querying the version", version(&raw mut major, &raw mut minor))?;
         }
         Ok((u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0)))
     }
 
-    /// What to compile for a device of `capability`.
+    /// Returns what to compile for on a device of `capability`.
     pub(super) fn target(&self, capability: u32) -> Result<Target> {
         let mut count: c_int = 0;
         let known: Vec<c_int>;
-        // SAFETY: as NVRTC declares them; the second writes as many numbers as the first says.
+        // SAFETY: the types are those that NVRTC declares. The first returns how many numbers the second writes.
         unsafe {
             let counts: unsafe extern "C" fn(*mut c_int) -> c_int =
                 self.function("nvrtcGetNumSupportedArchs")?;
             let list: unsafe extern "C" fn(*mut c_int) -> c_int = self.function("nvrtcGetSupportedArchs")?;
-            done("asking for architectures", counts(&raw mut count))?;
+            done("querying architectures", counts(&raw mut count))?;
             let mut numbers = vec![0; usize::try_from(count).unwrap_or(0)];
-            done("asking for architectures", list(numbers.as_mut_ptr()))?;
+            done("querying architectures", list(numbers.as_mut_ptr()))?;
             known = numbers;
         }
         let known: Vec<u32> = known.into_iter().filter_map(|number| u32::try_from(number).ok()).collect();
@@ -175,7 +175,7 @@ impl Compiler {
             options.iter().map(|option| CString::new(*option)).collect::<Result<_, _>>().map_err(nul)?;
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program: Program = std::ptr::null_mut();
-        // SAFETY: the functions are as NVRTC declares them, and their arguments live through the calls.
+        // SAFETY: the types are those that NVRTC declares, and the arguments outlive the calls.
         unsafe {
             let create: unsafe extern "C" fn(
                 *mut Program,
@@ -190,7 +190,7 @@ impl Compiler {
             let destroy: unsafe extern "C" fn(*mut Program) -> c_int =
                 self.function("nvrtcDestroyProgram")?;
             let made = create(&raw mut program, source.as_ptr(), c"finish.cu".as_ptr(), 0, null(), null());
-            done("making a program", made)?;
+            done("creating a program", made)?;
             let count = c_int::try_from(pointers.len()).unwrap_or(0);
             let image = match compile(program, count, pointers.as_ptr()) {
                 0 => {
@@ -204,7 +204,7 @@ impl Compiler {
                     let log = self.output(program, ("nvrtcGetProgramLogSize", "nvrtcGetProgramLog"));
                     let log = log.map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default();
                     let message =
-                        format!("the finishing kernels do not compile (NVRTC says {failed}): {log}");
+                        format!("the finishing kernels do not compile (NVRTC error {failed}): {log}");
                     Err(Error::new(ErrorKind::Bug, message))
                 }
             };
@@ -214,14 +214,14 @@ impl Compiler {
     }
 
     /// # Safety
-    /// `program` lives, and the names are of functions that give the size of an output, and the output.
+    /// `program` is valid. The names are those of the functions that return an output's size and the output.
     unsafe fn output(&self, program: Program, (size, get): (&str, &str)) -> Result<Vec<u8>> {
         let mut bytes = 0;
-        // SAFETY: the caller's contract: the second writes as many bytes as the first says.
+        // SAFETY: the caller's contract: the first returns how many bytes the second writes.
         unsafe {
             let size: unsafe extern "C" fn(Program, *mut usize) -> c_int = self.function(size)?;
             let get: unsafe extern "C" fn(Program, *mut u8) -> c_int = self.function(get)?;
-            done("asking for a size", size(program, &raw mut bytes))?;
+            done("querying a size", size(program, &raw mut bytes))?;
             let mut output = vec![0; bytes];
             done("fetching a result", get(program, output.as_mut_ptr()))?;
             Ok(output)
@@ -229,13 +229,13 @@ impl Compiler {
     }
 }
 
-/// The other half of the compiler, which lies beside it and is not looked for there.
+/// Loads the other half of the compiler, which is stored next to it. The compiler does not look there.
 fn builtins_beside(file: &Path) -> Vec<Library> {
     let folder = file.parent().map(std::fs::read_dir);
     let Some(Ok(entries)) = folder else { return Vec::new() };
     let is_builtins = |name: &str| name.starts_with("libnvrtc-builtins.so") && !name.contains(".alt.");
     let files = entries.flatten().filter(|entry| is_builtins(&entry.file_name().to_string_lossy()));
-    // SAFETY: NVIDIA's library of headers, without initialisers.
+    // SAFETY: NVIDIA's library of headers has no initialisers.
     files.filter_map(|entry| unsafe { Library::new(entry.path()) }.ok()).collect()
 }
 
@@ -264,14 +264,14 @@ mod tests {
         ] {
             assert_eq!(fits(compiler, driver, is_final), fit, "{compiler:?} {is_final}");
         }
-        assert!(fits((13, 0), None, true), "for a driver that is not here");
+        assert!(fits((13, 0), None, true), "for any driver");
     }
 
     #[test]
     fn a_compiler_that_is_named_is_taken_or_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("libnvrtc.so.12");
-        std::fs::write(&file, b"no library").unwrap();
+        std::fs::write(&file, b"not a library").unwrap();
         let error = Compiler::choose(Some(file.as_os_str()), &[], 80, None).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::BadConfig);
         let text = error.to_string();
@@ -279,7 +279,7 @@ mod tests {
             text.contains("FEEDSTOCK_NVRTC names") && text.contains("libnvrtc.so.12, which cannot be used"),
             "{text}"
         );
-        // What was merely offered is passed over.
+        // An unusable file that was only offered is skipped.
         let names = NAMES.map(OsString::from);
         let with_junk: Vec<OsString> = std::iter::once(file.into_os_string()).chain(names.clone()).collect();
         let found = Compiler::choose(None, &with_junk, 80, None).map(|_| ());

@@ -1,5 +1,5 @@
-//! `finish.cu` compiled for the host under `shim.h`, beside the definition in `host.rs`: the same bytes. What differs on a
-//! GPU is the conversion to half precision, one instruction there, and the compiler.
+//! Compiles `finish.cu` for the host with `shim.h`, and checks that it makes the same bytes as the definition in `host.rs`.
+//! A GPU differs in the compiler and in the conversion to half precision, which is one instruction there.
 
 use super::grid::BLOCK_THREADS;
 use crate::driver::host;
@@ -17,7 +17,7 @@ use std::process::Command;
 
 const REALS: [Real; 3] = [Real::F32, Real::F16, Real::BF16];
 
-/// The kernels as functions of (arguments, blocks in x, blocks in y, threads); `None`, said aloud, without a C++ compiler.
+/// The kernels as functions of (arguments, blocks in x, blocks in y, threads).
 struct Shimmed {
     library: Library,
     _dir: tempfile::TempDir,
@@ -56,7 +56,7 @@ impl Shimmed {
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // SAFETY: just built; it has no initialisers of its own.
+        // SAFETY: just built, without initialisers.
         let library = unsafe { Library::new(&library) }.unwrap();
         Some(Self { library, _dir: dir })
     }
@@ -64,7 +64,7 @@ impl Shimmed {
     fn run(&self, launch: &Launch) {
         type Run = unsafe extern "C" fn(*const std::ffi::c_void, u32, u32, u32);
         let grid = launch.grid();
-        // SAFETY: of this type; the arguments are the twin of the kernel's, and point to memory of these tests.
+        // SAFETY: the function has this type. The arguments have the layout of the kernel's and point to memory of these tests.
         unsafe {
             let run = self.library.get::<Run>(format!("run_{}", launch.entry()).as_bytes()).unwrap();
             run(launch.arguments(), grid.x, grid.y, BLOCK_THREADS);
@@ -88,7 +88,7 @@ fn entries() -> Vec<String> {
     names
 }
 
-/// Memory that kernels may write, on the boundary that a device gives.
+/// Memory that kernels may write, aligned as on a device.
 #[derive(Clone)]
 struct Block(Vec<u128>);
 
@@ -99,7 +99,7 @@ impl Block {
 
     fn of<T: Copy>(values: &[T]) -> Self {
         let mut block = Self::new(size_of_val(values));
-        // SAFETY: as many bytes fit, and nobody else has them.
+        // SAFETY: the block is large enough, and nothing else refers to it.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), block.0.as_mut_ptr().cast(), values.len()) };
         block
     }
@@ -109,7 +109,7 @@ impl Block {
     }
 }
 
-/// Runs both and compares what they wrote.
+/// Runs both and compares their output.
 fn same(shimmed: &Shimmed, launch: &dyn Fn(Address) -> Launch, bytes: usize) -> Block {
     let (mut ours, mut theirs) = (Block::new(bytes), Block::new(bytes));
     let (here, there) = (launch(ours.address()), launch(theirs.address()));
@@ -168,7 +168,7 @@ fn crops_are_the_definitions_to_the_bit() {
         let mut pictures =
             Block::of(&(0..stride * lines * 3).map(|_| generator.next_u64() as u8).collect::<Vec<_>>());
         let mut within = |first: u32, most: u32| first + generator.below(most - first + 1);
-        // Enlarged and made smaller, whole views and fractions of them, one of a single pixel.
+        // Enlarged and reduced, whole views and fractions of them, and one view of a single pixel.
         let mut crop = |row: u32| {
             let (across, down) = (within(1, 50), within(1, 40));
             let view = [within(0, 50 - across), within(0, 40 - down), across, down];
@@ -262,13 +262,13 @@ fn features_are_the_definitions_to_the_bit() {
     }
 }
 
-/// The conversions in `finish.cu` and in `half.rs` are written down twice: here they meet on every exponent.
+/// `finish.cu` and `half.rs` both implement the conversions. This compares them for every exponent.
 #[test]
 fn conversions_agree_on_values_of_every_size() {
     let Some(shimmed) = Shimmed::compile() else { return };
     let mut generator = SampleSeed::new(1, 2, 5).op(0);
     let values: Vec<f32> = (0..400_000).map(|_| f32::from_bits(generator.next_u64() as u32)).collect();
-    let (mut input, mut lengths) = (Block::of(&values), Block::of(&[0_u32])); // all padding: converted as it is
+    let (mut input, mut lengths) = (Block::of(&values), Block::of(&[0_u32])); // all padding: only converted
     for real in [Real::F16, Real::BF16] {
         let (input, lengths) = (input.address(), lengths.address());
         let launch = |output: Address| {

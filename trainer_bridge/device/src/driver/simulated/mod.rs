@@ -1,12 +1,12 @@
-//! A device that does its work as late and as much out of order as it may, and finds races. For tests.
+//! A device for tests that runs its work as late and as far out of order as allowed, and finds races.
 //!
 //! ```text
-//! call ──▶ queue of its stream ──some time, whichever stream the dice choose──▶ done
+//! call ──▶ queue of its stream ──later, in a random order of streams──▶ done
 //! ```
-//! Every operation carries a vector clock: what is known to be done before it. A write of device memory must come after all
-//! earlier reads and writes of it, a read after all earlier writes, by streams' order and events alone; what merely
-//! happened to run in time counts as a race, too. Host memory that a copy reads is compared with what it held when the copy
-//! was asked for. The host comes to know of work by waiting for events.
+//! Every operation has a vector clock: the work that is known to be done before it. Only the order of streams and events
+//! counts. A write of device memory must come after all earlier reads and writes of it, and a read after all earlier
+//! writes. An access that merely happened to run in time is a race, too. When a copy runs, the host memory that it reads
+//! must be unchanged since the call. The host learns of finished work by waiting for events.
 
 mod state;
 
@@ -24,7 +24,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The device.
+/// The simulated device.
 pub struct Simulated {
     this: Weak<Self>,
     state: Mutex<SimulatedState>,
@@ -33,7 +33,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// A device whose order of work is drawn from `seed`.
+    /// Returns a device whose order of work is drawn from `seed`.
     pub fn new(seed: u64) -> Arc<Self> {
         let state = Mutex::new(SimulatedState {
             dice: SampleSeed::new(seed, 0, 0).op(0),
@@ -65,9 +65,9 @@ impl Simulated {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a call: some of what waits runs first.
+    /// Begins a call. Up to two pending operations run first.
     fn enter(&self) -> MutexGuard<'_, SimulatedState> {
-        assert!(!self.panics.load(Ordering::Relaxed), "the device is touched where it is not there");
+        assert!(!self.panics.load(Ordering::Relaxed), "the device is used where it does not exist");
         let mut state = self.lock();
         for _ in 0..state.dice.below(3) {
             state.step();
@@ -85,62 +85,62 @@ impl Simulated {
         self.lock().host_limit = bytes;
     }
 
-    /// Copies from the `number`th on are refused.
+    /// Makes every copy from the `number`th on fail.
     pub fn fail_copies_from(&self, number: u64) {
         self.lock().fail_copies_from = Some(number);
     }
 
-    /// Has the `number`th copy panic.
+    /// Makes the `number`th copy panic.
     pub fn panic_at_copy(&self, number: u64) {
         self.lock().panics_at_copy = Some(number);
     }
 
-    /// Has the decoder refuse every so manieth picture.
+    /// Makes the decoder reject every `number`th image.
     pub fn refuse_every_picture(&self, number: u64) {
         self.lock().refuses_every = Some(number);
     }
 
-    /// Pictures that the decoder took.
+    /// Returns the number of images sent to the decoder.
     pub fn decoded(&self) -> u64 {
         self.lock().decoded
     }
 
-    /// Refuses the call of this name so many times.
+    /// Makes the next `times` calls of this name fail.
     pub fn refuse(&self, call: &'static str, times: u64) {
         self.lock().refused.insert(call, times);
     }
 
-    /// Has every call panic from now on.
+    /// Makes every call panic from now on.
     pub fn panic_at_use(&self) {
         self.panics.store(true, Ordering::Relaxed);
     }
 
-    /// Has `stream` belong to another context.
+    /// Moves `stream` to another context.
     pub fn make_foreign(&self, stream: StreamId) {
         self.lock().foreign.insert(stream);
     }
 
-    /// Copies from the host that have run by now.
+    /// Returns the number of copies from the host that have run.
     pub fn copies_run(&self) -> u64 {
         self.enter().copies_run
     }
 
-    /// From now on kernels run, or do not.
+    /// Sets whether kernels and decodes are held back from now on.
     pub fn hold_launches(&self, hold: bool) {
         self.lock().holds_launches = hold;
     }
 
-    /// Bytes of device memory that are allocated.
+    /// Returns the allocated bytes of device memory.
     pub fn device_bytes(&self) -> usize {
         self.lock().device.values().map(|allocation| allocation.size).sum()
     }
 
-    /// Copies inside of the device so far, and their bytes.
+    /// Returns the number of copies within the device so far, and their bytes.
     pub fn copied_within(&self) -> (usize, usize) {
         self.lock().copied_within
     }
 
-    /// Has `stream` write so many bytes some time.
+    /// Makes `stream` write `bytes` bytes at some later time.
     pub fn write_later(&self, to: Address, bytes: usize, stream: StreamId) {
         self.enter().give(stream, Work::Write { to: to.0, bytes });
     }
@@ -150,13 +150,14 @@ impl Simulated {
         self.lock().streams.entry(stream).or_default().is_capturing = is_capturing;
     }
 
-    /// Has `stream` read so many bytes some time, and find them to be `expected`.
+    /// Makes `stream` read `expected.len()` bytes at some later time, and checks that they are `expected`.
     pub fn read_later(&self, from: Address, expected: Vec<u8>, stream: StreamId) {
         let (from, bytes) = (from.0, expected.len());
         self.enter().give(stream, Work::Read { from, bytes, expected: Some(expected) });
     }
 
-    /// Runs everything; what went wrong so far, and what is still allocated: device memory, host memory, streams.
+    /// Runs everything. Returns all violations so far, and the numbers of device allocations, host allocations and streams
+    /// that still exist.
     pub fn finish(&self) -> (Vec<String>, [usize; 3]) {
         let mut state = self.lock();
         while state.step() {}
@@ -169,21 +170,20 @@ impl Simulated {
     }
 }
 
-/// Decodes as the CPU does, some time.
+/// Decodes as the CPU does, at some later time.
 struct SimulatedDecoder {
     device: Arc<Simulated>,
-    /// The last that it was given.
+    /// The last operation that it was given.
     last: Option<Access>,
 }
 
 impl SimulatedDecoder {
-    /// What it was given before is to be known to be done when it is used again, or dropped.
+    /// Checks that the earlier work is known to be done when the decoder is used again or dropped.
     fn check_idle(&mut self, state: &mut SimulatedState) {
         if let Some((stream, number)) = self.last.take()
             && state.known.get(&stream).is_none_or(|known| *known < number)
         {
-            state
-                .violation("a decoder is used, or dropped, before it has ended what it was given".to_owned());
+            state.violation("a decoder is used, or dropped, before its earlier work has finished".to_owned());
         }
     }
 }
@@ -261,7 +261,7 @@ impl Driver for Simulated {
         if state.streams.values().any(|stream| stream.queue.iter().any(reads)) {
             state.violation("host memory is freed while a copy from it is pending".to_owned());
         }
-        // SAFETY: allocated with this layout, and just taken out of the list.
+        // SAFETY: allocated with this layout, and just removed from the list.
         unsafe { dealloc(memory.0.as_ptr(), layout) };
     }
 
@@ -284,7 +284,7 @@ impl Driver for Simulated {
                 state.violation(format!("device memory is freed that stream {} may still use", stream.0));
             }
         }
-        // SAFETY: allocated with this layout, and just taken out of the list.
+        // SAFETY: allocated with this layout, and just removed from the list.
         unsafe { dealloc(host::pointer(memory), allocation.layout) };
     }
 
@@ -359,7 +359,7 @@ impl Driver for Simulated {
         let Some((count, clock)) =
             state.events.get(&event).map(|event| (event.recorded, event.clock.clone()))
         else {
-            state.violation("a stream waits for no event".to_owned());
+            state.violation("a stream waits for an event that does not exist".to_owned());
             return Ok(());
         };
         if count == 0 {

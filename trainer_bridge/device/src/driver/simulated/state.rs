@@ -1,4 +1,4 @@
-//! The work that a simulated device was given, and what is known of it.
+//! The pending work of a simulated device, and what is known of it.
 
 use super::super::{Jpeg, host};
 use crate::handles::{Address, EventId, HostAddress, StreamId};
@@ -9,7 +9,7 @@ use feedstock_ops::image::DecodeImage;
 use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-/// How far each stream is known to have come.
+/// The number of operations that each stream is known to have finished.
 pub(super) type Clock = BTreeMap<StreamId, u64>;
 
 pub(super) fn join(clock: &mut Clock, other: &Clock) {
@@ -19,7 +19,7 @@ pub(super) fn join(clock: &mut Clock, other: &Clock) {
     }
 }
 
-/// One operation of a stream: its number there.
+/// One operation: its stream and its number there.
 pub(super) type Access = (StreamId, u64);
 
 pub(super) enum Work {
@@ -33,7 +33,7 @@ pub(super) enum Work {
     Read { from: u64, bytes: usize, expected: Option<Vec<u8>> },
 }
 
-/// Device memory, and who used it last.
+/// Device memory, and the operations that used it last.
 pub(super) struct Allocation {
     pub(super) size: usize,
     pub(super) layout: Layout,
@@ -44,9 +44,9 @@ pub(super) struct Allocation {
 #[derive(Default)]
 pub(super) struct SimulatedStream {
     pub(super) queue: VecDeque<Work>,
-    /// Operations that it was given.
+    /// The number of operations given to it.
     pub(super) given: u64,
-    /// What is done before whatever it is given next.
+    /// The work that is done before its next operation.
     pub(super) clock: Clock,
     pub(super) is_gone: bool,
     pub(super) is_capturing: bool,
@@ -54,7 +54,7 @@ pub(super) struct SimulatedStream {
 
 #[derive(Default)]
 pub(super) struct Event {
-    /// How often it was recorded, and which of these marks have run: who waits for one is not freed by a later one.
+    /// The number of times it was recorded, and which of these marks have run. A later mark does not release an earlier wait.
     pub(super) recorded: u64,
     pub(super) passed: BTreeSet<u64>,
     pub(super) clock: Clock,
@@ -70,7 +70,7 @@ pub(super) struct SimulatedState {
     pub(super) host_allocations: usize,
     pub(super) host_bytes: usize,
     pub(super) host_limit: usize,
-    /// What the threads of the program know to be done.
+    /// The work that the program's threads know to be done.
     pub(super) known: Clock,
     pub(super) next: u64,
     pub(super) violations: Vec<String>,
@@ -80,14 +80,14 @@ pub(super) struct SimulatedState {
     pub(super) copied_within: (usize, usize),
     /// Copies from the host that have run.
     pub(super) copies_run: u64,
-    /// Kernels do not run.
+    /// Whether kernels and decodes are held back.
     pub(super) holds_launches: bool,
-    /// Pictures that were decoded, and every which of them is refused.
+    /// The number of images sent to the decoder; every `refuses_every`th is rejected.
     pub(super) decoded: u64,
     pub(super) refuses_every: Option<u64>,
-    /// Calls that are refused, and how often still.
+    /// Calls that fail, and how many more times they do.
     pub(super) refused: HashMap<&'static str, u64>,
-    /// Of another context.
+    /// Streams of another context.
     pub(super) foreign: BTreeSet<StreamId>,
 }
 
@@ -111,7 +111,7 @@ impl SimulatedState {
         self.violations.push(text);
     }
 
-    /// Puts work at a stream's end, checked against everything before it.
+    /// Appends work to a stream and checks it against all earlier work.
     pub(super) fn give(&mut self, id: StreamId, work: Work) {
         let known = self.known.clone();
         let stream = self.streams.entry(id).or_default();
@@ -156,12 +156,12 @@ impl SimulatedState {
         }
     }
 
-    /// The allocation that holds these bytes.
+    /// Returns the allocation that contains these bytes.
     pub(super) fn allocation(&mut self, at: u64, bytes: usize) -> Option<&mut Allocation> {
         let found = self.device.range(..=at).next_back().map(|(start, allocation)| (*start, allocation.size));
         let fits = found.filter(|(start, size)| at + bytes as u64 <= start + *size as u64);
         if fits.is_none() {
-            self.violation(format!("{bytes} bytes at {at:#x} are no device memory"));
+            self.violation(format!("{bytes} bytes at {at:#x} are not device memory"));
         }
         fits.and_then(|(start, _)| self.device.get_mut(&start))
     }
@@ -191,12 +191,12 @@ impl SimulatedState {
                     access.0.0, stream.0
                 ));
             }
-            None => self.violation(format!("stream {} reads what nobody wrote", access.0.0)),
+            None => self.violation(format!("stream {} reads unwritten memory", access.0.0)),
             Some(_) => {}
         }
     }
 
-    /// Runs one operation of a stream that can go on; false where none can.
+    /// Runs one operation of a stream that can proceed. Returns false if none can.
     pub(super) fn step(&mut self) -> bool {
         let events = &self.events;
         let can = |stream: &SimulatedStream| match stream.queue.front() {
@@ -224,7 +224,7 @@ impl SimulatedState {
             Work::Copy { to, from, bytes, held } => {
                 self.copies_run += 1;
                 self.check_held(from, &held);
-                // SAFETY: seen to be device memory when it was given.
+                // SAFETY: `give` checked that this is device memory.
                 unsafe { std::ptr::copy_nonoverlapping(held.as_ptr(), host::pointer(Address(to)), bytes) };
             }
             Work::Decode(jpeg, held) => {
@@ -234,7 +234,7 @@ impl SimulatedState {
                 let line = size.width as usize * 3;
                 for (y, pixels) in pixels.chunks_exact(line).enumerate() {
                     let to = host::pointer::<u8>(jpeg.to.at(y * jpeg.pitch));
-                    // SAFETY: seen to be device memory when it was given.
+                    // SAFETY: `give` checked that this is device memory.
                     unsafe { std::ptr::copy_nonoverlapping(pixels.as_ptr(), to, line) };
                 }
             }
@@ -243,7 +243,7 @@ impl SimulatedState {
                 // SAFETY: as above.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
             }
-            // SAFETY: its memory is allocated, as `give` saw for the output.
+            // SAFETY: its memory is allocated; `give` checked the output.
             Work::Launch(launch) => unsafe { host::run(&launch) },
             Work::Record(event, count) => {
                 if let Some(event) = self.events.get_mut(&event) {
@@ -255,7 +255,7 @@ impl SimulatedState {
                 if self.allocation(from, bytes).is_none() {
                     return;
                 }
-                // SAFETY: just seen to be device memory.
+                // SAFETY: just checked to be device memory.
                 let now = unsafe { std::slice::from_raw_parts(host::pointer::<u8>(Address(from)), bytes) };
                 if expected.is_some_and(|expected| expected != now) {
                     self.violation(format!("stream {} reads other bytes than were sent", stream.0));
@@ -264,13 +264,13 @@ impl SimulatedState {
         }
     }
 
-    /// Host memory that is read now holds what it held when that was asked for.
+    /// Checks that the host memory read now is unchanged since the call.
     pub(super) fn check_held(&mut self, from: HostAddress, held: &[u8]) {
         let at = from.0.addr().get();
         if !self.host.iter().any(|(start, layout)| (*start..*start + layout.size()).contains(&at)) {
             return self.violation("a copy reads host memory that was freed".to_owned());
         }
-        // SAFETY: just seen to be allocated; the program's rules keep others from writing it, or the test fails.
+        // SAFETY: just checked to be allocated. The program must not write it meanwhile, or the test fails.
         let now = unsafe { std::slice::from_raw_parts(from.0.as_ptr(), held.len()) };
         if now != held {
             self.violation("host memory was written while a copy from it was pending".to_owned());
