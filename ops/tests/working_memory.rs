@@ -218,6 +218,7 @@ fn clips() -> Vec<(String, Vec<u8>)> {
     let mut clips = files("audio");
     let repeated = |name: &str, times: usize| golden(&format!("audio/{name}")).repeat(times);
     clips.push(("long MP3".to_owned(), repeated("48k_mono_untagged.mp3", 70)));
+    clips.push(("MP3 whose header counts a fortieth".to_owned(), repeated("44k_stereo_vbr.mp3", 40)));
     clips.push(("long AAC".to_owned(), repeated("16k_mono.aac", 90)));
     let mut dice = Dice(5);
     let samples: Vec<u8> = (0..4_000_000).flat_map(|_| (dice.next() as i16).to_le_bytes()).collect();

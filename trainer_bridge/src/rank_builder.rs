@@ -77,7 +77,7 @@ impl RankBuilder {
             Some((device, opened)) => {
                 let catalog = job.dataset.catalog().clone();
                 let mut both: Vec<_> = job.maps.iter_mut().zip(&mut columns).collect();
-                device.into_route(opened, &mut both, catalog)
+                device.into_route(opened, &mut both, catalog, job.sample_bytes)
             }
         };
         RankIterator::start(job, columns, settings, route, |job, sink| match &pipeline.workers {

@@ -60,7 +60,7 @@ impl Workers {
         let here = match self.local_share() {
             Local::Never => None,
             Local::Fallback | Local::Share => {
-                Some(local_service(recipe, job.maps.clone(), &spec, engine()?)?)
+                Some(local_service(recipe, job.maps.clone(), &spec, engine()?, job.budget_bytes)?)
             }
         };
         let shared = Arc::new(RunStatus::default());

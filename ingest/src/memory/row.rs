@@ -158,10 +158,10 @@ impl RowMemory {
         })
     }
 
-    /// Whether this is a row of `memory`.
-    pub(super) fn is_of<M>(&self, memory: &Arc<M>) -> bool {
-        let own = self.lent.as_ref().map(|lent| Arc::as_ptr(&lent.memory).cast::<()>());
-        own == Some(Arc::as_ptr(memory).cast::<()>())
+    /// Whether this is row `row` of `memory`.
+    pub(super) fn is_of<M>(&self, memory: &Arc<M>, row: usize) -> bool {
+        let own = self.lent.as_ref().map(|lent| (Arc::as_ptr(&lent.memory).cast::<()>(), lent.row));
+        own == Some((Arc::as_ptr(memory).cast::<()>(), row))
     }
 
     /// Returns the buffers that were written, by mapped column; none at all if no column is ragged.

@@ -136,9 +136,9 @@ impl<M: SlabMemory> RowSlab<M> {
     /// Takes the memory of `row` back.
     ///
     /// # Panics
-    /// If `memory` was lent by another slab.
+    /// If `memory` is not that of `row`, or was lent by another slab.
     pub fn give_row(&mut self, row: usize, memory: RowMemory) {
-        assert!(memory.is_of(&self.memory), "row {row} comes back with memory of another slab");
+        assert!(memory.is_of(&self.memory, row), "row {row} comes back with memory of another row or slab");
         self.ragged[row] = memory.into_ragged();
         self.lent_rows -= 1;
     }

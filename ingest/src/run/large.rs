@@ -21,7 +21,7 @@
 //!
 //! Each time that the driver gives up steps, r is decoded before they are admitted again, so the run makes progress.
 
-use feedstock_base::Error;
+use feedstock_base::{Error, ErrorKind};
 use std::any::Any;
 use std::collections::BTreeMap;
 
@@ -49,12 +49,23 @@ impl Drop for Loan {
 
 type Take = Box<dyn Fn(u64) -> Option<Box<dyn Any + Send>> + Send>;
 
-/// Memory beyond the budget of a run: of a worker that granted the run less than its rank asked for.
+/// Memory beyond the budget of a run: of a worker that granted the run less than its rank requested.
 pub(crate) struct Spare {
-    /// How much of it the run may have at most.
+    /// The bytes that the run may take at most.
     most_bytes: u64,
+    taken_bytes: u64,
     take: Take,
     taken: Vec<Box<dyn Any + Send>>,
+}
+
+/// What became of a request for spare memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extension {
+    Taken,
+    /// Other runs have it now.
+    Later,
+    /// It is more than the run may take.
+    Never,
 }
 
 impl Spare {
@@ -62,16 +73,32 @@ impl Spare {
         most_bytes: u64,
         take: impl Fn(u64) -> Option<Box<dyn Any + Send>> + Send + 'static,
     ) -> Self {
-        Self { most_bytes, take: Box::new(take), taken: Vec::new() }
+        Self { most_bytes, taken_bytes: 0, take: Box::new(take), taken: Vec::new() }
     }
 
-    /// Takes `bytes` for the rest of the run. Returns false if there are less.
-    pub(crate) fn extend(&mut self, bytes: u64) -> bool {
-        let taken = if bytes <= self.most_bytes { (self.take)(bytes) } else { None };
-        let Some(taken) = taken else { return false };
-        self.most_bytes -= bytes;
+    /// Takes `bytes` until [`give_back`](Self::give_back).
+    pub(crate) fn extend(&mut self, bytes: u64) -> Extension {
+        if bytes > self.most_bytes - self.taken_bytes {
+            return Extension::Never;
+        }
+        let Some(taken) = (self.take)(bytes) else { return Extension::Later };
+        self.taken_bytes += bytes;
         self.taken.push(taken);
-        true
+        Extension::Taken
+    }
+
+    pub(crate) fn most_bytes(&self) -> u64 {
+        self.most_bytes
+    }
+
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.taken_bytes
+    }
+
+    /// Gives all bytes back that were taken.
+    pub(crate) fn give_back(&mut self) {
+        self.taken.clear();
+        self.taken_bytes = 0;
     }
 }
 
@@ -146,16 +173,24 @@ fn mib(bytes: u64) -> f64 {
 
 /// Returns the error that ends a run whose budget cannot hold what a sample borrows along with the blocks of its batch, of
 /// `blocks` bytes with their making.
-pub(crate) fn no_room(name: &str, borrowed: u64, [decoder_memory, blocks, budget]: [u64; 3]) -> Error {
-    Error::config(format!(
-        "{name}: decoding it takes up to {:.1} MiB of memory: {:.1} MiB of decoder_memory, and {:.1} MiB of budget_bytes \
+pub(crate) fn no_room(
+    kind: ErrorKind,
+    name: &str,
+    borrowed: u64,
+    [decoder_memory, blocks, budget]: [u64; 3],
+) -> Error {
+    Error::new(
+        kind,
+        format!(
+            "{name}: decoding it takes up to {:.1} MiB of memory: {:.1} MiB of decoder_memory, and {:.1} MiB of budget_bytes \
          ({:.1} MiB), of which the blocks of its batch take {:.1} MiB; raise budget_bytes or decoder_memory",
-        mib(decoder_memory.saturating_add(borrowed)),
-        mib(decoder_memory),
-        mib(borrowed),
-        mib(budget),
-        mib(blocks)
-    ))
+            mib(decoder_memory.saturating_add(borrowed)),
+            mib(decoder_memory),
+            mib(borrowed),
+            mib(budget),
+            mib(blocks)
+        ),
+    )
 }
 
 /// Returns the error about a sample that needs more than any sample may take.
@@ -171,6 +206,30 @@ pub(crate) fn too_large(name: &str, working: u64, most: u64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn spare_memory_is_limited_and_comes_back() {
+        let free = Arc::new(AtomicU64::new(60));
+        let taker = free.clone();
+        let mut spare = Spare::new(100, move |bytes| {
+            let subtract = |free: u64| free.checked_sub(bytes);
+            let taken = taker.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
+            let taker = taker.clone();
+            let loan = Loan::new(bytes, move |bytes| {
+                taker.fetch_add(bytes, Ordering::SeqCst);
+            });
+            taken.ok().map(|_| Box::new(loan) as Box<dyn Any + Send>)
+        });
+        assert_eq!(spare.extend(101), Extension::Never);
+        assert_eq!(spare.extend(61), Extension::Later);
+        assert_eq!(spare.extend(40), Extension::Taken);
+        assert_eq!((spare.extend(61), spare.taken_bytes()), (Extension::Never, 40));
+        spare.give_back();
+        assert_eq!((spare.taken_bytes(), free.load(Ordering::SeqCst)), (0, 60));
+        assert_eq!(spare.extend(60), Extension::Taken);
+    }
 
     #[test]
     fn room_for_loans_is_what_was_asked_for_and_passes() {

@@ -192,6 +192,20 @@ impl Residency {
         self.budget_bytes += bytes;
     }
 
+    /// Makes the budget smaller, and returns what must be dropped for it; `None` if pinned pieces and loans need it.
+    pub(crate) fn shrink(&mut self, bytes: u64, now: PlanTime) -> Option<Vec<Piece>> {
+        let budget_bytes = self.budget_bytes.checked_sub(bytes)?;
+        if self.used_bytes - self.idle_bytes > budget_bytes {
+            return None;
+        }
+        self.budget_bytes = budget_bytes;
+        let mut evicted = Vec::new();
+        while self.used_bytes > self.budget_bytes {
+            evicted.extend(self.evict(now));
+        }
+        Some(evicted)
+    }
+
     fn evict(&mut self, now: PlanTime) -> Option<Piece> {
         let passed_by = self.idle.first().is_some_and(|(next_use, _)| *next_use < now);
         let (_, piece) = if passed_by { self.idle.pop_first() } else { self.idle.pop_last() }?;
@@ -250,6 +264,18 @@ mod tests {
         assert_eq!(residency.admit(&[need(1, 15)], 1, 0), Err(Refused::Later));
         assert_eq!(residency.unpin(need(0, 0).piece, NEVER), Some(need(0, 0).piece));
         assert_eq!(residency.admit(&[need(1, 15)], 1, 0).unwrap().fetch.len(), 1);
+    }
+
+    #[test]
+    fn a_smaller_budget_evicts_what_is_idle_and_nothing_that_is_pinned() {
+        let mut residency = Residency::new(20);
+        residency.extend(20);
+        residency.admit(&[need(0, 15), need(1, 15)], 0, 0).unwrap();
+        assert_eq!(residency.shrink(20, 0), None);
+        residency.unpin(need(1, 0).piece, 5);
+        assert_eq!(residency.shrink(20, 0), Some(vec![need(1, 0).piece]));
+        assert_eq!((residency.used_bytes(), residency.lacking_bytes(5)), (15, 0));
+        assert_eq!(residency.lacking_bytes(6), 1);
     }
 
     proptest! {

@@ -91,14 +91,9 @@ impl<D: Destination> RunningStep<D> {
     pub(crate) fn withdraw(&self, rows: Vec<Parked<D>>) -> Option<D> {
         assert_eq!(rows.len(), self.rows_left(), "a step is withdrawn while its rows are at work");
         let mut parts = self.parts();
-        // The rows that are done will be done again.
-        let (done, bad) = (self.step.rows.len() - rows.len(), parts.failures.len());
-        self.context.shared.samples.fetch_sub(done as u64, Ordering::Relaxed);
-        self.context.shared.bad_samples.fetch_sub(bad as u64, Ordering::Relaxed);
         let mut destination = parts.destination.take();
         drop(parts);
         for mut parked in rows {
-            parked.guard.is_abandoned = true;
             if let (Some(destination), Some(memory)) = (&mut destination, parked.guard.memory.take()) {
                 destination.give_row(parked.guard.row, memory);
             }
@@ -138,7 +133,7 @@ impl<D: Destination> RunningStep<D> {
             parts.sources[row] = Some((block.clone(), block_row));
             parts.destination.as_mut().map(|destination| destination.take_row(row))
         };
-        let guard = RowGuard { running: self.clone(), row, memory, outcome: None, is_abandoned: false };
+        let guard = RowGuard { running: self.clone(), row, memory, outcome: None, is_parked: false };
         let source = BlockRow { block, block_row };
         Box::new(move |scratch| guard.run(source, None, scratch))
     }
@@ -204,12 +199,9 @@ impl<D: Destination> RunningStep<D> {
     }
 
     fn row_done(&self, row: usize, memory: Option<RowMemory>, outcome: Result<()>) {
-        let shared = &self.context.shared;
-        shared.samples.fetch_add(1, Ordering::Relaxed);
         {
             let mut parts = self.parts();
             if let Err(error) = outcome {
-                shared.bad_samples.fetch_add(1, Ordering::Relaxed);
                 parts.failures.push((row, error));
             } else if let Some(warnings) = memory.as_ref().map(RowMemory::warnings).filter(|w| !w.is_empty())
             {
@@ -220,7 +212,7 @@ impl<D: Destination> RunningStep<D> {
             }
         }
         let left = self.left.fetch_sub(1, Ordering::SeqCst) - 1;
-        if shared.stopped() {
+        if self.context.shared.stopped() {
             return;
         }
         if left == 0 {
@@ -242,6 +234,10 @@ impl<D: Destination> RunningStep<D> {
             )
         };
         let Some(destination) = destination else { return };
+        // Here, and not row by row: a step that is withdrawn would take them back.
+        let shared = &self.context.shared;
+        shared.samples.fetch_add(self.step.rows.len() as u64, Ordering::Relaxed);
+        shared.bad_samples.fetch_add(failures.len() as u64, Ordering::Relaxed);
         failures.sort_by_key(|(row, _)| *row);
         warnings.sort_by_key(|(row, _)| *row);
         let sources: Vec<(Arc<Block>, usize)> = sources.into_iter().flatten().collect();
@@ -250,7 +246,7 @@ impl<D: Destination> RunningStep<D> {
             Ok(columns) => {
                 let step = self.step.clone();
                 let finished = Finished { index: self.index, step, columns, destination, failures, warnings };
-                self.context.shared.steps.fetch_add(1, Ordering::Relaxed);
+                shared.steps.fetch_add(1, Ordering::Relaxed);
                 self.context.sink.finished(finished);
             }
             Err(error) => self.context.sink.failed(self.index, error),
@@ -273,7 +269,7 @@ enum Wrote {
     Needs(u64),
 }
 
-/// A row that waits for memory.
+/// A row that waits for memory. It is given up when this is dropped, for example because its step failed.
 pub(crate) struct Parked<D: Destination> {
     guard: RowGuard<D>,
     source: BlockRow,
@@ -294,14 +290,10 @@ impl<D: Destination> Parked<D> {
 
     /// The task that writes it with what it was lent.
     pub(crate) fn task(self, loan: Loan) -> Task {
-        let Self { guard, source, .. } = self;
+        let Self { mut guard, source, .. } = self;
+        guard.is_parked = false;
         guard.running.parked.fetch_sub(1, Ordering::SeqCst);
         Box::new(move |scratch| guard.run(source, Some(loan), scratch))
-    }
-
-    /// Forgets it: its step has failed.
-    pub(crate) fn abandon(mut self) {
-        self.guard.is_abandoned = true;
     }
 }
 
@@ -311,8 +303,8 @@ struct RowGuard<D: Destination> {
     row: usize,
     memory: Option<RowMemory>,
     outcome: Option<Result<()>>,
-    /// Its step was given up, so no step waits for it.
-    is_abandoned: bool,
+    /// It waits for memory. If it is dropped then, its step was given up.
+    is_parked: bool,
 }
 
 impl<D: Destination> RowGuard<D> {
@@ -335,21 +327,19 @@ impl<D: Destination> RowGuard<D> {
     }
 
     /// Hands the row to the driver.
-    fn park(self, source: BlockRow, bytes: u64) {
+    fn park(mut self, source: BlockRow, bytes: u64) {
+        self.is_parked = true;
         self.running.at_work.end(self.row, Instant::now());
         let events = self.running.context.events.clone();
         self.running.parked.fetch_add(1, Ordering::SeqCst);
-        if let Err(unheard) = events.send(Event::Parked(Parked { guard: self, source, bytes }))
-            && let Event::Parked(parked) = unheard.0
-        {
-            parked.abandon(); // the run is dropped
-        }
+        // No driver listens once the run is dropped.
+        let _unheard = events.send(Event::Parked(Parked { guard: self, source, bytes }));
     }
 }
 
 impl<D: Destination> Drop for RowGuard<D> {
     fn drop(&mut self) {
-        if self.is_abandoned {
+        if self.is_parked {
             return;
         }
         if let Some(ran) = self.running.at_work.end(self.row, Instant::now()) {

@@ -12,7 +12,7 @@ use crate::run::handle::{Offers, Run};
 use crate::run::job::{Destination, Finished, Map, Sink};
 use crate::run::ready::Ready;
 use crate::wire::RowHead;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::Step;
 use feedstock_ops::{RaggedRow, TensorSpec, Warnings};
@@ -51,8 +51,6 @@ pub(crate) struct EngineLane {
     run: Run<LaneMemory>,
     /// Counts what was made.
     samples: Arc<AtomicU64>,
-    /// It got less memory than it was asked for.
-    partial: bool,
     /// Given back with the lane.
     _reserved: Box<dyn Send>,
 }
@@ -73,12 +71,7 @@ impl EngineLane {
         for _ in 0..places {
             offers.offer(LaneMemory::new(specs.clone(), buffers.clone())?);
         }
-        Ok(Self { specs, ready, run, samples, partial: false, _reserved: reserved })
-    }
-
-    /// Sets whether it got less memory than was requested: then a step that needs more may fit elsewhere.
-    pub(crate) fn partial(self, partial: bool) -> Self {
-        Self { partial, ..self }
+        Ok(Self { specs, ready, run, samples, _reserved: reserved })
     }
 }
 
@@ -89,13 +82,8 @@ impl Lane for EngineLane {
 
     fn next(&mut self) -> BoxFuture<'_, Result<Option<FinishedRows>>> {
         Box::pin(async move {
-            let finished = poll_fn(|cx| self.ready.poll(cx)).await.transpose();
-            let finished =
-                finished.map_err(|error| match self.partial && error.kind() == ErrorKind::BadConfig {
-                    true => Error::new(ErrorKind::Retryable, error.to_string()),
-                    false => error,
-                });
-            let Some(finished) = finished? else { return Ok(None) };
+            let finished = poll_fn(|cx| self.ready.poll(cx)).await;
+            let Some(finished) = finished.transpose()? else { return Ok(None) };
             self.samples.fetch_add(finished.step.rows.len() as u64, Ordering::Relaxed);
             Ok(Some(rows(finished, self.run.offers())))
         })

@@ -9,6 +9,8 @@ pub(crate) struct Memory(Arc<MemoryUse>);
 #[derive(Debug)]
 struct MemoryUse {
     limit: u64,
+    /// The part of the limit that a stream leaves to later ones.
+    kept: KeptFree,
     used: Mutex<u64>,
 }
 
@@ -19,15 +21,40 @@ pub(crate) struct Reserved {
     bytes: u64,
 }
 
+/// What a stream leaves to later ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeptFree {
+    /// Half of what is left: any number of ranks may come.
+    Half,
+    /// A quarter of the limit: one stream does nearly all the work.
+    Quarter,
+}
+
 impl Memory {
+    /// The memory of a worker, which any number of ranks share.
     pub(crate) fn new(limit: u64) -> Self {
-        Self(Arc::new(MemoryUse { limit, used: Mutex::new(0) }))
+        Self(Arc::new(MemoryUse { limit, kept: KeptFree::Half, used: Mutex::new(0) }))
     }
 
-    /// Reserves `wanted` bytes, or half of what is left, so that something is left for the next stream.
-    pub(crate) fn reserve(&self, wanted: u64) -> Reserved {
+    /// The budget of one rank, whose streams follow each other or serve different strands.
+    pub(crate) fn of_rank(limit: u64) -> Self {
+        Self(Arc::new(MemoryUse { limit, kept: KeptFree::Quarter, used: Mutex::new(0) }))
+    }
+
+    /// Memory without a limit.
+    pub(crate) fn unlimited() -> Self {
+        Self::new(u64::MAX)
+    }
+
+    /// Reserves `bytes` bytes, or fewer, so that something is left for the next stream.
+    pub(crate) fn reserve(&self, bytes: u64) -> Reserved {
         let mut used = self.used();
-        let bytes = wanted.min((self.0.limit - *used).div_ceil(2));
+        let (left, half) = (self.0.limit - *used, (self.0.limit - *used).div_ceil(2));
+        let most = match self.0.kept {
+            KeptFree::Half => half,
+            KeptFree::Quarter => half.max(left.saturating_sub(self.0.limit / 4)),
+        };
+        let bytes = bytes.min(most);
         *used += bytes;
         Reserved { memory: self.clone(), bytes }
     }
@@ -80,5 +107,14 @@ mod tests {
         assert_eq!(memory.reserved(), 0);
         assert!(memory.take(11).is_none());
         assert_eq!(memory.take(10).map(|all| all.bytes()), Some(10));
+    }
+
+    #[test]
+    fn the_first_stream_of_a_rank_gets_three_quarters() {
+        let memory = Memory::of_rank(100);
+        let (first, second) = (memory.reserve(u64::MAX), memory.reserve(u64::MAX));
+        assert_eq!((first.bytes(), second.bytes()), (75, 13));
+        drop(first);
+        assert_eq!(memory.reserve(u64::MAX).bytes(), 62);
     }
 }

@@ -218,15 +218,15 @@ impl std::fmt::Debug for Worker {
     }
 }
 
-/// A worker inside the rank's own process, for one recipe.
+/// A worker inside the rank's own process, for one recipe, within the rank's budget.
 pub(crate) fn local_service(
     recipe: &Recipe,
     maps: Vec<Map>,
     spec: &RecipeSpec,
     engine: Engine,
+    budget_bytes: u64,
 ) -> Result<Arc<impl Serve + use<>>> {
-    // The rank's own budget is the bound.
-    let registry = Registry::holding(recipe.clone(), maps, spec, engine, Memory::new(u64::MAX))?;
+    let registry = Registry::holding(recipe.clone(), maps, spec, engine, budget_bytes)?;
     Ok(Arc::new(Service::new(registry, None, None)?))
 }
 

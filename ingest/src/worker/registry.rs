@@ -56,7 +56,10 @@ pub(crate) struct Registry {
     open_with: OpenWith,
     allow: Allow,
     engine: Engine,
+    /// For the blocks and loans of streams.
     memory: Memory,
+    /// For finished rows that wait to be sent.
+    rows: Memory,
     share: Arc<Share>,
     known: Mutex<HashMap<PlanId, Known>>,
     pub(crate) samples: Arc<AtomicU64>,
@@ -109,23 +112,41 @@ pub(crate) struct FlightLane {
 
 impl Registry {
     pub(crate) fn new(open_with: OpenWith, allow: Allow, engine: Engine, memory: Memory) -> Self {
-        let share = Arc::new(Share::new((memory.limit() / SHARED_PART).min(SHARED_MAX_BYTES)));
-        Self { open_with, allow, engine, memory, share, known: Mutex::default(), samples: Arc::default() }
+        Self {
+            open_with,
+            allow,
+            engine,
+            rows: memory.clone(),
+            share: Arc::new(Share::new((memory.limit() / SHARED_PART).min(SHARED_MAX_BYTES))),
+            memory,
+            known: Mutex::default(),
+            samples: Arc::default(),
+        }
     }
 
-    /// For one recipe, opened already, and no others.
+    /// For one recipe, opened already, of a rank that has `budget_bytes`. Finished rows are bounded by the places of its
+    /// streams, as its slots are.
     pub(crate) fn holding(
         recipe: Recipe,
         maps: Vec<Map>,
         spec: &RecipeSpec,
         engine: Engine,
-        memory: Memory,
+        budget_bytes: u64,
     ) -> Result<Self> {
         let opened = OpenedRecipe { recipe, maps, at: Instant::now(), listed: true };
         let opened = Arc::new(OnceCell::new_with(Some(Arc::new(opened))));
         let (spec_kept, asked) = (Arc::new(spec.clone()), Instant::now());
         let known = Known { spec: spec_kept, opened, asked, check: CatalogCheck::Auto };
-        let this = Self::new(Arc::new(OpenOptions::default), Allow::default(), engine, memory);
+        let this = Self {
+            open_with: Arc::new(OpenOptions::default),
+            allow: Allow::default(),
+            engine,
+            memory: Memory::of_rank(budget_bytes),
+            rows: Memory::unlimited(),
+            share: Arc::new(Share::new(0)), // the streams of one rank need different samples
+            known: Mutex::default(),
+            samples: Arc::default(),
+        };
         this.known().insert(PlanId::of(spec)?, known);
         Ok(this)
     }
@@ -321,15 +342,7 @@ impl Registry {
             sample_bytes,
         };
         let most_bytes = most_bytes.max(job.budget_bytes);
-        let overdue = overdue.min(places);
-        let lane = match self.run(opened, job.clone(), places, overdue, most_bytes) {
-            // A step needs more than this stream's share of the rank's budget.
-            Err(error) if error.kind() == ErrorKind::BadConfig => {
-                self.run(opened, Job { budget_bytes: most_bytes, ..job }, places, overdue, most_bytes)
-            }
-            lane => lane,
-        };
-        Ok(lane?)
+        Ok(self.run(opened, job, places, overdue.min(places), most_bytes)?)
     }
 
     /// Runs a job within what is left of the memory.
@@ -343,23 +356,20 @@ impl Registry {
     ) -> Result<EngineLane> {
         let blocks = self.memory.reserve(job.budget_bytes);
         job.budget_bytes = blocks.bytes();
-        let made = self.memory.take(made_bytes(opened, &job, places));
+        let made = self.rows.take(made_bytes(opened, &job, places));
         let Some(made) = made.filter(|_| job.budget_bytes >= LEAST_BUDGET_BYTES) else {
             return Err(self.full());
         };
         let sharing = self.sharing(opened, &job)?;
-        // A worker that granted less than was requested cannot judge that a step is too large.
-        let partial = job.budget_bytes < most_bytes;
-        // For a sample that does not fit a part of the rank's budget: what the rank itself would lend.
+        // For a step or sample that needs more than this: what the rank itself would have, if this worker ever has it.
+        let most_bytes = most_bytes.min(self.memory.limit()).saturating_sub(job.budget_bytes);
         let memory = self.memory.clone();
-        let spare = Spare::new(most_bytes - job.budget_bytes.min(most_bytes), move |bytes| {
+        let spare = Spare::new(most_bytes, move |bytes| {
             memory.take(bytes).map(|taken| Box::new(taken) as Box<dyn std::any::Any + Send>)
         });
-        let lane =
-            EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
-                self.engine.run_shared(job, sink, Some(sharing), Some(spare), overdue)
-            });
-        Ok(lane?.partial(partial))
+        EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
+            self.engine.run_shared(job, sink, Some(sharing), Some(spare), overdue)
+        })
     }
 
     fn sharing(&self, opened: &OpenedRecipe, job: &Job) -> Result<Sharing> {

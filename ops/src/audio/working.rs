@@ -11,7 +11,7 @@
 //! | blocks of the decoder, its tables, spectra | 4 MiB |
 //!
 //! Bytes that claim more samples than the header states are found while they are decoded: [`Scope::Most`] takes the limits of
-//! `decode_audio` instead of those of the header.
+//! `decode_audio` instead of those of the header, and of MPEG audio at most what its bytes can hold.
 
 use std::borrow::Cow;
 
@@ -34,6 +34,11 @@ const SLACK_SAMPLES: u64 = 8192;
 /// Samples of a byte, where the container has no count: 0.25 bytes a sample of FLAC, 6 kbit/s of Opus.
 const FLAC_SAMPLES_A_BYTE: u64 = 4;
 const OTHER_SAMPLES_A_BYTE: u64 = 64;
+
+/// Samples of a byte of MPEG audio at most: layer III has up to 1,152 samples a frame of at least [`LEAST_FRAME`] bytes, and AAC
+/// up to 2,048 (with SBR) a frame of at least 7, ADTS's header.
+const MOST_MPEG_SAMPLES_A_BYTE: u64 = 48;
+const MOST_ADTS_SAMPLES_A_BYTE: u64 = 293;
 
 /// Stands for the rate of an audio clip whose header is refused.
 const REFUSED_RATE: u32 = 48_000;
@@ -78,6 +83,16 @@ impl Claim {
         });
         stated.saturating_add(stated / SLACK_SHARE).saturating_add(SLACK_SAMPLES)
     }
+
+    /// What the bytes can hold, whatever the header states.
+    fn most_samples(&self) -> u64 {
+        let of_a_byte = match self.container {
+            Container::Mpeg => MOST_MPEG_SAMPLES_A_BYTE,
+            Container::Adts => MOST_ADTS_SAMPLES_A_BYTE,
+            _ => return u64::MAX,
+        };
+        self.bytes.saturating_mul(of_a_byte).saturating_add(SLACK_SAMPLES)
+    }
 }
 
 /// Returns the decoder's options for an audio clip: with limits that keep it within the working memory of `scratch`.
@@ -104,7 +119,7 @@ pub(super) fn within_memory<'a>(
 impl Stages {
     /// Returns the most samples of an audio clip.
     fn samples(&self, claim: &Claim, scope: Scope) -> u64 {
-        let most = most_samples(&self.decode, claim.header.sample_rate);
+        let most = most_samples(&self.decode, claim.header.sample_rate).min(claim.most_samples());
         match scope {
             Scope::Most => most,
             Scope::Stated => claim.stated_samples().min(most),

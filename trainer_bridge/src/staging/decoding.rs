@@ -87,12 +87,15 @@ pub(crate) type InUse = (Arc<DeviceMemory>, SharedDecoder);
 pub(crate) type Bad = Vec<(usize, feedstock_ops::Error)>;
 
 impl Decoding {
-    pub(crate) fn new(driver: Arc<dyn Driver>) -> Result<Self> {
+    /// `sample_bytes` is the most working memory of a sample that the CPU decodes in place of the device.
+    pub(crate) fn new(driver: Arc<dyn Driver>, sample_bytes: u64) -> Result<Self> {
         let turn = || -> Result<Turn> {
             Ok(Turn { decoder: Arc::new(Mutex::new(driver.new_decoder()?)), busy_until: None })
         };
         let turns = [turn()?, turn()?].into();
-        Ok(Self { driver, turns, arena: None, scratch: Scratch::new(), told: false })
+        let mut scratch = Scratch::new();
+        scratch.allow(sample_bytes);
+        Ok(Self { driver, turns, arena: None, scratch, told: false })
     }
 
     /// Waits for the decoder whose turn it is, and returns it with memory for whole images. Earlier batches use that memory,

@@ -112,11 +112,13 @@ impl DevicePlan {
     }
 
     /// Returns the route of batches to the device. It decodes some of the JPEGs of `columns`, if their chains allow that.
+    /// `sample_bytes` limits the CPU's working memory for each of the others.
     pub(crate) fn into_route(
         self,
         opened: OpenedDevice,
         columns: &mut [(&mut Map, &mut Column)],
         catalog: Arc<Catalog>,
+        sample_bytes: u64,
     ) -> BatchRoute {
         let Self { options, finishes, seed } = self;
         let share = if opened.place() == Place::Host { 0.0 } else { options.nvjpeg };
@@ -128,7 +130,7 @@ impl DevicePlan {
             true => Allocator::Plain,
             false => Allocator::Locked(opened.pool()),
         };
-        let work = Work { finishes, deferred, catalog, seed, depth: options.depth, in_place };
+        let work = Work { finishes, deferred, catalog, seed, sample_bytes, depth: options.depth, in_place };
         BatchRoute { allocator, stage: Some((opened, work)) }
     }
 }

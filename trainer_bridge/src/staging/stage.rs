@@ -37,6 +37,8 @@ pub(crate) struct Work {
     pub(crate) catalog: Arc<Catalog>,
     /// The seed of the ops' randomness.
     pub(crate) seed: u64,
+    /// The most working memory of a sample that the CPU decodes in place of the device.
+    pub(crate) sample_bytes: u64,
     /// The number of batches copied ahead, in addition to the one that the caller has.
     pub(crate) depth: usize,
     /// Whether the device is host memory and nothing is to be finished, so that batches stay in their slots.
@@ -82,7 +84,7 @@ impl Stage {
         };
         let (output, stopped) = (Arc::<Ready<Assembled>>::default(), Arc::new(AtomicBool::new(false)));
         let decodes = work.deferred.iter().any(Option::is_some);
-        let decoding = decodes.then(|| Decoding::new(driver.clone())).transpose()?;
+        let decoding = decodes.then(|| Decoding::new(driver.clone(), work.sample_bytes)).transpose()?;
         let on_error = assembler.on_error;
         let mut sender = Sender { work, pool, buffers: buffers.clone(), fixed, decoding, on_error };
         let run = {

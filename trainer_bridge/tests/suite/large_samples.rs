@@ -10,7 +10,7 @@ use feedstock_ops::{decode_image, resize};
 use feedstock_trainer_bridge::{BatchSize, Error, ErrorKind, OnError, Pipeline};
 use proptest::prelude::*;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SAMPLES: usize = 24;
 /// The pixels per side of an image. Its PNG and its RGB take 3 MB each.
@@ -150,6 +150,23 @@ fn a_budget_without_room_for_a_sample_is_an_error_that_states_all_sizes() {
     for part in ["000.png", "0.5 MiB of decoder_memory", "14.0 MiB", "raise budget_bytes or decoder_memory"] {
         assert!(message.contains(part), "{message}");
     }
+}
+
+/// The share of each of three workers is less than the rank's budget. That does not make the failure one of another worker.
+#[test]
+fn a_sample_that_fits_on_no_worker_is_an_error_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    noise(dir.path(), &[SIDE; 24]);
+    // A worker has at least 16 MiB for its four blocks of 3 MB each, and each image borrows 6 MB.
+    let narrow =
+        pipeline(dir.path()).batch(BatchSize::global(12)).decoder_memory(MIB / 2).budget_bytes(14 * MIB);
+    let workers = [worker(dir.path()), worker(dir.path()), worker(dir.path())];
+    let begun = Instant::now();
+    let (_, error) = until_error(&narrow.workers(at(&workers)));
+    let error = error.unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+    assert!(error.to_string().contains("raise budget_bytes or decoder_memory"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "half of the deadline: {:?}", begun.elapsed());
 }
 
 /// Returns the batches of one rank, up to the first error.

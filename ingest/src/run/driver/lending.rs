@@ -1,9 +1,11 @@
 //! Room in the budget for rows that need more working memory than their threads have; `large.rs` states the rules.
 
 use super::{Active, Driver};
+use crate::ErrorKind;
 use crate::run::job::Destination;
-use crate::run::large::{Loan, no_room};
+use crate::run::large::{Extension, Loan, no_room};
 use crate::run::planner::PlannedStep;
+use crate::run::residency::PlanTime;
 use crate::run::running::Event;
 
 impl<D: Destination> Driver<D> {
@@ -65,14 +67,42 @@ impl<D: Destination> Driver<D> {
             self.withdraw(youngest);
             return true;
         }
-        let lacking = self.residency.lacking_bytes(bytes);
-        if self.spare.as_mut().is_some_and(|spare| spare.extend(lacking)) {
-            self.residency.extend(lacking);
-            self.budget_bytes += lacking;
-            return true;
+        match self.extend(self.residency.lacking_bytes(bytes)) {
+            Ok(()) => true,
+            Err(kind) => {
+                self.end_without_room(index, kind);
+                false
+            }
         }
-        self.end_without_room(index);
-        false
+    }
+
+    /// Takes memory beyond the budget. On failure, returns the kind of the error that ends the run: `Retryable` if other runs
+    /// have the memory now.
+    pub(super) fn extend(&mut self, bytes: u64) -> Result<(), ErrorKind> {
+        match self.spare.as_mut().map_or(Extension::Never, |spare| spare.extend(bytes)) {
+            Extension::Taken => {
+                self.residency.extend(bytes);
+                self.budget_bytes += bytes;
+                Ok(())
+            }
+            Extension::Later => Err(ErrorKind::Retryable),
+            Extension::Never => Err(ErrorKind::BadConfig),
+        }
+    }
+
+    /// Gives the memory beyond the budget back once no recent step needed it.
+    pub(super) fn shrink(&mut self, now: PlanTime) {
+        let Some(spare) = self.spare.as_mut().filter(|spare| spare.taken_bytes() > 0) else { return };
+        if self.loan_room.bytes() > 0 || !self.parked.is_empty() {
+            return;
+        }
+        let bytes = spare.taken_bytes();
+        let Some(evicted) = self.residency.shrink(bytes, now) else { return };
+        self.budget_bytes -= bytes;
+        spare.give_back();
+        for piece in evicted {
+            self.loaded.remove(&piece);
+        }
     }
 
     /// Takes back a running step, all of whose rows wait.
@@ -97,12 +127,12 @@ impl<D: Destination> Driver<D> {
     }
 
     /// Ends the run: its budget cannot hold the blocks of the step `index` with what a sample of it borrows.
-    fn end_without_room(&mut self, index: u64) {
+    fn end_without_room(&mut self, index: u64, kind: ErrorKind) {
         let Some((_, bytes, parked)) = self.parked.first() else { return };
         let Some(active) = self.active.get(&index) else { return };
         let blocks: u64 = active.planned.needs.iter().map(|need| need.bytes).sum();
         let sizes = [self.context.decoder_memory, blocks + self.reserve_bytes, self.budget_bytes];
-        let error = no_room(&parked.name(), bytes, sizes);
+        let error = no_room(kind, &parked.name(), bytes, sizes);
         self.fail_from(index, error);
     }
 }

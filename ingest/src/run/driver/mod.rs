@@ -169,11 +169,12 @@ impl<D: Destination> Driver<D> {
         Ok((driver, Offers::new(sender, Event::Offered)))
     }
 
-    /// Refuses, before anything waits, a budget that one of the first steps would never fit.
+    /// Returns an error, before anything waits, if one of the first steps would never fit.
     fn check_budget(&self) -> Result<()> {
         let (step_bytes, rows) = self.planner.largest_need(STEPS_CHECKED);
-        if step_bytes.saturating_add(self.reserve_bytes) > self.budget_bytes {
-            return Err(self.over_budget(step_bytes, rows));
+        let most_bytes = self.budget_bytes.saturating_add(self.spare.as_ref().map_or(0, Spare::most_bytes));
+        if step_bytes.saturating_add(self.reserve_bytes) > most_bytes {
+            return Err(self.over_budget(ErrorKind::BadConfig, step_bytes, rows));
         }
         Ok(())
     }
@@ -200,7 +201,7 @@ impl<D: Destination> Driver<D> {
                     Some(Event::StepDone(index)) => self.step_done(index),
                     Some(Event::Parked(parked)) => match self.active.contains_key(&parked.place().0) {
                         true => self.parked.add(parked.place(), parked.bytes, parked),
-                        false => parked.abandon(),
+                        false => drop(parked),
                     },
                     Some(Event::Stalled) => {}
                     Some(Event::Returned(bytes)) => self.residency.take_back(bytes),
@@ -246,8 +247,13 @@ impl<D: Destination> Driver<D> {
                     return;
                 }
                 Err(Refused::Never { step_bytes }) => {
-                    let rows = planned.step.rows.len() as u64;
-                    return self.fail_from(index, self.over_budget(step_bytes, rows));
+                    let lacking = (step_bytes + self.reserve_bytes).saturating_sub(self.budget_bytes);
+                    if let Err(kind) = self.extend(lacking) {
+                        let rows = planned.step.rows.len() as u64;
+                        return self.fail_from(index, self.over_budget(kind, step_bytes, rows));
+                    }
+                    self.loan_room.asked(lacking); // so that the memory stays until the step has run
+                    self.refused.insert(index, planned);
                 }
             }
         }
@@ -346,7 +352,7 @@ impl<D: Destination> Driver<D> {
     fn fail_from(&mut self, index: u64, error: Error) {
         self.planning = Planning::Failed;
         self.context.sink.failed(index, error);
-        self.parked.split_off(index).into_iter().for_each(Parked::abandon);
+        self.parked.split_off(index);
         self.refused.split_off(&index);
         let first = self.ahead.partition_point(|admitted| admitted.index < index);
         let ahead = self.ahead.split_off(first).into_iter().map(|admitted| admitted.planned);
@@ -389,7 +395,6 @@ impl<D: Destination> Driver<D> {
 
     fn step_done(&mut self, index: u64) {
         let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
-        self.loan_room.step_done();
         let time = self.planner.time(&active.planned.step);
         for need in &active.planned.needs {
             let next_use = self.planner.next_use(need.piece, active.planned.step.epoch, time);
@@ -397,17 +402,19 @@ impl<D: Destination> Driver<D> {
                 self.loaded.remove(&piece);
             }
         }
+        self.loan_room.step_done();
+        self.shrink(time);
         self.context.shared.set_resident(self.residency.used_bytes());
     }
 
-    fn over_budget(&self, step_bytes: u64, rows: u64) -> Error {
+    fn over_budget(&self, kind: ErrorKind, step_bytes: u64, rows: u64) -> Error {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let reserve = match self.reserve_bytes {
             0 => String::new(),
             bytes => format!(", and decompressing the largest block {:.1} MiB more", mib(bytes)),
         };
         Error::new(
-            ErrorKind::BadConfig,
+            kind,
             format!(
                 "the memory budget of {:.1} MiB is smaller than one batch: the blocks of its {rows} rows take {:.1} MiB of \
                  memory{reserve}; raise budget_bytes, or lower the batch size or the data set's block_bytes",
