@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const STOPPED: Duration = Duration::from_secs(31);
 
 /// Memory that the worker may promise to streams.
-const MEMORY_BYTES: u64 = 96 << 20;
+const MEMORY_BYTES: u64 = 128 << 20;
 
 #[test]
 fn a_worker_stopped_for_thirty_seconds() {

@@ -101,7 +101,7 @@ mod tests {
         assert!(error.message().contains("train (1 files), validation (1 files)"), "{error}");
         assert!(error.message().contains("s3://b/x/data/train*"), "{error}");
         let error = one_split("x", Splits::Folders, &names(&["train/a/1.jpg", "val/a/1.jpg"])).unwrap_err();
-        assert!(error.message().contains("as x/train"), "{error}");
+        assert!(error.message().contains("open x/train"), "{error}");
         one_split("x", Splits::Folders, &names(&["dev/1.jpg", "other/1.jpg", "test/1.jpg"])).unwrap();
         assert_eq!(shared_split_folder(&names(&["train/a/1.jpg", "train/b/1.jpg"])), Some("train"));
         assert_eq!(shared_split_folder(&names(&["a/1.jpg", "a/2.jpg"])), None);

@@ -299,14 +299,14 @@ impl<D: Destination> FleetDriver<D> {
         #[expect(clippy::expect_used, reason = "the dispatch knows the steps that are here, and the next")]
         let step = step.expect("a stream opens at a step that is unfinished");
         let walk = &self.job.walk;
-        // Twice its equal share: a rank's lanes are dealt out unevenly.
-        let share = strands.len() as f64 / f64::from(self.strands.count());
+        let here = member == HERE;
+        let share = self.share_of(step, &strands, here);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a share of a number of bytes"
         )]
-        let budget_bytes = (self.job.budget_bytes as f64 * (2.0 * share).min(1.0)) as u64;
+        let budget_bytes = (self.job.budget_bytes as f64 * share) as u64;
         let request = LaneRequest {
             plan: self.plan_id.clone(),
             cursor: walk.plan().cursor(step.epoch, step.position),
@@ -319,7 +319,6 @@ impl<D: Destination> FleetDriver<D> {
             places: PLACES,
             overdue: self.overdue(from, &strands),
         };
-        let here = member == HERE;
         tracing::debug!("stream {}: {} strands of {member}, from step {from} on", id.0, strands.len());
         let counters = Arc::new(Counters::default());
         let opening = Opening {
@@ -336,6 +335,20 @@ impl<D: Destination> FleetDriver<D> {
         let run = stream::run(opening, self.job.connect.clone(), queue, self.stream_sender.clone());
         let abort = self.tasks.spawn(run);
         self.streams.insert(id, OpenStream { strands, here, tasks, counters, abort });
+    }
+
+    /// Returns the share of the budget for a stream of these strands that begins with `step`. A rank's lanes are unevenly
+    /// distributed over strands. Workers get twice the equal share. Streams in this process share the rank's own budget, so each
+    /// gets the share of its rows.
+    fn share_of(&self, step: &Step, strands: &StrandSet, here: bool) -> f64 {
+        let equal = strands.len() as f64 / f64::from(self.strands.count());
+        if !here {
+            return (2.0 * equal).min(1.0);
+        }
+        let rows = self.rows_of_strands(step);
+        let own: u64 =
+            rows.iter().filter(|(strand, _)| strands.contains(**strand)).map(|(_, rows)| rows).sum();
+        equal.max(own as f64 / rows.values().sum::<u64>().max(1) as f64)
     }
 
     /// Steps from `from` on of which others have brought rows, and in which these strands have some.

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "memory of another slab")]
+    #[should_panic(expected = "memory of another row or slab")]
     fn a_row_comes_back_to_the_slab_that_lent_it() {
         let (mut one, mut other) = (slab(&[fixed(8)]), slab(&[fixed(8)]));
         one.begin(1, allocate).unwrap();

@@ -56,6 +56,9 @@ pub(crate) struct Spare {
     taken_bytes: u64,
     take: Take,
     taken: Vec<Box<dyn Any + Send>>,
+    shortages: Box<dyn Fn() -> u64 + Send>,
+    /// Their number when memory was taken last.
+    shortages_before: u64,
 }
 
 /// What became of a request for spare memory.
@@ -72,8 +75,16 @@ impl Spare {
     pub(crate) fn new(
         most_bytes: u64,
         take: impl Fn(u64) -> Option<Box<dyn Any + Send>> + Send + 'static,
+        shortages: impl Fn() -> u64 + Send + 'static,
     ) -> Self {
-        Self { most_bytes, taken_bytes: 0, take: Box::new(take), taken: Vec::new() }
+        Self {
+            most_bytes,
+            taken_bytes: 0,
+            take: Box::new(take),
+            taken: Vec::new(),
+            shortages: Box::new(shortages),
+            shortages_before: 0,
+        }
     }
 
     /// Takes `bytes` until [`give_back`](Self::give_back).
@@ -84,7 +95,13 @@ impl Spare {
         let Some(taken) = (self.take)(bytes) else { return Extension::Later };
         self.taken_bytes += bytes;
         self.taken.push(taken);
+        self.shortages_before = (self.shortages)();
         Extension::Taken
+    }
+
+    /// Whether another run lacks memory while this one has taken some.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.taken_bytes > 0 && (self.shortages)() != self.shortages_before
     }
 
     pub(crate) fn most_bytes(&self) -> u64 {
@@ -183,14 +200,25 @@ pub(crate) fn no_room(
         kind,
         format!(
             "{name}: decoding it takes up to {:.1} MiB of memory: {:.1} MiB of decoder_memory, and {:.1} MiB of budget_bytes \
-         ({:.1} MiB), of which the blocks of its batch take {:.1} MiB; raise budget_bytes or decoder_memory",
+         ({:.1} MiB), of which the blocks of its batch take {:.1} MiB; {}",
             mib(decoder_memory.saturating_add(borrowed)),
             mib(decoder_memory),
             mib(borrowed),
             mib(budget),
-            mib(blocks)
+            mib(blocks),
+            advice(kind, "raise budget_bytes or decoder_memory")
         ),
     )
+}
+
+/// Returns what to do about an error of this kind that ends a run for lack of memory; `own` is what its options can change.
+pub(crate) fn advice(kind: ErrorKind, own: &str) -> &str {
+    match kind {
+        ErrorKind::Retryable => {
+            "other streams have the rest of the worker's memory; raise its --memory-bytes or add workers"
+        }
+        _ => own,
+    }
 }
 
 /// Returns the error about a sample that needs more than any sample may take.
@@ -213,21 +241,27 @@ mod tests {
     fn spare_memory_is_limited_and_comes_back() {
         let free = Arc::new(AtomicU64::new(60));
         let taker = free.clone();
-        let mut spare = Spare::new(100, move |bytes| {
+        let take = move |bytes| {
             let subtract = |free: u64| free.checked_sub(bytes);
-            let taken = taker.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
+            taker.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract).ok()?;
             let taker = taker.clone();
-            let loan = Loan::new(bytes, move |bytes| {
+            Some(Box::new(Loan::new(bytes, move |bytes| {
                 taker.fetch_add(bytes, Ordering::SeqCst);
-            });
-            taken.ok().map(|_| Box::new(loan) as Box<dyn Any + Send>)
-        });
+            })) as Box<dyn Any + Send>)
+        };
+        let shortages = Arc::new(AtomicU64::new(0));
+        let counted = shortages.clone();
+        let mut spare = Spare::new(100, take, move || counted.load(Ordering::SeqCst));
         assert_eq!(spare.extend(101), Extension::Never);
         assert_eq!(spare.extend(61), Extension::Later);
         assert_eq!(spare.extend(40), Extension::Taken);
         assert_eq!((spare.extend(61), spare.taken_bytes()), (Extension::Never, 40));
+        assert!(!spare.is_wanted());
+        shortages.store(1, Ordering::SeqCst);
+        assert!(spare.is_wanted(), "another run got none");
         spare.give_back();
         assert_eq!((spare.taken_bytes(), free.load(Ordering::SeqCst)), (0, 60));
+        assert!(!spare.is_wanted());
         assert_eq!(spare.extend(60), Extension::Taken);
     }
 

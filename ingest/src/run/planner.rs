@@ -1,5 +1,6 @@
 //! Walks a rank's steps through the epochs and knows when a block is needed next.
 
+use crate::run::job::Job;
 use crate::run::residency::{NEVER, Need, Piece, PlanTime};
 use crate::run::walk::Walk;
 use feedstock_dataset::{BlockId, Catalog, Position, SampleId, Step};
@@ -31,15 +32,25 @@ pub(crate) struct PlannedStep {
     pub(crate) needs: Vec<Need>,
 }
 
+/// Steps whose needs are compared with the budget before the run starts: further ones differ little, and one that does not fit
+/// is an error when it is reached.
+const STEPS_CHECKED: usize = 64;
+
 impl Planner {
-    pub(crate) fn new(catalog: Arc<Catalog>, walk: Walk) -> Self {
+    pub(crate) fn of(job: &Job) -> Self {
+        let start = (job.epoch, job.position);
+        let walk = Walk::new(job.plan.clone(), job.shape, job.strands.clone(), start, job.end_epoch);
+        Self::new(job.dataset.catalog().clone(), walk)
+    }
+
+    fn new(catalog: Arc<Catalog>, walk: Walk) -> Self {
         Self { catalog, walk, uses: HashMap::new() }
     }
 
-    /// The most that one of the next `steps` steps needs, in bytes, and its rows; without taking them.
-    pub(crate) fn largest_need(&self, steps: usize) -> (u64, u64) {
+    /// Returns the most bytes that one of the first steps needs, and the number of its rows.
+    pub(crate) fn largest_need(&self) -> (u64, u64) {
         let mut ahead = self.clone();
-        let needs = std::iter::from_fn(|| ahead.next()).take(steps);
+        let needs = std::iter::from_fn(|| ahead.next()).take(STEPS_CHECKED);
         let needs = needs.map(|planned| {
             (planned.needs.iter().map(|need| need.bytes).sum(), planned.step.rows.len() as u64)
         });

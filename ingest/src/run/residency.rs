@@ -188,13 +188,12 @@ impl Residency {
     }
 
     /// Makes the budget larger.
-    pub(crate) fn extend(&mut self, bytes: u64) {
-        self.budget_bytes += bytes;
+    pub(crate) fn extend_to(&mut self, budget_bytes: u64) {
+        self.budget_bytes = budget_bytes;
     }
 
     /// Makes the budget smaller, and returns what must be dropped for it; `None` if pinned pieces and loans need it.
-    pub(crate) fn shrink(&mut self, bytes: u64, now: PlanTime) -> Option<Vec<Piece>> {
-        let budget_bytes = self.budget_bytes.checked_sub(bytes)?;
+    pub(crate) fn shrink_to(&mut self, budget_bytes: u64, now: PlanTime) -> Option<Vec<Piece>> {
         if self.used_bytes - self.idle_bytes > budget_bytes {
             return None;
         }
@@ -269,11 +268,11 @@ mod tests {
     #[test]
     fn a_smaller_budget_evicts_what_is_idle_and_nothing_that_is_pinned() {
         let mut residency = Residency::new(20);
-        residency.extend(20);
+        residency.extend_to(40);
         residency.admit(&[need(0, 15), need(1, 15)], 0, 0).unwrap();
-        assert_eq!(residency.shrink(20, 0), None);
+        assert_eq!(residency.shrink_to(20, 0), None);
         residency.unpin(need(1, 0).piece, 5);
-        assert_eq!(residency.shrink(20, 0), Some(vec![need(1, 0).piece]));
+        assert_eq!(residency.shrink_to(20, 0), Some(vec![need(1, 0).piece]));
         assert_eq!((residency.used_bytes(), residency.lacking_bytes(5)), (15, 0));
         assert_eq!(residency.lacking_bytes(6), 1);
     }

@@ -1,5 +1,6 @@
-//! Bytes promised to streams.
+//! Bytes promised to streams: reserved for as long as a stream lives, or taken for steps and samples that need more.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A number of bytes that streams share.
@@ -9,9 +10,12 @@ pub(crate) struct Memory(Arc<MemoryUse>);
 #[derive(Debug)]
 struct MemoryUse {
     limit: u64,
-    /// The part of the limit that a stream leaves to later ones.
-    kept: KeptFree,
+    /// What all streams together may reserve. The rest is only ever taken for a while, so that every stream gets it in turn.
+    reservable: u64,
+    share: StreamShare,
     used: Mutex<u64>,
+    /// The number of requests that failed because other streams had the memory.
+    shortages: AtomicU64,
 }
 
 /// Bytes promised to one stream; dropping it gives them back.
@@ -21,49 +25,78 @@ pub(crate) struct Reserved {
     bytes: u64,
 }
 
-/// What a stream leaves to later ones.
+/// The most that one stream may reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KeptFree {
-    /// Half of what is left: any number of ranks may come.
+enum StreamShare {
+    /// Half of what is left, so that something is left for the next stream.
     Half,
-    /// A quarter of the limit: one stream does nearly all the work.
-    Quarter,
+    /// All that is left.
+    All,
 }
 
 impl Memory {
     /// The memory of a worker, which any number of ranks share.
     pub(crate) fn new(limit: u64) -> Self {
-        Self(Arc::new(MemoryUse { limit, kept: KeptFree::Half, used: Mutex::new(0) }))
+        Self::with(limit, limit - limit / 4, StreamShare::Half)
     }
 
-    /// The budget of one rank, whose streams follow each other or serve different strands.
-    pub(crate) fn of_rank(limit: u64) -> Self {
-        Self(Arc::new(MemoryUse { limit, kept: KeptFree::Quarter, used: Mutex::new(0) }))
+    /// The memory of one rank's streams in its own process. They serve different strands and request their shares of
+    /// `budget_bytes`. The memory is twice that, for streams that replace or race others, and for what exceeds a share.
+    pub(crate) fn of_rank(budget_bytes: u64) -> Self {
+        let limit = budget_bytes.saturating_mul(2);
+        Self::with(limit, limit, StreamShare::All)
     }
 
     /// Memory without a limit.
     pub(crate) fn unlimited() -> Self {
-        Self::new(u64::MAX)
+        Self::with(u64::MAX, u64::MAX, StreamShare::All)
     }
 
-    /// Reserves `bytes` bytes, or fewer, so that something is left for the next stream.
+    fn with(limit: u64, reservable: u64, share: StreamShare) -> Self {
+        let (used, shortages) = (Mutex::new(0), AtomicU64::new(0));
+        Self(Arc::new(MemoryUse { limit, reservable, share, used, shortages }))
+    }
+
+    /// Reserves `bytes` bytes, or as much of them as one stream may have now.
     pub(crate) fn reserve(&self, bytes: u64) -> Reserved {
         let mut used = self.used();
-        let (left, half) = (self.0.limit - *used, (self.0.limit - *used).div_ceil(2));
-        let most = match self.0.kept {
-            KeptFree::Half => half,
-            KeptFree::Quarter => half.max(left.saturating_sub(self.0.limit / 4)),
-        };
-        let bytes = bytes.min(most);
+        let left = self.0.reservable.saturating_sub(*used);
+        let bytes = bytes.min(match self.0.share {
+            StreamShare::Half => left.div_ceil(2),
+            StreamShare::All => left,
+        });
         *used += bytes;
         Reserved { memory: self.clone(), bytes }
     }
 
     /// Reserves exactly `bytes` bytes, if they are left.
+    pub(crate) fn reserve_all(&self, bytes: u64) -> Option<Reserved> {
+        self.promise(bytes, self.0.reservable)
+    }
+
+    /// Takes exactly `bytes` bytes for a while, if they are left.
     pub(crate) fn take(&self, bytes: u64) -> Option<Reserved> {
+        self.promise(bytes, self.0.limit)
+    }
+
+    fn promise(&self, bytes: u64, most: u64) -> Option<Reserved> {
         let mut used = self.used();
-        *used = used.checked_add(bytes).filter(|used| *used <= self.0.limit)?;
+        let Some(promised) = used.checked_add(bytes).filter(|promised| *promised <= most) else {
+            self.lacks();
+            return None;
+        };
+        *used = promised;
         Some(Reserved { memory: self.clone(), bytes })
+    }
+
+    /// Counts a stream that did not get enough.
+    pub(crate) fn lacks(&self) {
+        self.0.shortages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of requests that failed because other streams had the memory.
+    pub(crate) fn shortages(&self) -> u64 {
+        self.0.shortages.load(Ordering::Relaxed)
     }
 
     pub(crate) fn limit(&self) -> u64 {
@@ -96,25 +129,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_half_of_what_is_left_and_all_of_it_back() {
-        let memory = Memory::new(10);
+    fn a_stream_reserves_half_of_what_is_left_and_gives_it_back() {
+        let memory = Memory::new(12);
         let (first, second, third) = (memory.reserve(4), memory.reserve(7), memory.reserve(u64::MAX));
-        assert_eq!((first.bytes(), second.bytes(), third.bytes()), (4, 3, 2));
-        assert_eq!(memory.reserved(), 9);
+        assert_eq!((first.bytes(), second.bytes(), third.bytes()), (4, 3, 1));
+        assert_eq!(memory.reserved(), 8);
         drop((first, second));
         assert_eq!(memory.reserve(u64::MAX).bytes(), 4);
         drop(third);
         assert_eq!(memory.reserved(), 0);
-        assert!(memory.take(11).is_none());
-        assert_eq!(memory.take(10).map(|all| all.bytes()), Some(10));
     }
 
     #[test]
-    fn the_first_stream_of_a_rank_gets_three_quarters() {
+    fn a_quarter_is_never_reserved() {
+        let memory = Memory::new(100);
+        let reserved: Vec<Reserved> = (0..20).map(|_| memory.reserve(u64::MAX)).collect();
+        assert_eq!(memory.reserved(), 75, "{reserved:?}");
+        assert!(memory.reserve_all(1).is_none() && memory.take(26).is_none());
+        assert_eq!(memory.shortages(), 2);
+        let taken = memory.take(25);
+        assert!(taken.is_some() && memory.take(1).is_none());
+        drop(taken);
+        assert!(memory.take(1).is_some());
+    }
+
+    #[test]
+    fn streams_of_a_rank_have_their_shares_and_room_for_their_successors() {
         let memory = Memory::of_rank(100);
-        let (first, second) = (memory.reserve(u64::MAX), memory.reserve(u64::MAX));
-        assert_eq!((first.bytes(), second.bytes()), (75, 13));
-        drop(first);
-        assert_eq!(memory.reserve(u64::MAX).bytes(), 62);
+        let shares: Vec<Reserved> = [50, 25, 25].map(|share| memory.reserve(share)).into();
+        let successors: Vec<Reserved> = [50, 25, 25].map(|share| memory.reserve(share)).into();
+        let bytes = |streams: &[Reserved]| streams.iter().map(Reserved::bytes).collect::<Vec<_>>();
+        assert_eq!((bytes(&shares), bytes(&successors)), (vec![50, 25, 25], vec![50, 25, 25]));
+        drop(shares);
+        assert_eq!(memory.reserve(u64::MAX).bytes(), 100);
     }
 }

@@ -9,6 +9,7 @@ use crate::run::columns::unmapped;
 use crate::run::engine::Engine;
 use crate::run::job::{Job, Map, sample_bytes};
 use crate::run::large::Spare;
+use crate::run::planner::Planner;
 use crate::run::share::{Share, Sharing};
 use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
 use crate::{Error, ErrorKind, Result};
@@ -18,6 +19,7 @@ use feedstock_dataset::{
 };
 use feedstock_ops::DECODER_MEMORY;
 use futures::FutureExt;
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,8 +36,11 @@ const FRESH: Duration = Duration::from_secs(2);
 /// Steps ahead for one stream at most.
 const PLACES_MAX: u32 = 64;
 
-/// A stream is refused, to be asked for elsewhere, where less than this is left of its budget.
+/// A worker refuses a stream, which is then requested elsewhere, if less than this is left for it.
 const LEAST_BUDGET_BYTES: u64 = 16 << 20;
+
+/// Steps for which a stream reserves memory at least: one that runs, and three ahead of it.
+const STEPS_RESERVED: u64 = 4;
 
 /// Rows of a lane in one batch of a Flight client, by default.
 const ROWS_OF_LANE: u64 = 32;
@@ -60,6 +65,8 @@ pub(crate) struct Registry {
     memory: Memory,
     /// For finished rows that wait to be sent.
     rows: Memory,
+    /// What a stream reserves at least.
+    least_bytes: u64,
     share: Arc<Share>,
     known: Mutex<HashMap<PlanId, Known>>,
     pub(crate) samples: Arc<AtomicU64>,
@@ -117,6 +124,7 @@ impl Registry {
             allow,
             engine,
             rows: memory.clone(),
+            least_bytes: LEAST_BUDGET_BYTES,
             share: Arc::new(Share::new((memory.limit() / SHARED_PART).min(SHARED_MAX_BYTES))),
             memory,
             known: Mutex::default(),
@@ -124,8 +132,8 @@ impl Registry {
         }
     }
 
-    /// For one recipe, opened already, of a rank that has `budget_bytes`. Finished rows are bounded by the places of its
-    /// streams, as its slots are.
+    /// For one recipe, opened already, of a rank that has `budget_bytes`. Finished rows are not part of them: the places of each
+    /// stream bound them, as the rank's slots do.
     pub(crate) fn holding(
         recipe: Recipe,
         maps: Vec<Map>,
@@ -143,6 +151,7 @@ impl Registry {
             engine,
             memory: Memory::of_rank(budget_bytes),
             rows: Memory::unlimited(),
+            least_bytes: 0,
             share: Arc::new(Share::new(0)), // the streams of one rank need different samples
             known: Mutex::default(),
             samples: Arc::default(),
@@ -338,7 +347,7 @@ impl Registry {
             epoch: cursor.epoch,
             position: cursor.position,
             end_epoch,
-            budget_bytes: budget_bytes.max(LEAST_BUDGET_BYTES),
+            budget_bytes: budget_bytes.max(self.least_bytes),
             sample_bytes,
         };
         let most_bytes = most_bytes.max(job.budget_bytes);
@@ -354,19 +363,22 @@ impl Registry {
         overdue: u32,
         most_bytes: u64,
     ) -> Result<EngineLane> {
-        let blocks = self.memory.reserve(job.budget_bytes);
+        job.check()?;
+        let (step_bytes, _) = Planner::of(&job).largest_need();
+        let needed =
+            step_bytes.saturating_mul(STEPS_RESERVED) + opened.recipe.dataset.catalog().reserve_bytes();
+        let blocks = self.memory.reserve(job.budget_bytes.max(needed.min(most_bytes)));
         job.budget_bytes = blocks.bytes();
-        let made = self.rows.take(made_bytes(opened, &job, places));
-        let Some(made) = made.filter(|_| job.budget_bytes >= LEAST_BUDGET_BYTES) else {
+        let made = self.rows.reserve_all(made_bytes(opened, &job, places));
+        let Some(made) = made.filter(|_| job.budget_bytes >= self.least_bytes) else {
             return Err(self.full());
         };
         let sharing = self.sharing(opened, &job)?;
         // For a step or sample that needs more than this: what the rank itself would have, if this worker ever has it.
         let most_bytes = most_bytes.min(self.memory.limit()).saturating_sub(job.budget_bytes);
-        let memory = self.memory.clone();
-        let spare = Spare::new(most_bytes, move |bytes| {
-            memory.take(bytes).map(|taken| Box::new(taken) as Box<dyn std::any::Any + Send>)
-        });
+        let (memory, shortages) = (self.memory.clone(), self.memory.clone());
+        let take = move |bytes| memory.take(bytes).map(|taken| Box::new(taken) as Box<dyn Any + Send>);
+        let spare = Spare::new(most_bytes, take, move || shortages.shortages());
         EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
             self.engine.run_shared(job, sink, Some(sharing), Some(spare), overdue)
         })
@@ -390,6 +402,7 @@ impl Registry {
     }
 
     fn full(&self) -> Error {
+        self.memory.lacks();
         let message = format!(
             "the worker's memory of {} MiB is promised to other streams; raise --memory-bytes or add workers",
             self.memory.limit() >> 20

@@ -119,18 +119,68 @@ fn a_sample_over_the_limit_is_bad_for_every_rank_thread_and_worker() {
     assert_eq!(batches(&skipping.clone().workers(at(&workers)), 1), expected);
 }
 
+/// Returns a worker with these bytes of working memory for each thread, and of memory in all.
+fn lending(folder: &Path, decoder_memory: u64, memory_bytes: u64) -> Worker {
+    let mut options = options(folder);
+    (options.decoder_memory, options.memory_bytes) = (decoder_memory, memory_bytes);
+    Worker::start(options).unwrap()
+}
+
+/// The rank's own streams share its budget, which is small: at first there is one for a part of the strands, and then, one after
+/// another, those for what the workers served that are lost.
+#[test]
+fn this_machine_serves_with_a_small_budget_when_workers_are_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    noise(dir.path(), &[SIDE; SAMPLES]);
+    let base = pipeline(dir.path()).decoder_memory(MIB).budget_bytes(BUDGET_BYTES);
+    let expected = batches(&base, 1);
+    for local in [Local::Share, Local::Fallback] {
+        let mut workers: Vec<Worker> = (0..3).map(|_| lending(dir.path(), MIB, 64 * MIB)).collect();
+        let served = base.clone().workers(at(&workers).local(local));
+        let begun = Instant::now();
+        let mut found = Vec::new();
+        for batch in served.rank(Rank::new(0, 1)).start().unwrap() {
+            found.push(Whole::of(&batch.unwrap()));
+            if found.len() % 3 == 0 {
+                workers.pop();
+            }
+        }
+        assert_eq!([found], expected[..], "{local:?}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{local:?}: {:?}", begun.elapsed());
+    }
+}
+
+/// What one rank's stream took beyond its share goes to the other's, also while the first rank waits.
+#[test]
+fn ranks_in_lock_step_share_a_workers_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    // Small images first, so that both ranks have streams. Then each step needs more than a stream's share.
+    let sides: Vec<u32> = (0..96).map(|sample| if sample < 32 { 100 } else { SIDE }).collect();
+    noise(dir.path(), &sides);
+    let base = pipeline(dir.path()).batch(BatchSize::global(32)).budget_bytes(80 * MIB).decoder_memory(MIB);
+    let expected = batches(&base, 2);
+    // Of 92 MiB, streams reserve 34 and 17 at first. Steps of both ranks, of 48 MB each, do not fit at the same time.
+    let worker = [lending(dir.path(), MIB, 92 * MIB)];
+    let served = base.workers(at(&worker));
+    let ranks = [0, 1].map(|rank| served.rank(Rank::new(rank, 2)).start().unwrap());
+    let mut found = [Vec::new(), Vec::new()];
+    let begun = Instant::now();
+    let [mut first, mut second] = ranks;
+    while let (Some(one), Some(other)) = (first.next(), second.next()) {
+        found[0].push(Whole::of(&one.unwrap()));
+        found[1].push(Whole::of(&other.unwrap()));
+    }
+    assert_eq!(found[..], expected[..]);
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn workers_lend_as_ranks_do() {
     let dir = tempfile::tempdir().unwrap();
     noise(dir.path(), &[SIDE; 8]);
     let base = pipeline(dir.path()).budget_bytes(80 * MIB);
     let expected = batches(&base, 1);
-    let narrow = || {
-        let mut options = options(dir.path());
-        (options.decoder_memory, options.memory_bytes) = (MIB, 64 * MIB);
-        Worker::start(options).unwrap()
-    };
-    let workers = [narrow(), narrow()];
+    let workers = [lending(dir.path(), MIB, 64 * MIB), lending(dir.path(), MIB, 64 * MIB)];
     for local in [Local::Never, Local::Share] {
         let served = base.clone().workers(at(&workers).local(local));
         assert_eq!(batches(&served.decoder_memory(MIB), 1), expected);
@@ -160,7 +210,7 @@ fn a_sample_that_fits_on_no_worker_is_an_error_at_once() {
     // A worker has at least 16 MiB for its four blocks of 3 MB each, and each image borrows 6 MB.
     let narrow =
         pipeline(dir.path()).batch(BatchSize::global(12)).decoder_memory(MIB / 2).budget_bytes(14 * MIB);
-    let workers = [worker(dir.path()), worker(dir.path()), worker(dir.path())];
+    let workers: Vec<Worker> = (0..3).map(|_| lending(dir.path(), MIB / 2, 64 * MIB)).collect();
     let begun = Instant::now();
     let (_, error) = until_error(&narrow.workers(at(&workers)));
     let error = error.unwrap();
@@ -194,7 +244,7 @@ proptest! {
         sides in prop::collection::vec(prop_oneof![2 => 50u32..150, 1 => 400u32..700], 4..40),
         (kib, threads, batch) in (1500u64..9000, 1usize..5, 1u64..4),
         shuffle in prop_oneof![Just(Shuffle::none()), Just(Shuffle::seeded(1).window(6)), Just(Shuffle::full(2))],
-        on_worker in any::<bool>(),
+        on in 0..3,
     ) {
         let dir = tempfile::tempdir().unwrap();
         noise(dir.path(), &sides);
@@ -205,11 +255,22 @@ proptest! {
         let mut options = options(dir.path());
         (options.decoder_memory, options.memory_bytes) = (MIB, 64 * MIB);
         let worker = Worker::start(options).unwrap();
-        let (found, error) = until_error(&if on_worker { narrow.workers(at([&worker])) } else { narrow });
+        let begun = Instant::now();
+        let (found, error) = until_error(&match on {
+            0 => narrow,
+            1 => narrow.workers(at([&worker])),
+            _ => narrow.workers(at([&worker]).local(Local::Share)),
+        });
+        prop_assert!(begun.elapsed() < Duration::from_secs(50), "no error of the deadline");
         prop_assert_eq!(&found[..], &expected[..found.len()]);
         match error {
             None => prop_assert_eq!(found.len(), expected.len()),
-            Some(error) => prop_assert!(error.to_string().contains("raise "), "{}", error),
+            Some(error) => {
+                // The sample is over what the options allow, or the step is over the budget.
+                let expected = [ErrorKind::BadSample, ErrorKind::BadConfig];
+                prop_assert!(expected.contains(&error.kind()), "{}", error);
+                prop_assert!(error.to_string().contains("raise "), "{}", error);
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Room in the budget for rows that need more working memory than their threads have; `large.rs` states the rules.
 
-use super::{Active, Driver};
+use super::{Active, Admitted, Driver};
 use crate::ErrorKind;
 use crate::run::job::Destination;
-use crate::run::large::{Extension, Loan, no_room};
+use crate::run::large::{Extension, Loan, Spare, no_room};
 use crate::run::planner::PlannedStep;
 use crate::run::residency::PlanTime;
 use crate::run::running::Event;
@@ -47,17 +47,9 @@ impl<D: Destination> Driver<D> {
             active.waiting.is_empty() && left > 0 && left == self.parked.count_in(*index)
         };
         let is_stalled = lent == 0 && self.active.iter().all(is_stalled);
-        if let Some(admitted) = self.ahead.back() {
-            let is_loading = |piece| self.loading.contains_key(piece);
-            // Blocks that load would come without room.
-            let is_here = !admitted.planned.needs.iter().any(|need| is_loading(&need.piece));
-            if is_here && (is_stalled || lent.saturating_add(bytes) <= self.budget_bytes / 2) {
-                if let Some(admitted) = self.ahead.pop_back() {
-                    self.give_up(admitted.index, admitted.planned);
-                }
-                return true;
-            }
-            return false;
+        if !self.ahead.is_empty() {
+            let may = is_stalled || lent.saturating_add(bytes) <= self.budget_bytes / 2;
+            return may && self.give_up_ahead();
         }
         if !is_stalled {
             return false;
@@ -67,7 +59,10 @@ impl<D: Destination> Driver<D> {
             self.withdraw(youngest);
             return true;
         }
-        match self.extend(self.residency.lacking_bytes(bytes)) {
+        // Where the budget is smaller than the reserve, all of it is the reserve's.
+        let lacking =
+            self.residency.lacking_bytes(bytes) + self.reserve_bytes.saturating_sub(self.budget_bytes);
+        match self.extend(lacking) {
             Ok(()) => true,
             Err(kind) => {
                 self.end_without_room(index, kind);
@@ -81,8 +76,8 @@ impl<D: Destination> Driver<D> {
     pub(super) fn extend(&mut self, bytes: u64) -> Result<(), ErrorKind> {
         match self.spare.as_mut().map_or(Extension::Never, |spare| spare.extend(bytes)) {
             Extension::Taken => {
-                self.residency.extend(bytes);
                 self.budget_bytes += bytes;
+                self.residency.extend_to(self.budget_bytes.saturating_sub(self.reserve_bytes));
                 Ok(())
             }
             Extension::Later => Err(ErrorKind::Retryable),
@@ -90,19 +85,54 @@ impl<D: Destination> Driver<D> {
         }
     }
 
+    /// Returns the budget and what the run may have beyond it.
+    pub(super) fn most_budget_bytes(&self) -> u64 {
+        let beyond = self.spare.as_ref().map_or(0, |spare| spare.most_bytes() - spare.taken_bytes());
+        self.budget_bytes.saturating_add(beyond)
+    }
+
     /// Gives the memory beyond the budget back once no recent step needed it.
     pub(super) fn shrink(&mut self, now: PlanTime) {
-        let Some(spare) = self.spare.as_mut().filter(|spare| spare.taken_bytes() > 0) else { return };
-        if self.loan_room.bytes() > 0 || !self.parked.is_empty() {
-            return;
+        if self.loan_room.bytes() == 0 {
+            self.give_back(now);
         }
-        let bytes = spare.taken_bytes();
-        let Some(evicted) = self.residency.shrink(bytes, now) else { return };
-        self.budget_bytes -= bytes;
+    }
+
+    /// Gives the memory beyond the budget back that another run lacks, and the steps ahead that need it. The run may have stopped
+    /// because its rank waits for the rank of that run.
+    pub(super) fn release(&mut self) {
+        let is_wanted = self.spare.as_ref().is_some_and(Spare::is_wanted);
+        let oldest = self.active.first_key_value().map(|(_, active)| &active.planned);
+        let oldest = oldest.or_else(|| self.ahead.front().map(|admitted| &admitted.planned));
+        let now = oldest.map_or(0, |planned| self.planner.time(&planned.step));
+        while is_wanted && !self.give_back(now) && self.give_up_ahead() {}
+    }
+
+    /// Returns false if rows or steps need the memory, or there is none beyond the budget.
+    fn give_back(&mut self, now: PlanTime) -> bool {
+        let Some(spare) = self.spare.as_mut().filter(|spare| spare.taken_bytes() > 0) else { return false };
+        if !self.parked.is_empty() {
+            return false;
+        }
+        let budget_bytes = self.budget_bytes - spare.taken_bytes();
+        let blocks_bytes = budget_bytes.saturating_sub(self.reserve_bytes);
+        let Some(evicted) = self.residency.shrink_to(blocks_bytes, now) else { return false };
+        self.budget_bytes = budget_bytes;
         spare.give_back();
         for piece in evicted {
             self.loaded.remove(&piece);
         }
+        true
+    }
+
+    /// Gives up the last of the steps ahead. Returns false if there is none, or blocks of it load: they would come without room.
+    fn give_up_ahead(&mut self) -> bool {
+        let is_loading = |admitted: &mut Admitted| {
+            admitted.planned.needs.iter().any(|need| self.loading.contains_key(&need.piece))
+        };
+        let Some(admitted) = self.ahead.pop_back_if(|admitted| !is_loading(admitted)) else { return false };
+        self.give_up(admitted.index, admitted.planned);
+        true
     }
 
     /// Takes back a running step, all of whose rows wait.
@@ -131,7 +161,7 @@ impl<D: Destination> Driver<D> {
         let Some((_, bytes, parked)) = self.parked.first() else { return };
         let Some(active) = self.active.get(&index) else { return };
         let blocks: u64 = active.planned.needs.iter().map(|need| need.bytes).sum();
-        let sizes = [self.context.decoder_memory, blocks + self.reserve_bytes, self.budget_bytes];
+        let sizes = [self.context.decoder_memory, blocks + self.reserve_bytes, self.most_budget_bytes()];
         let error = no_room(kind, &parked.name(), bytes, sizes);
         self.fail_from(index, error);
     }

@@ -8,13 +8,12 @@ use crate::pool::{Turn, Turns};
 use crate::run::columns::unmapped;
 use crate::run::handle::Offers;
 use crate::run::job::{Destination, Job, Sink};
-use crate::run::large::{LoanRoom, ParkedRows, Spare};
+use crate::run::large::{LoanRoom, ParkedRows, Spare, advice};
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{NEVER, Piece, Refused, Residency};
 use crate::run::running::{Context, Event, Parked, RunningStep};
 use crate::run::share::Sharing;
 use crate::run::stats::{RunStatus, Stage, Waiting, add_time};
-use crate::run::walk::Walk;
 use crate::run::watchdog::LOOK_EVERY;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Block, BlockId, BlockReader};
@@ -29,10 +28,6 @@ use tokio::time::{MissedTickBehavior, interval};
 /// Steps planned ahead of the running ones at most, however large the budget: at 10 ms a step that is over half a
 /// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
 const STEPS_AHEAD: usize = 64;
-
-/// Steps whose needs are compared with the budget before the run starts: further ones differ little, and one that
-/// does not fit is an error when it is reached.
-const STEPS_CHECKED: usize = 64;
 
 /// Blocks that a "waiting for storage" message names.
 const NAMED_BLOCKS: usize = 3;
@@ -122,6 +117,7 @@ impl<D: Destination> Driver<D> {
         RunMeans { sharing, spare, decoder_memory }: RunMeans,
     ) -> Result<(Self, Offers<D>)> {
         job.check()?;
+        let planner = Planner::of(&job);
         let catalog = job.dataset.catalog().clone();
         let reserve_bytes = catalog.reserve_bytes();
         let reader = job.dataset.block_reader();
@@ -139,11 +135,9 @@ impl<D: Destination> Driver<D> {
             shared,
             events: sender.clone(),
         };
-        let start = (job.epoch, job.position);
-        let walk = Walk::new(job.plan, job.shape, job.strands, start, job.end_epoch);
         let driver = Self {
             context: Arc::new(context),
-            planner: Planner::new(catalog, walk),
+            planner,
             residency: Residency::new(job.budget_bytes.saturating_sub(reserve_bytes)),
             budget_bytes: job.budget_bytes,
             reserve_bytes,
@@ -171,9 +165,8 @@ impl<D: Destination> Driver<D> {
 
     /// Returns an error, before anything waits, if one of the first steps would never fit.
     fn check_budget(&self) -> Result<()> {
-        let (step_bytes, rows) = self.planner.largest_need(STEPS_CHECKED);
-        let most_bytes = self.budget_bytes.saturating_add(self.spare.as_ref().map_or(0, Spare::most_bytes));
-        if step_bytes.saturating_add(self.reserve_bytes) > most_bytes {
+        let (step_bytes, rows) = self.planner.largest_need();
+        if step_bytes.saturating_add(self.reserve_bytes) > self.most_budget_bytes() {
             return Err(self.over_budget(ErrorKind::BadConfig, step_bytes, rows));
         }
         Ok(())
@@ -208,8 +201,9 @@ impl<D: Destination> Driver<D> {
                     None => return, // the context holds a sender, so this is unreachable while we live
                 },
                 Some(fetched) = self.fetches.join_next(), if !self.fetches.is_empty() => self.on_fetch(fetched),
-                _ = look.tick(), if !self.active.is_empty() => {
+                _ = look.tick(), if !self.active.is_empty() || self.spare.is_some() => {
                     self.active.values().for_each(|active| active.running.warn_of_stuck(Instant::now()));
+                    self.release();
                 }
             }
         }
@@ -247,12 +241,17 @@ impl<D: Destination> Driver<D> {
                     return;
                 }
                 Err(Refused::Never { step_bytes }) => {
+                    // Memory beyond the budget is only for a step that can run now: a run that has some and waits for its rank
+                    // would keep it from others.
+                    if !is_first || self.places.is_empty() {
+                        self.refused.insert(index, planned);
+                        return;
+                    }
                     let lacking = (step_bytes + self.reserve_bytes).saturating_sub(self.budget_bytes);
                     if let Err(kind) = self.extend(lacking) {
                         let rows = planned.step.rows.len() as u64;
                         return self.fail_from(index, self.over_budget(kind, step_bytes, rows));
                     }
-                    self.loan_room.asked(lacking); // so that the memory stays until the step has run
                     self.refused.insert(index, planned);
                 }
             }
@@ -417,9 +416,10 @@ impl<D: Destination> Driver<D> {
             kind,
             format!(
                 "the memory budget of {:.1} MiB is smaller than one batch: the blocks of its {rows} rows take {:.1} MiB of \
-                 memory{reserve}; raise budget_bytes, or lower the batch size or the data set's block_bytes",
-                mib(self.budget_bytes),
-                mib(step_bytes)
+                 memory{reserve}; {}",
+                mib(self.most_budget_bytes()),
+                mib(step_bytes),
+                advice(kind, "raise budget_bytes, or lower the batch size or the data set's block_bytes")
             ),
         )
     }
